@@ -1,0 +1,45 @@
+# `make run` and `make test` work on a fresh machine that has python3, make and git.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := .venv-stamp
+PLUGINS := $(wildcard plugins/*/*/pyproject.toml)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint bench clean
+
+help:
+	@echo "make run    install everything and place Inception-V3 on four simulated GPUs"
+	@echo "make test   install everything, check style and types, run the tests"
+	@echo "make lint   ruff and mypy alone"
+	@echo "make bench  the benchmarks (minutes)"
+	@echo "make clean  remove what make installed"
+
+$(STAMP): pyproject.toml $(PLUGINS) requirements-dev.txt constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check hatchling editables
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -r requirements-dev.txt
+	@touch $(STAMP)
+
+setup: $(STAMP)
+
+OUT := outputs/make-run-$(shell date +%Y%m%d-%H%M%S)
+
+run: $(STAMP)
+	$(BIN)/placekit run -m +policy=single_device,critical_path,etf,heft,annealing run_dir=$(OUT)
+	@echo
+	$(BIN)/placekit compare $(OUT)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -n 2
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/simulator.py
+
+clean:
+	rm -rf $(VENV) $(STAMP)

@@ -1,0 +1,88 @@
+"""The command line: `placekit <command>`. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+USAGE = """\
+usage: placekit COMMAND ...
+
+  run [OPTION=VALUE ...]     place a program on a machine; `placekit run --help` lists every option
+  run resume=RUN_DIR         continue a run that was interrupted
+  compare DIR ...            a table over runs
+  plugins                    what is installed: kind, name, distribution, version, or why it is broken
+  graph show [OPTION=VALUE ...]          a program's graph in numbers
+  graph export OUT [OPTION=VALUE ...]    write it to a file
+  graph import FILE [OUT]                read a graph file, check it, and write it as OUT
+  cluster show [NAME|FILE.yaml]          machines, or one of them in detail
+  --version
+"""
+
+
+def _commands() -> dict[str, Callable[[list[str]], int]]:
+    def run(argv: list[str]) -> int:
+        from placekit_core.cli.run import main
+
+        return main(argv)
+
+    def compare(argv: list[str]) -> int:
+        from placekit_core.cli.compare import main
+
+        return main(argv)
+
+    def plugins(argv: list[str]) -> int:
+        from placekit_core.cli.plugins import main
+
+        return main(argv)
+
+    def graph(argv: list[str]) -> int:
+        from placekit_core.cli.graph import main
+
+        return main(argv)
+
+    def cluster(argv: list[str]) -> int:
+        from placekit_core.cli.cluster import main
+
+        return main(argv)
+
+    return {"run": run, "compare": compare, "plugins": plugins, "graph": graph, "cluster": cluster}
+
+
+def main() -> int:
+    """Entry point of the console script; returns the exit code."""
+    argv = sys.argv[1:]
+    commands = _commands()
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0
+    if argv[0] in ("-V", "--version") or argv[1:] == ["--version"]:
+        from placekit_core import __version__
+
+        print(f"placekit {__version__}")
+        return 0
+    if argv[0] not in commands:
+        from placekit_core.errors import unknown
+
+        return fail(unknown("command", argv[0], commands))
+    try:
+        return commands[argv[0]](argv[1:])
+    except KeyboardInterrupt:
+        print("placekit: interrupted; nothing was lost that had been written", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `placekit ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as e:
+        from placekit_core.errors import PlacekitError
+
+        if isinstance(e, PlacekitError) and not os.environ.get("HYDRA_FULL_ERROR"):
+            return fail(e)
+        raise
+
+
+def fail(error: Exception) -> int:
+    """Show an error that was raised on purpose."""
+    print(f"placekit: {error}", file=sys.stderr)
+    return 1

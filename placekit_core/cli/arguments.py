@@ -1,0 +1,64 @@
+"""Command-line arguments before Hydra sees them: both `policy=x` and `+policy=x`, files as clusters, `resume=`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from placekit_core.errors import ConfigError
+from placekit_core.hookspecs import KINDS
+
+# The groups of conf/config.yaml's defaults list; a test compares the two.
+DEFAULT_GROUPS = frozenset({*KINDS, "cluster", "workload", "experiment"})
+
+_OVERRIDE = re.compile(r"^(?P<add>\+{0,2})(?P<key>[A-Za-z_][\w/\-.]*)(?P<package>@[\w.:]*)?=(?P<value>.*)$", re.S)
+
+
+def normalise(argv: list[str]) -> list[str]:
+    """Arguments in the form that Hydra takes.
+
+    `+group=x` of a group that has a default becomes `group=x` (Hydra refuses the first). `cluster=FILE.yaml` loads the
+    file. An importer that is chosen without a workload replaces the default workload. In a sweep over a group, options of
+    that group go with the jobs (`policy=a,b policy.samples=3`): Hydra alone would apply them to the default choice first.
+    """
+    out = []
+    keys = {m["key"] for m in map(_OVERRIDE.match, argv) if m and not m["package"]}
+    multirun = "-m" in argv or "--multirun" in argv
+    swept = {m["key"] for m in map(_OVERRIDE.match, argv) if multirun and m and re.search("[,(]", m["value"])}
+    for token in argv:
+        match = _OVERRIDE.match(token)
+        if match is None or match["package"]:
+            out.append(token)
+            continue
+        key, value = match["key"], match["value"]
+        if key == "cluster" and value.endswith((".yaml", ".yml")):
+            path = Path(value).expanduser()
+            if not path.is_file():
+                raise ConfigError(f"no cluster file {value}", "`placekit cluster show` lists the presets")
+            out += ["cluster=file", f"cluster.path='{path.resolve()}'"]
+        elif key in DEFAULT_GROUPS:
+            out.append(f"{key}={value}")
+        elif key.partition(".")[0] in swept & DEFAULT_GROUPS and not re.search("[,(]", value):
+            out.append(f"{match['add']}{key}=choice({value})")
+        else:
+            out.append(token)
+    if "importer" in keys and "workload" not in keys:
+        out.append("workload=none")
+    return out
+
+
+def chosen(argv: list[str]) -> list[tuple[str, str]]:
+    """(kind, name) of every component that the arguments name, sweeps included."""
+    found = []
+    for token in argv:
+        match = _OVERRIDE.match(token)
+        if match and match["key"] in KINDS and re.fullmatch(r"[\w\-]+(,[\w\-]+)*", match["value"]):
+            found += [(match["key"], name) for name in match["value"].split(",")]
+    return found
+
+
+def take(argv: list[str], key: str) -> tuple[str | None, list[str]]:
+    """Value of `key=VALUE` if it is there, and the other arguments."""
+    values = [a.partition("=")[2] for a in argv if a.partition("=")[0].lstrip("+") == key]
+    rest = [a for a in argv if a.partition("=")[0].lstrip("+") != key]
+    return (values[-1] if values else None), rest

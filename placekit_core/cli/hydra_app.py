@@ -1,0 +1,158 @@
+"""The one place that talks to Hydra: registers components and presets, composes, turns its errors into ours."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import hydra
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException, MissingConfigException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from placekit_core.cli.arguments import chosen, normalise
+from placekit_core.config import AUTO, component_nodes, conf_dir
+from placekit_core.errors import ConfigError, PlacekitError, RunError, unknown
+from placekit_core.hookspecs import KINDS
+from placekit_core.registry import Registry, installed
+
+_HELP = """\
+placekit run [OPTION=VALUE ...] - place a program on a machine
+
+Groups take both forms: policy=NAME and +policy=NAME. Sweep with -m and commas: -m policy=a,b seed=1,2,3.
+Show the composed configuration with --cfg job. Options of the chosen components are listed at the end;
+others show up once chosen: placekit run policy=NAME --help.
+
+== Components of the core and the installed plugins ==
+{components}
+== All groups, with presets ==
+$APP_CONFIG_GROUPS
+== Configuration (override with section.option=value) ==
+$CONFIG
+== Hydra ==
+-m | --multirun, --cfg job, --info, --config-dir DIR, --hydra-help
+"""
+
+
+class _Presets(SearchPathPlugin):
+    """Puts the presets of every plugin on Hydra's search path, as folders: nothing is imported."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for plugin, folder in installed().conf_folders():
+            search_path.append(provider=f"placekit-{plugin}", path=f"file://{folder}")
+
+
+def register() -> None:
+    """Store every component's defaults, and the help text, in Hydra."""
+    registry, store = installed(), ConfigStore.instance()
+    for group, name, node in component_nodes(registry):
+        store.store(group=group, name=name, node=node, provider="placekit")
+    for group in ("trainer", "cluster"):
+        store.store(group=group, name=AUTO, node={"name": AUTO}, provider="placekit")
+    store.store(group="cluster", name="file", node={"name": "file", "path": "???"}, provider="placekit")
+    text = _HELP.replace("{components}", _list_components(registry))
+    node = {"app_name": "placekit run", "header": "", "footer": "", "template": text}
+    store.store(group="hydra/help", name="placekit", node=node, provider="placekit")
+    Plugins.instance().register(_Presets)
+
+
+def _list_components(registry: Registry) -> str:
+    lines = []
+    for kind in KINDS:
+        lines += [f"{kind}:"] if registry.names(kind) else []
+        lines += [f"  {e.component.name:18} {e.component.summary}" for e in registry.all() if e.kind == kind]
+    return "\n".join(lines).replace("$", "$$") + "\n"
+
+
+def launch(argv: list[str], job: Callable[[dict[str, Any], str], float | None]) -> None:
+    """Run `job(config, output directory)` for the configuration(s) that `argv` describes. Raises PlacekitError."""
+    register()
+
+    failed: list[PlacekitError] = []
+    process = os.getpid()
+
+    def task(config: DictConfig) -> float | None:
+        own = HydraConfig.get()
+        try:
+            return job(to_dict(config), str(own.runtime.output_dir))
+        except PlacekitError as e:
+            failed.append(e)
+            if own.mode is RunMode.MULTIRUN:
+                print(f"placekit: {own.job.override_dirname}: {e}", file=sys.stderr)
+            if os.getpid() != process:  # a launcher's worker: the sweep learns of it by the exception alone
+                raise
+            return None  # raised below; Hydra would add lines of its own, and goes on with the other jobs
+
+    previous = sys.argv
+    sys.argv = [previous[0], *normalise(argv)]
+    # Hydra prints tracebacks, trims them, and exits by itself unless told that somebody else reads the exceptions
+    full = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        with translated(argv):
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
+            if len(failed) == 1:
+                raise failed[0]
+            if failed:
+                raise RunError(
+                    f"{len(failed)} jobs of the sweep failed, for the reasons above", "the others are written"
+                )
+    finally:
+        sys.argv = previous
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if full is not None:
+            os.environ["HYDRA_FULL_ERROR"] = full
+
+
+def compose(argv: list[str]) -> dict[str, Any]:
+    """The configuration that `argv` describes, without running anything. Raises PlacekitError."""
+    register()
+    with translated(argv), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = hydra.compose("config", overrides=normalise(argv))
+        config.run_dir = ""
+        return to_dict(config)
+
+
+def to_dict(config: DictConfig) -> dict[str, Any]:
+    """Plain data. Raises ConfigError for a value that is missing or an interpolation that does not resolve."""
+    try:
+        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as e:
+        raise ConfigError(_first_line(e)) from None
+
+
+@contextmanager
+def translated(argv: list[str]) -> Iterator[None]:
+    """Hydra's errors as one or two lines that name the thing and say what exists."""
+    for kind, name in chosen(argv):
+        if (kind, name) not in installed().entries and any(b.plugin == name for b in installed().broken):
+            installed().get(kind, name)  # raises, with the reason why the plugin is broken
+    try:
+        yield
+    except PlacekitError:
+        raise
+    except MissingConfigException as e:
+        group, _, name = str(e.missing_cfg_file).rpartition("/")
+        if group and e.options is not None:
+            raise unknown(group, name, e.options, ConfigError) from None
+        raise ConfigError(_first_line(e)) from None
+    except (HydraException, OmegaConfBaseException) as e:
+        cause = e.__cause__ if isinstance(e.__cause__, OmegaConfBaseException) else None
+        detail = f" ({_first_line(cause)})" if cause else ""
+        raise ConfigError(_first_line(e) + detail, "`placekit run --help` lists all options") from None
+    except OSError as e:
+        where = e.filename or next((a for a in argv if "run_dir=" in a), "the run directory")
+        raise ConfigError(f"cannot write to {where}: {e.strerror}", "choose another: run_dir=PATH") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,129 @@
+"""What operations and transfers cost, in seconds: a roofline by default, measured figures where there are any.
+
+Roofline (Williams et al. 2009): an operation takes the launch overhead of its device plus the longer of its arithmetic
+at the rate of its dtype and its memory traffic at the memory bandwidth, each derated by the fraction of the peak that its
+class of operations reaches (`EFFICIENCY`). The fractions are nominal figures for planning, not measurements of a device;
+a cost file from measurements replaces them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from placekit_core.cluster import Cluster, Efficiency
+from placekit_core.errors import PlacekitError
+from placekit_core.graph import Graph, Labels
+
+# Class of operations: fraction of peak FLOP/s, fraction of peak memory bandwidth. A device kind may override rows.
+EFFICIENCY: dict[str, Efficiency] = {
+    "matmul": Efficiency(compute=0.75, memory=0.80),
+    "convolution": Efficiency(compute=0.60, memory=0.70),
+    "attention": Efficiency(compute=0.50, memory=0.70),
+    "normalization": Efficiency(compute=0.50, memory=0.60),
+    "reduction": Efficiency(compute=0.50, memory=0.60),
+    "pooling": Efficiency(compute=0.50, memory=0.60),
+    "elementwise": Efficiency(compute=0.50, memory=0.80),
+    "copy": Efficiency(compute=0.50, memory=0.80),
+    "embedding": Efficiency(compute=0.50, memory=0.30),
+    "other": Efficiency(compute=0.50, memory=0.50),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class CostTable:
+    """Seconds per (operation, device kind).
+
+    Attributes:
+        kinds: K device kinds, the columns; `Cluster.kind_names` of the cluster that it is for.
+        op_s: [n, K] seconds; 0 for sources.
+        measured: [n, K] True where the figure was measured rather than estimated.
+    """
+
+    kinds: tuple[str, ...]
+    op_s: NDArray[np.float64]
+    measured: NDArray[np.bool_]
+
+    def on(self, cluster: Cluster) -> NDArray[np.float64]:
+        """[n, D] seconds of each operation on each device of `cluster`. Raises PlacekitError for a missing kind."""
+        missing = sorted(set(cluster.kind_names) - set(self.kinds))
+        if missing:
+            raise PlacekitError(
+                f"the program's costs know no device kind {missing[0]!r}", f"they are for: {', '.join(self.kinds)}"
+            )
+        return np.ascontiguousarray(self.op_s[:, [self.kinds.index(k) for k in cluster.device_kind]])
+
+
+class KindCosts(BaseModel):
+    """Measured seconds on one device kind, by operation name or by signature (type, shapes and dtype)."""
+
+    model_config = ConfigDict(extra="forbid")
+    operations: dict[str, float] = Field(default={})
+    signatures: dict[str, float] = Field(default={})
+
+
+class CostFile(BaseModel):
+    """A measured cost file: `{"format": "placekit-costs", "version": 1, "kinds": {"p100": {"signatures": {...}}}}`."""
+
+    model_config = ConfigDict(extra="forbid")
+    format: str = Field("placekit-costs", pattern="^placekit-costs$")
+    version: int = Field(1, ge=1, le=1)
+    description: str = ""
+    kinds: dict[str, KindCosts]
+
+
+def roofline(graph: Graph, cluster: Cluster) -> CostTable:
+    """Costs of `graph` on the kinds of `cluster` by the roofline model (see the module docstring)."""
+    kinds = cluster.kind_names
+    op_s = np.zeros((graph.n, len(kinds)))
+    for k, name in enumerate(kinds):
+        kind = cluster.kinds[name]
+        peak = np.asarray([kind.flops_per_s.get(d, kind.flops_per_s["float32"]) for d in graph.dtype.vocabulary])
+        table = {**EFFICIENCY, **kind.efficiency}
+        rows = [table.get(c, table["other"]) for c in graph.op_class.vocabulary]
+        compute, memory = (np.asarray([getattr(r, key) for r in rows]) for key in ("compute", "memory"))
+        code = graph.op_class.codes
+        if graph.n:
+            arithmetic = graph.flops / (peak[graph.dtype.codes] * compute[code])
+            traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
+            op_s[:, k] = np.where(graph.kernel, kind.launch_overhead_s + np.maximum(arithmetic, traffic), 0.0)
+    return CostTable(kinds, op_s, np.zeros(op_s.shape, np.bool_))
+
+
+def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable:
+    """`costs` with the figures of a measured cost file in place of the estimates. Raises PlacekitError."""
+    path = Path(path)
+    try:
+        file = CostFile.model_validate(json.loads(path.read_text()))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as e:
+        raise PlacekitError(
+            f"cannot read cost file {path}: {e}", "it is JSON; its form is in docs/machine-model.md"
+        ) from None
+    except ValidationError as e:
+        first: Any = e.errors()[0]
+        raise PlacekitError(f"cost file {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    op_s, measured = costs.op_s.copy(), costs.measured.copy()
+    signature = graph.columns.get("signature")
+    signatures = signature.tolist() if isinstance(signature, Labels) else [""] * graph.n
+    for k, name in enumerate(costs.kinds):
+        known = file.kinds.get(name)
+        if known is None:
+            continue
+        for v in np.flatnonzero(graph.kernel):
+            seconds = known.operations.get(graph.op_name[v], known.signatures.get(signatures[v]))
+            if seconds is not None:
+                if not (np.isfinite(seconds) and seconds >= 0):
+                    raise PlacekitError(f"cost file {path}: {graph.op_name[v]!r} takes {seconds} s on {name}")
+                op_s[v, k], measured[v, k] = seconds, True
+    if not measured.any():
+        raise PlacekitError(
+            f"cost file {path} has no figure for any operation of {graph.name!r} on {', '.join(costs.kinds)}",
+            f"it knows the kinds: {', '.join(file.kinds) or 'none'}",
+        )
+    return CostTable(costs.kinds, op_s, measured)

@@ -1,0 +1,251 @@
+"""The Evaluator: the only way from a policy or trainer to a backend.
+
+It counts against the budget, caches equal placements where the backend is deterministic (a cached answer still counts, so
+that budgets compare), keeps the best placement that fits, and writes the history.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.errors import BudgetExhausted
+from placekit_core.interfaces import Session
+from placekit_core.measurement import Kernel, Measurements
+from placekit_core.placement import Placement, Placements
+from placekit_core.problem import Problem
+
+HISTORY = ("evaluations", "seconds", "value_s", "mean_s", "best_s")
+_CACHE_ENTRIES = 200_000
+_CHUNK_S = 0.25  # how long one call to the backend may take before budget and progress are looked at again
+
+
+class Ledger:
+    """A budget and what was used of it; None is unlimited. Evaluators of one family of programs share a ledger."""
+
+    def __init__(self, evaluations: int | None = None, seconds: float | None = None) -> None:
+        self.limit, self.limit_s = evaluations, seconds
+        self.evaluations = 0
+        self._used_s, self._since = 0.0, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of searching, interruptions not counted."""
+        return self._used_s + time.perf_counter() - self._since
+
+    def start(self) -> None:
+        """Begin to count seconds now (what was used before stays used)."""
+        self._since = time.perf_counter()
+
+    @property
+    def remaining(self) -> float:
+        """Evaluations left; infinite without a limit; 0 once the seconds are used up."""
+        if self.limit_s is not None and self.seconds >= self.limit_s:
+            return 0
+        return math.inf if self.limit is None else self.limit - self.evaluations
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget that is used, in [0, 1]; deterministic where only evaluations are limited."""
+        used = 0.0 if self.limit is None else self.evaluations / max(self.limit, 1)
+        if self.limit_s is not None:
+            used = max(used, self.seconds / self.limit_s)
+        return min(used, 1.0)
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs."""
+        return {"evaluations": self.evaluations, "seconds": self.seconds}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state`."""
+        self.evaluations, self._used_s = int(state["evaluations"]), float(state["seconds"])
+        self.start()
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The best placement that fits, and what was measured of it."""
+
+    placement: Placement
+    value_s: float
+    peak_bytes: NDArray[np.float64]
+    spread_s: float | None
+    evaluation: int
+
+
+class Evaluator:
+    """Evaluates placements of one problem on one backend session, within a budget."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        session: Session,
+        ledger: Ledger | None = None,
+        *,
+        deterministic: bool = True,
+        failing_signal_s: float | None = None,
+        on_row: Callable[[Mapping[str, float]], None] | None = None,
+    ) -> None:
+        self.problem, self.session = problem, session
+        self.ledger = ledger or Ledger()
+        self.deterministic = deterministic
+        self.failing_signal_s = failing_signal_s if failing_signal_s is not None else default_failing_signal_s(problem)
+        self.on_row = on_row
+        self.evaluations = 0
+        self.best: Best | None = None
+        self.least_over_bytes = math.inf
+        self.last_error: str | None = None
+        self.history: list[tuple[float, ...]] = []
+        self._cache: dict[bytes, Measurements] = {}
+        self._rate = 0.0  # evaluations per second of the last calls, only to size calls to the backend
+
+    @property
+    def remaining(self) -> float:
+        """Evaluations left in the budget, maybe infinite; 0 once its seconds are used up."""
+        return self.ledger.remaining
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget that is used, in [0, 1]."""
+        return self.ledger.progress
+
+    def __call__(self, placements: Placements) -> Measurements:
+        """Evaluate a batch of b placements.
+
+        Raises BudgetExhausted when the budget ends within the batch: what was evaluated until then is recorded.
+        Raises PlacementError if a placement is not one of this problem.
+        """
+        self.problem.check(placements)
+        parts: list[Measurements] = []
+        done = 0
+        while done < len(placements):
+            left = self.remaining
+            if left <= 0:
+                self._record(placements, parts)
+                raise BudgetExhausted
+            size = max(1, int(self._rate * _CHUNK_S)) if self._rate else 16
+            chunk = placements[done : done + int(min(left, size, len(placements) - done))]
+            start = time.perf_counter()
+            parts.append(self._measure(chunk))
+            self._rate = len(chunk) / max(time.perf_counter() - start, 1e-9)
+            done += len(chunk)
+            self._count(len(chunk))
+        self._record(placements, parts)
+        return Measurements.join(parts)
+
+    def scores(self, measurements: Measurements) -> NDArray[np.float64]:
+        """[b] the objective in seconds, or the failing signal where a placement does not fit or failed.
+
+        The failing signal is a large constant (Mirhoseini et al. 2017, §3.2): option `failing_signal_s`.
+        """
+        return np.where(measurements.fits, measurements.value_s, self.failing_signal_s)
+
+    def kernel(self) -> Kernel | None:
+        """The backend's compiled evaluation, or None. Whoever uses it calls `charge`."""
+        return self.session.kernel()
+
+    def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
+        """Count `evaluations` that were made through `kernel()`, and record the best placements among them.
+
+        `best` is measured once more by the backend itself, which is not counted.
+        """
+        if self.ledger.limit is not None and self.ledger.evaluations + evaluations > self.ledger.limit:
+            raise ValueError(f"{evaluations} evaluations charged with {self.remaining} left")
+        self._count(evaluations)
+        self._record(self.problem.check(best), [self.session.evaluate(best)], mean_s)
+
+    def _count(self, evaluations: int) -> None:
+        self.evaluations += evaluations
+        self.ledger.evaluations += evaluations
+
+    def _measure(self, batch: Placements) -> Measurements:
+        if not self.deterministic:
+            return self.session.evaluate(batch)
+        keys = [_key(batch, row) for row in range(len(batch))]
+        new = [row for row, key in enumerate(keys) if key not in self._cache and keys.index(key) == row]
+        if len(new) == len(keys):
+            fresh = self.session.evaluate(batch)
+        elif new:
+            priority = None if batch.priority is None else batch.priority[new]
+            fresh = self.session.evaluate(Placements(batch.device[new], priority))
+        if len(self._cache) + len(new) > _CACHE_ENTRIES:
+            self._cache.clear()
+        local = {keys[row]: fresh.rows(slice(i, i + 1)) for i, row in enumerate(new)}
+        answers = [local.get(key) or self._cache[key] for key in keys]
+        self._cache.update(local)
+        return Measurements.join(answers)
+
+    def _record(self, placements: Placements, parts: list[Measurements], mean_s: float | None = None) -> None:
+        if not parts:
+            return
+        m = Measurements.join(parts)
+        value = np.where(m.fits & np.isfinite(m.value_s), m.value_s, np.inf)
+        row = int(np.argmin(value))
+        over = np.maximum(m.peak_bytes - self.problem.cluster.memory_bytes, 0).max(axis=1)
+        self.least_over_bytes = min(self.least_over_bytes, float(np.nanmin(over, initial=np.inf)))
+        self.last_error = next((e for e in m.error if e), self.last_error)
+        if np.isfinite(value[row]) and (self.best is None or value[row] < self.best.value_s):
+            device, priority = placements.one(row)
+            placement = self.problem.placement(device.copy(), None if priority is None else priority.copy())
+            spread = None if m.spread_s is None else float(m.spread_s[row])
+            self.best = Best(placement, float(value[row]), m.peak_bytes[row].copy(), spread, self.evaluations)
+        mean = float(np.mean(self.scores(m))) if mean_s is None else mean_s
+        best_s = self.best.value_s if self.best else math.nan
+        self.history.append((self.evaluations, self.ledger.seconds, float(value[row]), mean, best_s))
+        if self.on_row:
+            self.on_row(dict(zip(HISTORY, self.history[-1], strict=True)))
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs to go on from here."""
+        best = self.best
+        state: dict[str, Any] = {
+            "evaluations": self.evaluations,
+            "ledger": self.ledger.state(),
+            "least_over_bytes": self.least_over_bytes,
+            "history": np.asarray(self.history, np.float64).reshape(-1, len(HISTORY)),
+        }
+        if best is not None:
+            state["best"] = {
+                "device": best.placement.device,
+                "value_s": best.value_s,
+                "peak_bytes": best.peak_bytes,
+                "evaluation": best.evaluation,
+            }
+            if best.placement.priority is not None:
+                state["best"]["priority"] = best.placement.priority
+            if best.spread_s is not None:
+                state["best"]["spread_s"] = best.spread_s
+        return state
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state`."""
+        self.evaluations = int(state["evaluations"])
+        self.ledger.restore(state["ledger"])
+        self.least_over_bytes = float(state["least_over_bytes"])
+        self.history = [tuple(row) for row in np.asarray(state["history"]).tolist()]
+        best = state.get("best")
+        if best is not None:
+            placement = self.problem.placement(best["device"], best.get("priority"))
+            self.best = Best(
+                placement, float(best["value_s"]), best["peak_bytes"], best.get("spread_s"), int(best["evaluation"])
+            )
+
+
+def default_failing_signal_s(problem: Problem) -> float:
+    """Ten times the sum of all operations on their slowest device, plus a second: well above any sensible placement."""
+    slowest = np.where(problem.op_allowed, problem.op_s, 0.0).max(axis=1).sum()
+    return 10.0 * float(slowest) + 1.0
+
+
+def _key(batch: Placements, row: int) -> bytes:
+    digest = hashlib.blake2b(batch.device[row].tobytes(), digest_size=16)
+    if batch.priority is not None:
+        digest.update(batch.priority[row].tobytes())
+    return digest.digest()

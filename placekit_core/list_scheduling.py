@@ -1,0 +1,333 @@
+"""List scheduling: priority levels, and one scheduler that places operations one by one.
+
+Heuristics, starting points of searches, Doppler's teacher and ablations share it. It works on operations; placing one
+binds its whole group to the device. Its times are an estimate of the machine model of docs/machine-model.md: a transfer
+starts when its tensor exists and its channels are free, a tensor is sent once per destination, and operations run in the
+order in which they are placed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core._list_scheduling_state import INSERTION, Fixed, State
+from placekit_core.cluster import UNLIMITED
+from placekit_core.errors import PlacementError
+from placekit_core.placement import Placement
+from placekit_core.problem import Problem
+
+Rule = Literal["critical_path", "earliest_finish", "etf", "heft"]
+RULES: tuple[Rule, ...] = ("critical_path", "earliest_finish", "etf", "heft")
+
+
+def op_cost(problem: Problem, cost: Literal["mean", "min"] = "mean") -> NDArray[np.float64]:
+    """[n] seconds of each operation: mean or least over the devices that its group may run on."""
+    allowed = problem.expand(problem.allowed.T).T
+    if cost == "min":
+        return np.asarray(np.where(allowed, problem.op_s, np.inf).min(axis=1, initial=np.inf))
+    return np.asarray(np.where(allowed, problem.op_s, 0.0).sum(axis=1) / allowed.sum(axis=1))
+
+
+def transfer_cost(problem: Problem) -> NDArray[np.float64]:
+    """[t] mean seconds of sending each tensor, over the ordered pairs of devices; 0 for sources, which follow consumers.
+
+    HEFT's mean communication cost (Topcuoglu et al. 2002, Eq. 2), with each pair's own latency and bandwidth.
+    """
+    graph, size = problem.graph, problem.cluster.size
+    if size == 1:
+        return np.zeros(graph.t)
+    routes, pairs = problem.cluster.routes, size * (size - 1)
+    seconds = routes.latency_s.sum() / pairs + graph.tensor_bytes * (routes.s_per_byte.sum() / pairs)
+    return np.where(graph.kernel[graph.tensor_producer], seconds, 0.0)
+
+
+def b_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communication: float = 1.0) -> NDArray[np.float64]:
+    """[n] seconds on the longest path from each operation to an exit, its own included (bottom level).
+
+    `communication` scales the transfers on the path (`transfer_cost`): 1 gives the b-level of Kwok and Ahmad (1999) and
+    HEFT's upward rank, 0 the static level that ETF breaks ties by (Hwang et al. 1989) and a part of the proven bounds.
+    """
+    graph = problem.graph
+    own, sent = op_cost(problem, cost).tolist(), (communication * transfer_cost(problem)).tolist()
+    out, first, reader = (a.tolist() for a in (graph.output_ptr, graph.consumer_ptr, graph.consumer_op))
+    level = [0.0] * graph.n
+    for v in reversed(graph.topological_order.tolist()):
+        longest = 0.0
+        for t in range(out[v], out[v + 1]):
+            for k in range(first[t], first[t + 1]):
+                longest = max(longest, sent[t] + level[reader[k]])
+        level[v] = own[v] + longest
+    return np.asarray(level)
+
+
+def t_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communication: float = 1.0) -> NDArray[np.float64]:
+    """[n] seconds on the longest path from an entry to each operation, its own not included (top level)."""
+    graph = problem.graph
+    own, sent = op_cost(problem, cost).tolist(), (communication * transfer_cost(problem)).tolist()
+    first, read, producer = (a.tolist() for a in (graph.input_ptr, graph.input_tensor, graph.tensor_producer))
+    level = [0.0] * graph.n
+    for v in graph.topological_order.tolist():
+        for t in read[first[v] : first[v + 1]]:
+            u = producer[t]
+            level[v] = max(level[v], level[u] + own[u] + sent[t])
+    return np.asarray(level)
+
+
+def group_priority(problem: Problem, value: NDArray[np.float64]) -> NDArray[np.float32]:
+    """[g] priorities of groups from values [n] of operations: the highest of a group's kernels; of its sources, if it
+
+    has no kernel. A group is as urgent as its most urgent operation: with b-levels, a forward operation of the group.
+    """
+    graph, group = problem.graph, problem.grouping.group_of
+    result = np.full(problem.g, -np.inf)
+    np.maximum.at(result, group[graph.kernel], value[graph.kernel])
+    empty = np.isneginf(result)
+    sources = ~graph.kernel & empty[group]
+    np.maximum.at(result, group[sources], value[sources])
+    return result.astype(np.float32)
+
+
+class ListScheduler:
+    """A schedule under construction: place ready operations one by one, or let a rule place all that are left.
+
+    Sources never decide: they exist from time 0, and the first consumer that is placed binds a free group of sources to
+    its device (then reading them costs nothing). A free group goes to a device only if its persistent bytes still fit
+    there, unless they fit on no allowed device.
+
+    >>> scheduler = ListScheduler(problem)
+    >>> while not scheduler.done:
+    ...     op = scheduler.ready[0]
+    ...     scheduler.place(op, int(scheduler.earliest_start(op).argmin()))
+    >>> placement = scheduler.placement()
+
+    Attributes:
+        problem: what is placed.
+        start_s, finish_s: [n] seconds; 0 for what is not placed, and for sources.
+        group_device: [g] device that each group is bound to; -1 is none yet.
+        used_bytes: [D] persistent bytes of the groups bound to each device.
+        level: [n] levels that the last `run` went by; b-levels before that.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        from placekit_core import _list_scheduling_kernel  # numba: at first use
+
+        self.problem = problem
+        self._kernel = _list_scheduling_kernel
+        self._fixed = self._pack()
+        self._levels: dict[float, NDArray[np.float64]] = {}
+        self._level: NDArray[np.float64] | None = None
+        self.reset()
+
+    def _pack(self) -> Fixed:
+        problem, graph, cluster = self.problem, self.problem.graph, self.problem.cluster
+        routes, group = cluster.routes, problem.grouping.group_of
+        most = max(graph.n, graph.t, 1)  # as many at a time as there can be: nothing waits
+        streams = np.where(cluster.streams >= UNLIMITED, 0, np.minimum(cluster.streams, most))
+        used = np.unique(routes.channel)
+        lanes = np.zeros(len(routes.channels), np.int64)
+        lanes[used] = np.minimum(routes.capacity[used], most)
+        sources = np.flatnonzero(~graph.kernel)
+        sources = sources[np.argsort(group[sources], kind="stable")]
+        return Fixed(
+            _ints(graph.input_ptr), _ints(graph.input_tensor), _ints(graph.output_ptr), _ints(graph.consumer_ptr),
+            _ints(graph.consumer_op), _ints(graph.tensor_producer), _floats(graph.tensor_bytes), _floats(problem.op_s),
+            _ints(group), _pointer(np.bincount(group[sources], minlength=problem.g)), _ints(sources),
+            problem.allowed.copy(), _floats(problem.group_persistent_bytes), _floats(cluster.memory_bytes),
+            _pointer(streams), _pointer(lanes), _ints(routes.ptr), _ints(routes.channel), _floats(routes.latency_s),
+            _floats(routes.s_per_byte), bool(cluster.multicast),
+        )  # fmt: skip
+
+    def reset(self, insertion: bool = False) -> None:
+        """Start again with nothing placed. `insertion`: an operation may run in a gap before others (HEFT)."""
+        p, graph, devices = self._fixed, self.problem.graph, self.problem.cluster.size
+        n, inputs = graph.n, int(np.diff(p.input_ptr).max(initial=0)) + 1
+        hops = int(np.diff(p.route_ptr).max(initial=0))
+        by_kernel = _pointer(graph.kernel[graph.tensor_producer[graph.input_tensor]])
+        missing = np.where(graph.kernel, np.diff(by_kernel[graph.input_ptr]), -1)
+        i64 = np.int64
+        self._state = State(
+            missing, np.zeros(n), np.zeros(n), np.full(self.problem.g, -1, i64), np.zeros(devices),
+            np.full((graph.t, devices), -1.0), np.zeros(int(p.lane_ptr[-1])), np.full(int(p.stream_ptr[-1]), -1, i64),
+            np.full(n, -1, i64), np.asarray([insertion, 0, 0, 0, 0], i64), np.zeros(n, i64), np.zeros(inputs, i64),
+            np.zeros(inputs * hops, i64), np.zeros(inputs * hops), np.zeros(inputs * devices, i64),
+            np.zeros(inputs * devices, i64), np.zeros(inputs, i64),
+        )  # fmt: skip
+
+    @property
+    def start_s(self) -> NDArray[np.float64]:
+        return self._state.start
+
+    @property
+    def finish_s(self) -> NDArray[np.float64]:
+        return self._state.finish
+
+    @property
+    def group_device(self) -> NDArray[np.int64]:
+        return self._state.group_device
+
+    @property
+    def used_bytes(self) -> NDArray[np.float64]:
+        return self._state.used
+
+    @property
+    def ready(self) -> NDArray[np.int64]:
+        """Operations (kernels) that can be placed next, ascending: all kernels that they read from are placed."""
+        return np.flatnonzero(self._state.missing == 0)
+
+    @property
+    def done(self) -> bool:
+        """Every kernel is placed."""
+        return bool((self._state.missing < 0).all())
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last operation placed so far ends, seconds."""
+        return float(self._state.finish.max(initial=0.0))
+
+    @property
+    def device_free_s(self) -> NDArray[np.float64]:
+        """[D] when the first stream of each device has run all that is placed on it, seconds."""
+        return np.asarray([self._kernel.device_free(self._fixed, self._state, d) for d in range(self._devices)])
+
+    @property
+    def level(self) -> NDArray[np.float64]:
+        return self._b_level(1.0) if self._level is None else self._level
+
+    @property
+    def _devices(self) -> int:
+        return self.problem.cluster.size
+
+    def _b_level(self, communication: float) -> NDArray[np.float64]:
+        if communication not in self._levels:
+            self._levels[communication] = b_level(self.problem, communication=communication)
+        return self._levels[communication]
+
+    def times(self, op: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[D] when the inputs of ready operation `op` could be on each device, and when it could start there, seconds.
+
+        inf where it may not run: its group is elsewhere, is not allowed, or does not fit (see the class).
+        """
+        self._check_ready(op)
+        ready, start = np.empty(self._devices), np.empty(self._devices)
+        self._kernel.starts(self._fixed, self._state, int(op), ready, start)
+        return ready, start
+
+    def earliest_start(self, op: int) -> NDArray[np.float64]:
+        """[D] when ready operation `op` could start on each device, seconds; inf where it may not run."""
+        return self.times(op)[1]
+
+    def bind(self, group: int, device: int) -> None:
+        """Decide the device of a group before any of it is placed. Raises PlacementError if it may not go there."""
+        self._check_device(group, device)
+        if self._state.group_device[group] < 0:
+            self._state.group_device[group] = device
+            self._state.used[device] += self._fixed.group_bytes[group]
+
+    def place(self, op: int, device: int) -> float:
+        """Place ready operation `op` on `device`. Returns when it starts, seconds.
+
+        Raises PlacementError if it is not ready, or if its group is elsewhere or not allowed there. Memory does not
+        stop it: `earliest_start` says where there is room.
+        """
+        self._check_ready(op)
+        self._check_device(int(self.problem.grouping.group_of[op]), device)
+        self._kernel.place(self._fixed, self._state, int(op), int(device))
+        return float(self._state.start[op])
+
+    def run(
+        self, rule: Rule = "critical_path", level: NDArray[np.float64] | None = None, seed: int | None = None
+    ) -> ListScheduler:
+        """Place all that is left by a rule. Returns self.
+
+        Args:
+            rule: `critical_path`: the ready operation of highest level, on the device of earliest start (ties: of
+                earliest finish). `earliest_finish`: the same, on the device of earliest finish. `etf`: the (ready
+                operation, device) pair of earliest start, ties by higher level (Hwang et al. 1989). `heft`:
+                `earliest_finish`, which may also fill gaps (Topcuoglu et al. 2002); start it from a fresh `reset`.
+            level: [n]; default: b-levels with communication, for `etf` without.
+            seed: of what decides ties; None: the lower index does.
+        """
+        if rule not in RULES:
+            raise PlacementError(f"no list scheduling rule {rule!r}", f"rules: {', '.join(RULES)}")
+        chosen = self._b_level(0.0 if rule == "etf" else 1.0) if level is None else np.asarray(level, np.float64)
+        if chosen.shape != (self.problem.graph.n,):
+            raise PlacementError(f"levels have shape {chosen.shape}, the graph has {self.problem.graph.n} operations")
+        self._level = chosen
+        # sums of one path added in another order differ in the last bits: they are ties all the same
+        rounded = np.round(chosen / max(float(np.abs(chosen).max(initial=0.0)), 1e-300) * 2.0**40)
+        tie = np.arange(len(chosen)) if seed is None else np.random.default_rng(seed).permutation(len(chosen))
+        by_rank = np.lexsort((tie, -rounded))
+        rank = np.empty(len(chosen), np.int64)
+        rank[by_rank] = np.arange(len(chosen))
+        number = -1 if seed is None else seed % 2**62
+        if rule == "etf":
+            self._kernel.run_earliest(self._fixed, self._state, rank, by_rank, number)
+        else:
+            if rule == "heft":
+                self._state.counts[INSERTION] = 1
+            self._kernel.run_level(self._fixed, self._state, rank, by_rank, number, rule != "critical_path")
+        return self
+
+    def devices(self) -> NDArray[np.int16]:
+        """[g] device of every group; groups that nothing bound (unread sources) go where they may and most is free."""
+        device, used = self._state.group_device.astype(np.int16), self._state.used.copy()
+        for group in np.flatnonzero(device < 0):
+            room = np.where(self._fixed.allowed[group], self._fixed.memory - used, -np.inf)
+            device[group] = int(room.argmax())
+            used[device[group]] += self._fixed.group_bytes[group]
+        return device
+
+    def placement(self, value: NDArray[np.float64] | None = None) -> Placement:
+        """The placement, with priorities from `value` [n] (default: `level`) by `group_priority`.
+
+        Raises PlacementError if operations are left.
+        """
+        if not self.done:
+            raise PlacementError(
+                f"{int((self._state.missing >= 0).sum())} operations of {self.problem.graph.name!r} are not placed yet",
+                "call `run`, or `place` until `done`",
+            )
+        return self.problem.placement(
+            self.devices(), group_priority(self.problem, self.level if value is None else value)
+        )
+
+    def _check_ready(self, op: int) -> None:
+        if not 0 <= op < self.problem.graph.n or self._state.missing[op] != 0:
+            names, n = self.problem.graph.op_name, self.problem.graph.n
+            what = f"operation {names[op]!r}" if 0 <= op < n else f"operation {op}"
+            raise PlacementError(
+                f"{what} is not ready", "it is a source, is placed already, or reads from one that is not placed"
+            )
+
+    def _check_device(self, group: int, device: int) -> None:
+        names, bound = self.problem.cluster.device_names, int(self._state.group_device[group])
+        if not 0 <= device < len(names):
+            raise PlacementError(f"there is no device {device}", f"devices are 0..{len(names) - 1}")
+        if bound not in (-1, device):
+            raise PlacementError(
+                f"group {self.problem.grouping.name(group)!r} is on {names[bound]}, not on {names[device]}"
+            )
+        if not self._fixed.allowed[group, device]:
+            can = [n for n, ok in zip(names, self._fixed.allowed[group], strict=True) if ok]
+            raise PlacementError(
+                f"group {self.problem.grouping.name(group)!r} may not run on {names[device]}",
+                f"it may run on: {', '.join(can)}",
+            )
+
+
+# copies: numba compiles a function anew for read-only arrays
+
+
+def _ints(values: NDArray[Any]) -> NDArray[np.int64]:
+    return np.array(values, np.int64, order="C")
+
+
+def _floats(values: NDArray[Any]) -> NDArray[np.float64]:
+    return np.array(values, np.float64, order="C")
+
+
+def _pointer(counts: NDArray[Any]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,0 +1,390 @@
+"""THE data flow, in the order of the picture in docs/architecture.md.
+
+importer --Graph--> grouper --Grouping--> policy --Placement--> report
+                                           ^  |                   ^
+                                    update |  | Placements        | Measurement, Schedule
+                                           |  v                   |
+                                         trainer --evaluate()--> backend
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from placekit_core import results
+from placekit_core.cluster import Cluster, load_cluster
+from placekit_core.config import AUTO, RunConfig, Streams
+from placekit_core.costs import roofline, with_measured
+from placekit_core.errors import BudgetExhausted, ConfigError, RunError
+from placekit_core.evaluator import Best, Evaluator, Ledger
+from placekit_core.grouping import Grouping
+from placekit_core.interfaces import (
+    Backend,
+    Checkpoint,
+    Grouper,
+    Importer,
+    LearnablePolicy,
+    Policy,
+    Session,
+    State,
+    Trainer,
+)
+from placekit_core.placement import Placement, save_placement
+from placekit_core.problem import Problem, Program, Task
+from placekit_core.registry import installed
+from placekit_core.results import ProgramResult, Result
+
+DEFAULT_CLUSTER = "p100x4"
+DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
+
+
+class Observer:
+    """What a run tells while it goes on; the command line shows it. Every method may be left as it is."""
+
+    def stage(self, text: str) -> None:
+        """Something that takes a while begins."""
+
+    def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+        """A batch was evaluated."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C ended the search early; what it had found is written, and `result` has it."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        super().__init__("interrupted")
+
+
+@dataclass(eq=False)
+class _Search:
+    """One program on its way through the pipeline."""
+
+    program: Program
+    problem: Problem
+    session: Session
+    task: Task
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        return self.program.graph.name
+
+
+def run(config: RunConfig, run_dir: str | Path, *, resume: bool = False, observer: Observer | None = None) -> Result:
+    """Place the programs that `config` names, and write the run directory.
+
+    With `resume`, continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. Raises
+    PlacekitError; RunError if no placement that fits was found; Interrupted after Ctrl-C, with the best so far written.
+    """
+    observer = observer or Observer()
+    run_dir = results.prepare(Path(run_dir))
+    results.write_json(run_dir / results.CONFIG, config.model_dump(mode="json"))
+    installed().manager.hook.placekit_run_started(run_dir=run_dir, config=config.model_dump(mode="json"))
+    saved = results.load_checkpoint(run_dir) if resume else None
+    streams = Streams(config.seed)
+
+    importer: Importer = config.build("importer")
+    grouper: Grouper = config.build("grouper")
+    policy: Policy = config.build("policy")
+    backend: Backend = config.build("backend")
+    trainer = _trainer(config, policy)
+    ledger = _ledger(config, backend)
+
+    observer.stage(f"importing {config.importer['name']}")
+    programs = importer.load()
+    observer.stage("grouping")
+    searches = []
+    for i, program in enumerate(programs):
+        problem = _problem(config, program, backend, grouper, policy, streams)
+        directory = run_dir if len(programs) == 1 else run_dir / "programs" / f"{i:03d}-{program.graph.name}"
+        shared = ledger if trainer is not None and program.split != "test" else _ledger(config, backend)
+        searches.append(_search(config, program, problem, backend, shared, directory, observer, run_dir))
+
+    def checkpoint(done: int, state: State | None) -> None:
+        parts: dict[str, Any] = {
+            "done": done,
+            "streams": streams.state(),
+            "evaluators": [s.task.evaluate.state() for s in searches],
+            "proxies": [s.task.proxy.state() if "proxy" in s.task.__dict__ else None for s in searches],
+        }
+        if state is not None:
+            parts["state"] = state
+        if isinstance(policy, LearnablePolicy):
+            parts["parameters"] = policy.state_dict()
+        results.save_checkpoint(run_dir, parts)
+        installed().manager.hook.placekit_checkpoint(run_dir=run_dir)
+
+    observer.stage(f"placing with {config.policy['name']}")
+    interrupted = False
+    try:
+        _place(config, policy, trainer, searches, streams, saved, checkpoint)
+    except KeyboardInterrupt:
+        interrupted = True
+
+    observer.stage("writing the results")
+    result = _report(config, searches, backend, trainer, run_dir, "interrupted" if interrupted else "finished")
+    for search in searches:
+        search.session.close()
+    installed().manager.hook.placekit_run_finished(run_dir=run_dir, result=result)
+    if interrupted:
+        raise Interrupted(result)
+    (run_dir / results.CHECKPOINT).unlink(missing_ok=True)
+    if not result.fits:
+        raise RunError(*_why_nothing_fits(searches))
+    return result
+
+
+def choose_cluster(config: RunConfig, program: Program, backend: Backend) -> Cluster:
+    """The cluster that `config` names; `auto` is the program's own, else what the backend sees, else p100x4."""
+    data = dict(config.cluster)
+    if data.get("name") == "file":
+        return load_cluster(data.get("path", ""))
+    if data != {"name": AUTO}:
+        return Cluster.parse(data, f"cluster {data.get('name', '')!r}")
+    from placekit_core.config import conf_dir
+
+    own = program.cluster or backend.devices()
+    return own or load_cluster(conf_dir() / "cluster" / f"{DEFAULT_CLUSTER}.yaml")
+
+
+def make_problem(
+    config: RunConfig, program: Program, cluster: Cluster, grouper: Grouper, level: str, streams: Streams
+) -> Problem:
+    """Group the program and cost it on `cluster`."""
+    graph = program.graph
+    grouping = Grouping.colocated(graph) if level == "operation" else grouper.group(graph, streams("grouper"))
+    costs = program.costs or roofline(graph, cluster)
+    if config.costs.file is not None:
+        costs = with_measured(costs, graph, config.costs.file)
+    return Problem(graph, grouping, cluster, costs)
+
+
+def _problem(
+    config: RunConfig, program: Program, backend: Backend, grouper: Grouper, policy: Policy, streams: Streams
+) -> Problem:
+    return make_problem(config, program, choose_cluster(config, program, backend), grouper, policy.level, streams)
+
+
+def _trainer(config: RunConfig, policy: Policy) -> Trainer | None:
+    """The trainer of a learnable policy: the one that is asked for, else the policy's own."""
+    name = config.trainer["name"]
+    if not isinstance(policy, LearnablePolicy):
+        if name != AUTO:
+            raise ConfigError(f"policy {policy.name!r} has nothing to train, but trainer={name}", "leave out `trainer`")
+        return None
+    if name != AUTO:
+        return config.build("trainer")  # type: ignore[no-any-return]
+    default = installed().get("policy", config.policy["name"]).component.trainer
+    if not default:
+        raise ConfigError(f"policy {policy.name!r} names no trainer of its own", "choose one: trainer=NAME")
+    entry = installed().get("trainer", default)
+    return entry.build(entry.component.config())  # type: ignore[no-any-return]
+
+
+def _ledger(config: RunConfig, backend: Backend) -> Ledger:
+    evaluations, seconds = config.budget.evaluations, config.budget.seconds
+    if evaluations is None and seconds is None:
+        return Ledger(DEFAULT_EVALUATIONS) if backend.simulated else Ledger(seconds=DEFAULT_SECONDS)
+    return Ledger(evaluations, seconds)
+
+
+def _search(
+    config: RunConfig,
+    program: Program,
+    problem: Problem,
+    backend: Backend,
+    ledger: Ledger,
+    directory: Path,
+    observer: Observer,
+    run_dir: Path,
+) -> _Search:
+    """Open the backend on one problem, with the evaluators that count."""
+
+    def on_row(row: Mapping[str, float]) -> None:
+        observer.row(program.graph.name, row, ledger)
+        installed().manager.hook.placekit_evaluated(run_dir=run_dir, program=program.graph.name, row=row)
+
+    def open_proxy() -> Evaluator:
+        proxy: Backend = config.build("proxy")
+        limit = Ledger(config.budget.proxy_evaluations)
+        return Evaluator(
+            problem,
+            proxy.open(problem, program.executable),
+            limit,
+            deterministic=proxy.deterministic,
+            failing_signal_s=config.failing_signal_s,
+        )
+
+    session = backend.open(problem, program.executable)
+    evaluator = Evaluator(
+        problem,
+        session,
+        ledger,
+        deterministic=backend.deterministic,
+        failing_signal_s=config.failing_signal_s,
+        on_row=on_row,
+    )
+    proxy = None if config.proxy == config.backend else open_proxy
+    return _Search(program, problem, session, Task(problem, evaluator, proxy, program.executable), directory)
+
+
+def _place(
+    config: RunConfig,
+    policy: Policy,
+    trainer: Trainer | None,
+    searches: list[_Search],
+    streams: Streams,
+    saved: dict[str, Any] | None,
+    write: Callable[[int, State | None], None],
+) -> None:
+    """The loop between policy, trainer and backend: first the training if there is any, then every program."""
+    rng, done, state = streams("policy"), 0, None
+    if isinstance(policy, LearnablePolicy):
+        policy.build([s.problem for s in searches], streams("parameters"))
+    if saved is not None:
+        done, state = int(saved["done"]), saved.get("state")
+        streams.restore(saved["streams"])
+        for i, s in enumerate(searches):
+            s.task.evaluate.restore(saved["evaluators"][i])
+            if saved["proxies"][i] is not None:
+                s.task.proxy.restore(saved["proxies"][i])
+        if isinstance(policy, LearnablePolicy):
+            policy.load_state_dict(saved["parameters"])
+    last = time.perf_counter()
+
+    def checkpoint(state: State) -> None:
+        nonlocal last
+        if time.perf_counter() - last >= config.checkpoint_s:
+            write(done, state)
+            last = time.perf_counter()
+
+    stages: list[_Search | None] = [*([None] if trainer is not None else []), *searches]
+    for stage in stages[done:]:
+        with contextlib.suppress(BudgetExhausted):
+            if stage is not None:
+                stage.task.evaluate.ledger.start()
+                _place_one(policy, stage.task, rng, state, checkpoint if trainer is None else None)
+            elif trainer is not None and isinstance(policy, LearnablePolicy):
+                tasks = [s.task for s in searches if s.program.split != "test"]
+                tasks[0].evaluate.ledger.start()
+                trainer.fit(policy, tasks, rng, state, checkpoint)
+        done, state = done + 1, None
+        if done < len(stages):
+            write(done, None)
+
+
+def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, checkpoint: Checkpoint | None) -> None:
+    """Let the policy place one program, and measure what it found only on the proxy."""
+    _offer(task.evaluate, policy.place(task, rng, state, checkpoint))
+    if "proxy" in task.__dict__ and task.proxy is not task.evaluate and task.proxy.best is not None:
+        _offer(task.evaluate, task.proxy.best.placement)
+
+
+def _offer(evaluate: Evaluator, placement: Placement) -> None:
+    """Evaluate `placement` unless it is the best already or the budget is used up."""
+    if evaluate.remaining > 0 and not (evaluate.best and evaluate.best.placement.same_as(placement)):
+        evaluate(placement.batch())
+
+
+def _report(
+    config: RunConfig, searches: list[_Search], backend: Backend, trainer: Trainer | None, run_dir: Path, status: str
+) -> Result:
+    """Write what was found for every program, then result.json."""
+    programs = [_report_program(s, run_dir) for s in searches]
+    entries = [config.component(k)[0] for k in ("importer", "grouper", "policy", "backend")]
+    single = len(programs) == 1
+    values = [p.value_s for p in programs if p.value_s is not None]
+    gaps = [p.gap for p in programs if p.gap is not None]
+    bounds = [p.bound_s for p in programs if p.bound_s is not None]
+    peak: dict[str, float] = {}
+    for p in programs:
+        for device, bytes_ in p.peak_bytes.items():
+            peak[device] = max(peak.get(device, 0.0), bytes_)
+    ledger, complete = searches[0].task.evaluate.ledger, len(values) == len(programs)
+    result = Result(
+        status=status,
+        workload=config.workload or (searches[0].name if single else f"{len(programs)} programs"),
+        objective=backend.objective,
+        simulated=backend.simulated,
+        value_s=float(np.mean(values)) if complete else None,
+        bound_s=float(np.mean(bounds)) if len(bounds) == len(programs) else None,
+        gap=float(np.mean(gaps)) if len(gaps) == len(programs) else None,
+        spread_s=programs[0].spread_s if single else None,
+        fits=complete and all(p.fits for p in programs),
+        evaluations=sum(p.evaluations for p in programs),
+        proxy_evaluations=sum(p.proxy_evaluations for p in programs),
+        seconds=sum({id(s.task.evaluate.ledger): s.task.evaluate.ledger.seconds for s in searches}.values()),
+        seed=config.seed,
+        importer=config.importer["name"],
+        grouper=config.grouper["name"],
+        policy=config.policy["name"],
+        trainer=None if trainer is None else trainer.name,
+        backend=config.backend["name"],
+        cluster=searches[0].problem.cluster.name,
+        cluster_fingerprint=searches[0].problem.cluster.fingerprint,
+        peak_bytes=peak,
+        budget={
+            "evaluations": ledger.limit,
+            "seconds": ledger.limit_s,
+            "proxy_evaluations": config.budget.proxy_evaluations,
+        },
+        programs=programs,
+        torch_threads=results.torch_threads(),
+        versions=results.versions([e.distribution for e in entries] + ["torch", "numba"]),
+        config=config.model_dump(mode="json"),
+    )
+    results.write_json(run_dir / results.RESULT, result.model_dump(mode="json"))
+    return result
+
+
+def _report_program(s: _Search, run_dir: Path) -> ProgramResult:
+    evaluate, problem = s.task.evaluate, s.problem
+    s.directory.mkdir(parents=True, exist_ok=True)
+    results.write_history(s.directory / results.HISTORY_FILE, evaluate.history)
+    best: Best | None = evaluate.best
+    if best is not None:
+        save_placement(best.placement, problem, s.directory / results.PLACEMENT)
+        results.write_trace(s.directory / results.TRACE, s.session.schedule(best.placement), problem)
+    bound = s.session.lower_bound()
+    kernels = int(problem.graph.kernel.sum())
+    measured = problem.costs.measured[problem.graph.kernel]
+    return ProgramResult(
+        program=s.name,
+        split=s.program.split,
+        operations=problem.graph.n,
+        kernels=kernels,
+        groups=problem.g,
+        graph_fingerprint=problem.graph.fingerprint,
+        value_s=best.value_s if best else None,
+        bound_s=bound,
+        gap=best.value_s / bound - 1 if best and bound else None,
+        spread_s=best.spread_s if best else None,
+        fits=best is not None,
+        evaluations=evaluate.evaluations,
+        proxy_evaluations=s.task.proxy.evaluations if "proxy" in s.task.__dict__ else 0,
+        seconds=evaluate.ledger.seconds,
+        peak_bytes=dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True)) if best else {},
+        measured_costs=float(measured.mean()) if measured.size else 0.0,
+        directory=str(s.directory.relative_to(run_dir)),
+    )
+
+
+def _why_nothing_fits(searches: list[_Search]) -> tuple[str, str]:
+    s = next(s for s in searches if s.task.evaluate.best is None)
+    e = s.task.evaluate
+    if e.last_error:
+        return f"no placement of {s.name!r} could be measured in {e.evaluations} evaluations", e.last_error
+    over = f"; the closest is over by {e.least_over_bytes / 2**20:.0f} MiB on a device" if e.evaluations else ""
+    return (
+        f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {e.evaluations} evaluations{over}",
+        "give it a larger budget, another policy, or a cluster with more memory",
+    )

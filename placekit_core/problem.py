@@ -1,0 +1,198 @@
+"""What is to be placed: a Program (from an importer), a Problem (program, grouping, cluster, costs), a Task (with evaluators)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from placekit_core.cluster import Cluster
+from placekit_core.costs import CostTable, roofline
+from placekit_core.errors import ClusterError, PlacementError
+from placekit_core.graph import Graph
+from placekit_core.grouping import Grouping, quotient
+from placekit_core.placement import Placement, Placements
+
+if TYPE_CHECKING:
+    from placekit_core.evaluator import Evaluator
+    from placekit_core.interfaces import Executable
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What an importer gives: a graph, and where the source has them its costs, its machine, and how to execute it."""
+
+    graph: Graph
+    costs: CostTable | None = None
+    cluster: Cluster | None = None
+    executable: Executable | None = None
+    split: Literal["train", "test"] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A graph to place on a cluster, in groups. Policies place the g groups; backends evaluate the n operations.
+
+    Raises ClusterError on creation if an operation has no device that may run it, or if the parameters and state do not
+    fit on the machine whatever the placement.
+    """
+
+    graph: Graph
+    grouping: Grouping
+    cluster: Cluster
+    costs: CostTable
+
+    def __post_init__(self) -> None:
+        self.grouping.check(self.graph)
+        stuck = np.flatnonzero(~self.allowed.any(axis=1))
+        if len(stuck):
+            members = np.flatnonzero(self.grouping.group_of == stuck[0])
+            needs = sorted({self.graph.allowed[v] for v in members} - {""})
+            raise ClusterError(
+                f"no device of {self.cluster.name!r} may run {self.graph.op_name[members[0]]!r}"
+                f" and the {len(members) - 1} operations grouped with it (allowed: {' and '.join(needs)})",
+                f"devices: {', '.join(f'{d} ({self.device_type(i)})' for i, d in enumerate(self.cluster.device_names))}",
+            )
+        need, room = float(self.graph.persistent_bytes.sum()), float(self.cluster.memory_bytes.sum())
+        if need > room:
+            raise ClusterError(
+                f"{self.graph.name!r} does not fit on {self.cluster.name!r}: parameters, state and inputs take"
+                f" {need / 2**30:.2f} GiB, all devices together have {room / 2**30:.2f} GiB",
+                "use a cluster with more memory, or a smaller model",
+            )
+
+    @classmethod
+    def of(
+        cls, graph: Graph, cluster: Cluster, grouping: Grouping | None = None, costs: CostTable | None = None
+    ) -> Problem:
+        """A problem with defaults: only co-located operations grouped, roofline costs."""
+        return cls(graph, grouping or Grouping.colocated(graph), cluster, costs or roofline(graph, cluster))
+
+    @property
+    def g(self) -> int:
+        """Number of groups."""
+        return self.grouping.count
+
+    def device_type(self, device: int) -> str:
+        """`gpu` or `cpu`."""
+        return self.cluster.kinds[self.cluster.device_kind[device]].type
+
+    @cached_property
+    def op_s(self) -> NDArray[np.float64]:
+        """[n, D] seconds of each operation on each device."""
+        return self.costs.on(self.cluster)
+
+    @cached_property
+    def group_s(self) -> NDArray[np.float64]:
+        """[g, D] seconds of all operations of each group on each device."""
+        total = np.zeros((self.g, self.cluster.size))
+        np.add.at(total, self.grouping.group_of, self.op_s)
+        return total
+
+    @cached_property
+    def op_allowed(self) -> NDArray[np.bool_]:
+        """[n, D] whether the device may run the operation."""
+        types = [self.device_type(d) for d in range(self.cluster.size)]
+        rows = [[not a or t in a.split("|") for t in types] for a in self.graph.allowed.vocabulary]
+        table = np.asarray(rows, np.bool_).reshape(-1, len(types))
+        return table[self.graph.allowed.codes]
+
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_]:
+        """[g, D] whether the device may run every operation of the group."""
+        ok = np.ones((self.g, self.cluster.size), np.bool_)
+        np.logical_and.at(ok, self.grouping.group_of, self.op_allowed)
+        return ok
+
+    @cached_property
+    def group_persistent_bytes(self) -> NDArray[np.float64]:
+        """[g] persistent bytes of each group."""
+        return np.bincount(self.grouping.group_of, self.graph.persistent_bytes, minlength=self.g).astype(np.float64)
+
+    @cached_property
+    def grouped(self) -> Graph:
+        """The quotient graph that policies see: one operation per group, acyclic (see `grouping.quotient`)."""
+        return quotient(self.graph, self.grouping)
+
+    def expand(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
+        """[..., g] values of groups to [..., n] values of their operations."""
+        return np.ascontiguousarray(values[..., self.grouping.group_of])
+
+    def collapse(
+        self, device: NDArray[np.int16], priority: NDArray[np.float32] | None, source: str
+    ) -> tuple[NDArray[np.int16], NDArray[np.float32] | None]:
+        """[n] devices and priorities of operations to [g]. Raises PlacementError if a group is torn apart."""
+        group = self.grouping.group_of
+        _, first = np.unique(group, return_index=True)
+        torn = np.flatnonzero(device != device[first][group])
+        if len(torn):
+            v = int(torn[0])
+            raise PlacementError(
+                f"{source} puts {self.graph.op_name[v]!r} and {self.graph.op_name[first[group[v]]]!r} on different devices",
+                "they belong to one group here; use the grouping that it was made with",
+            )
+        return device[first], None if priority is None else priority[first]
+
+    def placement(self, device: ArrayLike, priority: ArrayLike | None = None) -> Placement:
+        """One checked placement of this problem from devices [g] and priorities [g]."""
+        batch = self.check(Placements.of(device, priority))
+        if len(batch) != 1:
+            raise PlacementError(f"one placement has one row of {self.g} devices, not {len(batch)} rows")
+        return Placement(*batch.one(0), self.graph.fingerprint, self.cluster.fingerprint)
+
+    def check(self, placements: Placements) -> Placements:
+        """Raise PlacementError, naming the group, unless every group is on an existing, allowed device."""
+        device, size = placements.device, self.cluster.size
+        if device.shape[1] != self.g:
+            raise PlacementError(f"a placement of {self.graph.name!r} has {self.g} groups, not {device.shape[1]}")
+        if placements.priority is not None and np.isnan(placements.priority).any():
+            raise PlacementError("a priority is not a number")
+        outside = np.argwhere((device < 0) | (device >= size))
+        if len(outside):
+            row, group = outside[0]
+            raise PlacementError(
+                f"group {self.grouping.name(group)!r} is on device {device[row, group]}", f"devices are 0..{size - 1}"
+            )
+        if not self.allowed.all():
+            wrong = np.argwhere(~self.allowed[np.arange(self.g), device])
+            if len(wrong):
+                row, group = wrong[0]
+                can = [n for n, ok in zip(self.cluster.device_names, self.allowed[group], strict=True) if ok]
+                raise PlacementError(
+                    f"group {self.grouping.name(group)!r} may not run on {self.cluster.device_names[device[row, group]]}",
+                    f"it may run on: {', '.join(can)}",
+                )
+        return placements
+
+
+@dataclass(eq=False)
+class Task:
+    """A problem with its evaluators: what a policy or trainer gets to work on.
+
+    Attributes:
+        problem: what to place.
+        evaluate: evaluator of the run's backend; counts against `budget.evaluations` and `budget.seconds`.
+        open_proxy: opens `proxy` at first use; None if there is no other backend.
+        executable: how to run the program for real, if its importer knows.
+    """
+
+    problem: Problem
+    evaluate: Evaluator
+    open_proxy: Callable[[], Evaluator] | None = None
+    executable: Executable | None = None
+
+    @cached_property
+    def proxy(self) -> Evaluator:
+        """Evaluator of a cheaper backend (config group `backend@proxy`, the simulator by default).
+
+        For screening and pretraining; counts against `budget.proxy_evaluations`. The same object as `evaluate` where
+        the run's backend is the proxy.
+        """
+        return self.open_proxy() if self.open_proxy else self.evaluate

@@ -1,0 +1,271 @@
+"""The run directory: what a run writes, atomically, and how to read it back.
+
+result.json            what was found, of what, within which budget, by which versions (see `Result`)
+placement.json         operation name -> device name, priorities, fingerprints
+history.csv            evaluations, seconds, value_s (best of the batch), mean_s, best_s
+schedule.trace.json    the schedule of the placement; opens in Perfetto or chrome://tracing
+config.json            the complete configuration
+checkpoint.npz         from which `placekit run resume=DIR` continues; removed when the run has finished
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from placekit_core import __version__
+from placekit_core.errors import RunError
+from placekit_core.evaluator import HISTORY
+from placekit_core.graph_file import write_atomically
+from placekit_core.measurement import Schedule
+from placekit_core.problem import Problem
+
+RESULT, PLACEMENT, HISTORY_FILE, TRACE = "result.json", "placement.json", "history.csv", "schedule.trace.json"
+CONFIG, CHECKPOINT = "config.json", "checkpoint.npz"
+
+
+class ProgramResult(BaseModel):
+    """What was found for one program. Times in seconds, memory in bytes."""
+
+    model_config = ConfigDict(extra="forbid")
+    program: str
+    split: str | None = None
+    operations: int
+    kernels: int
+    groups: int
+    graph_fingerprint: str
+    value_s: float | None
+    bound_s: float | None
+    gap: float | None
+    spread_s: float | None = None
+    fits: bool
+    evaluations: int
+    proxy_evaluations: int = 0
+    seconds: float
+    peak_bytes: dict[str, float]
+    measured_costs: float = 0.0
+    directory: str = "."
+
+
+class Result(BaseModel):
+    """`result.json`.
+
+    `value_s` is the objective of the best placement (null if none fits); `bound_s` a proven lower bound, `gap` =
+    value/bound - 1 or null where nothing is proven. Over several programs, `value_s` is their mean, and so is `gap`; the
+    others are sums, and `programs` has each.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    status: str
+    workload: str
+    objective: str
+    simulated: bool
+    value_s: float | None
+    bound_s: float | None
+    gap: float | None
+    spread_s: float | None = None
+    fits: bool
+    evaluations: int
+    proxy_evaluations: int = 0
+    seconds: float
+    seed: int
+    importer: str
+    grouper: str
+    policy: str
+    trainer: str | None
+    backend: str
+    cluster: str
+    cluster_fingerprint: str
+    peak_bytes: dict[str, float]
+    budget: dict[str, float | None]
+    programs: list[ProgramResult]
+    torch_threads: int | None = None
+    versions: dict[str, str]
+    config: dict[str, Any]
+
+
+def versions(distributions: Sequence[str]) -> dict[str, str]:
+    """Versions of Python, placekit, numpy and these distributions."""
+    found = {"python": platform.python_version(), "placekit": __version__}
+    for name in sorted({"numpy", *distributions} - {"placekit"}):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def prepare(run_dir: Path) -> Path:
+    """Create the run directory. Raises RunError, before anything was computed, if it cannot be written."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(run_dir / ".write-test", b"")
+        (run_dir / ".write-test").unlink()
+    except OSError as e:
+        raise RunError(
+            f"cannot write to run directory {run_dir}: {e.strerror or e}", "choose another: run_dir=PATH"
+        ) from None
+    return run_dir
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON, atomically; NaN and infinities become null."""
+    write_atomically(path, (json.dumps(_finite(data), indent=1) + "\n").encode())
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {str(k): _finite(v) for k, v in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(v) for v in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data
+
+
+def write_history(path: Path, rows: Sequence[Sequence[float]]) -> None:
+    """Write history.csv; numbers with 17 digits, so that they read back exactly."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HISTORY)
+    for row in rows:
+        writer.writerow(
+            [int(row[0]), f"{row[1]:.6f}", *(("" if not math.isfinite(x) else repr(float(x))) for x in row[2:])]
+        )
+    write_atomically(path, text.getvalue().encode())
+
+
+def write_trace(path: Path, schedule: Schedule, problem: Problem) -> None:
+    """Write a schedule in the Chrome trace event format: a track per device and stream, and per pair of devices and lane.
+
+    Events that overlap on one pair of devices go on lanes of their own: viewers reject overlap within a track.
+    """
+    devices, graph = problem.cluster.device_names, problem.graph
+    tracks: dict[str, int] = {}
+    events: list[dict[str, Any]] = []
+
+    def emit(track: str, category: str, name: str, start: float, end: float, args: dict[str, Any]) -> None:
+        tid = tracks.setdefault(track, len(tracks))
+        us, duration = start * 1e6, (end - start) * 1e6
+        events.append(
+            {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": tid, "ts": us, "dur": duration, "args": args}
+        )
+
+    for d, name in enumerate(devices):  # device tracks first, in the order of the cluster
+        for s in sorted(set(schedule.op_stream[(schedule.op_device == d) & graph.kernel].tolist())):
+            tracks.setdefault(name if s == 0 else f"{name} stream {s}", len(tracks))
+    for v in np.flatnonzero(graph.kernel):
+        d, s = devices[schedule.op_device[v]], int(schedule.op_stream[v])
+        args = {"type": graph.op_type[v], "module": graph.module[v]}
+        start, end = float(schedule.op_start_s[v]), float(schedule.op_end_s[v])
+        emit(d if s == 0 else f"{d} stream {s}", graph.op_class[v], graph.op_name[v], start, end, args)
+    lanes: dict[tuple[int, int], list[float]] = {}
+    for x in np.argsort(schedule.transfer_start_s, kind="stable"):
+        src, dst = int(schedule.transfer_src[x]), int(schedule.transfer_dst[x])
+        start, end = float(schedule.transfer_start_s[x]), float(schedule.transfer_end_s[x])
+        free = lanes.setdefault((src, dst), [])
+        lane = next((i for i, until in enumerate(free) if until <= start), len(free))
+        free[lane : lane + 1] = [end]
+        t = int(schedule.transfer_tensor[x])
+        track = f"{devices[src]} -> {devices[dst]}" + (f" ({lane})" if lane else "")
+        emit(
+            track,
+            "transfer",
+            graph.op_name[graph.tensor_producer[t]],
+            start,
+            end,
+            {"bytes": int(graph.tensor_bytes[t])},
+        )
+    heads: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": f"{graph.name} on {problem.cluster.name}"}}
+    ]
+    for track, tid in tracks.items():
+        heads.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": track}})
+        heads.append({"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": tid, "args": {"sort_index": tid}})
+    write_atomically(path, json.dumps({"traceEvents": heads + events, "displayTimeUnit": "ms"}).encode())
+
+
+def load_result(run_dir: str | Path) -> Result:
+    """Result of a finished or interrupted run. Raises RunError that says what is there instead."""
+    path = Path(run_dir) / RESULT
+    try:
+        return Result.model_validate(json.loads(path.read_text()))
+    except OSError:
+        raise RunError(f"no {RESULT} in {run_dir}", "give directories that `placekit run` wrote") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, ValidationError) as e:
+        raise RunError(f"{path} is damaged: {' '.join(str(e).split())[:200]}") from None
+
+
+def find_results(folders: Sequence[str | Path]) -> list[Path]:
+    """Run directories at or below `folders`, sorted. Raises RunError where there is none."""
+    found: list[Path] = []
+    for folder in folders:
+        paths = sorted(p.parent for p in Path(folder).rglob(RESULT) if not p.parent.name.startswith("."))
+        if not paths:
+            raise RunError(f"no run directory at or below {folder}", f"a run directory holds {RESULT}")
+        found += [p for p in paths if p not in found]
+    return found
+
+
+def save_checkpoint(run_dir: Path, state: Mapping[str, Any]) -> None:
+    """Write the nested `state` as checkpoint.npz: arrays as members, everything else in one JSON member. Atomic."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+    def strip(value: Any, path: str) -> Any:
+        if isinstance(value, np.ndarray):
+            arrays[path] = value
+            return {"__array__": path}
+        if isinstance(value, Mapping):
+            return {"__dict__": {str(k): strip(v, f"{path}/{k}") for k, v in value.items()}}
+        if isinstance(value, list | tuple):
+            return [strip(v, f"{path}/{i}") for i, v in enumerate(value)]
+        if isinstance(value, np.generic):
+            return value.item()
+        return value
+
+    tree = strip(state, "state")
+    buffer = io.BytesIO()
+    arrays["tree.json"] = np.frombuffer(json.dumps(tree).encode(), np.uint8)
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    write_atomically(run_dir / CHECKPOINT, buffer.getvalue())
+
+
+def load_checkpoint(run_dir: Path) -> dict[str, Any] | None:
+    """The state that `save_checkpoint` wrote, or None if there is none. Raises RunError if it is damaged."""
+    path = run_dir / CHECKPOINT
+    if not path.is_file():
+        return None
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            return (
+                arrays[value["__array__"]]
+                if "__array__" in value
+                else {k: fill(v) for k, v in value["__dict__"].items()}
+            )
+        return [fill(v) for v in value] if isinstance(value, list) else value
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+        state: dict[str, Any] = fill(json.loads(arrays["tree.json"].tobytes()))
+        return state
+    except Exception as e:  # zip, numpy and JSON each have their own ways to fail on damaged bytes
+        raise RunError(f"{path} is damaged: {e}", "remove it to start this run again") from None
+
+
+def torch_threads() -> int | None:
+    """Threads that torch computes with, where the run has imported torch."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else int(torch.get_num_threads())

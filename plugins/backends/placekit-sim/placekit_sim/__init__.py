@@ -1,0 +1,46 @@
+"""Simulated machines: backends `simulator` (work conserving) and `bulk_synchronous`. See docs/machine-model.md."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from placekit_core.hookspecs import Component, hookimpl
+from placekit_core.interfaces import Options
+
+
+class SimulatorOptions(Options):
+    """Options of both backends; docs/machine-model.md says exactly what each means."""
+
+    ready_order: Literal["priority", "fifo", "depth_first", "breadth_first", "random"] = Field(
+        default="priority",
+        description="which of the ready tasks starts first; `priority`: the placement's, else as `fifo`",
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the `random` order and of the noise")
+    noise: float = Field(
+        default=0.0, ge=0, le=2, description="sigma of the log-normal factor (mean 1) on every duration"
+    )
+    noise_repeats: int = Field(default=1, ge=1, description="simulations with different noise; the value is their mean")
+    threads: int | None = Field(default=None, ge=1, description="threads that share a batch; all cores if not given")
+
+
+@hookimpl
+def placekit_backends() -> list[Component]:
+    """The two simulated machines."""
+    return [
+        Component(
+            "simulator",
+            "work-conserving simulated machine: transfers overlap compute, nothing idles by choice",
+            SimulatorOptions,
+            "placekit_sim.simulator:Simulator",
+            paper="Doppler (ICLR 2026), Algorithm 1",
+        ),
+        Component(
+            "bulk_synchronous",
+            "simulated machine that computes level by level, with barriers around the transfers",
+            SimulatorOptions,
+            "placekit_sim.simulator:BulkSynchronous",
+            paper="Valiant, A bridging model for parallel computation (1990)",
+        ),
+    ]

@@ -1,0 +1,119 @@
+"""The backends `simulator` and `bulk_synchronous`: sessions on the compiled machine model."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+
+import numpy as np
+
+from placekit_core.interfaces import Backend, Executable, Session
+from placekit_core.measurement import Kernel, Measurements, Schedule
+from placekit_core.placement import Placement, Placements
+from placekit_core.problem import Problem
+from placekit_sim import SimulatorOptions
+from placekit_sim.batch import evaluate, record
+from placekit_sim.kernel import simulate
+from placekit_sim.packing import Packed, pack
+from placekit_sim.rules import Rules
+
+
+class Simulator(Backend):
+    """Work-conserving machine: transfers overlap compute, and nothing that could run waits."""
+
+    name = "simulator"
+    options_class = SimulatorOptions
+    objective = "makespan"
+    simulated = True
+    deterministic = True
+    parallel = True
+    bulk = False
+
+    def open(self, problem: Problem, executable: Executable | None = None) -> Session:
+        return SimulatorSession(problem, self.options, self.bulk)
+
+
+class BulkSynchronous(Simulator):
+    """Level by level: all computations of a level, a barrier, all transfers of their outputs, a barrier."""
+
+    name = "bulk_synchronous"
+    bulk = True
+
+
+class SimulatorSession(Session):
+    """One problem on a simulated machine."""
+
+    def __init__(self, problem: Problem, options: SimulatorOptions, bulk: bool) -> None:
+        self.problem, self.options, self.bulk = problem, options, bulk
+        self.threads = options.threads or _cores()
+        self.pool = ThreadPoolExecutor(self.threads, "placekit-sim") if self.threads > 1 else None
+
+    @property
+    def repetitions(self) -> int:
+        """Simulations per placement: without noise, all would be alike."""
+        return self.options.noise_repeats if self.options.noise > 0 else 1
+
+    @cached_property
+    def packed(self) -> list[Packed]:
+        """The packed problem, one per repetition."""
+        return [pack(self.problem, self._rules(i)) for i in range(self.repetitions)]
+
+    def evaluate(self, placements: Placements) -> Measurements:
+        """Simulate a batch. Raises PlacementError if a placement is not one of this problem.
+
+        With several repetitions `value_s` is the mean, `spread_s` the standard deviation, and the peak the highest.
+        """
+        self.problem.check(placements)
+        size = self.problem.cluster.size
+        runs = [evaluate(p, placements, size, self.threads, self.pool) for p in self.packed]
+        values, peaks = np.stack([v for v, _ in runs]), np.stack([p for _, p in runs]).max(axis=0)
+        return Measurements(
+            value_s=values.mean(axis=0),
+            peak_bytes=peaks,
+            fits=(peaks <= self.problem.cluster.memory_bytes).all(axis=1),
+            error=(None,) * len(placements),
+            spread_s=values.std(axis=0) if len(runs) > 1 else None,
+        )
+
+    def schedule(self, placement: Placement) -> Schedule:
+        """The events of one run, the first repetition where there is noise. Sources have stream -1 and take no time.
+
+        A multicast send appears once per destination.
+        """
+        self.problem.check(placement.batch())
+        packed = pack(self.problem, self._rules(0), record=True)
+        return record(self.problem, packed, placement.device, placement.priority).schedule(
+            self.problem, placement.device
+        )
+
+    def lower_bound(self) -> float | None:
+        """Makespan that no placement can beat, seconds; None with noise, which may shorten operations.
+
+        It holds for bulk-synchronous runs too: they are schedules of the same operations on the same streams that only
+        add waiting.
+        """
+        from placekit_core.bounds import makespan_bound
+
+        return None if self.options.noise > 0 else makespan_bound(self.problem)
+
+    def kernel(self) -> Kernel | None:
+        """The compiled evaluation of one placement; None where a value is the mean of several simulations."""
+        if self.repetitions > 1:
+            return None
+        packed = self.packed[0]
+        return Kernel(simulate, packed.ints, packed.floats, packed.scratch_ints, packed.scratch_floats)
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown()
+            self.pool = None
+
+    def _rules(self, repetition: int) -> Rules:
+        return Rules.of(self.problem, self.options, self.bulk, repetition)
+
+
+def _cores() -> int:
+    """Cores that this process may use, where the system says so."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

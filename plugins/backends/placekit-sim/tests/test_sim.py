@@ -1,0 +1,241 @@
+"""The backends as the rest of placekit uses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import placekit_sim
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placekit_sim.simulator import BulkSynchronous, Simulator
+from pydantic import ValidationError
+
+from placekit_core.cluster import Cluster
+from placekit_core.errors import PlacementError
+from placekit_core.placement import Placements
+from placekit_core.problem import Problem
+from placekit_core.testing.strategies import Case, problems, random_placements, random_problem
+
+BACKENDS = (Simulator, BulkSynchronous)
+
+
+def some_problem(seed: int = 5, n: int = 60) -> Problem:
+    """A problem with three or more devices."""
+    rng = np.random.default_rng(seed)
+    while True:
+        problem = random_problem(rng, n, 4)
+        if problem.cluster.size > 2 and problem.g > 20:
+            return problem
+
+
+def batch(problem: Problem, b: int, priorities: bool = True) -> Placements:
+    return random_placements(np.random.default_rng(1), problem, b, priorities)
+
+
+def test_the_hook_names_both_backends() -> None:
+    components = placekit_sim.placekit_backends()
+    assert [c.name for c in components] == [b.name for b in BACKENDS]
+    for component, backend in zip(components, BACKENDS, strict=True):
+        assert component.target == f"{backend.__module__}:{backend.__name__}"
+        assert component.config is backend.options_class
+
+
+def test_discovery_imports_nothing_heavy() -> None:
+    code = "import sys, placekit_sim; placekit_sim.placekit_backends(); print(sorted({'numba', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("options", [{"noize": 1}, {"ready_order": "lifo"}, {"noise": -1}, {"threads": 0}])
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Simulator(**options)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_threads_do_not_change_a_bit(backend: type[Simulator]) -> None:
+    problem = some_problem()
+    placements = batch(problem, 2000)
+    results = []
+    for threads in (1, 2, 3):
+        session = backend(threads=threads).open(problem)
+        results.append(session.evaluate(placements))
+        session.close()
+    for other in results[1:]:
+        assert other.value_s.tobytes() == results[0].value_s.tobytes()
+        assert other.peak_bytes.tobytes() == results[0].peak_bytes.tobytes()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("options", [{}, {"noise": 0.2, "noise_repeats": 3}])
+def test_a_batch_equals_one_by_one(backend: type[Simulator], options: dict[str, Any]) -> None:
+    problem = some_problem()
+    session, placements = backend(**options).open(problem), batch(problem, 20)
+    together = session.evaluate(placements)
+    for i in range(len(placements)):
+        alone = session.evaluate(placements[i : i + 1])
+        assert alone.value_s[0] == together.value_s[i]
+        np.testing.assert_array_equal(alone.peak_bytes[0], together.peak_bytes[i])
+    assert together.error == (None,) * 20
+    assert len(session.evaluate(placements[:0])) == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=problems(max_n=20), bulk=st.booleans())
+def test_no_value_is_below_the_bound(case: Case, bulk: bool) -> None:
+    session = (BulkSynchronous if bulk else Simulator)(threads=1).open(case.problem)
+    bound = session.lower_bound()
+    assert bound is not None
+    assert session.evaluate(random_placements(case.rng, case.problem, 8, True)).value_s.min() >= bound
+
+
+def test_out_of_memory_is_a_value() -> None:
+    problem = some_problem()
+    placements = batch(problem, 50)
+    before = Simulator().open(problem).evaluate(placements)
+    assert before.fits.all()
+    limit = int(np.median(before.peak_bytes.max(axis=1)))
+    kinds = {k: v.model_copy(update={"memory_bytes": limit}) for k, v in problem.cluster.kinds.items()}
+    small = Cluster.model_validate({**problem.cluster.model_dump(), "kinds": kinds})
+    after = Simulator().open(Problem(problem.graph, problem.grouping, small, problem.costs)).evaluate(placements)
+    assert after.value_s.tobytes() == before.value_s.tobytes()
+    np.testing.assert_array_equal(after.fits, before.peak_bytes.max(axis=1) <= limit)
+    assert 0 < after.fits.sum() < 50
+
+
+def test_inputs_stay_as_they_are_and_may_be_read_only() -> None:
+    problem = some_problem()
+    placements = batch(problem, 5)
+    assert placements.priority is not None
+    copies = placements.device.copy(), placements.priority.copy()
+    placements.device.setflags(write=False)
+    placements.priority.setflags(write=False)
+    Simulator().open(problem).evaluate(placements)
+    np.testing.assert_array_equal(placements.device, copies[0])
+    np.testing.assert_array_equal(placements.priority, copies[1])
+
+
+def test_a_wrong_placement_is_an_error() -> None:
+    problem = some_problem()
+    session = Simulator().open(problem)
+    for device in (np.full((1, problem.g), problem.cluster.size), np.zeros((1, problem.g + 1), int)):
+        with pytest.raises(PlacementError):
+            session.evaluate(Placements.of(device))
+
+
+def test_noise_is_the_same_for_a_seed() -> None:
+    problem = some_problem()
+    placements = batch(problem, 10)
+
+    def values(**options: Any) -> np.ndarray[Any, Any]:
+        return Simulator(**options).open(problem).evaluate(placements).value_s
+
+    exact = values()
+    first = values(noise=0.1, seed=1)
+    np.testing.assert_array_equal(first, values(noise=0.1, seed=1))
+    assert (first != exact).all()
+    assert (first != values(noise=0.1, seed=2)).all()
+    np.testing.assert_array_equal(values(noise=0.0, noise_repeats=7, seed=3), exact)
+
+
+def test_repeated_noise_has_a_mean_and_a_spread() -> None:
+    problem = some_problem()
+    placements = batch(problem, 4)
+    assert Simulator(noise=0.1).open(problem).evaluate(placements).spread_s is None
+    session = Simulator(noise=0.1, noise_repeats=40).open(problem)
+    result = session.evaluate(placements)
+    exact = Simulator().open(problem).evaluate(placements).value_s
+    assert result.spread_s is not None
+    assert (result.spread_s > 0).all()
+    assert (abs(result.value_s / exact - 1) < 0.2).all()
+    assert session.lower_bound() is None
+    assert session.kernel() is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_schedule_agrees_with_the_value(backend: type[Simulator]) -> None:
+    problem = some_problem()
+    session = backend().open(problem)
+    for i, value in enumerate(session.evaluate(batch(problem, 5)).value_s):
+        schedule = session.schedule(problem.placement(*batch(problem, 5).one(i)))
+        assert schedule.value_s == value == schedule.op_end_s.max()
+        assert (schedule.op_stream < problem.cluster.streams[schedule.op_device]).all()
+        ops = np.lexsort((schedule.op_end_s, schedule.op_start_s, schedule.op_stream, schedule.op_device))
+        ops = ops[problem.graph.kernel[ops]]
+        here, after = ops[:-1], ops[1:]
+        same = (schedule.op_device[here] == schedule.op_device[after]) & (
+            schedule.op_stream[here] == schedule.op_stream[after]
+        )
+        assert (schedule.op_start_s[after] >= schedule.op_end_s[here])[same].all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("priorities", [False, True])
+def test_the_kernel_is_what_evaluate_uses(backend: type[Simulator], priorities: bool) -> None:
+    problem = some_problem()
+    session, placements = backend().open(problem), batch(problem, 10, priorities)
+    kernel, expected = session.kernel(), session.evaluate(placements)
+    assert kernel is not None
+    ints, floats = np.empty(kernel.scratch_ints, np.int32), np.empty(kernel.scratch_floats)
+    none = np.empty(0, np.float32)
+    for i in range(10):
+        device, priority = placements.one(i)
+        peak = np.empty(problem.cluster.size)
+        chosen = none if priority is None else priority
+        assert kernel.function(device, chosen, kernel.ints, kernel.floats, ints, floats, peak) == expected.value_s[i]
+        np.testing.assert_array_equal(peak, expected.peak_bytes[i])
+
+
+CALLER = """
+import numpy as np
+from numba import njit, types
+from placekit_core.measurement import kernel_signature
+
+SIGNATURE = types.float64(
+    types.FunctionType(kernel_signature()), types.int64, types.int16[::1], types.float32[::1], types.int32[::1],
+    types.float64[::1], types.int64, types.int64, types.float64[::1],
+)
+
+@njit(SIGNATURE, cache=True, nogil=True)
+def best_device(evaluate, devices, device, priority, ints, floats, scratch_ints, scratch_floats, peak):
+    work_ints, work_floats = np.empty(scratch_ints, np.int32), np.empty(scratch_floats)
+    best = np.inf
+    for d in range(devices):
+        device[:] = d
+        best = min(best, evaluate(device, priority, ints, floats, work_ints, work_floats, peak))
+    return best
+"""
+MAIN = """
+import numpy as np
+from caller import best_device
+from placekit_core.cluster import Cluster
+from placekit_core.graph import GraphBuilder
+from placekit_core.problem import Problem
+from placekit_sim.simulator import BulkSynchronous, Simulator
+
+gpu = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 10, "memory_bytes_per_s": 1.0}
+b = GraphBuilder("two")
+b.add("a", flops=1.0)
+b.add("b", flops=1.0)
+for backend, kinds in ((Simulator, {"gpu": gpu}), (BulkSynchronous, {"gpu": {**gpu, "streams": 2}})):
+    problem = Problem.of(b.build(), Cluster.parse({"kinds": kinds, "devices": [{"kind": "gpu"}]}))
+    k = backend().open(problem).kernel()
+    value = best_device(k.function, 1, np.zeros(2, np.int16), np.empty(0, np.float32), k.ints, k.floats,
+                        k.scratch_ints, k.scratch_floats, np.empty(1))
+    print(value)
+print(len(best_device.stats.cache_hits), len(best_device.stats.cache_misses))
+"""
+
+
+def test_a_compiled_search_is_cached_on_disk(tmp_path: Path) -> None:
+    (tmp_path / "caller.py").write_text(CALLER)
+    (tmp_path / "main.py").write_text(MAIN)
+    out = [
+        subprocess.run([sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert out == ["4.0\n2.0\n0 1\n", "4.0\n2.0\n1 0\n"]  # compiled by the first process, loaded by the second

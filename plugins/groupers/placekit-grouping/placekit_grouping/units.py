@@ -1,0 +1,137 @@
+"""What no grouping separates, and how groups of the forward phase are kept free of cycles.
+
+The forward phase alone decides about cycles: gradients and updates live with their forward operations and parameters, so
+groups of a training step exchange data both ways in any case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.graph import PHASES, Graph
+from placekit_core.grouping import Grouping, strongly_connected
+
+FORWARD = PHASES.index("forward")
+FREE = -1  # in no group yet
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The u smallest sets of operations that groupings are made of.
+
+    A unit is a co-location set, or several whose forward operations would close a cycle if they were in different groups
+    (where co-located operations have others between them). Units are numbered in topological order of the forward phase.
+
+    Attributes:
+        graph: their graph.
+        of: [n] unit of each operation.
+        count: u.
+        leading: [n] the kernels of the forward phase; not those that only renew buffers, which nothing orders.
+        source, target: forward data flow between units, distinct pairs, sorted by source; source < target always.
+        types: [u] what may run a unit: bit 0 GPUs, bit 1 CPUs, higher bits other device types.
+    """
+
+    graph: Graph
+    of: Ints
+    count: int
+    leading: NDArray[np.bool_]
+    source: Ints
+    target: Ints
+    types: Ints
+
+    @classmethod
+    def build(cls, graph: Graph) -> Units:
+        """The units of `graph`."""
+        leading = graph.kernel & (graph.phase == FORWARD) & ~_renews_buffer(graph)
+        first = Grouping.colocated(graph)
+        source, target = _edges(graph, leading, first.group_of.astype(np.int64), first.count)
+        of = strongly_connected(first.count, source, target)[first.group_of]
+        count = int(of.max(initial=-1)) + 1
+        types = np.full(count, -1, np.int64)
+        np.bitwise_and.at(types, of, _types(graph))
+        return cls(graph, of, count, leading, *_edges(graph, leading, of, count), types)
+
+    @cached_property
+    def forward(self) -> NDArray[np.bool_]:
+        """[u] units with a leading kernel: groups are made of these, and the others follow."""
+        return np.bincount(self.of[self.leading], minlength=self.count) > 0
+
+    @cached_property
+    def first_leading(self) -> Ints:
+        """[u] the leading kernel of each unit that comes first; -1 for units without."""
+        result = np.full(self.count, -1, np.int64)
+        order = self.graph.topological_order
+        for v in order[self.leading[order]][::-1].tolist():
+            result[self.of[v]] = v
+        return result
+
+    def acyclic(self, label: Ints) -> Ints:
+        """[u] labels like `label` (`FREE` where not forward), with groups split so that no cycle is left among them.
+
+        Inside each strongly connected set of groups, a group is split by c(x) = the largest number of changes of group on
+        a path to unit x that stays in the set. Proof that (group, c) is acyclic: along an edge x -> y inside the set, c
+        never falls, and rises where the group changes; so every edge between two different (group, c) has a rise of c (if
+        the group is the same, c differs, and it cannot fall), and no path returns. A path that leaves a strongly
+        connected set never comes back to it.
+        """
+        groups = int(label.max(initial=-1)) + 1
+        a, b = label[self.source], label[self.target]
+        key = np.unique(a[a != b] * groups + b[a != b])
+        component = strongly_connected(groups, key // max(groups, 1), key % max(groups, 1))
+        if not groups or component.max() + 1 == groups:
+            return label
+        change = np.zeros(self.count, np.int64)
+        inside = component[a] == component[b]
+        rise = (a != b)[inside]
+        # sources ascend and units are in topological order: a unit's own changes are known before it is left
+        for x, y, step in zip(self.source[inside].tolist(), self.target[inside].tolist(), rise.tolist(), strict=True):
+            change[y] = max(change[y], change[x] + step)
+        pair = label * (int(change.max()) + 1) + change
+        result = np.full(self.count, FREE, np.int64)
+        result[self.forward] = np.unique(pair[self.forward], return_inverse=True)[1]
+        return result
+
+
+def _renews_buffer(graph: Graph) -> NDArray[np.bool_]:
+    """[n] kernels that read only sources and write only new values of sources (a counter of batches, say)."""
+    producer = graph.tensor_producer
+    reads_kernel = np.bincount(graph.edge_op, graph.kernel[producer[graph.input_tensor]], minlength=graph.n) > 0
+    elsewhere = graph.kernel[producer[graph.tensor_storage]]
+    writes_own = np.bincount(producer, elsewhere, minlength=graph.n) > 0
+    is_read = np.bincount(producer[graph.input_tensor], minlength=graph.n) > 0
+    writes = np.bincount(producer, minlength=graph.n) > 0
+    return np.asarray(graph.kernel & writes & ~reads_kernel & ~writes_own & ~is_read)
+
+
+def _types(graph: Graph) -> Ints:
+    """[n] device types that may run each operation, as bits."""
+    bit = {"gpu": 1, "cpu": 2}
+    for text in graph.allowed.vocabulary:
+        for name in text.split("|"):
+            if name:
+                bit.setdefault(name, 2 ** len(bit))
+    every = sum(bit.values())
+    rows = [sum(bit[name] for name in set(text.split("|"))) if text else every for text in graph.allowed.vocabulary]
+    return np.asarray(rows, np.int64)[graph.allowed.codes]
+
+
+def _edges(graph: Graph, leading: NDArray[np.bool_], of: Ints, count: int) -> tuple[Ints, Ints]:
+    """Distinct pairs of units that leading kernels connect, sorted by source."""
+    u, v = graph.op_edges
+    keep = leading[u] & leading[v] & (of[u] != of[v])
+    key = np.unique(of[u[keep]] * count + of[v[keep]])
+    return key // max(count, 1), key % max(count, 1)
+
+
+def in_cycle(units: Units, group: Ints) -> bool:
+    """Whether the forward phase has a cycle among groups [u]."""
+    groups = int(group.max(initial=-1)) + 1
+    a, b = group[units.source], group[units.target]
+    key = np.unique(a[a != b] * groups + b[a != b])
+    return int(strongly_connected(groups, key // max(groups, 1), key % max(groups, 1)).max(initial=-1)) + 1 < groups

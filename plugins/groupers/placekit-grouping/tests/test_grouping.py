@@ -1,0 +1,309 @@
+"""The groupers: partitions that keep what belongs together, without cycles in the forward phase."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placekit_grouping.groupers import ColocationGrouper, ModuleGrouper, NoGrouper
+from placekit_grouping.units import Units, in_cycle
+
+from placekit_core.graph import Graph, GraphBuilder
+from placekit_core.grouping import Grouping, quotient
+from placekit_core.testing.strategies import random_graph
+
+RNG = np.random.default_rng(0)
+GROUPERS = [
+    (ColocationGrouper, {}),
+    (ColocationGrouper, {"keep_branches": True}),
+    (ModuleGrouper, {}),
+    (ModuleGrouper, {"depth": 1}),
+]
+
+
+def step(rng: np.random.Generator, n: int) -> Graph:
+    """A training step of n forward operations: modules that interleave, gradients, parameters shared and updated, CPU."""
+    b = GraphBuilder("step")
+    x = b.source("x", 8, op_type="input")
+    made: list[list[int]] = [[x]]
+    forward_of: list[int] = [-1]
+    reads: list[list[int]] = []
+    parameters = [b.source(f"w{i}", 4, colocate=i) for i in range(int(rng.integers(1, 5)))]
+    counters = [b.source(f"c{i}", 4, colocate=100 + i, op_type="buffer") for i in range(2)]
+    forward_of += [-1] * (len(parameters) + len(counters))
+    first = len(b.operations)
+    for v in range(n):
+        ins = {int(rng.choice(made[int(k)])) for k in rng.integers(0, len(made), int(rng.integers(1, 4)))}
+        if rng.random() < 0.5:
+            ins.add(int(rng.choice(parameters)))
+        reads.append(sorted(ins))
+        made.append(b.add(
+            f"f{v}", inputs=sorted(ins), outputs=rng.integers(1, 50, int(rng.integers(1, 3))).tolist(),
+            module=("", "a", "a.b", "c.d", "c.d.e")[rng.integers(5)], call=int(rng.integers(0, 2)),
+            allowed=("", "", "", "cpu|gpu", "cpu")[rng.integers(5)] if rng.random() < 0.3 else "",
+            colocate=200 + int(rng.integers(0, 2)) if rng.random() < 0.08 else -1, flops=float(rng.integers(0, 10**9)),
+        ))  # fmt: skip
+        forward_of.append(-1)
+    for c in counters:
+        b.add("count" + str(c), inputs=[c], colocate=100 + counters.index(c))
+        b.output(len(b.operations) - 1, 4, storage=c)
+        forward_of.append(-1)
+    gradient = made[-1][0]
+    for v in reversed(range(n)):
+        saved = [gradient, *reads[v]] if rng.random() < 0.9 else [*reads[v], x]
+        gradient = b.add(
+            f"b{v}", inputs=saved, outputs=[int(rng.integers(1, 50))], phase="backward",
+            module=b.operations[first + v].module, call=b.operations[first + v].call, flops=1e8,
+        )[0]  # fmt: skip
+        forward_of.append(first + v if rng.random() < 0.8 else -1)
+    for i, w in enumerate(parameters):
+        b.add(f"u{i}", inputs=[w, gradient], phase="update", colocate=i)
+        b.output(len(b.operations) - 1, 4, storage=w)
+        forward_of.append(-1)
+    b.columns["forward_of"] = np.asarray(forward_of, np.int32)
+    return b.build()
+
+
+def has_cycle(graph: Graph, grouping: Grouping) -> bool:
+    """Whether groups of forward kernels (those that read or feed another) wait for each other: by walking."""
+    forward = graph.kernel & (graph.phase == 0)
+    u, v = graph.op_edges
+    keep = forward[u] & forward[v]
+    pairs = set(zip(grouping.group_of[u[keep]].tolist(), grouping.group_of[v[keep]].tolist(), strict=True))
+    after: dict[int, set[int]] = {}
+    for x, y in pairs:
+        if x != y:
+            after.setdefault(x, set()).add(y)
+    left = set(after) | {y for ys in after.values() for y in ys}
+    while left:
+        free = {x for x in left if not (after.get(x, set()) & left)}
+        if not free:
+            return True
+        left -= free
+    return False
+
+
+def effective(graph: Graph, op: int) -> set[str]:
+    return set(graph.allowed[op].split("|")) if graph.allowed[op] else {"cpu", "gpu"}
+
+
+def common_types(graph: Graph, members: Any) -> set[str]:
+    return set.intersection(*(effective(graph, int(v)) for v in members))
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.sampled_from(GROUPERS), st.sampled_from([None, 1, 3, 8]),
+       st.sampled_from([0.0, 0.1]))  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_any_training_step(seed: int, n: int, which: Any, limit: int | None, share: float) -> None:
+    graph = step(np.random.default_rng(seed), n)
+    grouper = which[0](max_groups=limit, min_share=share, **which[1])
+    grouping = grouper.group(graph, RNG).check(graph)
+    assert not has_cycle(graph, grouping)
+    assert len(grouping.names) == grouping.count
+    assert all(grouping.names)
+    again = which[0](max_groups=limit, min_share=share, **which[1]).group(graph, np.random.default_rng(9))
+    assert again.group_of.tolist() == grouping.group_of.tolist()
+    assert again.names == grouping.names
+    quotient(graph, grouping)
+    # a group can run wherever its most limited co-location set can
+    finest = Units.build(graph)
+    for group in range(grouping.count):
+        members = np.flatnonzero(grouping.group_of == group)
+        smallest = min((common_types(graph, np.flatnonzero(finest.of == u)) for u in set(finest.of[members].tolist())),
+                       key=len)  # fmt: skip
+        assert common_types(graph, members) == smallest
+    if limit is not None and all(effective(graph, v) == {"cpu", "gpu"} for v in range(graph.n)):
+        assert grouping.count <= limit
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.sampled_from([NoGrouper, ColocationGrouper, ModuleGrouper]))
+@settings(max_examples=60, deadline=None)
+def test_any_graph(seed: int, n: int, grouper: Any) -> None:
+    """Graphs that are no training steps: without modules, without gradients, with updates anywhere."""
+    graph = random_graph(np.random.default_rng(seed), n)
+    grouping = grouper().group(graph, RNG).check(graph)
+    if grouper.acyclic:
+        units = Units.build(graph)
+        group = np.zeros(units.count, np.int64)
+        group[units.of] = grouping.group_of
+        assert not in_cycle(units, group)
+
+
+@pytest.mark.parametrize("grouper", [NoGrouper(), ColocationGrouper(), ModuleGrouper(max_groups=1)])
+def test_empty_and_sources_only(grouper: Any) -> None:
+    assert grouper.group(GraphBuilder("empty").build(), RNG).count == 0
+    b = GraphBuilder("sources")
+    b.source("w", 1)
+    assert grouper.group(b.build(), RNG).count == 1
+
+
+def members(graph: Graph, grouping: Grouping) -> list[set[str]]:
+    return [
+        {graph.op_name[v] for v in np.flatnonzero(grouping.group_of == g)} for g in range(grouping.count)
+    ]  # fmt: skip
+
+
+def two_branches() -> Graph:
+    """x -> stem -> (a1 -> a2, b1) -> cat -> loss, with parameters, gradients and updates."""
+    b = GraphBuilder("branches")
+    forward_of: dict[str, str] = {}
+    x = b.source("x", 8, op_type="input")
+    w = b.source("w", 99, colocate=0)
+    state = b.source("w.square_avg", 99, op_type="state", colocate=0)
+    (stem,) = b.add("stem", inputs=[x], outputs=[8], module="stem")
+    (a1,) = b.add("a1", inputs=[stem, w], outputs=[8], module="branch_a.conv")
+    (a2,) = b.add("a2", inputs=[a1], outputs=[8], module="branch_a.relu")
+    (b1,) = b.add("b1", inputs=[stem], outputs=[8], module="branch_b")
+    (cat,) = b.add("cat", inputs=[a2, b1], outputs=[16])
+    (loss,) = b.add("loss", inputs=[cat], outputs=[4], module="head")
+    (g_cat,) = b.add("g_cat", inputs=[loss], outputs=[16], phase="backward")
+    (g_a2,) = b.add("g_a2", inputs=[g_cat, a2], outputs=[8], phase="backward", module="branch_a.relu")
+    (g_w,) = b.add("g_w", inputs=[g_a2, stem], outputs=[99], phase="backward", module="branch_a.conv")
+    update = len(b.operations)
+    b.add("update", inputs=[w, state, g_w], phase="update", colocate=0)
+    b.output(update, 99, storage=w)
+    forward_of = {"g_cat": "cat", "g_a2": "a2", "g_w": "a1"}
+    names = [o.name for o in b.operations]
+    b.columns["forward_of"] = np.asarray(
+        [names.index(forward_of[m]) if m in forward_of else -1 for m in names], np.int32
+    )
+    return b.build()
+
+
+def test_colocation_by_hand() -> None:
+    """The stem has two consumers; everything after it has one, so the paper's rule makes one group of it."""
+    graph = two_branches()
+    grouping = ColocationGrouper().group(graph, RNG)
+    tail = {"a1", "a2", "b1", "cat", "loss", "g_cat", "g_a2", "g_w", "w", "w.square_avg", "update"}
+    assert members(graph, grouping) == [{"x", "stem"}, tail]
+
+
+def test_colocation_that_keeps_branches() -> None:
+    graph = two_branches()
+    grouping = ColocationGrouper(keep_branches=True).group(graph, RNG)
+    assert members(graph, grouping) == [
+        {"x", "stem"}, {"w", "w.square_avg", "a1", "a2", "g_a2", "g_w", "update"}, {"b1"}, {"cat", "loss", "g_cat"},
+    ]  # fmt: skip
+
+
+def test_modules_by_hand() -> None:
+    """`cat` has no module: it goes with what it reads most bytes from (the first of equals)."""
+    graph = two_branches()
+    grouping = ModuleGrouper().group(graph, RNG)
+    assert members(graph, grouping) == [
+        {"x", "stem"}, {"w", "w.square_avg", "a1", "g_w", "update"}, {"a2", "cat", "g_cat", "g_a2"}, {"b1"}, {"loss"},
+    ]  # fmt: skip
+    assert grouping.names == ("stem", "branch_a.conv", "branch_a.relu", "branch_b", "head")
+    shallow = ModuleGrouper(depth=1).group(graph, RNG)
+    # branch_a holds cat, which waits for branch_b, which does not wait for branch_a: no cycle, nothing to split
+    assert shallow.names == ("stem", "branch_a", "branch_b", "head")
+
+
+def test_calls_of_a_module_are_groups_of_their_own() -> None:
+    b = GraphBuilder("cells")
+    w = b.source("w", 9, colocate=0)
+    (h,) = b.add("c0", inputs=[w], outputs=[1], module="cell", call=0)
+    (h,) = b.add("c1", inputs=[w, h], outputs=[1], module="cell", call=1)
+    b.add("c2", inputs=[w, h], module="cell", call=2)
+    grouping = ModuleGrouper().group(b.build(), RNG)
+    assert grouping.names == ("cell", "cell@1", "cell@2")
+    assert grouping.group_of.tolist() == [0, 0, 1, 2]  # the shared parameter goes with the first reader
+
+
+def test_interleaved_modules_are_split() -> None:
+    """m reads n reads m: one of the two must be split, and only where it has to be."""
+    b = GraphBuilder("interleaved")
+    tensor: list[int] = []
+    for i, module in enumerate("mmnmn"):
+        tensor = b.add(f"op{i}", inputs=tensor, outputs=[1], module=module)
+    grouping = ModuleGrouper().group(b.build(), RNG)
+    assert grouping.group_of.tolist() == [0, 0, 1, 2, 3]
+    assert grouping.names == ("m", "n", "m (2)", "n (2)")
+
+
+def test_co_located_operations_take_in_what_is_between_them() -> None:
+    b = GraphBuilder("around")
+    (x,) = b.add("before", outputs=[1], colocate=0, module="a")
+    (y,) = b.add("between", inputs=[x], outputs=[1], module="b")
+    b.add("after", inputs=[y], colocate=0, module="c")
+    graph = b.build()
+    assert ModuleGrouper().group(graph, RNG).count == 1
+    assert NoGrouper().group(graph, RNG).count == 2  # the finest grouping promises no order
+
+
+def test_cpu_operations_stay_apart() -> None:
+    b = GraphBuilder("embedding")
+    w = b.source("w", 9, colocate=0)
+    (x,) = b.add("lookup", inputs=[w], outputs=[1], allowed="cpu", module="m")
+    (y,) = b.add("dense", inputs=[x], outputs=[1], module="m")
+    b.add("g_lookup", inputs=[y], outputs=[1], phase="backward", allowed="gpu", module="m")
+    graph = b.build()
+    for grouper in (ModuleGrouper(max_groups=1), ColocationGrouper(max_groups=1)):
+        # the gradient may not follow onto the CPU, and may not take the others onto GPUs
+        assert members(graph, grouper.group(graph, RNG)) == [{"w", "lookup"}, {"dense"}, {"g_lookup"}]
+
+
+def test_counters_follow_their_module() -> None:
+    """A kernel that only renews a buffer is no group of its own."""
+    b = GraphBuilder("norm")
+    count = b.source("batches", 8, op_type="buffer", colocate=0)
+    (x,) = b.add("conv", outputs=[1], module="conv")
+    b.add("norm", inputs=[x], outputs=[1], module="bn")
+    b.add("add", inputs=[count], module="bn", colocate=0)
+    b.output(3, 8, storage=count)
+    grouping = ColocationGrouper(keep_branches=True).group(b.build(), RNG)
+    assert grouping.count == 1
+    assert ModuleGrouper().group(b.build(), RNG).names == ("bn", "conv")
+
+
+def test_merging_by_hand() -> None:
+    """The cheapest group joins the neighbour with most bytes: `small` exchanges 90 with `right`, 10 with `left`."""
+    b = GraphBuilder("line")
+    (x,) = b.add("left", outputs=[10], flops=1e13, module="left")
+    (y,) = b.add("small", inputs=[x], outputs=[90], flops=1e3, module="small")
+    b.add("right", inputs=[y], flops=2e13, module="right")
+    grouping = ModuleGrouper(max_groups=2).group(b.build(), RNG)
+    assert grouping.group_of.tolist() == [0, 1, 1]
+    assert grouping.names == ("left", "right +1")
+    assert ModuleGrouper(min_share=1e-6).group(b.build(), RNG).count == 3  # 5 us of launching is more than that
+    assert ModuleGrouper(min_share=1e-5).group(b.build(), RNG).count == 2
+    assert ModuleGrouper(max_groups=1).group(b.build(), RNG).count == 1
+
+
+def test_merging_avoids_cycles() -> None:
+    """a -> b -> c and a -> c: `a` exchanges most with `c`, but `b` is between them."""
+    b = GraphBuilder("triangle")
+    x, y = b.add("a", outputs=[90, 1], flops=1, module="a")
+    (z,) = b.add("b", inputs=[y], outputs=[1], flops=1e14, module="b")
+    b.add("c", inputs=[x, z], flops=1e14, module="c")
+    grouping = ModuleGrouper(max_groups=2).group(b.build(), RNG)
+    assert grouping.group_of.tolist() == [0, 0, 1]
+
+
+def test_merging_without_connections() -> None:
+    b = GraphBuilder("apart")
+    for i in range(40):
+        b.add(f"op{i}", flops=float(i) * 1e9, module=f"m{i}", allowed="cpu" if i % 4 == 0 else "")
+    for limit in (20, 7, 2):
+        grouping = ModuleGrouper(max_groups=limit).group(b.build(), RNG)
+        assert grouping.count == limit
+    assert ModuleGrouper(max_groups=1).group(b.build(), RNG).count == 2  # the CPU's and the others
+
+
+def test_large_graphs_take_seconds() -> None:
+    rng = np.random.default_rng(1)
+    b = GraphBuilder("large")
+    tensors: list[int] = []
+    for i in range(20_000):
+        reads = {tensors[-1 - int(k)] for k in rng.integers(0, min(len(tensors), 40), 2)} if tensors else ()
+        tensors += b.add(f"op{i}", inputs=reads, outputs=[1], module=f"m{i // 2}", flops=float(rng.integers(1, 10**9)))
+    graph = b.build()
+    begin = time.perf_counter()
+    grouping = ModuleGrouper(max_groups=100).group(graph, rng)
+    assert grouping.count == 100
+    assert not has_cycle(graph, grouping)
+    assert time.perf_counter() - begin < 20

@@ -1,0 +1,157 @@
+"""Runs an imported program for real: initial values, kernels as functions, views, random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from placekit_core.errors import ImporterError
+from placekit_core.problem import Program
+from placekit_torch.capture import Mode, flat_inputs, plain_tensors
+from placekit_torch.codegen import Writer, kernels_function, operation_seed, view_function
+from placekit_torch.factory import Builder
+from placekit_torch.joint import own_name
+from placekit_torch.lowering import Lowered
+from placekit_torch.operators import is_random
+
+
+class TorchExecutable:
+    """`placekit_core.interfaces.Executable` of an imported module. Values are torch tensors.
+
+    Only base tensors are values that one must keep: a tensor in `views` is redone from its base wherever the base is, and
+    needs to be sent, as it is (with its strides), only to a device that has no copy of the base.
+    """
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        builder: Builder,
+        constants: Mapping[str, torch.Tensor],
+        mode: Mode,
+        seed: int,
+        recipe: Mapping[str, Any],
+    ) -> None:
+        self._lowered, self._builder, self._constants = lowered, builder, dict(constants)
+        self._mode, self._seed, self._recipe = mode, seed, dict(recipe)
+        self._specs = {
+            t: (s.node.meta["val"].shape, s.node.meta["val"].dtype, s.node.meta["val"].stride())
+            for s, t in lowered.sources
+        }
+        code = lowered.code
+        self._random = frozenset(op for op, node in code.kernel.items() if is_random(code.calls[node].target))
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """Importer and options; empty for a program made from objects in Python, which no other process can rebuild."""
+        return self._recipe
+
+    @property
+    def views(self) -> Mapping[int, int]:
+        """Tensors that are views, with the tensor of which each is one (itself no view)."""
+        return self._lowered.code.views
+
+    @property
+    def updates(self) -> Mapping[int, int]:
+        """New tensor by the source's tensor that it replaces at the end of the step."""
+        return self._lowered.updates
+
+    @property
+    def random_ops(self) -> frozenset[int]:
+        """Operations that draw random numbers, under the seed `operation_seed(step, op)`."""
+        return self._random
+
+    @property
+    def results(self) -> Mapping[str, int]:
+        """Tensor that each result (`loss`, `output.0`, `gradient.NAME`) is made of; see `result`."""
+        return {name: tensor for name, (tensor, _) in self._lowered.results.items()}
+
+    @staticmethod
+    def operation_seed(step: int, op: int) -> int:
+        """Seed of the generator of a random operation in a step."""
+        return operation_seed(step, op)
+
+    def initial(self, seed: int | None = None) -> dict[int, torch.Tensor]:
+        """Values of all sources on the CPU: what the factory builds under `seed` (None: the importer's seed).
+
+        The optimiser's state is zero. For a program made from objects in Python: copies of the module's own values.
+        Raises ImporterError if the factory builds something else than it did for the import.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed if seed is None else seed)
+            step = self._builder.build()
+        known: dict[str, torch.Tensor] = dict(self._constants)
+        for prefix, part in (("module.", step.module), ("loss.", step.loss)):
+            if isinstance(part, torch.nn.Module):
+                named = [*part.named_parameters(remove_duplicate=False), *part.named_buffers(remove_duplicate=False)]
+                known.update(
+                    {own_name(prefix + k): v for k, v in [*named, *((k, v) for *_, k, v in plain_tensors(part))]}
+                )
+        tensors, names, _ = flat_inputs(step, self._mode)
+        given = dict(zip(names, tensors, strict=True))
+        values = {}
+        for source, tensor in self._lowered.sources:
+            shape, dtype, stride = self._specs[tensor]
+            value = torch.zeros(shape, dtype=dtype) if source.kind == "state" else None
+            if value is None:
+                value = (given if source.kind == "input" else known).get(source.name)
+            if value is None or value.shape != shape or value.dtype != dtype or value.device.type == "meta":
+                found = "nothing" if value is None else f"{value.dtype} {tuple(value.shape)} on {value.device}"
+                raise ImporterError(
+                    f"{source.kind} {source.name!r} was imported as {dtype} {tuple(shape)}, and now there is {found}",
+                    "the factory must build the same step, with real tensors, each time that it is called",
+                )
+            own = torch.empty_strided(shape, stride, dtype=dtype)
+            values[tensor] = own.copy_(value.detach())
+        return values
+
+    def compile(
+        self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
+    ) -> Callable[..., dict[int, torch.Tensor]]:
+        """`run(values, step=0)`: runs kernels `ops` in this order and returns the tensors that they produce.
+
+        Args:
+            ops: kernel operations; each after those among them that it reads from.
+            device: where tensors that are made from nothing go, and random numbers are drawn; the CPU if None.
+            keep: tensors to return; None for all. Others are dropped after their last use.
+
+        `values` has the tensors that the operations read and do not produce; of a tensor in `views`, itself or its base.
+        `step` seeds the random operations. A function must not run in two threads at once if it draws random numbers.
+        """
+        missing = [op for op in ops if op not in self._lowered.code.kernel]
+        if missing:
+            raise ImporterError(
+                f"operation {self._lowered.graph.op_name[missing[0]]!r} is a source: there is nothing to run"
+            )
+        return kernels_function(self._lowered.code, ops, device, keep)
+
+    def view(self, tensor: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Function from the value of `views[tensor]` to that of `tensor`, which shares its memory."""
+        return view_function(self._lowered.code, tensor)
+
+    def result(self, name: str, values: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        """The result `name`, from the value of tensor `results[name]` (or of what that is a view of)."""
+        writer = Writer(self._lowered.code, None)
+        variable = writer.value(self._lowered.results[name][1])
+        made: torch.Tensor = writer.function("values", variable, [variable])(values)
+        return made
+
+
+def run_sequential(
+    program: Program, values: Mapping[int, torch.Tensor], step: int = 0, device: Any = None
+) -> tuple[dict[int, torch.Tensor], dict[str, torch.Tensor]]:
+    """One step on one device, in the order of the graph: the reference for every other way to run it.
+
+    Returns the values of the sources after the step, and the results by name.
+    """
+    executable = program.executable
+    if not isinstance(executable, TorchExecutable):
+        raise ImporterError(f"program {program.graph.name!r} cannot be run by placekit-torch")
+    graph, views = program.graph, executable.views
+    keep = set(executable.updates.values()) | {views.get(t, t) for t in executable.results.values()}
+    run = executable.compile([op for op in range(graph.n) if graph.kernel[op]], device, keep)
+    after = {**values, **run(values, step)}
+    results = {name: executable.result(name, after) for name in executable.results}
+    new = {old: after[executable.updates.get(old, old)] for old in values}
+    return new, results

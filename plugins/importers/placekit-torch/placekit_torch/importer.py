@@ -1,0 +1,49 @@
+"""Importer `torch`, and the one function behind it, which the networks of placekit-zoo use too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from placekit_core.interfaces import Importer
+from placekit_core.problem import Program
+from placekit_torch import TorchOptions
+from placekit_torch.capture import Mode, capture
+from placekit_torch.executable import TorchExecutable
+from placekit_torch.factory import Builder, Given, Made, find_factory, folder_of
+from placekit_torch.lowering import lower
+from placekit_torch.step import Step
+
+
+def import_program(
+    builder: Builder, *, name: str, mode: Mode = "train", seed: int = 0, recipe: Mapping[str, Any] | None = None
+) -> Program:
+    """Trace what `builder` builds, without allocating memory for its tensors. Raises ImporterError."""
+    captured = capture(builder, mode, name)
+    lowered = lower(captured, name, {"mode": mode, "torch": torch.__version__})
+    executable = TorchExecutable(lowered, builder, captured.constants, mode, seed, recipe or {})
+    return Program(lowered.graph, executable=executable)
+
+
+def import_given(step: Step, *, mode: Mode, name: str | None) -> Program:
+    """The program of objects that exist; see `placekit_torch.import_module`."""
+    return import_program(Given(step), name=name or type(step.module).__name__, mode=mode)
+
+
+class TorchImporter(Importer):
+    """A module from a factory: `importer.module=package.module:factory`."""
+
+    name = "torch"
+    options_class = TorchOptions
+
+    def load(self) -> list[Program]:
+        """One program, named after module and factory."""
+        o: TorchOptions = self.options
+        path = folder_of(o.path)
+        factory = find_factory(o.module, path)
+        builder = Made(lambda: factory(**o.arguments), o.module, path)
+        recipe = {"importer": self.name, "options": o.model_dump(mode="json")}
+        name = o.module.replace(":", ".")
+        return [import_program(builder, name=name, mode=o.mode, seed=o.seed, recipe=recipe)]

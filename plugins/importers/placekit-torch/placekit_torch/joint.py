@@ -1,0 +1,139 @@
+"""The functional graph of forward and backward, and what is done to it after tracing. Uses torch.fx only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from placekit_core.errors import ImporterError
+
+TAG = "placekit"  # key of a node's (module path, call number) in its meta["custom"]
+ALIAS = "placekit_alias"  # key of a node's meta: the position among its inputs of the one whose memory it shares
+GRADIENT_SUM = "is_gradient_acc"
+
+
+def own_name(name: str) -> str:
+    """The name of a parameter or buffer as the user's module, which is traced as part of another one, knows it."""
+    return name.removeprefix("module.")
+
+
+class Names:
+    """All names of each parameter and of each buffer of a module: several for tied ones."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.parameters = self._grouped(module.named_parameters(remove_duplicate=False))
+        self.buffers = self._grouped(module.named_buffers(remove_duplicate=False))
+
+    @staticmethod
+    def _grouped(named: Iterable[tuple[str, torch.Tensor]]) -> list[list[str]]:
+        groups: dict[int, list[str]] = defaultdict(list)
+        for name, tensor in named:
+            groups[id(tensor)].append(name)
+        return list(groups.values())
+
+
+@dataclass
+class Joint:
+    """A functional graph of forward and, when training, backward; nodes by what they are.
+
+    Attributes:
+        graph: its `placeholder` and `get_attr` nodes are the sources; there is no output node.
+        parameters, buffers: placeholders by name; a tied parameter once, under its first name.
+        inputs: placeholders in the order of the arguments.
+        constants: `get_attr` nodes by name, and their values.
+        gradients: nodes by parameter name; a parameter without gradient is missing.
+        new_buffers: new values of the buffers that the step changes.
+        outputs: what the module returned, flattened.
+        operations: number of operations that were traced, dead ones included.
+    """
+
+    graph: torch.fx.Graph
+    parameters: dict[str, torch.fx.Node] = field(default_factory=dict)
+    buffers: dict[str, torch.fx.Node] = field(default_factory=dict)
+    inputs: dict[int, torch.fx.Node] = field(default_factory=dict)
+    constants: dict[str, tuple[torch.fx.Node, torch.Tensor]] = field(default_factory=dict)
+    gradients: dict[str, torch.fx.Node] = field(default_factory=dict)
+    new_buffers: dict[str, torch.fx.Node] = field(default_factory=dict)
+    outputs: list[torch.fx.Node | None] = field(default_factory=list)
+
+
+def start_backward(graph: torch.fx.Graph, tangent: torch.fx.Node, value: float) -> None:
+    """Replace an incoming gradient by a constant: one for the loss, none for buffers that hold activations."""
+    if tangent.users:
+        like = tangent.meta["val"]
+        with graph.inserting_before(next(n for n in graph.nodes if n in tangent.users)):
+            first = graph.call_function(
+                torch.ops.aten.full.default, (list(like.shape), value), {"dtype": like.dtype, "device": like.device}
+            )
+        first.meta.update(val=like, partitioner_tag="is_backward", custom={TAG: ("", 0)})
+        tangent.replace_all_uses_with(first)
+    graph.erase_node(tangent)
+
+
+def merge_tied(joint: Joint, names: Names) -> None:
+    """Tied parameters come out as one input and one gradient per name: one input, and the gradients summed.
+
+    The sum has the order in which the backward pass makes the gradients, as autograd's has.
+    """
+    for first, *others in names.buffers:
+        for name in others:
+            if name in joint.new_buffers or first in joint.new_buffers:
+                raise ImporterError(f"buffers {first!r} and {name!r} are one tensor, which the forward pass changes")
+            _merge(joint, joint.buffers, first, name)
+    place = {node: i for i, node in enumerate(joint.graph.nodes)}
+    for tied in names.parameters:
+        first = tied[0]
+        gradients = sorted((joint.gradients.pop(k) for k in tied if k in joint.gradients), key=place.__getitem__)
+        for name in tied[1:]:
+            _merge(joint, joint.parameters, first, name)
+        if not gradients:
+            continue
+        total = gradients[0]
+        for gradient in gradients[1:]:
+            with joint.graph.inserting_after(gradient):
+                both = joint.graph.call_function(torch.ops.aten.add.Tensor, (total, gradient))
+            both.meta.update(val=total.meta["val"], partitioner_tag="is_backward", seq_nr=-1)
+            both.meta[GRADIENT_SUM] = True
+            with_value(both)
+            total = both
+        joint.gradients[first] = total
+
+
+def _merge(joint: Joint, nodes: dict[str, torch.fx.Node], first: str, name: str) -> None:
+    node = nodes.pop(name)
+    node.replace_all_uses_with(nodes[first])
+    joint.graph.erase_node(node)
+
+
+def with_value(node: torch.fx.Node) -> torch.fx.Node:
+    """`node` with a fake result of its own, computed from those of its inputs."""
+    arguments, keywords = pytree.tree_map_only(torch.fx.Node, lambda n: n.meta["val"], (node.args, node.kwargs))
+    fake = next(v for v in pytree.tree_leaves((arguments, keywords)) if isinstance(v, torch.Tensor))
+    with fake.fake_mode, torch.no_grad():  # type: ignore[attr-defined]
+        node.meta["val"] = node.target(*arguments, **keywords)  # type: ignore[operator]
+    return node
+
+
+def inline(
+    target: torch.fx.Graph, source: torch.fx.Graph, inputs: Sequence[torch.fx.Node], meta: dict[str, Any]
+) -> list[torch.fx.Node]:
+    """Append the operations of `source`, marked with `meta`, to `target`; `inputs` stand for its placeholders.
+
+    Returns its outputs.
+    """
+    own: dict[torch.fx.Node, torch.fx.Node] = {}
+    given = iter(inputs)
+    for node in source.nodes:
+        if node.op == "placeholder":
+            own[node] = next(given)
+        elif node.op == "output":
+            return [own[n] for n in pytree.tree_leaves(node.args[0])]
+        else:
+            own[node] = target.node_copy(node, own.__getitem__)
+            own[node].meta = {**node.meta, **meta}
+    raise AssertionError("a traced graph has an output node")

@@ -1,0 +1,252 @@
+"""From the fx graph of a step to a placekit Graph, and the Code that runs it."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.fx.node import map_arg
+
+from placekit_core.graph import Graph, GraphBuilder, Labels
+from placekit_torch import operators
+from placekit_torch.capture import Captured, Source
+from placekit_torch.codegen import Call, Code, Ref
+from placekit_torch.joint import GRADIENT_SUM, TAG
+from placekit_torch.views import Node, Views
+
+Output = tuple[Node, int | None]  # kernel and position in its result; or source, or smaller view
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A captured step as a graph, and what is needed to run it.
+
+    Attributes:
+        graph: the Graph.
+        code: how its tensors are computed.
+        sources: the sources with the tensor of each.
+        updates: new tensor by the source's tensor.
+        results: by name of a result: the tensor that it is made of, and its node in `code`.
+    """
+
+    graph: Graph
+    code: Code
+    sources: tuple[tuple[Source, int], ...]
+    updates: Mapping[int, int]
+    results: Mapping[str, tuple[int, int]]
+
+
+def lower(captured: Captured, name: str, attributes: Mapping[str, Any]) -> Lowered:
+    """The graph of `captured`; sources first, then kernels in the order of the trace."""
+    return _Lowering(captured, name).run(attributes)
+
+
+class _Lowering:
+    def __init__(self, captured: Captured, name: str) -> None:
+        self.captured, self.views = captured, Views(captured.graph)
+        self.builder = GraphBuilder(name)
+        self.number: dict[Node, int] = {n: i for i, n in enumerate(captured.graph.nodes)}
+        self.nodes: list[Node] = [n for n in captured.graph.nodes if n.op == "call_function"]
+        self.kernels = [n for n in self.nodes if n not in self.views and n.target is not operator.getitem]
+        self.op: dict[Node, int] = {s.node: i for i, s in enumerate(captured.sources)}
+        self.op |= {n: len(self.op) + i for i, n in enumerate(self.kernels)}
+        self.tensor: dict[Output, int] = {}
+        self.replaces = {self._output(n): s.node for s in captured.sources if (n := captured.updates.get(s.name))}
+        self.names: Counter[str] = Counter()
+        self.signatures: list[str] = []
+
+    def run(self, attributes: Mapping[str, Any]) -> Lowered:
+        captured, builder = self.captured, self.builder
+        self.forward_of = self._forward_of()
+        self.tags: dict[Node, tuple[str, int]] = {}
+        self.small: dict[Node, list[Node]] = {}  # by base: the smaller views that something reads
+        for node in dict.fromkeys(self._read(n) for n in self._all_read()):
+            if node in self.views:
+                self.small.setdefault(self.views.base[node], []).append(node)
+        colocate = self._colocation()
+        for source in captured.sources:
+            self._add_source(source, colocate[self.op[source.node]])
+        outputs = {}
+        for node in self.kernels:
+            outputs[self.op[node]] = self._add_kernel(node, colocate[self.op[node]])
+        updates = {self.tensor[source, None]: self.tensor[new] for new, source in self.replaces.items()}
+        builder.columns = {"signature": Labels.of(self.signatures), "forward_of": self.forward_of}
+        builder.attributes = {
+            **attributes,
+            "traced_operations": captured.operations,
+            "kernels": len(self.kernels),
+            "views": len(self.nodes) - len(self.kernels),
+        }
+        sources = tuple((s, self.tensor[s.node, None]) for s in captured.sources)
+        results = {k: (self._tensor_of(self._read(n)), self.number[n]) for k, n in captured.results.items()}
+        return Lowered(builder.build(), self._code(outputs), sources, updates, results)
+
+    def _all_read(self) -> list[Node]:
+        return [a for n in self.kernels for a in n.all_input_nodes] + list(self.captured.results.values())
+
+    def _read(self, node: Node) -> Node:
+        return self.views.tensor(node)
+
+    def _output(self, node: Node) -> Output:
+        """Where the tensor of a source, of an output of a kernel, or of a smaller view is made."""
+        if node not in self.views and node.target is operator.getitem:
+            return node.all_input_nodes[0], cast(int, node.args[1])
+        return node, None
+
+    def _tensor_of(self, node: Node) -> int:
+        return self.tensor[self._output(node)]
+
+    def _add_tensor(self, op: int, key: Output, value: torch.Tensor, storage: int = -1) -> int:
+        if key in self.replaces:
+            storage = self.tensor[self.replaces[key], None]
+        self.tensor[key] = self.builder.output(op, operators.size(value), tuple(value.shape), storage)
+        return self.tensor[key]
+
+    def _add_views(self, op: int, base: Node) -> None:
+        for view in self.small.get(base, ()):
+            _, _, storage, _ = self.builder.tensors[self._tensor_of(base)]
+            self._add_tensor(op, (view, None), view.meta["val"], storage)
+
+    def _unique(self, name: str) -> str:
+        self.names[name] += 1
+        return name if self.names[name] == 1 else self._unique(f"{name}#{self.names[name]}")
+
+    def _add_source(self, source: Source, colocate: int) -> None:
+        value, op = source.node.meta["val"], self.op[source.node]
+        self.builder.add(
+            self._unique(source.name), op_type=source.kind, op_class="source", kernel=False, colocate=colocate,
+            dtype=str(value.dtype).removeprefix("torch."), persistent_bytes=operators.size(value),
+            phase="update" if source.kind == "state" else "forward",
+            module=source.module,
+        )  # fmt: skip
+        self._add_tensor(op, (source.node, None), value)
+        self._add_views(op, source.node)
+        self.signatures.append("")
+
+    def _add_kernel(self, node: Node, colocate: int) -> tuple[tuple[int, int | None], ...]:
+        op, value, target = self.op[node], node.meta["val"], node.target
+        args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
+        inputs = list(dict.fromkeys(self._tensor_of(self._read(n)) for n in node.all_input_nodes))
+        written = operators.tensors(value)
+        read = operators.bytes_read(target, [self.builder.tensors[t][1] for t in inputs], written)
+        module, call = self._tag(node)
+        phase = node.meta["phase"]
+        place = node.meta.get("owner") or (f"{module}@{call}" if call else module)
+        name = "/".join(filter(None, [place, operators.base_name(target)]))
+        self.builder.add(
+            self._unique(name if phase == "forward" else f"{name}:{phase}"),
+            op_type=operators.op_type(target), op_class=operators.op_class(target),
+            dtype=operators.compute_dtype(operators.tensors((args, kwargs)), written), inputs=inputs,
+            flops=operators.flops(target, args, kwargs, value),
+            bytes_accessed=float(read + sum(map(operators.size, written))),
+            phase=phase, module=module, call=call, colocate=colocate,
+        )  # fmt: skip
+        self.signatures.append(operators.signature(target, args, kwargs))
+        if isinstance(value, torch.Tensor):
+            outputs: list[tuple[int, int | None]] = [(self._add_tensor(op, (node, None), value), None)]
+        else:
+            parts = [(i, v) for i, v in enumerate(value) if isinstance(v, torch.Tensor)]
+            outputs = [(self._add_tensor(op, (node, i), v), i) for i, v in parts]
+        self._add_views(op, node)
+        for part in node.users:
+            if part.target is operator.getitem:
+                self._add_views(op, part)
+        return tuple(outputs)
+
+    def _tag(self, node: Node) -> tuple[str, int]:
+        """Module path and call number. A gradient has those of its forward operation, a sum those of its first term."""
+        if node not in self.tags:
+            own = node.meta.get("custom", {}).get(TAG)
+            forward = self.forward_of[self.op[node]]
+            if forward >= 0:
+                own = self.tags[self.kernels[forward - len(self.captured.sources)]]
+            elif own is None or node.meta.get(GRADIENT_SUM):
+                before = [self._kernel(n) for n in node.all_input_nodes]
+                own = next((self.tags[n] for n in before if n in self.tags), own or ("", 0))
+            self.tags[node] = own
+        return self.tags[node]
+
+    def _kernel(self, node: Node) -> Node:
+        """The kernel or source behind a view or a part of an output."""
+        node = self.views.base.get(node, node)
+        return node.all_input_nodes[0] if node.target is operator.getitem else node
+
+    def _forward_of(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """Forward operation of each backward one: autograd gives both one sequence number, the forward's first node has it.
+
+        For the gradient of a view: the operation that made what it is a view of, else the first that reads the view.
+        """
+        first: dict[int, Node] = {}
+        reader: dict[Node, Node] = {}
+        for node in self.nodes:
+            if node.meta["phase"] == "forward":
+                first.setdefault(node.meta.get("seq_nr", -1), node)
+                if node in self.op:
+                    for read in node.all_input_nodes:
+                        while read in self.views and read not in reader:
+                            reader[read] = node
+                            read = self.views.source(read) or read
+        result = np.full(len(self.op), -1, np.int32)
+        for node in self.kernels:
+            number = node.meta.get("seq_nr", -1)
+            if node.meta["phase"] == "backward" and number >= 0 and not node.meta.get(GRADIENT_SUM):
+                forward = first.get(number)
+                if forward is not None:
+                    kernel = self._kernel(forward)
+                    found = kernel if kernel in self.op and kernel.op == "call_function" else reader.get(forward)
+                    result[self.op[node]] = -1 if found is None else self.op[found]
+        return result
+
+    def _colocation(self) -> list[int]:
+        """[n] sets: a parameter, its state and the operations of its update; a buffer and the kernel of its new value."""
+        parent = list(range(len(self.op)))
+
+        def root(v: int) -> int:
+            while parent[v] != v:
+                parent[v] = v = parent[parent[v]]
+            return v
+
+        home = {s.name: self.op[s.node] for s in self.captured.sources}
+        for source in self.captured.sources:
+            parent[root(home[source.name])] = root(home[source.owner])
+        for node in self.kernels:
+            if "owner" in node.meta:
+                parent[root(self.op[node])] = root(home[node.meta["owner"]])
+        for name, node in self.captured.updates.items():
+            parent[root(self.op[self._kernel(node)])] = root(home[name])
+        roots = [root(v) for v in range(len(parent))]
+        shared = {r for r, count in Counter(roots).items() if count > 1}
+        order = {r: i for i, r in enumerate(dict.fromkeys(r for r in roots if r in shared))}
+        return [order.get(r, -1) for r in roots]
+
+    def _code(self, outputs: Mapping[int, tuple[tuple[int, int | None], ...]]) -> Code:
+        number, views = self.number, self.views
+        calls, tensor_of = {}, {}
+
+        def reference(node: Node) -> Any:
+            return Ref(number[node])
+
+        for node in self.captured.graph.nodes:
+            if node.op == "call_function" and (node in self.op or node in views):
+                args, kwargs = map_arg((node.args, dict(node.kwargs)), reference)
+                calls[number[node]] = Call(node.target, tuple(args), dict(kwargs))
+            exact = views.exact(node)
+            if exact is not None and (exact, None) in self.tensor:
+                tensor_of[number[node]] = self.tensor[exact, None]
+            elif node.target is operator.getitem and node not in views:
+                tensor_of[number[node]] = self._tensor_of(node)
+        small = [(self.tensor[v, None], v, base) for base, found in self.small.items() for v in found]
+        return Code(
+            calls,
+            tensor_of,
+            kernel={self.op[n]: number[n] for n in self.kernels},
+            outputs=dict(outputs),
+            views={t: self._tensor_of(base) for t, _, base in small},
+            view_node={t: number[v] for t, v, _ in small},
+            strides={self.tensor[new]: tuple(source.meta["val"].stride()) for new, source in self.replaces.items()},
+        )

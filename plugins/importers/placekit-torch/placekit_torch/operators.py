@@ -1,0 +1,138 @@
+"""What ATen operators cost: class, FLOPs, bytes, and the signature by which measured costs are looked up.
+
+FLOPs: matrix products, convolutions and attention by the formulas of `torch.utils.flop_counter` (a multiply-add counts 2);
+pointwise operations, optimisers included, one per output element; reductions, normalisations, softmax and pooling one per
+element of their largest input (this leaves out constant factors, which the memory traffic of these operations hides);
+copies, creations and look-ups none; anything else one per output element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.utils.flop_counter import flop_registry
+
+_CLASSES: dict[str, str] = {
+    "matmul": "mm addmm bmm baddbmm addbmm mv addmv dot vdot addr _int_mm _scaled_mm linalg_solve",
+    "convolution": "convolution _convolution convolution_backward cudnn_convolution mkldnn_convolution",
+    "normalization": "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm"
+    " native_layer_norm_backward native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward"
+    " batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training"
+    " _batch_norm_with_update_functional _batch_norm_no_update _fused_rms_norm _fused_rms_norm_backward"
+    " _weight_norm_interface _weight_norm_interface_backward",
+    "reduction": "nll_loss_forward nll_loss2d_forward cumsum cumprod logcumsumexp linalg_vector_norm _cdist_forward argmax"
+    " argmin median mode norm var_mean std_mean aminmax logsumexp count_nonzero mse_loss l1_loss smooth_l1_loss",
+    "elementwise": "nll_loss_backward nll_loss2d_backward",
+    "pooling": "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices avg_pool2d avg_pool3d"
+    " max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d adaptive_max_pool2d"
+    " _adaptive_avg_pool2d_backward adaptive_max_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward",
+    "copy": "clone copy cat stack _to_copy full zeros ones empty empty_strided arange scalar_tensor fill lift_fresh_copy"
+    " slice_backward select_backward slice_scatter select_scatter diagonal_backward diagonal_scatter as_strided_scatter"
+    " constant_pad_nd reflection_pad2d repeat roll flip tril triu eye linspace full_like zeros_like ones_like empty_like"
+    " new_full new_zeros new_ones new_empty new_empty_strided unfold_backward _reshape_copy pixel_shuffle",
+    "embedding": "embedding embedding_dense_backward _embedding_bag gather index index_select take scatter scatter_add"
+    " index_put index_add index_fill scatter_reduce _unsafe_index _unsafe_index_put _embedding_bag_dense_backward",
+}
+_CLASS_OF = {name: group for group, names in _CLASSES.items() for name in names.split()}
+# Of their first input, these read only what they look up; and these, nothing but its shape.
+_LOOKUPS = frozenset(["embedding", "_embedding_bag", "gather", "index", "index_select", "take", "_unsafe_index"])
+_CREATED = [f"{kind}_like" for kind in ("full", "zeros", "ones", "empty", "rand", "randn", "randint")]
+_CREATED += [f"new_{kind}" for kind in ("full", "zeros", "ones", "empty", "empty_strided")]
+_SHAPE_ONLY = frozenset([*_CREATED, "fill", "copy"])
+_SHORT = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
+    "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "b8", "complex64": "c64", "complex128": "c128",
+}  # fmt: skip
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors of a node's value, or of its arguments with the values in place of nodes."""
+    return [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+
+
+def size(tensor: torch.Tensor) -> int:
+    """Bytes of the elements of a tensor."""
+    return tensor.numel() * tensor.element_size()
+
+
+def base_name(target: Any) -> str:
+    """Name of the operator without namespace and overload, e.g. `mm`."""
+    packet = getattr(target, "_overloadpacket", None)
+    return str(packet.__name__) if packet is not None else str(getattr(target, "__name__", target))
+
+
+def op_type(target: Any) -> str:
+    """Name of the operator without overload, e.g. `aten.mm`."""
+    return f"{getattr(target, 'namespace', 'python')}.{base_name(target)}"
+
+
+def op_class(target: Any) -> str:
+    """Row of the efficiency table of `placekit_core.costs`."""
+    name = base_name(target)
+    if name in _CLASS_OF:
+        return _CLASS_OF[name]
+    if "scaled_dot_product" in name or "flex_attention" in name:
+        return "attention"
+    if "upsample_" in name:
+        return "elementwise"
+    tags = getattr(target, "tags", ())
+    if torch.Tag.reduction in tags:
+        return "reduction"
+    return "elementwise" if torch.Tag.pointwise in tags or is_random(target) else "other"
+
+
+def is_random(target: Any) -> bool:
+    """Whether the operator draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def compute_dtype(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> str:
+    """Type that the operation computes in: of its first floating-point input, else of its first tensor."""
+    both = [*inputs, *outputs]
+    chosen = next((t for t in both if t.dtype.is_floating_point or t.dtype.is_complex), both[-1] if both else None)
+    return "float32" if chosen is None else str(chosen.dtype).removeprefix("torch.")
+
+
+def flops(target: Any, args: Any, kwargs: Any, outputs: Any) -> float:
+    """Floating-point operations, by the rules of the module docstring; `args` with tensors in place of nodes."""
+    formula = flop_registry.get(getattr(target, "_overloadpacket", None))
+    if formula is not None:
+        return float(formula(*args, **kwargs, out_val=outputs))
+    group = op_class(target)
+    if group in ("copy", "embedding"):
+        return 0.0
+    if group in ("reduction", "normalization", "pooling"):
+        return float(max((t.numel() for t in tensors((args, kwargs))), default=0))
+    return float(sum(t.numel() for t in tensors(outputs)))
+
+
+def bytes_read(target: Any, reads: Sequence[int], outputs: Sequence[torch.Tensor]) -> int:
+    """Bytes read; `reads` are the bytes of the distinct tensors that it reads, in the order of its arguments."""
+    name = base_name(target)
+    if name in _SHAPE_ONLY:
+        return sum(reads[1:])
+    if name in _LOOKUPS and reads:
+        return min(reads[0], sum(size(t) for t in outputs)) + sum(reads[1:])
+    return sum(reads)
+
+
+def signature(target: Any, args: Any, kwargs: Any) -> str:
+    """Type, shapes, types and attributes: operations with equal signatures cost the same on one device.
+
+    A tensor is written as `f32[4,8]`, with its strides, `f32[4,8]{1,4}`, if it is not contiguous.
+    """
+    named = [f"{k}={_text(v)}" for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")]
+    return f"{op_type(target)}({', '.join([*map(_text, args), *named])})"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        text = f"{_SHORT.get(kind, kind)}[{','.join(map(str, value.shape))}]"
+        return text if value.is_contiguous() else f"{text}{{{','.join(map(str, value.stride()))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    return str(value).removeprefix("torch.")

@@ -1,0 +1,326 @@
+"""The adapter to PyTorch's tracing: all private interfaces of torch that placekit-torch uses are used in this file.
+
+Written against torch 2.13. The joint graph (forward and backward, functional: nothing is mutated) comes from
+`aot_export_joint_with_descriptors`, whose descriptors say what each input and output is; the optimiser's update from
+`make_fx`. Everything runs on fake tensors, which have shapes, types and strides, and no memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import operator
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+import torch.utils._pytree as pytree
+from torch._decomp import decomposition_table
+from torch._functorch._aot_autograd import descriptors as aot
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from placekit_core.errors import ImporterError
+from placekit_torch.joint import ALIAS, TAG, Joint, Names, merge_tied, own_name, start_backward
+from placekit_torch.where import first_line, user_line
+
+
+def fake_mode() -> FakeTensorMode:
+    """A mode under which new tensors are fake. Real tensors that it meets become constants of the trace."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextlib.contextmanager
+def building(mode: FakeTensorMode) -> Iterator[None]:
+    """Tensors that are made inside are fake, and modules of fake parameters can be converted (`module.half()`)."""
+
+    def assign(old: torch.Tensor, new: torch.Tensor) -> None:
+        old.data = new.data
+
+    swap = torch.utils.swap_tensors  # what `Module.to` uses for fake parameters; it refuses those with weak references
+    torch.utils.swap_tensors = assign
+    try:
+        with mode:
+            yield
+    finally:
+        torch.utils.swap_tensors = swap
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has no memory and passes for one on the CPU. Some backward formulas do nothing on `meta`."""
+    return isinstance(tensor, FakeTensor) and tensor.device.type == "cpu"
+
+
+def like(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    """A fake tensor, or parameter, on the CPU with the shape, type and strides of `tensor`."""
+    with mode, torch.no_grad():
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+class _Tagger:
+    """Writes (module path, call number) on every node that is traced inside a call of a module.
+
+    `nn_module_stack` stays empty outside torch.export, so module hooks do it.
+    """
+
+    def __init__(self, root: torch.nn.Module, paths: dict[torch.nn.Module, str]) -> None:
+        self.root, self.paths = root, paths
+        self.calls: Counter[str] = Counter()
+        self.stack: list[tuple[str, int]] = []
+
+    def _enter(self, module: torch.nn.Module, arguments: Any) -> None:
+        if module is self.root:  # the forward pass is traced more than once
+            self.calls.clear()
+            self.stack.clear()
+        path = self.paths[module]
+        self.stack.append((path, self.calls[path]))
+        self.calls[path] += 1
+        self._write()
+
+    def _leave(self, module: torch.nn.Module, arguments: Any, output: Any) -> None:
+        if self.stack:
+            self.stack.pop()
+        self._write()
+
+    def _write(self) -> None:
+        fx_traceback.current_meta["custom"] = {TAG: self.stack[-1] if self.stack else ("", 0)}
+
+    @contextlib.contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Hooks on all modules, removed on leaving."""
+        handles: list[Any] = []
+        try:
+            for module in self.paths:
+                handles.append(module.register_forward_pre_hook(self._enter))
+                handles.append(module.register_forward_hook(self._leave, always_call=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            fx_traceback.current_meta.pop("custom", None)
+
+
+_WHOLE = ("upsample_", "_upsample_", "hardshrink", "softshrink", "multi_margin_loss", "multilabel_margin_loss_forward")
+
+
+@contextlib.contextmanager
+def _whole_kernels() -> Iterator[None]:
+    """Keep operators whole that have kernels on every device, but that tracing would replace by many small ones."""
+    replaced: list[tuple[Any, dict[Any, Any]]] = []
+    for op in decomposition_table:
+        if isinstance(op, torch._ops.OpOverload) and op._overloadpacket.__name__.startswith(_WHOLE):
+            replaced.append((op, dict(op.py_kernels)))
+            for key in (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd):
+                op.py_kernels.pop(key, None)
+            op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernels in replaced:
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
+
+
+@contextlib.contextmanager
+def _tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="TF32 acceleration")
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))  # else nn.LSTM may become one operation
+        stack.enter_context(mode)
+        stack.enter_context(fx_traceback.preserve_node_meta())
+        stack.enter_context(_whole_kernels())
+        # the fused kernel of the CPU has no FLOP formula, and other devices have other ones
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        # modules skip checks of data, and optimisers of devices, as they do under torch.compile
+        stack.enter_context(torch.compiler._compile_session_context())
+        yield stack
+
+
+def trace_joint(
+    module: torch.nn.Module,
+    arguments: Sequence[torch.Tensor],
+    mode: FakeTensorMode,
+    *,
+    backward: bool,
+    paths: dict[torch.nn.Module, str],
+    name: str,
+) -> Joint:
+    """Forward and backward of `module(*arguments)`, all fake. Raises ImporterError with the line of the module.
+
+    The module must not be used afterwards: where one is registered twice, tracing leaves other tensors in it.
+    """
+    names = Names(module)
+    grad = contextlib.nullcontext() if backward else torch.no_grad()
+    try:
+        with _tracing(mode) as stack, _Tagger(module, paths).hooks(), grad:
+            traced = aot_export_joint_with_descriptors(stack, module, tuple(arguments)).graph_module
+    except ImporterError:
+        raise
+    except Exception as e:
+        raise ImporterError(*explain(e, f"{name} cannot be traced")) from e
+    return _read(traced, names, name)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def is_data_dependent(error: Exception) -> bool:
+    """Whether code asked a fake tensor for data."""
+    return any(isinstance(e, DataDependentOutputException | DynamicOutputShapeException) for e in _chain(error))
+
+
+def explain(error: Exception, what: str) -> tuple[str, str]:
+    """Message, with the user's line, and hint for an exception under fake tensors; `what` says what did not work."""
+    line = user_line(error)
+    if any(isinstance(e, DataDependentOutputException) for e in _chain(error)):
+        why = "a Python value depends on the data of a tensor (`.item()`, `float(t)`, `if t:`)"
+        hint = "a graph is the same for all data: keep the value a tensor, e.g. torch.where instead of `if`"
+    elif is_data_dependent(error):
+        why = "the shape of a result depends on data (a boolean mask, nonzero, unique)"
+        hint = "shapes must be fixed: multiply by the mask, or use torch.where or masked_fill"
+    else:
+        why = f"{type(error).__name__}: {first_line(error)}"
+        hint = "it must run on these inputs, without knowing the data; try `module(*inputs)` in eager mode first"
+    return f"{what}: {why}{line}", hint
+
+
+def _read(traced: torch.fx.GraphModule, names: Names, name: str) -> Joint:
+    graph = traced.graph
+    joint = Joint(graph)
+    tangents = []
+    for node in list(graph.nodes):
+        if node.op == "placeholder":
+            match node.meta["desc"]:
+                case aot.ParamAOTInput(target=target):
+                    joint.parameters[target] = node
+                case aot.BufferAOTInput(target=target):
+                    joint.buffers[target] = node
+                case aot.PlainAOTInput(idx=index):
+                    joint.inputs[index] = node
+                case aot.TangentAOTInput(output=output):
+                    tangents.append((node, 1.0 if isinstance(output, aot.PlainAOTOutput) else 0.0))
+                case other:
+                    raise ImporterError(f"{name} has an input that placekit does not know: {other!r}")
+        elif node.op == "get_attr":
+            value = getattr(traced, node.target)
+            if not isinstance(value, torch.Tensor):
+                raise ImporterError(
+                    f"{name} uses a higher-order operator ({node.target}), which placekit does not take apart",
+                    "write it with plain operations",
+                )
+            node.meta["val"] = value
+            joint.constants[f"constant.{len(joint.constants)}"] = (node, value)
+    mark_aliases(graph)  # before graphs are joined: shared memory can be seen within one trace only
+    end = graph.output_node()
+    outputs = list(pytree.tree_leaves(end.args[0], is_leaf=lambda x: x is None))
+    for value, meaning in zip(outputs, end.meta["desc"], strict=True):
+        match meaning:
+            case aot.GradAOTOutput(grad_of=aot.ParamAOTInput(target=target)) if value is not None:
+                joint.gradients[target] = value
+            case aot.InputMutationAOTOutput(mutated_input=aot.BufferAOTInput(target=target)):
+                joint.new_buffers[target] = value
+            case aot.InputMutationAOTOutput(mutated_input=aot.ParamAOTInput(target=target)):
+                raise ImporterError(
+                    f"the forward pass of {name} changes its parameter {own_name(target)!r} in place",
+                    "register what a forward pass changes as a buffer",
+                )
+            case aot.PlainAOTOutput():
+                joint.outputs.append(value)
+            case _:  # gradients of inputs and new values of inputs: each step gets new inputs
+                pass
+    graph.erase_node(end)
+    for node, value in tangents:
+        start_backward(graph, node, value)
+    merge_tied(joint, names)
+    return joint
+
+
+def storage(value: Any) -> list[int]:
+    """Identities of the memory behind the tensors of a node's value."""
+    return [t.untyped_storage()._cdata for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+
+
+def mark_aliases(graph: torch.fx.Graph) -> None:
+    """Mark the nodes that share memory with one of their inputs: views, and also `_unsafe_view` and `unsafe_split`.
+
+    Memory is compared, because the schemas of some of them do not say so. `getitem` is no such node.
+    """
+    for node in graph.nodes:
+        if node.op != "call_function" or node.target is operator.getitem:
+            continue
+        if node.target is torch.ops.aten.lift_fresh_copy.default:  # guards a constant that nothing here can change
+            node.meta[ALIAS] = 0
+            continue
+        own = set(storage(node.meta.get("val")))
+        for i, source in enumerate(node.all_input_nodes if own else ()):
+            if own <= set(storage(source.meta.get("val"))):
+                node.meta[ALIAS] = i
+                break
+
+
+@dataclass
+class Update:
+    """The update of one parameter as a functional graph.
+
+    Attributes:
+        graph: placeholders: parameter, gradient, then the state; the output node returns the new ones in that order,
+            without the gradient.
+        state: names and fake values of the state's tensors, all zero before the first step.
+    """
+
+    graph: torch.fx.Graph
+    state: dict[str, torch.Tensor]
+
+
+def trace_update(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: torch.Tensor, mode: FakeTensorMode
+) -> Update:
+    """One step of `optimizer` for one parameter with the settings of `group`. The gradient has the parameter's layout."""
+
+    def stepped(tensor: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any]) -> dict[str, Any]:
+        single = copy.copy(optimizer)
+        single.param_groups = [{**group, "params": [tensor]}]
+        single.state = defaultdict(dict, {tensor: state} if state else {})
+        tensor.grad = gradient
+        single.step()
+        tensor.grad = None
+        return dict(single.state[tensor])
+
+    def step(tensor: torch.Tensor, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> Any:
+        own = tensor.clone()
+        after = stepped(own, gradient, {**settings, **{k: v.clone() for k, v in state.items()}})
+        return own, {k: after[k] for k in state}
+
+    def fresh() -> torch.Tensor:
+        return torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
+
+    with _tracing(mode), torch.no_grad():
+        made = stepped(fresh(), fresh(), {})  # the first step makes the state
+        state = {k: v for k, v in made.items() if isinstance(v, torch.Tensor)}
+        settings = {k: v for k, v in made.items() if k not in state}
+        functional: Callable[..., Any] = torch.func.functionalize(step, remove="mutations")
+        graph = make_fx(functional, tracing_mode="fake")(fresh(), fresh(), state).graph
+    for node in list(graph.nodes):  # the copies that keep the inputs: nothing here changes them
+        if node.target is torch.ops.aten.clone.default and node.args[0].op == "placeholder":
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    mark_aliases(graph)
+    return Update(graph, state)

@@ -1,0 +1,253 @@
+"""Importer `torch`: factories, recipes, and what users see when something is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from placekit_torch import Step, TorchOptions, import_module
+from placekit_torch.executable import run_sequential
+from placekit_torch.importer import TorchImporter
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from placekit_core.errors import ImporterError
+
+MODEL = """
+import torch
+from torch import nn
+from placekit_torch import Step
+
+def step(width=4, huge=False):
+    n = 300_000 if huge else width   # huge: 360 GB of weights
+    module = nn.Sequential(nn.Linear(3, n), nn.ReLU(), nn.Linear(n, n if huge else 1))
+    return Step(module, torch.randn(2, 3), lambda y: y.mean(), (), lambda p: torch.optim.SGD(p, lr=0.1))
+
+def pair():
+    return nn.Linear(3, 3), torch.randn(2, 3)
+
+def wrong():
+    return 42
+
+def fails():
+    raise ValueError("no such data set")
+
+def reads_data():
+    x = torch.randn(3)
+    return nn.Linear(3, int(x.sum())), x
+
+def half():
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    return Step(module.to(torch.float16), torch.randn(2, 3).half(), lambda y: y.float().sum())
+
+number = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "users_model.py").write_text(MODEL)
+    return tmp_path
+
+
+def load(folder: Path, factory: str = "users_model:step", **options: Any) -> Any:
+    return TorchImporter(module=factory, path=str(folder), **options).load()[0]
+
+
+def test_factory_with_arguments_and_recipe(folder: Path) -> None:
+    program = load(folder, arguments={"width": 6}, seed=3)
+    assert program.graph.name == "users_model.step"
+    assert program.graph.shape(0) == (6, 3)
+    recipe = program.executable.recipe
+    assert recipe["importer"] == "torch"
+    again = TorchImporter(TorchOptions.model_validate(recipe["options"])).load()[0]
+    assert again.graph.fingerprint == program.graph.fingerprint
+    one, two, other = program.executable.initial(), again.executable.initial(3), program.executable.initial(4)
+    assert all(torch.equal(one[t], two[t]) for t in one)
+    assert not torch.equal(one[0], other[0])
+    _, results = run_sequential(program, one)
+    assert results["loss"].shape == ()
+
+
+def test_current_folder_is_searched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert TorchImporter(module="users_model:step").load()[0].graph.n > 4
+
+
+def test_models_of_one_name_in_two_folders(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "users_model.py").write_text(MODEL.replace("width=4", "width=9"))
+    assert [load(f).graph.shape(0) for f in (folder, other, folder)] == [(4, 3), (9, 3), (4, 3)]
+
+
+def test_nothing_is_allocated(folder: Path) -> None:
+    program = load(folder, arguments={"huge": True})
+    assert program.graph.persistent_bytes.sum() > 300e9
+
+
+def test_inference_of_a_pair(folder: Path) -> None:
+    program = load(folder, "users_model:pair", mode="inference")
+    assert list(program.executable.results) == ["output.0"]
+
+
+def test_half_precision(folder: Path) -> None:
+    graph = load(folder, "users_model:half").graph
+    assert "float16" in graph.dtype.vocabulary
+    assert graph.persistent_bytes.sum() == 2 * (9 + 3 + 3 + 6)  # the tied weight once
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "says"),
+    [
+        ("", {}, ["importer.module is not set", "package.module:function"]),
+        ("users_model", {}, ["importer.module is 'users_model'"]),
+        ("no_such_module:step", {}, ["no module named 'no_such_module'", "looked in"]),
+        ("users_model:stop", {}, ["no attribute of 'users_model' named 'stop'", "did you mean 'step'"]),
+        ("users_model:number", {}, ["is a int, not a function"]),
+        ("users_model:wrong", {}, ["users_model:wrong returned int", "return Step("]),
+        ("users_model:fails", {}, ["ValueError: no such data set", "users_model.py:", "raise ValueError"]),
+        ("users_model:reads_data", {}, ["users_model:reads_data failed", "depends on the data", "int(x.sum())"]),
+        ("users_model:step", {"arguments": {"depth": 1}}, ["unexpected keyword argument 'depth'"]),
+        ("users_model:pair", {}, ["has no scalar loss: the module returns a tensor of shape (2, 3)", "Step.loss"]),
+    ],
+)
+def test_wrong_factories(folder: Path, factory: str, options: dict[str, Any], says: list[str]) -> None:
+    with pytest.raises(ImporterError) as error:
+        load(folder, factory, **options)
+    for text in says:
+        assert text in str(error.value)
+
+
+def test_broken_module_and_missing_folder(folder: Path) -> None:
+    (folder / "broken_model.py").write_text("import a_package_nobody_has\n")
+    with pytest.raises(ImporterError, match=r"(?s)needs 'a_package_nobody_has'.*broken_model\.py:1"):
+        load(folder, "broken_model:step")
+    (folder / "invalid_model.py").write_text("def step(:\n")
+    with pytest.raises(ImporterError, match="'invalid_model' cannot be imported: SyntaxError"):
+        load(folder, "invalid_model:step")
+    with pytest.raises(ImporterError, match="not a folder"):
+        load(folder / "nowhere")
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ValidationError):
+        TorchOptions(modul="x")
+    with pytest.raises(ValidationError):
+        TorchOptions(mode="training")
+
+
+class Item(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.sum().item()
+
+
+class Branch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+class Mask(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[x > 0]
+
+
+class Nonzero(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nonzero(x).float()
+
+
+class Shapes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ x
+
+
+@pytest.mark.parametrize("mode", ["train", "inference"])
+@pytest.mark.parametrize(
+    ("module", "line", "why"),
+    [
+        (Item, "return x * x.sum().item()", "depends on the data"),
+        (Branch, "if x.sum() > 0:", "depends on the data"),
+        (Mask, "return x[x > 0]", "shape of a result depends on data"),
+        (Nonzero, "return torch.nonzero(x).float()", "shape of a result depends on data"),
+        (Shapes, "return x @ x", "RuntimeError"),
+    ],
+)
+def test_untraceable_modules_name_the_line(module: type[nn.Module], line: str, why: str, mode: Any) -> None:
+    wrapped = nn.Sequential(nn.Linear(3, 3), module())
+    number = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.strip() == line)
+    with pytest.raises(ImporterError) as error:
+        import_module(wrapped, torch.randn(2, 3), loss=lambda y: y.sum(), mode=mode, name="mine")
+    assert error.value.message.startswith("mine cannot be traced: ")
+    assert why in error.value.message
+    assert f"{__file__}:{number}: {line}" in error.value.message
+    assert error.value.hint
+
+
+def linear(**options: Any) -> Any:
+    options = {"loss": lambda y: y.sum(), **options}
+    return import_module(nn.Linear(3, 3), torch.randn(2, 3), name="mine", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"optimizer": torch.optim.Adagrad}, ["Adagrad", "Adam, AdamW, RMSprop, SGD"]),
+        ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, ["optimizer of import_module is not callable"]),
+        ({"optimizer": lambda p: torch.optim.SGD(p, lr=-1)}, ["Invalid learning rate"]),
+        ({"optimizer": lambda p: torch.optim.SGD([torch.zeros(3)], lr=1)}, ["no parameter of the module"]),
+        ({"loss": lambda y: y}, ["the loss is a tensor of shape (2, 3)"]),
+        ({"loss": lambda y: 3.0}, ["the loss is a float"]),
+        ({"loss": lambda y: y.detach().sum()}, ["depends on no parameter"]),
+        ({"loss": lambda y, t: y.sum()}, ["missing 1 required positional argument"]),
+    ],
+)
+def test_wrong_steps(options: dict[str, Any], says: list[str]) -> None:
+    with pytest.raises(ImporterError) as error:
+        linear(**options)
+    for text in says:
+        assert text in str(error.value)
+
+
+def test_changing_a_parameter_in_the_forward_pass() -> None:
+    class Clamped(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.weight.clamp_(-1, 1)
+            return super().forward(x)
+
+    with pytest.raises(ImporterError, match="changes its parameter 'weight' in place"):
+        import_module(Clamped(3, 3), torch.randn(2, 3), loss=lambda y: y.sum())
+
+
+def test_lazy_modules_and_things_that_are_no_modules() -> None:
+    with pytest.raises(ImporterError, match="has no shape yet"):
+        import_module(nn.LazyLinear(3), torch.randn(2, 3), mode="inference")
+    with pytest.raises(ImporterError, match=r"is a function, not a torch\.nn\.Module"):
+        import_module(lambda x: x, torch.randn(2, 3))
+
+
+def test_values_need_a_real_module() -> None:
+    with torch.device("meta"):
+        module = nn.Linear(3, 3)
+    program = import_module(module, torch.randn(2, 3), mode="inference")
+    with pytest.raises(ImporterError, match=r"parameter 'weight' was imported.*now there is.*on meta"):
+        program.executable.initial()
+
+
+def test_sources_cannot_be_compiled() -> None:
+    program = linear(mode="inference")
+    with pytest.raises(ImporterError, match="'weight' is a source"):
+        program.executable.compile([0])
+
+
+def test_step_arguments() -> None:
+    x = torch.zeros(1)
+    assert Step(None, x).arguments == ((x,), {})
+    assert Step(None, [x, 2]).arguments == ((x, 2), {})
+    assert Step(None, {"a": x}).arguments == ((), {"a": x})
+    assert Step(None, x, targets=x).loss_arguments == (x,)

@@ -1,0 +1,415 @@
+"""Imported training steps give what eager torch gives, to the last bit; and are as large as they should be."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from placekit_torch import Step, import_module
+from placekit_torch.codegen import operation_seed
+from placekit_torch.executable import TorchExecutable, run_sequential
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from placekit_core.problem import Program
+
+torch.set_num_threads(1)  # the tensors are small, and tests run side by side
+
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9, centered=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, weight_decay=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+}
+
+
+class RNNLM(nn.Module):
+    """Language model from a loop of LSTM cells, with a projection per step."""
+
+    def __init__(self, vocabulary: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.width = width
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.cells = nn.ModuleList(nn.LSTMCell(width, width) for _ in range(layers))
+        self.projection = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        batch, steps = tokens.shape
+        h = [torch.zeros(batch, self.width) for _ in self.cells]
+        c = [torch.zeros(batch, self.width) for _ in self.cells]
+        outputs = []
+        for t in range(steps):
+            x = self.embedding(tokens[:, t])
+            for i, cell in enumerate(self.cells):
+                h[i], c[i] = cell(x, (h[i], c[i]))
+                x = h[i]
+            outputs.append(self.projection(x))
+        return torch.stack(outputs, 1)
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+class LlamaBlock(nn.Module):
+    """Grouped-query attention with rotary positions, written with plain operations, and SwiGLU."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int, inner: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head = heads, kv_heads, width // heads
+        self.norm1, self.norm2 = RMSNorm(width), RMSNorm(width)
+        self.q = nn.Linear(width, width, bias=False)
+        self.k = nn.Linear(width, kv_heads * self.head, bias=False)
+        self.v = nn.Linear(width, kv_heads * self.head, bias=False)
+        self.o = nn.Linear(width, width, bias=False)
+        self.gate = nn.Linear(width, inner, bias=False)
+        self.up = nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat([-b, a], -1) * sin
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        y = self.norm1(x)
+        q = self.q(y).view(batch, length, self.heads, self.head).transpose(1, 2)
+        k = self.k(y).view(batch, length, self.kv_heads, self.head).transpose(1, 2)
+        v = self.v(y).view(batch, length, self.kv_heads, self.head).transpose(1, 2)
+        angle = torch.arange(length)[:, None] / 10000 ** (torch.arange(0, self.head, 2) / self.head)
+        angle = torch.cat([angle, angle], -1)
+        q, k = self.rotate(q, angle.cos(), angle.sin()), self.rotate(k, angle.cos(), angle.sin())
+        shape = (batch, self.kv_heads, self.heads // self.kv_heads, length, self.head)
+        k = k[:, :, None].expand(shape).reshape(batch, self.heads, length, self.head)
+        v = v[:, :, None].expand(shape).reshape(batch, self.heads, length, self.head)
+        mask = torch.full((length, length), float("-inf")).triu(1)
+        weight = torch.softmax(q @ k.transpose(2, 3) / self.head**0.5 + mask, -1, dtype=torch.float32)
+        x = x + self.o((weight @ v).transpose(1, 2).reshape(batch, length, width))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    def __init__(self, vocabulary: int, width: int, heads: int, kv_heads: int, inner: int, tied: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.block = LlamaBlock(width, heads, kv_heads, inner)
+        self.norm = RMSNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.norm(self.block(self.embedding(tokens))))
+
+
+class Odd(nn.Module):
+    """Batch normalisation, pooling with indices, chunks, attention, a constant, buffers and attributes of all sorts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+        self.bn = nn.BatchNorm1d(8)
+        self.pool = nn.MaxPool1d(2, return_indices=True)
+        self.norm = nn.LayerNorm(8)
+        self.unused = nn.Linear(3, 3)
+        self.frozen = nn.Parameter(torch.randn(8), requires_grad=False)
+        self.register_buffer("last", torch.zeros(2, 8, 3))
+        self.scale = torch.rand(8)  # neither parameter nor buffer
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, indices = self.pool(F.relu(self.bn(self.conv(x))))
+        self.last.copy_(x.detach())
+        a, b, c, d = x.chunk(4, 1)
+        x = torch.cat([a * b, c + a, d.unsafe_chunk(2, 1)[0].expand_as(d), a * indices[:, :2]], 1)
+        x = self.norm(x.transpose(1, 2) * self.scale * torch.tensor([1.0, 2.0] * 4) + self.frozen)
+        q = x.unsqueeze(1)
+        return x + F.scaled_dot_product_attention(q, q, q, is_causal=True)[:, 0]
+
+
+class Small(nn.Module):
+    def __init__(self, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(12, 16),
+            nn.Tanh(),
+            nn.Dropout(dropout),
+            nn.Linear(16, 16),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(16, 5),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def tokens_loss(output: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(output.reshape(-1, output.shape[-1]).float(), labels.reshape(-1))
+
+
+def language(model: nn.Module, vocabulary: int, batch: int, length: int) -> Step:
+    tokens, labels = torch.randint(0, vocabulary, (batch, length)), torch.randint(0, vocabulary, (batch, length))
+    return Step(model, tokens, tokens_loss, labels)
+
+
+def odd() -> Step:
+    return Step(Odd(), torch.randn(2, 8, 6), lambda y, t: ((y - t) ** 2).mean(), torch.randn(2, 3, 8))
+
+
+def small(dropout: float = 0.5) -> Step:
+    return Step(Small(dropout), torch.randn(6, 12), F.cross_entropy, torch.randint(0, 5, (6,)))
+
+
+NETWORKS: dict[str, Callable[[], Step]] = {
+    "mlp": lambda: small(0.0),
+    "lstm": lambda: language(RNNLM(20, 16, 2), 20, 3, 5),
+    "llama": lambda: language(Llama(40, 32, 4, 2, 48, tied=False), 40, 2, 6),
+    "tied": lambda: language(Llama(40, 32, 4, 4, 48, tied=True), 40, 2, 6),
+    "odd": odd,
+    "dropout": small,
+}
+
+
+@contextmanager
+def as_imported(program: Program, step: int) -> Iterator[None]:
+    """Eager torch as it is traced: attention by plain products, optimisers capturable, dropout seeded by operation."""
+    seeds = iter([operation_seed(step, op) for op in sorted(program.executable.random_ops)])
+    dropout = F.dropout
+
+    def seeded(x: Tensor, p: float, training: bool, inplace: bool = False) -> Tensor:
+        if training and p > 0:
+            torch.manual_seed(next(seeds))
+        return dropout(x, p, training, inplace)
+
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        mock.patch("torch.nn.functional.dropout", seeded),
+        mock.patch("torch.compiler.is_compiling", return_value=True),
+    ):
+        yield
+
+
+def capturable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    for group in optimizer.param_groups:
+        group["foreach"] = False
+        if "capturable" in group:
+            group["capturable"] = True
+    return optimizer
+
+
+def by_name(program: Program, values: dict[int, Tensor]) -> dict[str, Tensor]:
+    return {program.graph.op_name[program.graph.tensor_producer[t]]: v for t, v in values.items()}
+
+
+def check_equal_to_eager(step: Step, optimizer: Callable[..., Any], steps: int = 3) -> Program:
+    program = import_module(step.module, step.inputs, loss=step.loss, targets=step.targets, optimizer=optimizer)
+    module = copy.deepcopy(step.module)
+    eager = capturable(optimizer([p for p in module.parameters() if p.requires_grad]))
+    values = program.executable.initial()
+    before = {k: v.clone() for k, v in step.module.state_dict().items()}
+    for i in range(steps):
+        values, results = run_sequential(program, values, i)
+        with as_imported(program, i):
+            eager.zero_grad()
+            loss = step.loss(module(*step.arguments[0]), *step.loss_arguments)
+            loss.backward()
+            eager.step()
+        found = by_name(program, values)
+        assert torch.equal(results["loss"], loss.detach())
+        for name, value in [*module.named_parameters(), *module.named_buffers()]:
+            assert torch.equal(found[name], value), f"{name} after step {i}"
+        for name, parameter in module.named_parameters():
+            for key, value in eager.state[parameter].items() if parameter in eager.state else ():
+                if isinstance(value, Tensor):
+                    assert torch.equal(found[f"{name}/{key}"], value), f"{name}/{key} after step {i}"
+    assert all(torch.equal(before[k], v) for k, v in step.module.state_dict().items()), "the user's module changed"
+    assert not any(p.grad is not None for p in step.module.parameters())
+    return program
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("network", ["mlp", "lstm", "odd"])
+def test_step_equals_eager_with_every_optimizer(network: str, optimizer: str) -> None:
+    torch.manual_seed(1)
+    check_equal_to_eager(NETWORKS[network](), OPTIMIZERS[optimizer])
+
+
+@pytest.mark.parametrize("network", ["llama", "tied", "dropout"])
+def test_step_equals_eager(network: str) -> None:
+    torch.manual_seed(2)
+    check_equal_to_eager(NETWORKS[network](), OPTIMIZERS["adamw"])
+
+
+def test_default_adam_differs_by_rounding_only() -> None:
+    torch.manual_seed(3)
+    step = small(0.0)
+    program = import_module(step.module, step.inputs, loss=step.loss, targets=step.targets, optimizer=torch.optim.Adam)
+    values = program.executable.initial()
+    eager = torch.optim.Adam(step.module.parameters())
+    for _ in range(3):
+        values, _ = run_sequential(program, values)
+        eager.zero_grad()
+        step.loss(step.module(step.inputs), step.targets).backward()
+        eager.step()
+    found = by_name(program, values)
+    for name, value in step.module.named_parameters():
+        torch.testing.assert_close(found[name], value.detach(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_gradients_equal_eager(network: str) -> None:
+    torch.manual_seed(4)
+    step = NETWORKS[network]()
+    program = import_module(step.module, step.inputs, loss=step.loss, targets=step.targets)
+    _, results = run_sequential(program, program.executable.initial())
+    with as_imported(program, 0):
+        step.loss(step.module(*step.arguments[0]), *step.loss_arguments).backward()
+    gradients = {k: p.grad for k, p in step.module.named_parameters() if p.grad is not None}
+    assert gradients.keys() == {k.removeprefix("gradient.") for k in results} - {"loss"}
+    for name, gradient in gradients.items():
+        assert torch.equal(results[f"gradient.{name}"], gradient), name
+
+
+@pytest.mark.parametrize("network", ["lstm", "llama", "odd"])
+def test_inference_equals_eager(network: str) -> None:
+    torch.manual_seed(5)
+    step = NETWORKS[network]()
+    program = import_module(step.module, step.inputs, mode="inference")
+    assert set(np.asarray(program.graph.phase)) == {0}
+    _, results = run_sequential(program, program.executable.initial())
+    with torch.no_grad(), as_imported(program, 0):
+        assert torch.equal(results["output.0"], step.module.eval()(*step.arguments[0]))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_operations_run_one_by_one_on_copies_of_their_inputs(network: str) -> None:
+    """As on many devices: each operation gets copies (with strides) of the tensors that its edges name, views too."""
+    torch.manual_seed(6)
+    step = NETWORKS[network]()
+    program = import_module(
+        step.module, step.inputs, loss=step.loss, targets=step.targets, optimizer=OPTIMIZERS["momentum"]
+    )
+    graph, executable = program.graph, program.executable
+    first = executable.initial()
+    expected, _ = run_sequential(program, first, step=7)
+    values = dict(first)
+    for tensor, base in executable.views.items():
+        if base in values:
+            values[tensor] = executable.view(tensor)(values[base])
+    for op in np.flatnonzero(graph.kernel).tolist():
+        sent = {}
+        for t in graph.inputs(op).tolist():
+            value = values[t]
+            sent[t] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value)
+            assert value.numel() * value.element_size() == graph.tensor_bytes[t]
+            assert tuple(value.shape) == graph.shape(t)
+        made = executable.compile([op])(sent, 7)
+        values.update(made)
+        for t in graph.outputs(op):
+            if t in executable.views:
+                assert graph.tensor_storage[t] == graph.tensor_storage[executable.views[t]]
+                values[t] = executable.view(t)(values[executable.views[t]])
+        assert set(graph.outputs(op)) == {*made, *(t for t in graph.outputs(op) if t in executable.views)}
+    for old, value in expected.items():
+        assert torch.equal(values[executable.updates.get(old, old)], value)
+
+
+@pytest.mark.parametrize("network", ["lstm", "odd"])
+def test_fused_runs_equal_the_whole(network: str) -> None:
+    torch.manual_seed(7)
+    step = NETWORKS[network]()
+    program = import_module(
+        step.module, step.inputs, loss=step.loss, targets=step.targets, optimizer=OPTIMIZERS["adam"]
+    )
+    graph, executable = program.graph, program.executable
+    values = executable.initial()
+    expected, results = run_sequential(program, values)
+    kernels = np.flatnonzero(graph.kernel)
+    for run in np.array_split(kernels, 9):
+        inside = set(run.tolist())
+        needed = [t for op in run for t in graph.outputs(op) if set(graph.consumers(t).tolist()) - inside]
+        keep = {executable.views.get(t, t) for t in needed} | set(executable.updates.values())
+        keep |= set(executable.results.values())
+        made = executable.compile(run.tolist(), keep=keep)(values)
+        assert set(made) <= keep
+        values = {**values, **made}
+    assert torch.equal(executable.result("loss", values), results["loss"])
+    for old, value in expected.items():
+        assert torch.equal(values[executable.updates.get(old, old)], value)
+
+
+def test_random_operations_depend_on_step_and_operation_only() -> None:
+    step = small(0.3)
+    program = import_module(step.module, step.inputs, loss=step.loss, targets=step.targets)
+    random = sorted(program.executable.random_ops)
+    assert [program.graph.op_type[op] for op in random] == ["aten.native_dropout"] * 2
+    values = program.executable.initial()
+    state = torch.random.get_rng_state()
+    losses = [run_sequential(program, values, s)[1]["loss"].item() for s in (0, 1, 0)]
+    assert losses[0] == losses[2] != losses[1]
+    assert torch.equal(state, torch.random.get_rng_state())
+    tensor = program.graph.inputs(random[0])[0]
+    one, two = program.executable.compile([random[0]]), program.executable.compile([random[0]])
+    x = torch.randn(program.graph.shape(tensor))
+    dropped = [next(iter(f({int(tensor): x}, 5).values())) for f in (one, two, one)]
+    assert torch.equal(dropped[0], dropped[1])
+    assert torch.equal(dropped[0], dropped[2])
+    assert len({operation_seed(s, o) for s in range(20) for o in range(500)}) == 10000
+
+
+def counts(program: Program) -> tuple[int, int]:
+    return program.graph.attributes["traced_operations"], program.graph.attributes["kernels"]
+
+
+def trace_large(make: Callable[[], Step], optimizer: Callable[..., Any]) -> Program:
+    """Import from a factory, so that nothing is allocated."""
+    from placekit_torch.factory import Made
+    from placekit_torch.importer import import_program
+
+    def factory() -> Step:
+        step = make()
+        step.optimizer = optimizer
+        return step
+
+    return import_program(Made(factory, "large"), name="large")
+
+
+@pytest.mark.slow
+def test_size_of_rnnlm() -> None:
+    program = trace_large(lambda: language(RNNLM(10000, 2048, 2), 10000, 64, 40), torch.optim.Adam)
+    assert counts(program) == pytest.approx((5925, 3520), rel=0.1)
+    graph = program.graph
+    calls = {
+        graph.call[v]
+        for v in range(graph.n)
+        if graph.module[v] == "cells.1" and graph.phase[v] == 0 and graph.kernel[v]
+    }
+    assert calls == set(range(40))
+
+
+def test_size_of_llama_block() -> None:
+    program = trace_large(lambda: language(Llama(32000, 4096, 32, 8, 14336, False), 32000, 4, 1024), torch.optim.Adam)
+    assert counts(program) == pytest.approx((577, 423), rel=0.15)
+    assert program.graph.persistent_bytes.sum() > 5e9  # of which nothing was allocated
+
+
+def test_executable_is_a_placekit_executable() -> None:
+    from placekit_core.interfaces import Executable
+
+    names = [k for k in vars(Executable) if not k.startswith("_")]
+    assert len(names) > 5
+    assert all(hasattr(TorchExecutable, k) for k in names)

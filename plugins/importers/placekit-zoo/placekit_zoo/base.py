@@ -1,0 +1,44 @@
+"""What the networks share: a network is an importer whose `step` builds its module."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from placekit_torch.factory import Made
+from placekit_torch.importer import import_program
+from placekit_torch.step import Step
+
+from placekit_core.interfaces import Importer
+from placekit_core.problem import Program
+
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+}
+
+
+class ZooImporter(Importer):
+    """A network with options; a subclass says how one step of it is built."""
+
+    optimizer_settings: Mapping[str, Mapping[str, Any]] = {"sgd": {"lr": 0.01, "momentum": 0.9}}
+    """Keyword arguments of each optimiser, by its name in the options; torch's defaults for others."""
+
+    @abstractmethod
+    def step(self) -> Step:
+        """The network, with inputs, targets and loss; called under a fake mode, and for real when it is executed."""
+
+    def make_optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
+        """The optimiser that the options name."""
+        name = self.options.optimizer
+        return OPTIMIZERS[name](parameters, **self.optimizer_settings.get(name, {}))
+
+    def load(self) -> list[Program]:
+        """One program, named after the network."""
+        options = self.options
+        recipe = {"importer": self.name, "options": options.model_dump(mode="json")}
+        builder = Made(self.step, self.name)
+        return [import_program(builder, name=self.name, mode=options.mode, seed=options.seed, recipe=recipe)]

@@ -1,0 +1,120 @@
+"""The networks of the zoo: as large as published, equal to eager torch, without memory."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from placekit_torch.executable import run_sequential
+from placekit_zoo import InceptionV3Options, MlpOptions, placekit_importers
+from placekit_zoo.inception_v3 import InceptionV3, InceptionV3Importer
+from placekit_zoo.mlp import MlpImporter
+from pydantic import ValidationError
+
+torch.set_num_threads(1)  # the tensors are small, and tests run side by side
+
+SMALL = {"batch": 2, "image_size": 75, "width": 0.1, "classes": 7, "dropout": 0.0}
+
+
+@pytest.mark.parametrize(("aux", "parameters"), [(False, 23_834_568), (True, 27_161_264)])
+def test_inception_v3_has_the_published_number_of_parameters(aux: bool, parameters: int) -> None:
+    with torch.device("meta"):
+        module = InceptionV3(aux=aux)
+    assert sum(p.numel() for p in module.parameters()) == parameters
+
+
+def test_inception_v3_has_the_published_arithmetic_and_modules() -> None:
+    program = InceptionV3Importer(mode="inference", batch=1).load()[0]
+    graph = program.graph
+    products = graph.op_class.is_value("convolution") | graph.op_class.is_value("matmul")
+    assert graph.flops[products].sum() / 2 == pytest.approx(5.71e9, rel=0.002)  # multiply-adds
+    assert graph.op_class.is_value("convolution").sum() == 94
+    assert "Mixed_5b.branch1x1.conv/convolution" in graph.op_name
+    sizes = {graph.shape(int(t))[1:] for t in range(graph.t) if len(graph.shape(int(t))) == 4}
+    assert {(288, 35, 35), (768, 17, 17), (2048, 8, 8)} <= sizes
+
+
+def test_inception_v3_training_step_is_large_and_takes_no_memory() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    program = InceptionV3Importer(optimizer="adam").load()[0]
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20  # GiB
+    graph = program.graph
+    assert graph.attributes["traced_operations"] == pytest.approx(7342, rel=0.02)
+    assert graph.attributes["kernels"] == pytest.approx(6143, rel=0.02)
+    assert graph.tensor_bytes.sum() / 2**30 > 10
+    assert grown < 1
+    assert graph.flops[graph.phase < 2].sum() / graph.flops[graph.phase == 0].sum() == pytest.approx(3, rel=0.02)
+    assert not graph.op_class.is_value("other").any()
+
+
+@pytest.mark.parametrize(
+    ("importer", "options"),
+    [
+        (InceptionV3Importer, {**SMALL, "optimizer": "rmsprop"}),
+        (InceptionV3Importer, {**SMALL, "optimizer": "sgd"}),
+        (MlpImporter, {"optimizer": "sgd"}),
+        (MlpImporter, {"optimizer": "adam", "hidden": [8]}),
+        (MlpImporter, {"optimizer": "rmsprop", "hidden": []}),
+    ],
+)
+def test_steps_equal_eager(importer: Any, options: dict[str, Any]) -> None:
+    network = importer(**options, seed=5)
+    program = network.load()[0]
+    values = program.executable.initial()
+    torch.manual_seed(5)
+    step = network.step()
+    optimizer = step.optimizer(step.module.parameters())
+    for group in optimizer.param_groups:
+        group.update({"foreach": False} | ({"capturable": True} if "capturable" in group else {}))
+    for i in range(2):
+        values, results = run_sequential(program, values, i)
+        optimizer.zero_grad()
+        loss = step.loss(step.module(step.inputs), step.targets)
+        loss.backward()
+        with mock.patch("torch.compiler.is_compiling", return_value=True):
+            optimizer.step()
+        assert torch.equal(results["loss"], loss.detach())
+        found = {program.graph.op_name[program.graph.tensor_producer[t]]: v for t, v in values.items()}
+        for name, value in [*step.module.named_parameters(), *step.module.named_buffers()]:
+            assert torch.equal(found[name], value), name
+
+
+@pytest.mark.slow
+def test_inception_v3_with_auxiliary_classifier_equals_eager() -> None:
+    test_steps_equal_eager(InceptionV3Importer, {**SMALL, "image_size": 299, "aux": True})
+
+
+def test_recipe_rebuilds_the_program() -> None:
+    program = MlpImporter(hidden=[3], optimizer="adam").load()[0]
+    recipe = program.executable.recipe
+    component = next(c for c in placekit_importers() if c.name == recipe["importer"])
+    again = MlpImporter(component.config.model_validate(recipe["options"])).load()[0]
+    assert again.graph.fingerprint == program.graph.fingerprint
+    first, second = program.executable.initial(), again.executable.initial()
+    assert all(torch.equal(first[t], second[t]) for t in first)
+
+
+def test_modes() -> None:
+    graph = MlpImporter(mode="inference").load()[0].graph
+    assert set(np.unique(graph.phase)) == {0}
+    assert not graph.op_type.is_value("state").any()
+
+
+def test_components_are_listed_and_wrong_options_refused() -> None:
+    assert {c.name for c in placekit_importers()} == {"inception_v3", "mlp"}
+    for wrong in ({"batch": 0}, {"optimizer": "adagrad"}, {"layers": 3}, {"hidden": [0]}):
+        with pytest.raises(ValidationError):
+            MlpOptions(**wrong)
+    with pytest.raises(ValidationError, match="image_size >= 299"):
+        InceptionV3Options(aux=True, image_size=200)
+
+
+def test_importing_the_plugin_imports_no_torch() -> None:
+    code = "import sys, placekit_zoo; placekit_zoo.placekit_importers(); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,84 @@
+"""List scheduling: what `placekit_core.list_scheduling` does by each of its rules, and the best of several tries."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.random import Generator
+
+from placekit_core.interfaces import Checkpoint, Policy, State
+from placekit_core.list_scheduling import ListScheduler, Rule, b_level
+from placekit_core.placement import Placement
+from placekit_core.problem import Task
+from placekit_heuristics import CriticalPathOptions, ListSchedulingOptions
+from placekit_heuristics.best_of import best_of
+
+
+class _ListScheduling(Policy):
+    """The best of `samples` list schedules, with the b-levels of the operations as priorities.
+
+    The first schedule breaks ties by index, the others at random.
+    """
+
+    options_class: ClassVar[type[ListSchedulingOptions]] = ListSchedulingOptions
+    rule: ClassVar[Rule]
+    communication: ClassVar[float] = 1.0
+    """Scale of transfers in the levels that the rule goes by."""
+
+    def chosen_rule(self) -> Rule:
+        """The rule that the options mean."""
+        return self.rule
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        """The best placement; with `samples=1` nothing is evaluated."""
+        problem = task.problem
+        scheduler = ListScheduler(problem)
+        level, priority = b_level(problem, communication=self.communication), b_level(problem)
+
+        def schedule(i: int) -> Placement:
+            seed, levels = (None, level) if i == 0 else (int(rng.integers(2**62)), level)
+            if i and self.options.perturbation:
+                levels = level * np.exp(self.options.perturbation * rng.standard_normal(len(level)))
+            scheduler.reset()
+            return scheduler.run(self.chosen_rule(), levels, seed).placement(priority)
+
+        return best_of(task, self.options.samples, schedule, rng, state, checkpoint)
+
+
+class CriticalPath(_ListScheduling):
+    """The ready operation with the longest path to an exit, on the device where it can start earliest.
+
+    Doppler's "Critical path" baseline (best of 50 with random ties), after the b-level of Kwok and Ahmad 1999.
+    """
+
+    name = "critical_path"
+    options_class = CriticalPathOptions
+    rule = "critical_path"
+
+    def chosen_rule(self) -> Rule:
+        """By the option `choose`."""
+        return "critical_path" if self.options.choose == "earliest_start" else "earliest_finish"
+
+
+class Etf(_ListScheduling):
+    """Earliest task first: of all ready operations and devices, the pair that can start earliest.
+
+    Hwang, Chow, Anger and Lee 1989; ties by the higher static level.
+    """
+
+    name = "etf"
+    rule = "etf"
+    communication = 0.0
+
+
+class Heft(_ListScheduling):
+    """Heterogeneous earliest finish time: by upward rank, onto the device of earliest finish, in a gap if there is one.
+
+    Topcuoglu, Hariri and Wu 2002.
+    """
+
+    name = "heft"
+    rule = "heft"

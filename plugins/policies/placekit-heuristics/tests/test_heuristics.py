@@ -1,0 +1,242 @@
+"""The heuristics: what each promises, determinism, budgets and resumption, on a backend whose value is the largest load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from placekit_heuristics import placekit_policies
+from placekit_heuristics.best_of import BATCH
+from placekit_heuristics.list_scheduling import CriticalPath, Etf, Heft
+from placekit_heuristics.simple import Random, RoundRobin, SingleDevice
+
+from placekit_core.cluster import Cluster
+from placekit_core.costs import CostTable
+from placekit_core.errors import BudgetExhausted, ClusterError
+from placekit_core.evaluator import Evaluator, Ledger
+from placekit_core.graph import Graph, GraphBuilder
+from placekit_core.interfaces import Session
+from placekit_core.list_scheduling import ListScheduler, b_level, group_priority
+from placekit_core.measurement import Measurements, Schedule
+from placekit_core.placement import Placement, Placements
+from placekit_core.problem import Problem, Task
+from placekit_core.testing.strategies import Case, problems
+
+POLICIES: list[Any] = [SingleDevice, Random, RoundRobin, CriticalPath, Etf, Heft]
+
+
+class LargestLoad(Session):
+    """Value: seconds of the device with most work. Peak: persistent bytes."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.values: list[float] = []
+
+    def evaluate(self, placements: Placements) -> Measurements:
+        p, b = self.problem, len(placements)
+        load, peak = np.zeros((b, p.cluster.size)), np.zeros((b, p.cluster.size))
+        for i, device in enumerate(placements.device):
+            np.add.at(load[i], device, p.group_s[np.arange(p.g), device])
+            np.add.at(peak[i], device, p.group_persistent_bytes)
+        self.values += load.max(axis=1).round(9).tolist()
+        fits = np.asarray((peak <= p.cluster.memory_bytes).all(axis=1))
+        return Measurements(load.max(axis=1), peak, fits, (None,) * b)
+
+    def schedule(self, placement: Placement) -> Schedule:
+        raise NotImplementedError
+
+
+def task_of(problem: Problem, evaluations: int | None = None) -> Task:
+    return Task(problem, Evaluator(problem, LargestLoad(problem), Ledger(evaluations)))
+
+
+def machine(gpus: int, cpus: int = 0, memory: int = 10**9) -> Cluster:
+    rates = {"flops_per_s": {"float32": 1.0}, "memory_bytes": memory, "memory_bytes_per_s": 1.0}
+    return Cluster.parse({
+        "kinds": {"g": rates, "c": {**rates, "type": "cpu", "memory_bytes": 10**9}},
+        "devices": [{"kind": "g", "count": gpus}] * (gpus > 0) + [{"kind": "c", "count": cpus}] * (cpus > 0),
+        "links": [{"mesh": "*", "bytes_per_s": 1.0}] if gpus + cpus > 1 else [],
+    })  # fmt: skip
+
+
+def problem_of(graph: Graph, cluster: Cluster, gpu_s: Any, cpu_s: Any = None) -> Problem:
+    columns = {"g": gpu_s, "c": gpu_s if cpu_s is None else cpu_s}
+    table = np.stack([np.broadcast_to(np.asarray(columns[k], float), graph.n) for k in cluster.kind_names], axis=1)
+    return Problem.of(graph, cluster, None, CostTable(cluster.kind_names, table.copy(), np.zeros(table.shape, bool)))
+
+
+def independent(n: int, cpu_only: tuple[int, ...] = (), persistent: int = 0) -> Graph:
+    b = GraphBuilder("independent")
+    for i in range(n):
+        b.add(f"op{i}", outputs=[0], allowed="cpu" if i in cpu_only else "", persistent_bytes=persistent)
+    return b.build()
+
+
+def place(policy: Any, problem: Problem, seed: int = 0) -> Placement:
+    placement: Placement = policy.place(task_of(problem), np.random.default_rng(seed))
+    return placement
+
+
+@given(problems(max_n=20))
+@settings(max_examples=60, deadline=None)
+def test_any_problem(case: Case) -> None:
+    """Every group on an allowed device (`problem.placement` checks), the same for the same seed, the problem unchanged."""
+    before = case.problem.graph.fingerprint
+    for policy in POLICIES:
+        first = place(policy(), case.problem, 3)
+        assert first.same_as(place(policy(), case.problem, 3))
+        case.problem.check(first.batch())
+    assert case.problem.graph.fingerprint == before
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_cpu_operations_go_to_the_cpu(policy: Any) -> None:
+    problem = problem_of(independent(9, cpu_only=(2, 5)), machine(3, 1), 1.0)
+    device = place(policy(), problem).device
+    assert device[[2, 5]].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_one_device_and_one_operation(policy: Any) -> None:
+    assert place(policy(), problem_of(independent(3), machine(1), 1.0)).device.tolist() == [0, 0, 0]
+    assert place(policy(), problem_of(independent(1), machine(4), 1.0)).device.shape == (1,)
+
+
+def test_single_device() -> None:
+    problem = problem_of(independent(4, cpu_only=(3,)), machine(2, 1), 1.0, 5.0)
+    assert place(SingleDevice(), problem).device.tolist() == [0, 0, 0, 2]
+    assert place(SingleDevice(device="g:1"), problem).device.tolist() == [1, 1, 1, 2]
+    assert place(SingleDevice(device="c:0"), problem).device.tolist() == [2, 2, 2, 2]
+    with pytest.raises(ClusterError, match=r"no device named 'g:7'[\s\S]*c:0, g:0, g:1"):
+        place(SingleDevice(device="g:7"), problem)
+    faster_cpu = problem_of(independent(4), machine(2, 1), 1.0, 0.5)
+    assert place(SingleDevice(), faster_cpu).device.tolist() == [2, 2, 2, 2]
+
+
+def test_single_device_that_holds_the_parameters() -> None:
+    small = problem_of(independent(4, persistent=30), machine(2, 1, memory=100), 1.0, 5.0)
+    assert place(SingleDevice(), small).device.tolist() == [2, 2, 2, 2]
+    nowhere = problem_of(independent(4, persistent=30), machine(2, memory=100), 1.0)
+    assert place(SingleDevice(), nowhere).device.tolist() == [0, 0, 0, 0]
+
+
+def test_random_is_uniform_over_allowed_devices() -> None:
+    problem = problem_of(independent(4000, cpu_only=tuple(range(1000))), machine(3, 1), 1.0)
+    device = place(Random(), problem).device
+    assert set(device[:1000].tolist()) == {3}
+    share = np.bincount(device[1000:], minlength=4) / 3000
+    assert share == pytest.approx(np.full(4, 0.25), abs=0.04)
+    assert not place(Random(), problem, 1).same_as(place(Random(), problem, 2))
+
+
+def test_round_robin_in_topological_order() -> None:
+    b = GraphBuilder("shuffled")
+    for i in range(5):
+        b.add(f"op{i}", outputs=[1])
+    for i in (3, 2, 1, 0):  # op4 -> op3 -> ... -> op0
+        b.operations[i].inputs.append(i + 1)
+    problem = problem_of(b.build(), machine(2), 1.0)
+    assert place(RoundRobin(), problem).device.tolist() == [0, 1, 0, 1, 0]
+    assert place(RoundRobin(chunk=2), problem).device.tolist() == [0, 1, 1, 0, 0]
+    mixed = problem_of(independent(6, cpu_only=(0, 1)), machine(2, 1), 1.0)
+    assert place(RoundRobin(), mixed).device.tolist() == [2, 2, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("policy", "rule"), [(CriticalPath, "critical_path"), (Etf, "etf"), (Heft, "heft")])
+@given(case=problems(max_n=20))
+@settings(max_examples=20, deadline=None)
+def test_one_sample_is_the_list_schedule(policy: Any, rule: Any, case: Case) -> None:
+    """Without evaluation, with b-levels as priorities."""
+    task = task_of(case.problem)
+    placement = policy(samples=1).place(task, np.random.default_rng(0))
+    assert placement.device.tolist() == ListScheduler(case.problem).run(rule).devices().tolist()
+    assert placement.priority.tolist() == group_priority(case.problem, b_level(case.problem)).tolist()
+    assert task.evaluate.evaluations == 0
+
+
+def test_earliest_finish_for_unequal_devices() -> None:
+    """An idle CPU that is nine times slower starts earlier, and finishes later."""
+    problem = problem_of(independent(2), machine(1, 1), 1.0, 9.0)
+    assert sorted(place(CriticalPath(samples=1), problem).device.tolist()) == [0, 1]
+    assert place(CriticalPath(samples=1, choose="earliest_finish"), problem).device.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("policy", [Random, CriticalPath, Etf, Heft])
+def test_samples_take_the_best(policy: Any) -> None:
+    rng = np.random.default_rng(0)
+    problem = problem_of(independent(30), machine(3), rng.random(30))
+    task = task_of(problem)
+    placement = policy(samples=40).place(task, np.random.default_rng(0))
+    assert task.evaluate.evaluations == 40
+    assert task.evaluate.best is not None
+    assert placement.same_as(task.evaluate.best.placement)
+
+
+def test_perturbed_levels_give_other_schedules() -> None:
+    rng = np.random.default_rng(0)
+    problem = problem_of(independent(30), machine(3), rng.random(30))
+    values = []
+    for perturbation in (0.0, 0.3):
+        task = task_of(problem)
+        CriticalPath(samples=10, perturbation=perturbation).place(task, np.random.default_rng(0))
+        assert isinstance(task.evaluate.session, LargestLoad)
+        values.append(set(task.evaluate.session.values))
+    # levels have no ties here, and it does not matter which of equal devices gets which operations
+    assert len(values[0]) == 1
+    assert len(values[1]) > 3
+
+
+def test_what_does_not_fit_loses() -> None:
+    """Two groups of 60 bytes on devices of 100: together they would be rejected."""
+    problem = problem_of(independent(2, persistent=60), machine(2, memory=100), [1.0, 1.0])
+    for seed in range(5):
+        placement = Random(samples=20).place(task_of(problem), np.random.default_rng(seed))
+        assert sorted(placement.device.tolist()) == [0, 1]
+
+
+def test_budget() -> None:
+    problem = problem_of(independent(10), machine(2), 1.0)
+    task = task_of(problem, evaluations=7)
+    with pytest.raises(BudgetExhausted):
+        CriticalPath().place(task, np.random.default_rng(0))
+    assert task.evaluate.evaluations == 7
+    assert task.evaluate.best is not None
+
+
+@pytest.mark.parametrize("policy", [Random, CriticalPath, Heft])
+def test_resume_continues_exactly(policy: Any) -> None:
+    rng = np.random.default_rng(0)
+    problem = problem_of(independent(30), machine(3), rng.random(30))
+    options = {"samples": 3 * BATCH + 2} | ({} if policy is Random else {"perturbation": 0.2})
+    saved: list[tuple[Any, Any]] = []
+    generator = np.random.default_rng(5)
+    whole = policy(**options).place(
+        task_of(problem), generator, None, lambda s: saved.append((s, generator.bit_generator.state))
+    )
+    assert [s["done"] for s, _ in saved] == [BATCH, 2 * BATCH, 3 * BATCH, 3 * BATCH + 2]
+    for state, bits in saved:
+        again = np.random.default_rng(99)
+        again.bit_generator.state = bits
+        assert policy(**options).place(task_of(problem), again, state).same_as(whole)
+
+
+def test_components() -> None:
+    components = {c.name: c for c in placekit_policies()}
+    assert sorted(components) == ["critical_path", "etf", "heft", "random", "round_robin", "single_device"]
+    for policy in POLICIES:
+        component = components[policy.name]
+        assert component.config is policy.options_class
+        assert component.target == f"{policy.__module__}:{policy.__name__}"
+    assert CriticalPath().options.samples == 50
+
+
+def test_listing_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, placekit_heuristics; placekit_heuristics.placekit_policies();"
+        "sys.exit(bool({'numba', 'torch', 'placekit_heuristics.simple'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,168 @@
+"""Bad input: one clear error that names the thing, exit code not zero, no traceback, nothing lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from placekit_core.config import conf_dir
+from placekit_core.graph_file import save_graph
+from tests.conftest import chain
+
+Run = Callable[..., object]
+FAST = ["workload=mlp", "budget.evaluations=20"]
+
+
+def fails(outcome, *words: str) -> None:
+    """Failed with a short error that holds all the words."""
+    assert outcome.code == 1, outcome
+    lines = outcome.err.strip().splitlines()
+    assert 1 <= len(lines) <= 3, outcome.err
+    assert lines[0].startswith("placekit: ")
+    assert "Traceback" not in outcome.err
+    for word in words:
+        assert word in outcome.err, f"{word!r} is not in {outcome.err!r}"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["policy=anealing"], ["no policy named 'anealing'", "did you mean 'annealing'?", "critical_path"]),
+        (["+policy=anealing"], ["no policy named 'anealing'"]),
+        (["backend=cuda9"], ["no backend named 'cuda9'", "simulator"]),
+        (["+polcy=annealing"], ["no option named 'polcy'", "did you mean 'policy'?"]),
+        (["polcy=annealing"], ["polcy"]),
+        (["policy.sample=3"], ["policy.sample"]),
+        (["+policy.sample=3"], ["no option named 'policy.sample'"]),
+        (["seed=abc"], ["seed", "valid integer", "'abc'"]),
+        (["budget.evaluations=0"], ["budget.evaluations", "greater than or equal to 1"]),
+        (["budget.seconds=-3"], ["budget.seconds", "greater than 0"]),
+        (["cluster=nowhere"], ["no cluster named 'nowhere'", "p100x4"]),
+        (["cluster=nowhere.yaml"], ["no cluster file nowhere.yaml"]),
+        (["workload=nothing"], ["no workload named 'nothing'", "inception_v3"]),
+        (["trainer=reinforce", "workload=mlp"], ["reinforce"]),
+        (["importer=file", "importer.path=missing.graph.npz"], ["no graph file missing.graph.npz"]),
+        (["importer=torch", "importer.module=no.such:thing"], ["no.such"]),
+        (["importer=torch"], ["importer.module"]),
+        (["resume=nowhere"], ["cannot resume nowhere"]),
+        (["resume=nowhere", "seed=1"], ["'seed=1'", "keeps its configuration"]),
+        (["costs.file=missing.json", "workload=mlp"], ["missing.json"]),
+        (["policy=single_device", "policy.device=gpu9", "workload=mlp"], ["gpu9", "p100:0"]),
+    ],
+    ids=" ".join,
+)
+def test_options(placekit: Run, args: list[str], words: list[str]) -> None:
+    fails(placekit("run", *args), *words)
+
+
+def test_unknown_command(placekit: Run) -> None:
+    fails(placekit("rnu"), "no command named 'rnu'", "did you mean 'run'?")
+
+
+def cluster_file(tmp_path: Path, change: Callable[[dict], None]) -> str:
+    data = yaml.safe_load((conf_dir() / "cluster" / "p100x4.yaml").read_text())
+    change(data)
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c["links"][0].update(bytes_per_s=-1.0), ["links.0.bytes_per_s", "greater than 0", "-1.0"]),
+        (lambda c: c["kinds"]["p100"].update(memory_bytes="lots"), ["kinds.p100.memory_bytes"]),
+        (lambda c: c["devices"][0].update(kind="p200"), ["no device kind named 'p200'", "p100"]),
+        (lambda c: c.update(links=[]), ["no route from p100:0 to p100:1"]),
+        (lambda c: c.update(colour="red"), ["colour"]),
+        (lambda c: c["kinds"]["p100"].update(memory_bytes=1000), ["does not fit on", "all devices together have"]),
+    ],
+    ids=["negative bandwidth", "wrong type", "unknown kind", "no route", "unknown key", "too small"],
+)
+def test_cluster(placekit: Run, tmp_path: Path, change: Callable[[dict], None], words: list[str]) -> None:
+    fails(placekit("run", *FAST, f"cluster={cluster_file(tmp_path, change)}"), *words)
+
+
+def test_cluster_that_is_no_yaml(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("a: [1, 2")
+    fails(placekit("run", *FAST, "cluster=bad.yaml"), "bad.yaml is not YAML")
+    fails(placekit("cluster", "show", "p100x5"), "no cluster named 'p100x5'", "p100x4")
+
+
+def test_truncated_and_foreign_graph_files(placekit: Run, tmp_path: Path) -> None:
+    path = save_graph(chain(50), tmp_path / "g.graph.npz")
+    path.write_bytes(path.read_bytes()[:-200])
+    fails(placekit("run", "importer=file", f"importer.path={path}"), "g.graph.npz is not a readable graph file")
+    path.write_text("hello")
+    fails(placekit("graph", "import", str(path)), "g.graph.npz is not a readable graph file")
+    fails(placekit("graph", "import", "x.docx"), "no importer reads x.docx", ".graph.npz")
+
+
+def test_cyclic_graph_file(placekit: Run, tmp_path: Path) -> None:
+    import dataclasses
+
+    graph = chain(3)
+    inputs = graph.input_tensor.copy()
+    inputs[0] = graph.outputs(3)[0]  # the first operation reads what the last one writes
+    cyclic = dataclasses.replace(graph, input_tensor=inputs)
+    save_graph(cyclic, tmp_path / "c.graph.npz")
+    fails(placekit("graph", "import", "c.graph.npz"), "has a cycle: ", "op0 -> op1 -> op2 -> op0")
+
+
+def test_graph_file_that_was_changed(placekit: Run, tmp_path: Path) -> None:
+    path = save_graph(chain(3), tmp_path / "g.graph.npz")
+    with np.load(path) as archive:
+        arrays = {k: archive[k] for k in archive.files}
+    arrays["flops"] = arrays["flops"] * 2
+    with path.open("wb") as f:
+        np.savez(f, **arrays)
+    fails(placekit("graph", "import", "g.graph.npz"), "does not match its own fingerprint")
+
+
+def test_module_that_cannot_be_traced(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "untraceable.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.f = nn.Linear(4, 4)\n"
+        "    def forward(self, x):\n"
+        "        y = self.f(x)\n"
+        "        if y.sum() > 0:\n"
+        "            y = y * 2\n"
+        "        return y\n"
+        "def make():\n"
+        "    return Net(), (torch.zeros(2, 4),)\n"
+    )
+    outcome = placekit("run", "importer=torch", "importer.module=untraceable:make", "importer.mode=inference")
+    fails(outcome, "untraceable.py:9", "if y.sum() > 0")
+
+
+def test_unwritable_run_directory(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("keep me")
+    fails(placekit("run", *FAST, "run_dir=file/run"), "cannot write to", "run_dir=PATH")
+    assert (tmp_path / "file").read_text() == "keep me"
+
+
+def test_nothing_fits_is_an_error_after_the_results_are_written(placekit: Run, tmp_path: Path) -> None:
+    import json
+
+    def shrink(c: dict) -> None:  # parameters fit, activations do not
+        c["kinds"]["p100"]["memory_bytes"] = 300_000
+
+    outcome = placekit("run", *FAST, f"cluster={cluster_file(tmp_path, shrink)}", "run_dir=out", "policy=random")
+    fails(outcome, "no placement of 'mlp' that fits", "the closest is over by", "larger budget")
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert (result["fits"], result["value_s"], result["gap"]) == (False, None, None)
+
+
+def test_compare_without_runs(placekit: Run, tmp_path: Path) -> None:
+    fails(placekit("compare", str(tmp_path)), "no run directory at or below")
+    fails(placekit("compare"), "usage: placekit compare DIR")
+    (tmp_path / "result.json").write_text('{"value_s": 1}')
+    fails(placekit("compare", str(tmp_path)), "result.json is damaged")

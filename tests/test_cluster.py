@@ -1,0 +1,220 @@
+"""cluster.py: devices, routes and channels, and the errors of cluster descriptions."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placekit_core.cluster import UNLIMITED, Cluster, load_cluster
+from placekit_core.errors import ClusterError
+
+GPU = {"flops_per_s": {"float32": 1e12}, "memory_bytes": 1000, "memory_bytes_per_s": 1e11}
+CPU = {**GPU, "type": "cpu", "memory_bytes": 5000, "streams": 2}
+
+
+def cluster(*links: dict[str, Any], gpus: int = 3, cpu: bool = False, **values: Any) -> Cluster:
+    devices: list[dict[str, Any]] = [{"kind": "g", "count": gpus}]
+    kinds = {"g": GPU, **({"c": CPU} if cpu else {})}
+    if cpu:
+        devices.append({"kind": "c", "name": "host"})
+    return Cluster.parse({"name": "test", "kinds": kinds, "devices": devices, "links": list(links), **values})
+
+
+def route(c: Cluster, src: int, dst: int) -> list[str]:
+    """Names of the channels that a transfer waits for."""
+    r = src * c.size + dst
+    return [c.routes.channels[i].name for i in c.routes.channel[c.routes.ptr[r] : c.routes.ptr[r + 1]]]
+
+
+def test_devices() -> None:
+    c = cluster({"mesh": "*", "bytes_per_s": 1}, cpu=True)
+    assert c.device_names == ("g:0", "g:1", "g:2", "host")
+    assert c.device_kind == ("g", "g", "g", "c")
+    assert c.kind_names == ("g", "c")
+    assert c.kind_of.tolist() == [0, 0, 0, 1]
+    assert c.size == 4
+    assert c.memory_bytes.tolist() == [1000, 1000, 1000, 5000]
+    assert c.streams.tolist() == [1, 1, 1, 2]
+    assert c.device_index("host") == 3
+    with pytest.raises(ClusterError, match=r"no device named 'g:9'[\s\S]*available: g:0, g:1, g:2, host"):
+        c.device_index("g:9")
+
+
+def test_one_device_needs_no_link() -> None:
+    c = cluster(gpus=1)
+    assert c.routes.latency_s.tolist() == [[0.0]]
+    assert c.routes.ptr.tolist() == [0, 0]
+
+
+def test_mesh() -> None:
+    c = cluster({"mesh": "g:*", "bytes_per_s": 10, "latency_s": 0.5})
+    assert len(c.routes.channels) == 6  # one per direction of three pairs
+    assert route(c, 0, 2) == ["g:0->g:2"]
+    assert route(c, 2, 0) == ["g:2->g:0"]
+    assert c.routes.latency_s[0, 1] == 0.5
+    assert c.routes.s_per_byte[0, 1] == 0.1
+    assert np.diag(c.routes.s_per_byte).tolist() == [0, 0, 0]
+    listed = cluster({"mesh": ["g:0", "g:1", "g:2"], "bytes_per_s": 10, "latency_s": 0.5})
+    assert [route(listed, i, j) for i in range(3) for j in range(3)] == [
+        route(c, i, j) for i in range(3) for j in range(3)
+    ]
+
+
+def test_hub_holds_egress_and_ingress_at_the_lower_bandwidth() -> None:
+    c = cluster(
+        {"a": "g:0", "b": "switch", "bytes_per_s": 4, "latency_s": 1},
+        {"a": "g:[12]", "b": "switch", "bytes_per_s": 2, "latency_s": 2},
+    )
+    assert route(c, 0, 1) == ["g:0->switch", "switch->g:1"]
+    assert c.routes.latency_s[0, 1] == 3
+    assert c.routes.s_per_byte[0, 1] == 0.5
+
+
+def test_half_duplex_shares_one_channel() -> None:
+    c = cluster({"a": "g:0", "b": "g:1", "bytes_per_s": 4, "duplex": "half"}, gpus=2)
+    assert route(c, 0, 1) == route(c, 1, 0) == ["g:0<->g:1"]
+    assert len(c.routes.channels) == 1
+
+
+def test_reverse_direction() -> None:
+    c = cluster(
+        {"a": "g:0", "b": "g:1", "bytes_per_s": 4, "latency_s": 1, "reverse": {"bytes_per_s": 2, "concurrent": 3}},
+        gpus=2,
+    )
+    assert c.routes.s_per_byte.tolist() == [[0, 0.25], [0.5, 0]]
+    assert c.routes.latency_s.tolist() == [[0, 1], [0, 0]]
+    assert c.routes.capacity.tolist() == [1, 3]
+
+
+def test_unlimited_channels_make_nothing_wait_but_count_for_time() -> None:
+    c = cluster({"mesh": "g:*", "bytes_per_s": 4, "latency_s": 1, "concurrent": "unlimited"})
+    assert route(c, 0, 1) == []
+    assert c.routes.capacity.tolist() == [UNLIMITED] * 6
+    assert c.routes.s_per_byte[0, 1] == 0.25
+    mixed = cluster(
+        {"a": "g:*", "b": "switch", "bytes_per_s": 4, "reverse": {"bytes_per_s": 2, "concurrent": "unlimited"}}
+    )
+    assert route(mixed, 0, 1) == ["g:0->switch"]
+    assert mixed.routes.s_per_byte[0, 1] == 0.5
+
+
+def test_devices_pass_transfers_on_only_with_relay() -> None:
+    chain = ({"a": "g:0", "b": "g:1", "bytes_per_s": 4}, {"a": "g:1", "b": "g:2", "bytes_per_s": 2})
+    with pytest.raises(ClusterError, match=r"no route from g:0 to g:2 in 'test'[\s\S]*relay"):
+        cluster(*chain)
+    c = cluster(*chain, relay=True)
+    assert route(c, 0, 2) == ["g:0->g:1", "g:1->g:2"]
+    assert c.routes.s_per_byte[0, 2] == 0.5
+    assert route(c, 0, 1) == ["g:0->g:1"]
+
+
+def test_fewest_links_then_the_widest_way() -> None:
+    c = cluster(
+        {"a": "g:*", "b": "slow", "bytes_per_s": 1},
+        {"a": "g:*", "b": "wide", "bytes_per_s": 9},
+        {"a": "g:0", "b": "g:1", "bytes_per_s": 0.5},
+    )
+    assert route(c, 0, 1) == ["g:0->g:1"]  # one link, though the narrowest
+    assert route(c, 0, 2) == ["g:0->wide", "wide->g:2"]
+    equal = cluster({"a": "g:*", "b": "y", "bytes_per_s": 1}, {"a": "g:*", "b": "x", "bytes_per_s": 1})
+    assert route(equal, 0, 1) == ["g:0->x", "x->g:1"]  # then first by name, whatever the order in the file
+
+
+def test_one_way_bottleneck_decides_between_ways() -> None:
+    """The lowest bandwidth of a way counts, not that of its first link."""
+    c = cluster(
+        {"a": "g:0", "b": "x", "bytes_per_s": 100}, {"a": "g:1", "b": "x", "bytes_per_s": 1},
+        {"a": "g:0", "b": "y", "bytes_per_s": 10}, {"a": "g:1", "b": "y", "bytes_per_s": 10}, gpus=2,
+    )  # fmt: skip
+    assert route(c, 0, 1) == ["g:0->y", "y->g:1"]
+
+
+def test_multicast_needs_one_send_per_source() -> None:
+    bus = {"a": "g:*", "b": "bus", "bytes_per_s": 4, "reverse": {"bytes_per_s": 4, "concurrent": "unlimited"}}
+    c = cluster(bus, multicast=True)
+    assert route(c, 0, 1) == route(c, 0, 2) == ["g:0->bus"]
+    with pytest.raises(ClusterError, match="multicast from g:0"):
+        cluster({"mesh": "g:*", "bytes_per_s": 4}, multicast=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"links": [{"mesh": "*", "bytes_per_s": -1}]}, r"links.0.bytes_per_s: .* greater than 0 \(got -1\)"),
+        ({"links": [{"mesh": "*", "bytes_per_s": 0}]}, r"links.0.bytes_per_s"),
+        ({"links": [{"mesh": "*", "bytes_per_s": float("inf")}]}, r"links.0.bytes_per_s"),
+        ({"links": [{"mesh": "*", "bytes_per_s": float("nan")}]}, r"links.0.bytes_per_s"),
+        ({"links": [{"mesh": "*", "bytes_per_s": 1, "latency_s": -1}]}, r"links.0.latency_s"),
+        ({"links": [{"mesh": "*", "bytes_per_s": 1, "concurrent": 0}]}, r"links.0.concurrent"),
+        ({"links": [{"mesh": "*", "bytes_per_s": 1, "speed": 1}]}, r"links.0.speed: Extra inputs"),
+        ({"links": [{"mesh": "*", "a": "g:0", "bytes_per_s": 1}]}, "either `a` and `b`, or `mesh`"),
+        ({"links": [{"a": "g:0", "bytes_per_s": 1}]}, "either `a` and `b`, or `mesh`"),
+        ({"links": [{"mesh": "*", "bytes_per_s": 1, "reverse": {"bytes_per_s": 1}}]}, "`reverse` goes with"),
+        ({"links": [{"a": "g:0", "b": "g:1", "bytes_per_s": 1, "duplex": "half", "reverse": {"bytes_per_s": 1}}]},
+         "`reverse` goes with"),
+        ({"links": [{"mesh": "q:*", "bytes_per_s": 1}]}, r"'q:\*' matches no device[\s\S]*g:0, g:1"),
+        ({"links": [{"a": "g:0", "b": "g:1", "bytes_per_s": 1}] * 2}, "g:0 and g:1 of 'test' have two links"),
+        ({"links": [{"a": "g:0", "b": "g:0", "bytes_per_s": 1}]}, "connects nothing"),
+        ({"links": []}, "no route from g:0 to g:1"),
+        ({"devices": []}, "devices"),
+        ({"devices": [{"kind": "h"}]}, r"no device kind named 'h'[\s\S]*available: g"),
+        ({"devices": [{"kind": "g", "count": 0}]}, "devices.0.count"),
+        ({"devices": [{"kind": "g", "name": "x", "count": 2}]}, "a device with a name has count 1"),
+        ({"devices": [{"kind": "g", "name": "x"}, {"kind": "g", "name": "x"}]}, "two devices of 'test' are called 'x'"),
+        ({"kinds": {"g": {**GPU, "memory_bytes": 0}}}, "kinds.g.memory_bytes"),
+        ({"kinds": {"g": {**GPU, "flops_per_s": {"float16": 1}}}}, "needs at least float32"),
+        ({"kinds": {"g": {**GPU, "type": "tpu"}}}, "kinds.g.type"),
+        ({"kinds": {"g": {**GPU, "streams": "many"}}}, "kinds.g.streams"),
+        ({"kinds": {"g": {**GPU, "efficiency": {"matmul": {"compute": 2, "memory": 1}}}}}, "compute"),
+        ({"speed": 3}, "speed: Extra inputs"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(change: dict[str, Any], message: str) -> None:
+    good = {"name": "test", "kinds": {"g": GPU}, "devices": [{"kind": "g", "count": 2}],
+            "links": [{"mesh": "*", "bytes_per_s": 1}]}  # fmt: skip
+    assert Cluster.parse(good).size == 2
+    with pytest.raises(ClusterError, match=message):
+        Cluster.parse({**good, **change})
+
+
+def test_every_problem_in_one_error() -> None:
+    with pytest.raises(ClusterError, match=r"machine\.yaml is not a valid cluster: .*kinds.*; .*devices"):
+        Cluster.parse({}, "machine.yaml")
+
+
+def test_with_memory_changes_gpus_only_and_forgets_what_was_computed() -> None:
+    c = cluster({"mesh": "*", "bytes_per_s": 1}, cpu=True)
+    assert (c.memory_bytes[0], c.fingerprint) == (1000, c.fingerprint)
+    small = c.with_memory(10)
+    assert small.memory_bytes.tolist() == [10, 10, 10, 5000]
+    assert small.fingerprint != c.fingerprint
+    assert c.memory_bytes[0] == 1000
+
+
+def test_fingerprint_and_pickle() -> None:
+    link = {"mesh": "*", "bytes_per_s": 1}
+    c = cluster(link)
+    assert c.fingerprint == cluster(link, name="other", description="text").fingerprint
+    assert c.fingerprint != cluster({"mesh": "*", "bytes_per_s": 2}).fingerprint
+    again = pickle.loads(pickle.dumps(c))
+    assert again == c
+    assert again.fingerprint == c.fingerprint
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text(
+        "kinds: {g: {flops_per_s: {float32: 1.0e12}, memory_bytes: 1000, memory_bytes_per_s: 1.0e11}}\n"
+        "devices: [{kind: g, count: 2}]\nlinks: [{mesh: 'g:*', bytes_per_s: 8}]\n"
+    )
+    assert load_cluster(path).name == "pair"
+    with pytest.raises(ClusterError, match="no cluster file"):
+        load_cluster(tmp_path / "none.yaml")
+    for text, message in ((": [", "is not YAML"), ("- 1", "holds no cluster"), ("kinds: 3", "kinds")):
+        path.write_text(text)
+        with pytest.raises(ClusterError, match=message):
+            load_cluster(path)

@@ -1,0 +1,147 @@
+"""Configuration: one source of defaults, argument forms, validation that names what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from placekit_core.cli.arguments import DEFAULT_GROUPS, chosen, normalise, take
+from placekit_core.config import Streams, component_nodes, conf_dir, validate
+from placekit_core.errors import ConfigError, PluginError
+from placekit_core.hookspecs import KINDS
+from placekit_core.registry import installed
+
+
+def groups_of(config: dict) -> set[str]:
+    return {k.split("@")[0] for d in config["defaults"] if isinstance(d, dict) for k in d if "override" not in k}
+
+
+def test_groups_with_defaults_are_those_of_config_yaml() -> None:
+    config = yaml.safe_load((conf_dir() / "config.yaml").read_text())
+    assert groups_of(config) == DEFAULT_GROUPS
+
+
+def test_config_yaml_holds_only_fields_of_run_config() -> None:
+    from placekit_core.config import RunConfig
+
+    config = yaml.safe_load((conf_dir() / "config.yaml").read_text())
+    own = set(config) - {"defaults", "hydra"}
+    sections = {"proxy"} | (groups_of(config) - {"workload", "experiment"})
+    assert own | sections == set(RunConfig.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["+policy=a"], ["policy=a"]),
+        (["policy=a"], ["policy=a"]),
+        (["+policy=a,b", "seed=1,2"], ["policy=a,b", "seed=1,2"]),
+        (["+policy@teacher=a"], ["+policy@teacher=a"]),
+        (["+polcy=a"], ["+polcy=a"]),
+        (["+policy.samples=3"], ["+policy.samples=3"]),
+        (["++policy=a"], ["policy=a"]),
+        (["policy=glob(*)", "-m"], ["policy=glob(*)", "-m"]),
+        (["--cfg", "job", "~costs"], ["--cfg", "job", "~costs"]),
+        (["importer=file", "importer.path=x"], ["importer=file", "importer.path=x", "workload=none"]),
+        (["importer=file", "workload=mlp"], ["importer=file", "workload=mlp"]),
+        (["importer.batch=3"], ["importer.batch=3"]),
+        (["-m", "policy=a,b", "policy.x=3", "seed=1"], ["-m", "policy=a,b", "policy.x=choice(3)", "seed=1"]),
+        (["policy=a", "policy.x=3"], ["policy=a", "policy.x=3"]),
+    ],
+)
+def test_argument_forms(given: list[str], expected: list[str]) -> None:
+    assert normalise(given) == expected
+
+
+def test_cluster_file(tmp_path: Path) -> None:
+    path = tmp_path / "my box.yaml"
+    path.write_text("x: 1")
+    assert normalise([f"+cluster={path}"]) == ["cluster=file", f"cluster.path='{path}'"]
+    with pytest.raises(ConfigError, match=r"no cluster file nope\.yaml"):
+        normalise(["cluster=nope.yaml"])
+
+
+def test_take_and_chosen() -> None:
+    assert take(["+resume=d", "seed=1"], "resume") == ("d", ["seed=1"])
+    assert chosen(["+policy=a,b", "backend=c", "seed=1", "policy.x=3"]) == [
+        ("policy", "a"),
+        ("policy", "b"),
+        ("backend", "c"),
+    ]
+
+
+def test_every_component_has_json_defaults_that_validate() -> None:
+    nodes = component_nodes(installed())
+    assert {group for group, _, _ in nodes} <= set(KINDS)
+    for group, name, node in nodes:
+        assert node["name"] == name
+        values = {k: v for k, v in node.items() if k != "name"}
+        assert installed().get(group, name).component.config.model_validate(values) is not None
+
+
+def minimal(**changes: object) -> dict:
+    data: dict = {
+        "importer": {"name": "mlp"},
+        "grouper": {"name": "none"},
+        "policy": {"name": "annealing"},
+        "trainer": {"name": "auto"},
+        "backend": {"name": "simulator"},
+        "proxy": {"name": "simulator"},
+        "cluster": {"name": "auto"},
+    }
+    return {**data, **changes}
+
+
+def test_validate_accepts_the_minimum() -> None:
+    assert validate(minimal()).seed == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"polcy": "x"}, ConfigError, "no option named 'polcy'\n  did you mean 'policy'"),
+        ({"seed": "abc"}, ConfigError, "seed: input should be a valid integer"),
+        ({"seed": -1}, ConfigError, "seed: input should be greater than or equal to 0"),
+        (
+            {"budget": {"evaluation": 3}},
+            ConfigError,
+            "no option named 'budget.evaluation'\n  did you mean 'evaluations'",
+        ),
+        ({"budget": {"evaluations": 0}}, ConfigError, r"budget\.evaluations: input should be greater"),
+        ({"policy": {"name": "anealing"}}, PluginError, "no policy named 'anealing'\n  did you mean 'annealing'"),
+        (
+            {"importer": {"name": "mlp", "bach": 3}},
+            ConfigError,
+            "no option named 'importer.bach'\n  did you mean 'batch'",
+        ),
+        (
+            {"importer": {"name": "mlp", "batch": "many"}},
+            ConfigError,
+            r"importer\.batch: input should be a valid integer",
+        ),
+        ({"trainer": {"name": "nobody"}}, PluginError, "no trainer named 'nobody'"),
+    ],
+)
+def test_validate_names_what_is_wrong(changes: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        validate(minimal(**changes))
+
+
+def test_streams_do_not_depend_on_each_other() -> None:
+    a, b = Streams(1), Streams(1)
+    b("another").random(5)
+    assert a("policy").random() == b("policy").random()
+    assert a("policy").random() != a("grouper").random()
+    assert Streams(2)("policy").random() != Streams(1)("policy").random()
+
+
+def test_streams_continue_from_their_state() -> None:
+    import json
+
+    a = Streams(3)
+    a("policy").random(10)
+    b = Streams(3)
+    b.restore(json.loads(json.dumps(a.state())))
+    assert a("policy").random() == b("policy").random()

@@ -1,0 +1,156 @@
+"""The Evaluator: budgets, counting, caching, the best, the history, states."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from placekit_core.errors import BudgetExhausted, PlacementError
+from placekit_core.evaluator import Evaluator, Ledger
+from placekit_core.interfaces import Session
+from placekit_core.measurement import Measurements, Schedule
+from placekit_core.placement import Placement, Placements
+from placekit_core.problem import Problem
+
+
+class Table(Session):
+    """The value of a placement is 1 + the number of groups on device 1; more than `room` of them do not fit."""
+
+    def __init__(self, room: int = 100) -> None:
+        self.room, self.calls = room, 0
+
+    def evaluate(self, placements: Placements) -> Measurements:
+        self.calls += len(placements)
+        on = placements.device.sum(axis=1).astype(float)
+        peak = np.stack([np.zeros(len(on)), on * 2.0**30], axis=1)
+        return Measurements(1.0 + on, peak, on <= self.room, (None,) * len(on))
+
+    def schedule(self, placement: Placement) -> Schedule:
+        raise AssertionError("not asked for")
+
+
+def batch(problem: Problem, *on_one: int) -> Placements:
+    """One placement per number: that many groups on device 1."""
+    return Placements.of([[1] * k + [0] * (problem.g - k) for k in on_one])
+
+
+def test_counts_keeps_the_best_and_writes_the_history(problem: Problem) -> None:
+    evaluate = Evaluator(problem, Table(), Ledger(10))
+    m = evaluate(batch(problem, 3, 1, 2))
+    assert m.value_s.tolist() == [4.0, 2.0, 3.0]
+    evaluate(batch(problem, 4))
+    assert evaluate.evaluations == 4
+    assert evaluate.remaining == 6
+    assert evaluate.best is not None
+    assert evaluate.best.value_s == 2.0
+    assert evaluate.best.placement.device.sum() == 1
+    assert [row[0] for row in evaluate.history] == [3, 4]
+    assert [row[2] for row in evaluate.history] == [2.0, 5.0]
+    assert [row[4] for row in evaluate.history] == [2.0, 2.0], "the best so far never worsens"
+
+
+def test_budget_ends_within_a_batch_and_records_what_was_seen(problem: Problem) -> None:
+    session = Table()
+    evaluate = Evaluator(problem, session, Ledger(2))
+    with pytest.raises(BudgetExhausted):
+        evaluate(batch(problem, 3, 2, 0))
+    assert session.calls == 2, "never more evaluations than the budget"
+    assert evaluate.best is not None
+    assert evaluate.best.value_s == 3.0
+    with pytest.raises(BudgetExhausted):
+        evaluate(batch(problem, 0))
+    assert evaluate.evaluations == 2
+
+
+def test_budget_in_seconds_ends(problem: Problem) -> None:
+    evaluate = Evaluator(problem, Table(), Ledger(seconds=1e-9))
+    with pytest.raises(BudgetExhausted):
+        evaluate(batch(problem, 1))
+    assert evaluate.remaining == 0
+    assert evaluate.progress == 1.0
+
+
+def test_equal_placements_are_measured_once_but_count(problem: Problem) -> None:
+    session = Table()
+    evaluate = Evaluator(problem, session, Ledger(10))
+    m = evaluate(batch(problem, 2, 2, 1))
+    evaluate(batch(problem, 1, 2))
+    assert m.value_s.tolist() == [3.0, 3.0, 2.0]
+    assert session.calls == 2
+    assert evaluate.evaluations == 5
+
+    noisy = Table()
+    again = Evaluator(problem, noisy, Ledger(10), deterministic=False)
+    again(batch(problem, 2, 2))
+    assert noisy.calls == 2, "a measuring backend is asked every time"
+
+
+def test_priorities_make_another_placement(problem: Problem) -> None:
+    session = Table()
+    evaluate = Evaluator(problem, session)
+    device = np.zeros((1, problem.g), np.int16)
+    evaluate(Placements.of(device, np.zeros((1, problem.g))))
+    evaluate(Placements.of(device, np.ones((1, problem.g))))
+    evaluate(Placements.of(device))
+    assert session.calls == 3
+
+
+def test_what_does_not_fit_gets_the_failing_signal_and_is_never_the_best(problem: Problem) -> None:
+    evaluate = Evaluator(problem, Table(room=1), failing_signal_s=99.0)
+    m = evaluate(batch(problem, 2))
+    assert evaluate.scores(m).tolist() == [99.0]
+    assert m.value_s.tolist() == [3.0], "the measurement itself is not changed"
+    assert evaluate.best is None
+    assert evaluate.least_over_bytes == 2.0**30
+    evaluate(batch(problem, 1))
+    assert evaluate.best is not None
+
+
+def test_foreign_placements_are_refused(problem: Problem) -> None:
+    evaluate = Evaluator(problem, Table())
+    with pytest.raises(PlacementError, match=r"has \d+ groups, not 3"):
+        evaluate(Placements.of([[0, 0, 0]]))
+    with pytest.raises(PlacementError, match="is on device 7"):
+        evaluate(Placements.of([[7] * problem.g]))
+    assert evaluate.evaluations == 0
+
+
+def test_charge_counts_and_verifies(problem: Problem) -> None:
+    session = Table()
+    evaluate = Evaluator(problem, session, Ledger(100))
+    evaluate.charge(60, batch(problem, 1))
+    assert evaluate.evaluations == 60
+    assert session.calls == 1, "the backend itself says what the best is worth"
+    assert evaluate.best is not None
+    assert evaluate.best.value_s == 2.0
+    with pytest.raises(ValueError, match="41 evaluations charged with 40 left"):
+        evaluate.charge(41, batch(problem, 1))
+
+
+def test_state_round_trip(problem: Problem) -> None:
+    evaluate = Evaluator(problem, Table(), Ledger(10))
+    evaluate(batch(problem, 3, 1))
+    other = Evaluator(problem, Table(), Ledger(10))
+    other.restore(evaluate.state())
+    assert other.evaluations == 2
+    assert other.remaining == 8
+    assert other.best is not None
+    assert other.best.value_s == 2.0
+    assert other.history == evaluate.history
+    assert other.ledger.seconds >= evaluate.history[-1][1]
+
+
+def test_evaluators_can_share_a_ledger(problem: Problem) -> None:
+    ledger = Ledger(3)
+    a, b = (Evaluator(problem, Table(), ledger) for _ in range(2))
+    a(batch(problem, 1, 2))
+    b(batch(problem, 1))
+    assert (a.evaluations, b.evaluations, ledger.remaining) == (2, 1, 0)
+    with pytest.raises(BudgetExhausted):
+        a(batch(problem, 0))
+
+
+def test_unlimited(problem: Problem) -> None:
+    assert Evaluator(problem, Table()).remaining == math.inf

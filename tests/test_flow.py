@@ -1,0 +1,256 @@
+"""End to end: every form of the command line, and what a run leaves behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from placekit_core.config import conf_dir
+from placekit_core.registry import installed
+from placekit_core.results import Result, load_result
+
+Run = Callable[..., object]
+FAST = ["workload=mlp", "budget.evaluations=60"]
+
+
+def ok(outcome) -> str:
+    assert outcome.code == 0, outcome.out + outcome.err
+    assert "Traceback" not in outcome.err
+    return outcome.out
+
+
+def test_a_run_and_what_it_writes(placekit: Run, tmp_path: Path) -> None:
+    out = ok(placekit("run", *FAST, "+policy=critical_path", "+backend=simulator", "run_dir=out", "seed=5"))
+    assert "critical_path on p100x4, seed 5" in out
+    assert "makespan (simulated)" in out
+    files = {p.name for p in (tmp_path / "out").iterdir()}
+    assert files == {"result.json", "placement.json", "history.csv", "schedule.trace.json", "config.json"}
+
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["objective"] == "makespan"
+    assert result["simulated"] is True
+    assert (result["seed"], result["policy"], result["trainer"], result["backend"]) == (
+        5,
+        "critical_path",
+        None,
+        "simulator",
+    )
+    assert result["fits"] is True
+    assert 0 < result["bound_s"] <= result["value_s"]
+    assert result["gap"] == pytest.approx(result["value_s"] / result["bound_s"] - 1)
+    assert result["evaluations"] == 50, "best of 50"
+    assert result["budget"] == {"evaluations": 60, "seconds": None, "proxy_evaluations": None}
+    assert set(result["peak_bytes"]) == {f"p100:{i}" for i in range(4)}
+    assert {"python", "placekit", "numpy", "torch", "placekit-heuristics"} <= set(result["versions"])
+    assert result["config"]["policy"]["samples"] == 50
+    assert load_result(tmp_path / "out").value_s == result["value_s"]
+
+    placement = json.loads((tmp_path / "out" / "placement.json").read_text())
+    program = result["programs"][0]
+    assert len(placement["assignment"]) == program["operations"]
+    assert set(placement["assignment"].values()) <= set(result["peak_bytes"])
+    assert placement["fingerprints"] == {
+        "graph": program["graph_fingerprint"],
+        "cluster": result["cluster_fingerprint"],
+    }
+
+    with (tmp_path / "out" / "history.csv").open() as f:
+        rows = list(csv.DictReader(f))
+    best = [float(r["best_s"]) for r in rows]
+    assert best == sorted(best, reverse=True)
+    assert best[-1] == result["value_s"]
+
+    events = json.loads((tmp_path / "out" / "schedule.trace.json").read_text())["traceEvents"]
+    ends = [e["ts"] + e["dur"] for e in events if e["ph"] == "X"]
+    assert max(ends) == pytest.approx(result["value_s"] * 1e6)
+
+
+def test_same_seed_same_result(placekit: Run, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        ok(placekit("run", *FAST, "policy=annealing", f"run_dir={name}", "seed=2"))
+    a, b = (json.loads((tmp_path / n / "placement.json").read_text()) for n in ("a", "b"))
+    assert a == b
+
+
+@pytest.mark.parametrize(
+    "policy", ["single_device", "random", "round_robin", "critical_path", "etf", "heft", "annealing"]
+)
+def test_every_policy_runs(placekit: Run, tmp_path: Path, policy: str) -> None:
+    ok(placekit("run", *FAST, f"+policy={policy}", "run_dir=out"))
+    result = load_result(tmp_path / "out")
+    assert result.fits
+    assert result.value_s is not None
+    assert result.bound_s is not None
+    assert result.value_s >= result.bound_s
+
+
+def test_every_policy_of_the_installed_plugins_is_in_that_list() -> None:
+    marks = test_every_policy_runs.pytestmark  # type: ignore[attr-defined]
+    assert sorted(marks[0].args[1]) == installed().names("policy")
+
+
+@pytest.mark.parametrize("grouper", ["none", "colocation", "module"])
+@pytest.mark.parametrize("backend", ["simulator", "bulk_synchronous"])
+def test_every_grouper_and_backend_runs(placekit: Run, tmp_path: Path, grouper: str, backend: str) -> None:
+    ok(placekit("run", *FAST, f"+grouper={grouper}", f"+backend={backend}", "run_dir=out"))
+    assert load_result(tmp_path / "out").fits
+
+
+@pytest.mark.parametrize("cluster", sorted(p.stem for p in (conf_dir() / "cluster").glob("*.yaml")))
+def test_every_cluster_runs(placekit: Run, tmp_path: Path, cluster: str) -> None:
+    ok(placekit("run", *FAST, f"cluster={cluster}", "run_dir=out"))
+    assert load_result(tmp_path / "out").cluster == cluster
+    assert cluster in ok(placekit("cluster", "show"))
+    assert "1 MB" in ok(placekit("cluster", "show", cluster))
+
+
+def test_own_cluster_file(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "kinds:\n"
+        "  fast: {flops_per_s: {float32: 2e13}, memory_bytes: 1000000000, memory_bytes_per_s: 1e12}\n"
+        "  slow: {flops_per_s: {float32: 1e13}, memory_bytes: 1000000000, memory_bytes_per_s: 1e12}\n"
+        "devices: [{kind: fast}, {kind: slow}]\n"
+        "links: [{mesh: '*', bytes_per_s: 1e10}]\n"
+    )
+    ok(placekit("run", *FAST, "+cluster=mine.yaml", "run_dir=out"))
+    result = load_result(tmp_path / "out")
+    assert result.cluster == "mine"
+    assert set(result.peak_bytes) == {"fast:0", "slow:0"}
+    assert "fast:0" in ok(placekit("cluster", "show", "mine.yaml"))
+
+
+def test_multirun_and_compare(placekit: Run, tmp_path: Path) -> None:
+    ok(placekit("run", "-m", *FAST, "+policy=critical_path,annealing", "seed=1,2,3", "run_dir=sweep"))
+    runs = sorted((tmp_path / "sweep").glob("*/result.json"))
+    assert len(runs) == 6
+    out = ok(placekit("compare", "sweep"))
+    rows = [line.split() for line in out.splitlines() if line.startswith("mlp")]
+    assert [r[3] for r in rows] == ["annealing", "critical_path"], "best first"
+    assert [r[-1] for r in rows] == ["3", "3"], "seeds"
+    values = [json.loads(p.read_text())["value_s"] for p in runs if "annealing" in str(p.parent)]
+    assert f"{1e6 * sum(values) / 3:.4g} us" in out or f"{1e3 * sum(values) / 3:.4g} ms" in out
+
+
+def test_multirun_over_globs_and_choices(placekit: Run, tmp_path: Path) -> None:
+    ok(placekit("run", "-m", *FAST, "grouper=glob(*)", "seed=range(1,3)", "policy=choice(heft,etf)", "run_dir=sweep"))
+    assert len(list((tmp_path / "sweep").glob("*/result.json"))) == 12
+
+
+def test_options_of_a_swept_group_go_with_its_jobs(placekit: Run, tmp_path: Path) -> None:
+    ok(placekit("run", "-m", *FAST, "+policy=critical_path,etf", "policy.samples=3", "run_dir=sweep"))
+    runs = [load_result(p.parent) for p in (tmp_path / "sweep").glob("*/result.json")]
+    assert sorted((r.policy, r.config["policy"]["samples"]) for r in runs) == [("critical_path", 3), ("etf", 3)]
+
+
+def test_a_failing_job_does_not_stop_the_others(placekit: Run, tmp_path: Path) -> None:
+    outcome = placekit("run", "-m", *FAST, "policy=heft", "cluster=p100x4,p100x5,k80x2", "run_dir=sweep")
+    assert outcome.code == 1
+    assert "no cluster named 'p100x5'" in outcome.err
+    (tmp_path / "conf" / "cluster").mkdir(parents=True)
+    tiny = (conf_dir() / "cluster" / "p100x4.yaml").read_text().replace("17179869184", "1000")
+    (tmp_path / "conf" / "cluster" / "tiny.yaml").write_text(tiny)
+    outcome = placekit(
+        "run", "-m", *FAST, "policy=heft", "cluster=p100x4,tiny,k80x2", "run_dir=sweep2", "--config-dir", "conf"
+    )
+    assert outcome.code == 1
+    assert "does not fit on" in outcome.err
+    done = {load_result(p.parent).cluster for p in (tmp_path / "sweep2").glob("*/result.json")}
+    assert done == {"p100x4", "k80x2"}
+
+
+def test_cfg_and_help(placekit: Run) -> None:
+    out = ok(placekit("run", "--cfg", "job", "policy=annealing", "policy.starts=7", "seed=9"))
+    assert "starts: 7" in out
+    assert "seed: 9" in out
+    out = ok(placekit("run", "--help"))
+    for entry in installed().all():
+        assert re.search(rf"^  {entry.component.name} ", out, re.M), entry.component.name
+        assert entry.component.summary in out
+    assert "temperature_start" in out, "the options of the default policy"
+    assert "samples" in ok(placekit("run", "policy=critical_path", "--help"))
+
+
+def test_version_and_usage(placekit: Run) -> None:
+    assert re.fullmatch(r"placekit \d+\.\d+\.\d+\n", ok(placekit("--version")))
+    assert ok(placekit("run", "--version")).startswith("placekit ")
+    assert "placekit COMMAND" in ok(placekit())
+
+
+def test_plugins(placekit: Run) -> None:
+    out = ok(placekit("plugins"))
+    for kind, name, distribution in [
+        ("importer", "inception_v3", "placekit-zoo"),
+        ("importer", "torch", "placekit-torch"),
+        ("grouper", "module", "placekit-grouping"),
+        ("policy", "critical_path", "placekit-heuristics"),
+        ("policy", "annealing", "placekit-search"),
+        ("backend", "simulator", "placekit-sim"),
+    ]:
+        assert re.search(rf"^{kind} +{name} +{distribution} +\d+\.\d+\.\d+ +ok ", out, re.M), name
+
+
+def test_graph_export_import_show_run(placekit: Run, tmp_path: Path) -> None:
+    ok(placekit("graph", "export", "mlp.graph.npz", "workload=mlp"))
+    out = ok(placekit("graph", "import", "mlp.graph.npz", "copy.graph.npz"))
+    assert "is valid (file)" in out
+    shown = ok(placekit("graph", "show", "copy.graph.npz"))
+    assert shown == ok(placekit("graph", "show", "workload=mlp"))
+    assert "critical path" in shown
+    ok(placekit("run", "importer=file", "importer.path=copy.graph.npz", "budget.evaluations=20", "run_dir=file"))
+    ok(placekit("run", "workload=mlp", "budget.evaluations=20", "run_dir=traced"))
+    a, b = load_result("file"), load_result("traced")
+    assert a.value_s == b.value_s
+    assert a.programs[0].graph_fingerprint == b.programs[0].graph_fingerprint
+
+
+def test_own_model_in_five_lines(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "mymodel.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "def make():\n"
+        "    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))\n"
+        "    return net, (torch.zeros(8, 64),)\n"
+    )
+    ok(placekit("run", "importer=torch", "importer.module=mymodel:make", "importer.mode=inference", "run_dir=out",
+                "budget.evaluations=20"))  # fmt: skip
+    assert load_result(tmp_path / "out").fits
+
+
+def test_measured_costs_change_the_result(placekit: Run, tmp_path: Path) -> None:
+    ok(placekit("run", *FAST, "policy=single_device", "run_dir=plain"))
+    name = next(iter(json.loads((tmp_path / "plain" / "placement.json").read_text())["assignment"]))
+    costs = {"format": "placekit-costs", "version": 1, "kinds": {"p100": {"operations": {}}}}
+    plain = load_result(tmp_path / "plain")
+    graph = ok(placekit("graph", "export", "g.graph.npz", "workload=mlp"))
+    assert plain.programs[0].graph_fingerprint in graph
+    from placekit_core.graph_file import load_graph
+
+    kernel = next(
+        n for n, k in zip(load_graph("g.graph.npz").op_name, load_graph("g.graph.npz").kernel, strict=True) if k
+    )
+    assert name
+    costs["kinds"]["p100"]["operations"] = {kernel: 1.0}  # type: ignore[index]
+    (tmp_path / "costs.json").write_text(json.dumps(costs))
+    ok(placekit("run", *FAST, "policy=single_device", "run_dir=measured", "costs.file=costs.json"))
+    measured = load_result(tmp_path / "measured")
+    assert measured.value_s is not None
+    assert measured.value_s > 1.0
+    assert 0 < measured.programs[0].measured_costs < 1
+
+
+def test_run_directory_is_never_half_written(placekit: Run, tmp_path: Path) -> None:
+    ok(placekit("run", *FAST, "policy=heft", "run_dir=out"))
+    assert not [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")]
+    shutil.rmtree(tmp_path / "out")
+
+
+def test_result_schema_is_what_the_docs_list() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
+    for field in Result.model_fields:
+        assert f"`{field}`" in text, field

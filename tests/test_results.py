@@ -1,0 +1,136 @@
+"""The run directory: atomic writes, checkpoints without pickle, placements, traces."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from placekit_core import results
+from placekit_core.errors import PlacementError, RunError
+from placekit_core.graph_file import write_atomically
+from placekit_core.measurement import Schedule
+from placekit_core.placement import load_placement, save_placement
+from placekit_core.problem import Problem
+
+
+def test_checkpoint_round_trip_to_the_bit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    state = {
+        "array": rng.random((3, 4)),
+        "nested": {"ints": np.arange(5, dtype=np.int16), "text": "x", "none": None, "list": [1, 2.5, np.arange(2)]},
+        "generator": rng.bit_generator.state,
+        "inf": float("inf"),
+        "scalar": np.float64(0.1),
+    }
+    results.save_checkpoint(tmp_path, state)
+    back = results.load_checkpoint(tmp_path)
+    assert back is not None
+    assert back["array"].tobytes() == state["array"].tobytes()
+    assert back["nested"]["ints"].dtype == np.int16
+    assert back["nested"]["list"][:2] == [1, 2.5]
+    assert back["nested"]["list"][2].tolist() == [0, 1]
+    assert back["generator"] == state["generator"]
+    assert back["inf"] == float("inf")
+    assert back["scalar"] == 0.1
+
+
+def test_no_checkpoint_is_none_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+    assert results.load_checkpoint(tmp_path) is None
+    results.save_checkpoint(tmp_path, {"a": np.arange(100)})
+    path = tmp_path / results.CHECKPOINT
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(RunError, match="is damaged"):
+        results.load_checkpoint(tmp_path)
+
+
+def test_checkpoints_never_unpickle(tmp_path: Path) -> None:
+    evil = np.array([{"a": 1}], dtype=object)
+    np.savez(tmp_path / results.CHECKPOINT, **{"tree.json": evil})
+    with pytest.raises(RunError, match="is damaged"):
+        results.load_checkpoint(tmp_path)
+
+
+def test_write_atomically_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_atomically(path, b"old")
+    with pytest.raises(TypeError):
+        write_atomically(path, "not bytes")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    results.write_json(tmp_path / "x.json", {"a": float("nan"), "b": [float("inf"), 1.5]})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": None, "b": [None, 1.5]}
+
+
+def test_history_reads_back_exactly(tmp_path: Path) -> None:
+    rows = [(1, 0.5, 0.1 + 0.2, 1 / 3, 0.1), (2, 0.6, float("inf"), 2.0, float("nan"))]
+    results.write_history(tmp_path / "h.csv", rows)
+    lines = (tmp_path / "h.csv").read_text().splitlines()
+    assert lines[0] == "evaluations,seconds,value_s,mean_s,best_s"
+    assert float(lines[1].split(",")[2]) == 0.1 + 0.2
+    assert lines[2] == "2,0.600000,,2.0,"
+
+
+def test_unwritable_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"cannot write to run directory .*file.*\n  choose another: run_dir=PATH"):
+        results.prepare(tmp_path / "file" / "run")
+
+
+def test_placement_round_trip(tmp_path: Path, problem: Problem) -> None:
+    placement = problem.placement([0, 1, 0, 1, 0, 1], np.arange(6))
+    path = save_placement(placement, problem, tmp_path / "placement.json")
+    data = json.loads(path.read_text())
+    assert data["assignment"] == {"w": "gpu:0", "x": "gpu:1", "a": "gpu:0", "b": "gpu:1", "c": "gpu:0", "d": "gpu:1"}
+    assert data["fingerprints"] == {"graph": problem.graph.fingerprint, "cluster": problem.cluster.fingerprint}
+    assert load_placement(path, problem).same_as(placement)
+
+
+def test_placement_of_another_graph_or_cluster_is_refused(tmp_path: Path, problem: Problem) -> None:
+    from tests.conftest import chain, machine
+
+    path = save_placement(problem.placement([0] * 6), problem, tmp_path / "placement.json")
+    with pytest.raises(PlacementError, match="was made for another graph"):
+        load_placement(path, Problem.of(chain(5), problem.cluster))
+    with pytest.raises(PlacementError, match="was made for another cluster"):
+        load_placement(path, Problem.of(problem.graph, machine(3)))
+    path.write_text("{")
+    with pytest.raises(PlacementError, match="not a readable placement"):
+        load_placement(path, problem)
+
+
+def schedule(problem: Problem) -> Schedule:
+    """w, x, a, b, c on device 0, d on device 1; both its inputs are sent."""
+    return Schedule(
+        op_device=np.array([0, 0, 0, 0, 0, 1], np.int16),
+        op_stream=np.zeros(6, np.int32),
+        op_start_s=np.array([0, 0, 0, 0.002, 0.010, 0.020]),
+        op_end_s=np.array([0, 0, 0.002, 0.010, 0.018, 0.022]),
+        transfer_tensor=np.array([3, 4], np.int32),
+        transfer_src=np.array([0, 0], np.int16),
+        transfer_dst=np.array([1, 1], np.int16),
+        transfer_start_s=np.array([0.010, 0.0105]),
+        transfer_end_s=np.array([0.011, 0.0115]),
+        value_s=0.022,
+    )
+
+
+def test_trace_has_no_overlap_within_a_track(tmp_path: Path, problem: Problem) -> None:
+    results.write_trace(tmp_path / "t.json", schedule(problem), problem)
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert set(names.values()) == {"gpu:0", "gpu:1", "gpu:0 -> gpu:1", "gpu:0 -> gpu:1 (1)"}
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for e in events:
+        if e["ph"] == "X":
+            spans.setdefault(e["tid"], []).append((e["ts"], e["ts"] + e["dur"]))
+    assert sum(len(s) for s in spans.values()) == 6, "four kernels and two transfers; sources take no time"
+    for track in spans.values():
+        track.sort()
+        assert all(a[1] <= b[0] + 1e-6 for a, b in itertools.pairwise(track))

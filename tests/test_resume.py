@@ -1,0 +1,126 @@
+"""Kill a run at random moments, resume it, and compare with one that was never interrupted."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ARGS = ["workload=mlp", "policy=annealing", "budget.evaluations=120000", "checkpoint_s=0", "seed=3"]
+
+
+def start(*args: str, cwd: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "placekit_core", "run", *args]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err
+
+
+def outcome(run_dir: Path) -> dict[str, Any]:
+    """Everything that a run wrote, without the columns of time and the folder's own name."""
+    result = json.loads((run_dir / "result.json").read_text())
+    for part in (result, *result["programs"]):
+        part.pop("seconds")
+    result["config"].pop("run_dir")
+    with (run_dir / "history.csv").open() as f:
+        history = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(f)]
+    placement = (run_dir / "placement.json").read_text()
+    return {
+        "result": result,
+        "history": history,
+        "placement": placement,
+        "trace": (run_dir / "schedule.trace.json").read_text(),
+    }
+
+
+def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not path.is_file() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.002)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("whole")
+    finish(start(*ARGS, "run_dir=whole", cwd=folder))
+    return outcome(folder / "whole")
+
+
+@pytest.mark.timeout(600)
+def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, whole: dict[str, Any]) -> None:
+    moments = random.Random(7)
+    run_dir = tmp_path / "killed"
+    process = start(*ARGS, "run_dir=killed", cwd=tmp_path)
+    kills = 0
+    for _ in range(4):
+        wait_for(run_dir / "checkpoint.npz", process)
+        before = (run_dir / "checkpoint.npz").stat().st_mtime_ns if (run_dir / "checkpoint.npz").is_file() else 0
+        time.sleep(moments.uniform(0.02, 0.25))
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        assert not (run_dir / "result.json").is_file() or before, "a killed run has no result yet"
+        process = start("resume=killed", cwd=tmp_path)
+        # let it get beyond the checkpoint that it continues from before the next kill
+        end = time.monotonic() + 60
+        while (
+            process.poll() is None
+            and time.monotonic() < end
+            and (run_dir / "checkpoint.npz").is_file()
+            and (run_dir / "checkpoint.npz").stat().st_mtime_ns == before
+        ):
+            time.sleep(0.002)
+    finish(process)
+    assert kills >= 2, "the run was too short to be killed; give it a larger budget"
+    assert outcome(run_dir) == whole
+    assert not (run_dir / "checkpoint.npz").exists()
+
+
+@pytest.mark.timeout(300)
+def test_interrupt_keeps_the_best_so_far_and_can_be_resumed(tmp_path: Path, whole: dict[str, Any]) -> None:
+    process = start(*ARGS, "run_dir=stopped", cwd=tmp_path)
+    wait_for(tmp_path / "stopped" / "checkpoint.npz", process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, out + err
+    assert "Traceback" not in err
+    assert "continue with `placekit run resume=stopped`" in out
+    result = json.loads((tmp_path / "stopped" / "result.json").read_text())
+    assert result["status"] == "interrupted"
+    assert result["fits"]
+    assert 0 < result["evaluations"] < 120000
+    assert (tmp_path / "stopped" / "placement.json").is_file()
+    finish(start("resume=stopped", cwd=tmp_path))
+    assert outcome(tmp_path / "stopped") == whole
+    again = start("resume=stopped", cwd=tmp_path)
+    out, _ = again.communicate(timeout=120)
+    assert again.returncode == 0
+    assert "has finished; nothing is left to do" in out
+
+
+def test_damaged_checkpoint_is_an_error(tmp_path: Path) -> None:
+    from placekit_core import results
+    from placekit_core.config import validate
+    from tests.test_config import minimal
+
+    run_dir = results.prepare(tmp_path / "run")
+    results.write_json(run_dir / results.CONFIG, validate(minimal()).model_dump(mode="json"))
+    (run_dir / results.CHECKPOINT).write_bytes(b"PK not really")
+    process = start("resume=run", cwd=tmp_path)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "checkpoint.npz is damaged" in err
+    assert "Traceback" not in err
