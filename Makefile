@@ -39,6 +39,7 @@ test: lint
 	$(BIN)/pytest -n 2
 
 bench: $(STAMP)
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/simulator.py
 
 clean:

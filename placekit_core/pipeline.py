@@ -1,4 +1,4 @@
-"""THE data flow, in the order of the picture in docs/architecture.md.
+"""THE data flow, in the order of the picture in docs/data-flow.md.
 
 importer --Graph--> grouper --Grouping--> policy --Placement--> report
                                            ^  |                   ^
@@ -12,11 +12,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.random import Generator
 
 from placekit_core import results
@@ -24,7 +22,7 @@ from placekit_core.cluster import Cluster, load_cluster
 from placekit_core.config import AUTO, RunConfig, Streams
 from placekit_core.costs import roofline, with_measured
 from placekit_core.errors import BudgetExhausted, ConfigError, RunError
-from placekit_core.evaluator import Best, Evaluator, Ledger
+from placekit_core.evaluator import Evaluator, Ledger
 from placekit_core.grouping import Grouping
 from placekit_core.interfaces import (
     Backend,
@@ -33,14 +31,14 @@ from placekit_core.interfaces import (
     Importer,
     LearnablePolicy,
     Policy,
-    Session,
     State,
     Trainer,
 )
-from placekit_core.placement import Placement, save_placement
+from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Program, Task
 from placekit_core.registry import installed
-from placekit_core.results import ProgramResult, Result
+from placekit_core.report import Search, report, why_nothing_fits
+from placekit_core.results import Result
 
 DEFAULT_CLUSTER = "p100x4"
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
@@ -62,21 +60,6 @@ class Interrupted(Exception):
     def __init__(self, result: Result) -> None:
         self.result = result
         super().__init__("interrupted")
-
-
-@dataclass(eq=False)
-class _Search:
-    """One program on its way through the pipeline."""
-
-    program: Program
-    problem: Problem
-    session: Session
-    task: Task
-    directory: Path
-
-    @property
-    def name(self) -> str:
-        return self.program.graph.name
 
 
 def run(config: RunConfig, run_dir: str | Path, *, resume: bool = False, observer: Observer | None = None) -> Result:
@@ -112,6 +95,7 @@ def run(config: RunConfig, run_dir: str | Path, *, resume: bool = False, observe
     def checkpoint(done: int, state: State | None) -> None:
         parts: dict[str, Any] = {
             "done": done,
+            "problems": [s.problem.fingerprint for s in searches],
             "streams": streams.state(),
             "evaluators": [s.task.evaluate.state() for s in searches],
             "proxies": [s.task.proxy.state() if "proxy" in s.task.__dict__ else None for s in searches],
@@ -123,6 +107,12 @@ def run(config: RunConfig, run_dir: str | Path, *, resume: bool = False, observe
         results.save_checkpoint(run_dir, parts)
         installed().manager.hook.placekit_checkpoint(run_dir=run_dir)
 
+    if saved is not None and saved["problems"] != [s.problem.fingerprint for s in searches]:
+        raise RunError(
+            f"the checkpoint in {run_dir} was made for another program, grouping, cluster or costs",
+            "the code or a file that the run reads has changed since: start a new run",
+        )
+
     observer.stage(f"placing with {config.policy['name']}")
     interrupted = False
     try:
@@ -131,7 +121,7 @@ def run(config: RunConfig, run_dir: str | Path, *, resume: bool = False, observe
         interrupted = True
 
     observer.stage("writing the results")
-    result = _report(config, searches, backend, trainer, run_dir, "interrupted" if interrupted else "finished")
+    result = report(config, searches, backend, trainer, run_dir, "interrupted" if interrupted else "finished")
     for search in searches:
         search.session.close()
     installed().manager.hook.placekit_run_finished(run_dir=run_dir, result=result)
@@ -139,7 +129,7 @@ def run(config: RunConfig, run_dir: str | Path, *, resume: bool = False, observe
         raise Interrupted(result)
     (run_dir / results.CHECKPOINT).unlink(missing_ok=True)
     if not result.fits:
-        raise RunError(*_why_nothing_fits(searches))
+        raise RunError(*why_nothing_fits(searches))
     return result
 
 
@@ -206,7 +196,7 @@ def _search(
     directory: Path,
     observer: Observer,
     run_dir: Path,
-) -> _Search:
+) -> Search:
     """Open the backend on one problem, with the evaluators that count."""
 
     def on_row(row: Mapping[str, float]) -> None:
@@ -234,14 +224,14 @@ def _search(
         on_row=on_row,
     )
     proxy = None if config.proxy == config.backend else open_proxy
-    return _Search(program, problem, session, Task(problem, evaluator, proxy, program.executable), directory)
+    return Search(program, problem, session, Task(problem, evaluator, proxy, program.executable), directory)
 
 
 def _place(
     config: RunConfig,
     policy: Policy,
     trainer: Trainer | None,
-    searches: list[_Search],
+    searches: list[Search],
     streams: Streams,
     saved: dict[str, Any] | None,
     write: Callable[[int, State | None], None],
@@ -267,7 +257,7 @@ def _place(
             write(done, state)
             last = time.perf_counter()
 
-    stages: list[_Search | None] = [*([None] if trainer is not None else []), *searches]
+    stages: list[Search | None] = [*([None] if trainer is not None else []), *searches]
     for stage in stages[done:]:
         with contextlib.suppress(BudgetExhausted):
             if stage is not None:
@@ -293,98 +283,3 @@ def _offer(evaluate: Evaluator, placement: Placement) -> None:
     """Evaluate `placement` unless it is the best already or the budget is used up."""
     if evaluate.remaining > 0 and not (evaluate.best and evaluate.best.placement.same_as(placement)):
         evaluate(placement.batch())
-
-
-def _report(
-    config: RunConfig, searches: list[_Search], backend: Backend, trainer: Trainer | None, run_dir: Path, status: str
-) -> Result:
-    """Write what was found for every program, then result.json."""
-    programs = [_report_program(s, run_dir) for s in searches]
-    entries = [config.component(k)[0] for k in ("importer", "grouper", "policy", "backend")]
-    single = len(programs) == 1
-    values = [p.value_s for p in programs if p.value_s is not None]
-    gaps = [p.gap for p in programs if p.gap is not None]
-    bounds = [p.bound_s for p in programs if p.bound_s is not None]
-    peak: dict[str, float] = {}
-    for p in programs:
-        for device, bytes_ in p.peak_bytes.items():
-            peak[device] = max(peak.get(device, 0.0), bytes_)
-    ledger, complete = searches[0].task.evaluate.ledger, len(values) == len(programs)
-    result = Result(
-        status=status,
-        workload=config.workload or (searches[0].name if single else f"{len(programs)} programs"),
-        objective=backend.objective,
-        simulated=backend.simulated,
-        value_s=float(np.mean(values)) if complete else None,
-        bound_s=float(np.mean(bounds)) if len(bounds) == len(programs) else None,
-        gap=float(np.mean(gaps)) if len(gaps) == len(programs) else None,
-        spread_s=programs[0].spread_s if single else None,
-        fits=complete and all(p.fits for p in programs),
-        evaluations=sum(p.evaluations for p in programs),
-        proxy_evaluations=sum(p.proxy_evaluations for p in programs),
-        seconds=sum({id(s.task.evaluate.ledger): s.task.evaluate.ledger.seconds for s in searches}.values()),
-        seed=config.seed,
-        importer=config.importer["name"],
-        grouper=config.grouper["name"],
-        policy=config.policy["name"],
-        trainer=None if trainer is None else trainer.name,
-        backend=config.backend["name"],
-        cluster=searches[0].problem.cluster.name,
-        cluster_fingerprint=searches[0].problem.cluster.fingerprint,
-        peak_bytes=peak,
-        budget={
-            "evaluations": ledger.limit,
-            "seconds": ledger.limit_s,
-            "proxy_evaluations": config.budget.proxy_evaluations,
-        },
-        programs=programs,
-        torch_threads=results.torch_threads(),
-        versions=results.versions([e.distribution for e in entries] + ["torch", "numba"]),
-        config=config.model_dump(mode="json"),
-    )
-    results.write_json(run_dir / results.RESULT, result.model_dump(mode="json"))
-    return result
-
-
-def _report_program(s: _Search, run_dir: Path) -> ProgramResult:
-    evaluate, problem = s.task.evaluate, s.problem
-    s.directory.mkdir(parents=True, exist_ok=True)
-    results.write_history(s.directory / results.HISTORY_FILE, evaluate.history)
-    best: Best | None = evaluate.best
-    if best is not None:
-        save_placement(best.placement, problem, s.directory / results.PLACEMENT)
-        results.write_trace(s.directory / results.TRACE, s.session.schedule(best.placement), problem)
-    bound = s.session.lower_bound()
-    kernels = int(problem.graph.kernel.sum())
-    measured = problem.costs.measured[problem.graph.kernel]
-    return ProgramResult(
-        program=s.name,
-        split=s.program.split,
-        operations=problem.graph.n,
-        kernels=kernels,
-        groups=problem.g,
-        graph_fingerprint=problem.graph.fingerprint,
-        value_s=best.value_s if best else None,
-        bound_s=bound,
-        gap=best.value_s / bound - 1 if best and bound else None,
-        spread_s=best.spread_s if best else None,
-        fits=best is not None,
-        evaluations=evaluate.evaluations,
-        proxy_evaluations=s.task.proxy.evaluations if "proxy" in s.task.__dict__ else 0,
-        seconds=evaluate.ledger.seconds,
-        peak_bytes=dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True)) if best else {},
-        measured_costs=float(measured.mean()) if measured.size else 0.0,
-        directory=str(s.directory.relative_to(run_dir)),
-    )
-
-
-def _why_nothing_fits(searches: list[_Search]) -> tuple[str, str]:
-    s = next(s for s in searches if s.task.evaluate.best is None)
-    e = s.task.evaluate
-    if e.last_error:
-        return f"no placement of {s.name!r} could be measured in {e.evaluations} evaluations", e.last_error
-    over = f"; the closest is over by {e.least_over_bytes / 2**20:.0f} MiB on a device" if e.evaluations else ""
-    return (
-        f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {e.evaluations} evaluations{over}",
-        "give it a larger budget, another policy, or a cluster with more memory",
-    )

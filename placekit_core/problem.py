@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -74,6 +75,14 @@ class Problem:
     ) -> Problem:
         """A problem with defaults: only co-located operations grouped, roofline costs."""
         return cls(graph, grouping or Grouping.colocated(graph), cluster, costs or roofline(graph, cluster))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of graph, grouping, cluster and costs: problems of one fingerprint have the same answers."""
+        digest = hashlib.sha256(f"placekit-problem-1 {self.graph.fingerprint} {self.cluster.fingerprint}".encode())
+        digest.update(self.grouping.group_of.tobytes())
+        digest.update(self.op_s.tobytes())
+        return digest.hexdigest()[:32]
 
     @property
     def g(self) -> int:

@@ -176,6 +176,16 @@ def test_cfg_and_help(placekit: Run) -> None:
     assert "samples" in ok(placekit("run", "policy=critical_path", "--help"))
 
 
+def test_search_path_and_package_forms(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "more" / "cluster").mkdir(parents=True)
+    shutil.copy(conf_dir() / "cluster" / "k80x2.yaml", tmp_path / "more" / "cluster" / "mine.yaml")
+    ok(placekit("run", *FAST, "cluster=mine", f"hydra.searchpath=[file://{tmp_path}/more]", "run_dir=out"))
+    assert load_result(tmp_path / "out").cluster == "k80x2"
+    assert "teacher:\n  name: etf" in ok(placekit("run", "--cfg", "job", "+policy@teacher=etf"))
+    ok(placekit("run", *FAST, "backend@proxy=bulk_synchronous", "run_dir=proxy"))
+    assert load_result(tmp_path / "proxy").config["proxy"]["name"] == "bulk_synchronous"
+
+
 def test_version_and_usage(placekit: Run) -> None:
     assert re.fullmatch(r"placekit \d+\.\d+\.\d+\n", ok(placekit("--version")))
     assert ok(placekit("run", "--version")).startswith("placekit ")

@@ -64,6 +64,12 @@ def test_placekit_all_installs_every_plugin() -> None:
     assert project(ROOT)["project"]["optional-dependencies"]["all"] == sorted(NAMES)
 
 
+def test_wheels_hold_the_presets() -> None:
+    targets = project(ROOT)["tool"]["hatch"]["build"]["targets"]
+    assert targets["wheel"]["force-include"] == {"conf": "placekit_core/conf"}
+    assert "/conf" in targets["sdist"]["include"]
+
+
 def test_torch_is_pinned_in_one_place() -> None:
     pins = [p for p in tracked() if p.suffix in (".toml", ".txt") and re.search(r"torch\s*==", p.read_text())]
     assert pins == [ROOT / "constraints.txt"]

@@ -1,0 +1,127 @@
+"""What came out of a run: from the evaluators of its programs to the files of the run directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from placekit_core import results
+from placekit_core.config import RunConfig
+from placekit_core.evaluator import Best
+from placekit_core.interfaces import Backend, Session, Trainer
+from placekit_core.placement import save_placement
+from placekit_core.problem import Problem, Program, Task
+from placekit_core.results import ProgramResult, Result
+
+
+@dataclass(eq=False)
+class Search:
+    """One program on its way through the pipeline."""
+
+    program: Program
+    problem: Problem
+    session: Session
+    task: Task
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        return self.program.graph.name
+
+
+def report(
+    config: RunConfig, searches: list[Search], backend: Backend, trainer: Trainer | None, run_dir: Path, status: str
+) -> Result:
+    """Write what was found for every program, then result.json."""
+    programs = [_report_program(s, run_dir) for s in searches]
+    entries = [config.component(k)[0] for k in ("importer", "grouper", "policy", "backend")]
+    single = len(programs) == 1
+    values = [p.value_s for p in programs if p.value_s is not None]
+    gaps = [p.gap for p in programs if p.gap is not None]
+    bounds = [p.bound_s for p in programs if p.bound_s is not None]
+    peak: dict[str, float] = {}
+    for p in programs:
+        for device, bytes_ in p.peak_bytes.items():
+            peak[device] = max(peak.get(device, 0.0), bytes_)
+    ledger, complete = searches[0].task.evaluate.ledger, len(values) == len(programs)
+    result = Result(
+        status=status,
+        workload=config.workload or (searches[0].name if single else f"{len(programs)} programs"),
+        objective=backend.objective,
+        simulated=backend.simulated,
+        value_s=float(np.mean(values)) if complete else None,
+        bound_s=float(np.mean(bounds)) if len(bounds) == len(programs) else None,
+        gap=float(np.mean(gaps)) if len(gaps) == len(programs) else None,
+        spread_s=programs[0].spread_s if single else None,
+        fits=complete and all(p.fits for p in programs),
+        evaluations=sum(p.evaluations for p in programs),
+        proxy_evaluations=sum(p.proxy_evaluations for p in programs),
+        seconds=sum({id(s.task.evaluate.ledger): s.task.evaluate.ledger.seconds for s in searches}.values()),
+        seed=config.seed,
+        importer=config.importer["name"],
+        grouper=config.grouper["name"],
+        policy=config.policy["name"],
+        trainer=None if trainer is None else trainer.name,
+        backend=config.backend["name"],
+        cluster=searches[0].problem.cluster.name,
+        cluster_fingerprint=searches[0].problem.cluster.fingerprint,
+        peak_bytes=peak,
+        budget={
+            "evaluations": ledger.limit,
+            "seconds": ledger.limit_s,
+            "proxy_evaluations": config.budget.proxy_evaluations,
+        },
+        programs=programs,
+        torch_threads=results.torch_threads(),
+        versions=results.versions([e.distribution for e in entries] + ["torch", "numba"]),
+        config=config.model_dump(mode="json"),
+    )
+    results.write_json(run_dir / results.RESULT, result.model_dump(mode="json"))
+    return result
+
+
+def _report_program(s: Search, run_dir: Path) -> ProgramResult:
+    evaluate, problem = s.task.evaluate, s.problem
+    s.directory.mkdir(parents=True, exist_ok=True)
+    results.write_history(s.directory / results.HISTORY_FILE, evaluate.history)
+    best: Best | None = evaluate.best
+    if best is not None:
+        save_placement(best.placement, problem, s.directory / results.PLACEMENT)
+        results.write_trace(s.directory / results.TRACE, s.session.schedule(best.placement), problem)
+    bound = s.session.lower_bound()
+    kernels = int(problem.graph.kernel.sum())
+    measured = problem.costs.measured[problem.graph.kernel]
+    return ProgramResult(
+        program=s.name,
+        split=s.program.split,
+        operations=problem.graph.n,
+        kernels=kernels,
+        groups=problem.g,
+        graph_fingerprint=problem.graph.fingerprint,
+        value_s=best.value_s if best else None,
+        bound_s=bound,
+        gap=best.value_s / bound - 1 if best and bound else None,
+        spread_s=best.spread_s if best else None,
+        fits=best is not None,
+        evaluations=evaluate.evaluations,
+        proxy_evaluations=s.task.proxy.evaluations if "proxy" in s.task.__dict__ else 0,
+        seconds=evaluate.ledger.seconds,
+        peak_bytes=dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True)) if best else {},
+        measured_costs=float(measured.mean()) if measured.size else 0.0,
+        directory=str(s.directory.relative_to(run_dir)),
+    )
+
+
+def why_nothing_fits(searches: list[Search]) -> tuple[str, str]:
+    """Message and hint for a run that found no placement that fits."""
+    s = next(s for s in searches if s.task.evaluate.best is None)
+    e = s.task.evaluate
+    if e.last_error:
+        return f"no placement of {s.name!r} could be measured in {e.evaluations} evaluations", e.last_error
+    over = f"; the closest is over by {e.least_over_bytes / 2**20:.0f} MiB on a device" if e.evaluations else ""
+    return (
+        f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {e.evaluations} evaluations{over}",
+        "give it a larger budget, another policy, or a cluster with more memory",
+    )

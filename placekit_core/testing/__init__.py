@@ -1,0 +1,1 @@
+"""For those who test plugins: random problems (`strategies`)."""

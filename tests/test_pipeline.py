@@ -1,0 +1,202 @@
+"""The pipeline beyond one program and one method: families, training, proxies, and resuming all of them exactly."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numpy.random import Generator
+
+from placekit_core import registry
+from placekit_core.config import RunConfig, validate
+from placekit_core.errors import ConfigError, RunError
+from placekit_core.evaluator import Ledger
+from placekit_core.interfaces import Checkpoint, Importer, Policy, State
+from placekit_core.pipeline import Observer, run
+from placekit_core.placement import Placement
+from placekit_core.problem import Program, Task
+from placekit_core.results import Result
+from tests.conftest import chain, machine
+from tests.test_config import minimal
+from tests.test_interfaces import Reinforce, Softmax
+
+SOURCE = """
+from placekit_core.hookspecs import Component, hookimpl
+from placekit_core.interfaces import Options
+
+@hookimpl
+def placekit_importers():
+    return [Component(name="family", summary="three chains", config=Options, target="tests.test_pipeline:Family")]
+
+@hookimpl
+def placekit_policies():
+    return [
+        Component(name="softmax", summary="learns", config=Options, target="tests.test_pipeline:Padded",
+                  trainer="tiny_reinforce"),
+        Component(name="orphan", summary="names no trainer", config=Options, target="tests.test_pipeline:Padded"),
+        Component(name="screening", summary="asks the proxy", config=Options, target="tests.test_pipeline:Screening"),
+        Component(name="nothing", summary="evaluates nothing", config=Options, target="tests.test_pipeline:Nothing"),
+    ]
+
+@hookimpl
+def placekit_trainers():
+    return [Component(name="tiny_reinforce", summary="trains", config=Options, target="tests.test_interfaces:Reinforce")]
+"""
+
+
+class Family(Importer):
+    """Three chains of equal length, the last one for testing, with a machine of their own."""
+
+    name = "family"
+
+    def load(self) -> list[Program]:
+        splits = ("train", "train", "test")
+        return [Program(chain(6, seed=i), cluster=machine(3), split=s) for i, s in enumerate(splits)]  # type: ignore[arg-type]
+
+
+class Padded(Softmax):
+    """Softmax for graphs of one size."""
+
+
+class Screening(Policy):
+    """Evaluates ten placements on the proxy, and none on the run's backend."""
+
+    name = "screening"
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        assert task.proxy is not task.evaluate
+        device = rng.integers(0, task.problem.cluster.size, (10, task.problem.g))
+        from placekit_core.placement import Placements
+
+        task.proxy(Placements.of(device))
+        return task.problem.placement([0] * task.problem.g)
+
+
+class Nothing(Policy):
+    """Returns a placement without evaluating any."""
+
+    name = "nothing"
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        return task.problem.placement([1] * task.problem.g)
+
+
+@pytest.fixture(autouse=True)
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry of this process with one more plugin."""
+    name = f"pipeline_plugin_{abs(hash(tmp_path.name))}"
+    (tmp_path / f"{name}.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = registry.discover()
+    found.add("testing", importlib.import_module(name), "placekit-testing", "0.0.0")
+    assert [b.reason for b in found.broken] == []
+    for module in ("registry", "config", "pipeline", "cli.hydra_app"):
+        monkeypatch.setattr(f"placekit_core.{module}.installed", lambda: found)
+
+
+def configure(policy: str, **changes: Any) -> RunConfig:
+    values = {"importer": {"name": "family"}, "policy": {"name": policy}, "checkpoint_s": 0.0, **changes}
+    return validate(minimal(**values))
+
+
+def without_time(result: Result, run_dir: Path) -> dict[str, Any]:
+    data = json.loads((run_dir / "result.json").read_text())
+    for part in (data, *data["programs"]):
+        part.pop("seconds")
+    for program in data["programs"]:
+        folder = run_dir / program["directory"]
+        rows = [line.split(",") for line in (folder / "history.csv").read_text().splitlines()]
+        program["history"] = [[*r[:1], *r[2:]] for r in rows]
+        program["placement"] = json.loads((folder / "placement.json").read_text())
+    assert result.model_dump(mode="json")["programs"][0]["program"] == data["programs"][0]["program"]
+    return data
+
+
+class Crash(Exception):
+    """Stands for kill -9: nothing catches it."""
+
+
+class CrashAfter(Observer):
+    """Raises once this many rows have been recorded."""
+
+    def __init__(self, rows: int) -> None:
+        self.left = rows
+
+    def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Crash
+
+
+@pytest.mark.parametrize("policy", ["annealing", "softmax", "critical_path", "screening"])
+def test_family_resumed_after_crashes_equals_uninterrupted(tmp_path: Path, policy: str) -> None:
+    changes = {"backend": {"name": "bulk_synchronous"}, "budget": {"evaluations": 5000}}
+    whole = run(configure(policy, **changes), tmp_path / "whole")
+    expected = without_time(whole, tmp_path / "whole")
+    crashes, rows = 0, 1
+    while True:
+        try:
+            result = run(configure(policy, **changes), tmp_path / "cut", resume=crashes > 0, observer=CrashAfter(rows))
+            break
+        except Crash:
+            crashes += 1
+            rows += 1 if policy != "softmax" else 200
+            assert crashes < 50
+    assert crashes > 0
+    assert without_time(result, tmp_path / "cut") == expected
+
+
+def test_a_family_has_files_per_program_and_means(tmp_path: Path) -> None:
+    result = run(configure("critical_path"), tmp_path / "run")
+    assert [p.split for p in result.programs] == ["train", "train", "test"]
+    assert len({p.directory for p in result.programs}) == 3
+    values = [p.value_s for p in result.programs]
+    assert result.value_s == pytest.approx(sum(v or 0 for v in values) / 3)
+    assert result.evaluations == sum(p.evaluations for p in result.programs) == 150
+    for p in result.programs:
+        files = {f.name for f in (tmp_path / "run" / p.directory).iterdir()}
+        assert files == {"placement.json", "history.csv", "schedule.trace.json"}
+        assert p.gap == pytest.approx(0, abs=1e-6), "a chain is best on one device"
+    assert result.cluster == "test3", "cluster: auto takes the program's own"
+
+
+def test_training_shares_one_budget_and_tests_zero_shot(tmp_path: Path) -> None:
+    result = run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run")
+    train, test = result.programs[:2], result.programs[2]
+    assert sum(p.evaluations for p in train) == 400
+    assert test.evaluations == 1, "the test program is placed once by the trained policy"
+    assert result.trainer == Reinforce.name
+
+
+def test_what_was_found_on_the_proxy_is_measured_in_the_end(tmp_path: Path) -> None:
+    result = run(configure("screening", backend={"name": "bulk_synchronous"}), tmp_path / "run")
+    for p in result.programs:
+        assert p.proxy_evaluations == 10
+        assert p.evaluations == 2, "the returned placement, and the proxy's best"
+
+
+def test_a_returned_placement_is_evaluated_once(tmp_path: Path) -> None:
+    result = run(configure("nothing"), tmp_path / "run")
+    assert [p.evaluations for p in result.programs] == [1, 1, 1]
+
+
+def test_policy_without_a_trainer_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="policy 'softmax' names no trainer of its own\n  choose one: trainer=NAME"):
+        run(configure("orphan"), tmp_path / "run")
+
+
+def test_resume_refuses_a_checkpoint_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configure("annealing", budget={"evaluations": 5000})
+    with pytest.raises(Crash):
+        run(config, tmp_path / "run", observer=CrashAfter(3))
+    monkeypatch.setattr("tests.test_pipeline.Family.load", lambda self: [Program(chain(9))])
+    with pytest.raises(RunError, match="was made for"):
+        run(config, tmp_path / "run", resume=True)
