@@ -35,16 +35,10 @@ RESULT, PLACEMENT, HISTORY_FILE, TRACE = "result.json", "placement.json", "histo
 CONFIG, CHECKPOINT = "config.json", "checkpoint.npz"
 
 
-class ProgramResult(BaseModel):
-    """What was found for one program. Times in seconds, memory in bytes."""
+class Found(BaseModel):
+    """What a search found. Times in seconds, memory in bytes; null where there is nothing to say."""
 
     model_config = ConfigDict(extra="forbid")
-    program: str
-    split: str | None = None
-    operations: int
-    kernels: int
-    groups: int
-    graph_fingerprint: str
     value_s: float | None
     bound_s: float | None
     gap: float | None
@@ -54,31 +48,33 @@ class ProgramResult(BaseModel):
     proxy_evaluations: int = 0
     seconds: float
     peak_bytes: dict[str, float]
+
+
+class ProgramResult(Found):
+    """What was found for one program."""
+
+    program: str
+    split: str | None = None
+    operations: int
+    kernels: int
+    groups: int
+    graph_fingerprint: str
     measured_costs: float = 0.0
     directory: str = "."
 
 
-class Result(BaseModel):
+class Result(Found):
     """`result.json`.
 
     `value_s` is the objective of the best placement (null if none fits); `bound_s` a proven lower bound, `gap` =
-    value/bound - 1 or null where nothing is proven. Over several programs, `value_s` is their mean, and so is `gap`; the
-    others are sums, and `programs` has each.
+    value/bound - 1 or null where nothing is proven. Over several programs these are means, `peak_bytes` maxima, the
+    others sums; `programs` has each.
     """
 
-    model_config = ConfigDict(extra="forbid")
     status: str
     workload: str
     objective: str
     simulated: bool
-    value_s: float | None
-    bound_s: float | None
-    gap: float | None
-    spread_s: float | None = None
-    fits: bool
-    evaluations: int
-    proxy_evaluations: int = 0
-    seconds: float
     seed: int
     importer: str
     grouper: str
@@ -87,7 +83,6 @@ class Result(BaseModel):
     backend: str
     cluster: str
     cluster_fingerprint: str
-    peak_bytes: dict[str, float]
     budget: dict[str, float | None]
     programs: list[ProgramResult]
     torch_threads: int | None = None

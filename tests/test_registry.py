@@ -96,3 +96,21 @@ def test_two_plugins_of_one_name_are_both_set_aside(tmp_path: Path, monkeypatch:
     assert registry.names("policy") == []
     assert len(registry.broken) == 2
     assert "two plugins are called 'twin'" in registry.broken[0].reason
+
+
+def test_presets_of_a_plugin_are_options_and_importing_nothing_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placekit
+) -> None:
+    package = tmp_path / "preset_pkg"
+    (package / "conf" / "policy").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('looking for presets must not import the plugin')")
+    (package / "conf" / "policy" / "long_search.yaml").write_text("defaults: [annealing]\nstarts: 5\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = discover()
+    found.packages.append(("preset", "preset_pkg"))
+    monkeypatch.setattr("placekit_core.cli.hydra_app.installed", lambda: found)
+    outcome = placekit("run", "--cfg", "job", "+policy=long_search")
+    assert outcome.code == 0, outcome.err
+    assert "name: annealing" in outcome.out
+    assert "starts: 5" in outcome.out
+    assert "long_search" in placekit("run", "--help").out
