@@ -69,7 +69,7 @@ def run(config: RunConfig, run_dir: str | Path, *, resume: bool = False, observe
     PlacekitError; RunError if no placement that fits was found; Interrupted after Ctrl-C, with the best so far written.
     """
     observer = observer or Observer()
-    run_dir = results.prepare(Path(run_dir))
+    run_dir = results.prepare(Path(run_dir), resume)
     results.write_json(run_dir / results.CONFIG, config.model_dump(mode="json"))
     installed().manager.hook.placekit_run_started(run_dir=run_dir, config=config.model_dump(mode="json"))
     saved = results.load_checkpoint(run_dir) if resume else None

@@ -101,8 +101,12 @@ def versions(distributions: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def prepare(run_dir: Path) -> Path:
-    """Create the run directory. Raises RunError, before anything was computed, if it cannot be written."""
+def prepare(run_dir: Path, resume: bool = False) -> Path:
+    """Create the run directory. Raises RunError, before anything is computed, if it cannot be written or holds a run."""
+    if not resume and any((run_dir / name).exists() for name in (RESULT, CHECKPOINT)):
+        raise RunError(
+            f"{run_dir} holds a run already", f"continue it with resume={run_dir}, or choose another: run_dir=PATH"
+        )
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(run_dir / ".write-test", b"")

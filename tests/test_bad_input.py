@@ -38,6 +38,7 @@ def fails(outcome, *words: str) -> None:
         (["polcy=annealing"], ["polcy"]),
         (["policy.sample=3"], ["policy.sample"]),
         (["+policy.sample=3"], ["no option named 'policy.sample'"]),
+        (["seed=1,2"], ["Ambiguous value for argument 'seed=1,2'", "sweep over it with -m"]),
         (["seed=abc"], ["seed", "valid integer", "'abc'"]),
         (["budget.evaluations=0"], ["budget.evaluations", "greater than or equal to 1"]),
         (["budget.seconds=-3"], ["budget.seconds", "greater than 0"]),
@@ -147,6 +148,13 @@ def test_unwritable_run_directory(placekit: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("keep me")
     fails(placekit("run", *FAST, "run_dir=file/run"), "cannot write to", "run_dir=PATH")
     assert (tmp_path / "file").read_text() == "keep me"
+
+
+def test_a_run_is_never_overwritten(placekit: Run, tmp_path: Path) -> None:
+    assert placekit("run", *FAST, "run_dir=out").code == 0
+    before = (tmp_path / "out" / "result.json").read_bytes()
+    fails(placekit("run", *FAST, "run_dir=out", "seed=9"), "out holds a run already", "resume=out", "run_dir=PATH")
+    assert (tmp_path / "out" / "result.json").read_bytes() == before
 
 
 def test_nothing_fits_is_an_error_after_the_results_are_written(placekit: Run, tmp_path: Path) -> None:

@@ -148,7 +148,10 @@ def translated(argv: list[str]) -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as e:
         cause = e.__cause__ if isinstance(e.__cause__, OmegaConfBaseException) else None
         detail = f" ({_first_line(cause)})" if cause else ""
-        raise ConfigError(_first_line(e) + detail, "`placekit run --help` lists all options") from None
+        hint = (
+            "sweep over it with -m, or quote it" if "Ambiguous" in str(e) else "`placekit run --help` lists all options"
+        )
+        raise ConfigError(_first_line(e) + detail, hint) from None
     except OSError as e:
         where = e.filename or next((a for a in argv if "run_dir=" in a), "the run directory")
         raise ConfigError(f"cannot write to {where}: {e.strerror}", "choose another: run_dir=PATH") from None
