@@ -2,7 +2,7 @@
 
 A cluster file lists kinds of devices, devices, and links between devices or hubs (a PCIe switch, a NIC); every name that
 a link uses and no device has is a hub. A link makes one channel per direction; a route is the path with the fewest links
-(then the widest, then first by name), and a transfer holds all its channels together from start to end.
+(then the widest; see `_widest_shortest` for ties), and a transfer holds all its channels together from start to end.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import heapq
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,11 +20,29 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from placekit_core.errors import ClusterError, unknown
 
 UNLIMITED = 2**30  # capacity of a channel or device that never makes anything wait
+
+# Classes of operations: the rows of the efficiency table in costs.py.
+OperationClass = Literal[
+    "matmul", "convolution", "attention", "normalization", "reduction", "pooling", "elementwise", "copy", "embedding",
+    "other",
+]  # fmt: skip
+
+
+def _whole(value: Any) -> Any:
+    """YAML reads `11e9` as a string; it is a number of bytes all the same."""
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return value
+        return int(number) if number.is_integer() and not value.strip().isdigit() else value
+    return value
+
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -46,11 +65,11 @@ class DeviceKind(_Model):
 
     type: Literal["gpu", "cpu"] = "gpu"
     flops_per_s: dict[str, Positive]
-    memory_bytes: Annotated[int, Field(gt=0)]
+    memory_bytes: Annotated[int, BeforeValidator(_whole), Field(gt=0)]
     memory_bytes_per_s: Positive
     launch_overhead_s: NonNegative = 0.0
     streams: Concurrent = 1
-    efficiency: dict[str, Efficiency] = {}
+    efficiency: dict[OperationClass, Efficiency] = {}
 
     @model_validator(mode="after")
     def _has_float32(self) -> DeviceKind:
@@ -255,10 +274,14 @@ def _capacity(value: int | str) -> int:
 
 
 def _match(pattern: str, names: tuple[str, ...]) -> list[str]:
-    """Devices that match; a name that matches none is a hub, a pattern that matches none is a mistake."""
+    """Devices that match; a name that matches none is a hub, a pattern or `KIND:0` that matches none a mistake."""
     found = fnmatch.filter(names, pattern)
     if not found and any(c in pattern for c in "*?["):
         raise ClusterError(f"link end {pattern!r} matches no device", f"devices: {', '.join(names)}")
+    if not found and re.fullmatch(r".+:\d+", pattern):
+        raise ClusterError(
+            f"link end {pattern!r} looks like a device, but there is none of that name", f"devices: {', '.join(names)}"
+        )
     return found or [pattern]
 
 
@@ -292,6 +315,12 @@ def _routes(cluster: Cluster) -> Routes:
                     )
                 out[u][v] = len(channels) - 1
     size = len(names)
+    loose = next((node for node, to in out.items() if node not in names and len(to) == 1), None)
+    if loose is not None and size > 1:
+        raise ClusterError(
+            f"hub {loose!r} of {cluster.name!r} has only one link, so it connects nothing",
+            f"a link end that is no device is a hub; devices: {', '.join(names)}",
+        )
     ptr, flat = [0], []
     latency, inverse = np.zeros((size, size)), np.zeros((size, size))
     for i, src in enumerate(names):
@@ -324,7 +353,10 @@ def _routes(cluster: Cluster) -> Routes:
 def _widest_shortest(
     source: str, out: dict[str, dict[str, int]], channels: list[Channel], no_relay: set[str]
 ) -> dict[str, list[int]]:
-    """Channels on the way to every node: fewest links, then the highest lowest bandwidth, then first by name."""
+    """Channels on the way to every node: fewest links, then the highest lowest bandwidth.
+
+    A way continues the best way to the node before it; of equal ones, that whose names come first, from the source on.
+    """
     best: dict[str, list[int]] = {}
     queue: list[tuple[int, float, list[str], list[int]]] = [(0, -np.inf, [source], [])]
     while queue:

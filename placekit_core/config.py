@@ -26,7 +26,11 @@ class _Section(BaseModel):
 
 
 class BudgetConfig(_Section):
-    """What a run may use, per program. Without a limit: 10,000 evaluations on a simulator, 600 s on a measuring backend."""
+    """What a run may use. Without a limit: 10,000 evaluations on a simulator, 600 s on a measuring backend.
+
+    Each program of a family has a budget of its own, but for the programs that a learnable policy is trained on: they
+    share one.
+    """
 
     evaluations: Annotated[int, Field(ge=1)] | None = None
     seconds: Annotated[float, Field(gt=0)] | None = None
@@ -53,7 +57,7 @@ class RunConfig(_Section):
     budget: BudgetConfig = BudgetConfig()
     costs: CostsConfig = CostsConfig()
     failing_signal_s: Annotated[float, Field(gt=0)] | None = None
-    checkpoint_s: Annotated[float, Field(ge=0)] = 10.0
+    checkpoint_s: Annotated[float, Field(ge=0)] = 2.0
     run_dir: str = ""
     workload: str = ""
 
@@ -98,7 +102,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
             hints.append(f"did you mean {close[0]!r}?" if close else f"options: {', '.join(known) or 'none'}")
         else:
             lines.append(f"{where}: {x['msg'][:1].lower()}{x['msg'][1:]} (got {x['input']!r})")
-    return "; ".join(lines), " ".join(hints)
+    return "; ".join(lines), " ".join(dict.fromkeys(hints))
 
 
 def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> Mapping[str, Any]:

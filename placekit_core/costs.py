@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from placekit_core.cluster import Cluster, Efficiency
+from placekit_core.cluster import Cluster, Efficiency, OperationClass
 from placekit_core.errors import PlacekitError
 from placekit_core.graph import Graph, Labels
 
 # Class of operations: fraction of peak FLOP/s, fraction of peak memory bandwidth. A device kind may override rows.
-EFFICIENCY: dict[str, Efficiency] = {
+EFFICIENCY: dict[OperationClass, Efficiency] = {
     "matmul": Efficiency(compute=0.75, memory=0.80),
     "convolution": Efficiency(compute=0.60, memory=0.70),
     "attention": Efficiency(compute=0.50, memory=0.70),
@@ -34,6 +34,9 @@ EFFICIENCY: dict[str, Efficiency] = {
     "embedding": Efficiency(compute=0.50, memory=0.30),
     "other": Efficiency(compute=0.50, memory=0.50),
 }
+
+
+MAX_SECONDS = 1e12  # of one operation: what is above is a mistake, and sums of times must stay exact enough to end
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,27 @@ class CostTable:
     kinds: tuple[str, ...]
     op_s: NDArray[np.float64]
     measured: NDArray[np.bool_]
+
+    def check(self, graph: Graph) -> None:
+        """Raise PlacekitError, naming the operation and the value, unless these can be costs of `graph`."""
+        shape = (graph.n, len(self.kinds))
+        for key in ("op_s", "measured"):
+            values: Any = getattr(self, key)
+            if np.shape(values) != shape or getattr(values, "dtype", np.dtype(object)).kind not in "biuf":
+                raise PlacekitError(
+                    f"the costs of {graph.name!r} have {key} of shape {np.shape(values)}",
+                    f"it is an array of numbers of shape {shape}: operations, device kinds ({', '.join(self.kinds)})",
+                )
+        allowed = np.where(graph.kernel, MAX_SECONDS, 0.0)[:, None]
+        bad = np.argwhere(~((self.op_s >= 0) & (self.op_s <= allowed)))  # also not a number
+        if len(bad):
+            v, k = bad[0]
+            rule = f"it must be 0..{MAX_SECONDS:g}" if graph.kernel[v] else "sources take no time: it must be 0"
+            raise PlacekitError(
+                f"the cost of operation {graph.op_name[v]!r} of {graph.name!r} is {self.op_s[v, k]} s"
+                f" on {self.kinds[k]!r}",
+                rule,
+            )
 
     def on(self, cluster: Cluster) -> NDArray[np.float64]:
         """[n, D] seconds of each operation on each device of `cluster`. Raises PlacekitError for a missing kind."""
@@ -85,7 +109,7 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
     for k, name in enumerate(kinds):
         kind = cluster.kinds[name]
         peak = np.asarray([kind.flops_per_s.get(d, kind.flops_per_s["float32"]) for d in graph.dtype.vocabulary])
-        table = {**EFFICIENCY, **kind.efficiency}
+        table: dict[str, Efficiency] = dict((*EFFICIENCY.items(), *kind.efficiency.items()))
         rows = [table.get(c, table["other"]) for c in graph.op_class.vocabulary]
         compute, memory = (np.asarray([getattr(r, key) for r in rows]) for key in ("compute", "memory"))
         code = graph.op_class.codes
@@ -101,13 +125,16 @@ def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable
     path = Path(path)
     try:
         file = CostFile.model_validate(json.loads(path.read_text()))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as e:
+    except ValidationError as e:
+        first: Any = e.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise PlacekitError(
+            f"cost file {path}: {where + ': ' if where else ''}{first['msg']}", "its form is in docs/machine-model.md"
+        ) from None
+    except (OSError, ValueError, RecursionError) as e:  # ValueError: not UTF-8, not JSON
         raise PlacekitError(
             f"cannot read cost file {path}: {e}", "it is JSON; its form is in docs/machine-model.md"
         ) from None
-    except ValidationError as e:
-        first: Any = e.errors()[0]
-        raise PlacekitError(f"cost file {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     op_s, measured = costs.op_s.copy(), costs.measured.copy()
     signature = graph.columns.get("signature")
     signatures = signature.tolist() if isinstance(signature, Labels) else [""] * graph.n
@@ -118,8 +145,11 @@ def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable
         for v in np.flatnonzero(graph.kernel):
             seconds = known.operations.get(graph.op_name[v], known.signatures.get(signatures[v]))
             if seconds is not None:
-                if not (np.isfinite(seconds) and seconds >= 0):
-                    raise PlacekitError(f"cost file {path}: {graph.op_name[v]!r} takes {seconds} s on {name}")
+                if not 0 <= seconds <= MAX_SECONDS:
+                    raise PlacekitError(
+                        f"cost file {path}: {graph.op_name[v]!r} takes {seconds} s on {name}",
+                        f"it must be 0..{MAX_SECONDS:g}",
+                    )
                 op_s[v, k], measured[v, k] = seconds, True
     if not measured.any():
         raise PlacekitError(

@@ -55,7 +55,8 @@ class RunError(PlacekitError):
 class BudgetExhausted(Exception):
     """Control flow, not a failure: the budget of an Evaluator is used up, and what it saw is recorded.
 
-    A policy or trainer need not catch it; the pipeline does, and takes the best placement seen.
+    A policy or trainer need not catch it; the pipeline does, and takes the best placement seen. `args[0]` is the
+    evaluator, for those who go on with another one.
     """
 
 

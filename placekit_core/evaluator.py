@@ -33,20 +33,33 @@ class Ledger:
     def __init__(self, evaluations: int | None = None, seconds: float | None = None) -> None:
         self.limit, self.limit_s = evaluations, seconds
         self.evaluations = 0
-        self._used_s, self._since = 0.0, time.perf_counter()
+        self._used_s = 0.0
+        self._since: float | None = None  # None while the clock stands
+        self._new = True  # neither started nor stopped yet
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds of searching, interruptions not counted."""
-        return self._used_s + time.perf_counter() - self._since
+        """Wall-clock seconds of searching; the clock runs from `start` to `stop`."""
+        return self._used_s + (0.0 if self._since is None else time.perf_counter() - self._since)
 
     def start(self) -> None:
-        """Begin to count seconds now (what was used before stays used)."""
-        self._since = time.perf_counter()
+        """Let the clock run (what was used before stays used)."""
+        self._new = False
+        if self._since is None:
+            self._since = time.perf_counter()
+
+    def _start_if_new(self) -> None:
+        if self._new:
+            self.start()
+
+    def stop(self) -> None:
+        """Let the clock stand."""
+        self._used_s, self._since, self._new = self.seconds, None, False
 
     @property
     def remaining(self) -> float:
-        """Evaluations left; infinite without a limit; 0 once the seconds are used up."""
+        """Evaluations left; infinite without a limit; 0 once the seconds are used up. Asking starts the clock."""
+        self._start_if_new()
         if self.limit_s is not None and self.seconds >= self.limit_s:
             return 0
         return math.inf if self.limit is None else self.limit - self.evaluations
@@ -66,7 +79,7 @@ class Ledger:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state`."""
         self.evaluations, self._used_s = int(state["evaluations"]), float(state["seconds"])
-        self.start()
+        self._since, self._new = None, True
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +113,7 @@ class Evaluator:
         self.on_row = on_row
         self.evaluations = 0
         self.best: Best | None = None
+        self.proven_s: float | None = None
         self.least_over_bytes = math.inf
         self.last_error: str | None = None
         self.history: list[tuple[float, ...]] = []
@@ -123,18 +137,21 @@ class Evaluator:
         Raises PlacementError if a placement is not one of this problem.
         """
         self.problem.check(placements)
+        if len(placements) == 0:
+            raise ValueError("there is nothing to evaluate in an empty batch")
         parts: list[Measurements] = []
         done = 0
         while done < len(placements):
             left = self.remaining
             if left <= 0:
                 self._record(placements, parts)
-                raise BudgetExhausted
-            size = max(1, int(self._rate * _CHUNK_S)) if self._rate else 16
+                raise BudgetExhausted(self)
+            size = max(1, int(self._rate * _CHUNK_S))
             chunk = placements[done : done + int(min(left, size, len(placements) - done))]
             start = time.perf_counter()
             parts.append(self._measure(chunk))
-            self._rate = len(chunk) / max(time.perf_counter() - start, 1e-9)
+            # at most double: the first evaluations of a measuring backend may each take seconds
+            self._rate = min(len(chunk) / max(time.perf_counter() - start, 1e-9), 2 * len(chunk) / _CHUNK_S)
             done += len(chunk)
             self._count(len(chunk))
         self._record(placements, parts)
@@ -161,6 +178,10 @@ class Evaluator:
         self._count(evaluations)
         self._record(self.problem.check(best), [self.session.evaluate(best)], mean_s)
 
+    def prove(self, bound_s: float) -> None:
+        """Record a lower bound on the objective, seconds, that a policy has proven; the run reports the highest."""
+        self.proven_s = bound_s if self.proven_s is None else max(self.proven_s, bound_s)
+
     def _count(self, evaluations: int) -> None:
         self.evaluations += evaluations
         self.ledger.evaluations += evaluations
@@ -175,10 +196,10 @@ class Evaluator:
         elif new:
             priority = None if batch.priority is None else batch.priority[new]
             fresh = self.session.evaluate(Placements(batch.device[new], priority))
+        local = {keys[row]: fresh.rows(slice(i, i + 1)) for i, row in enumerate(new)}
+        answers = [local[key] if key in local else self._cache[key] for key in keys]
         if len(self._cache) + len(new) > _CACHE_ENTRIES:
             self._cache.clear()
-        local = {keys[row]: fresh.rows(slice(i, i + 1)) for i, row in enumerate(new)}
-        answers = [local.get(key) or self._cache[key] for key in keys]
         self._cache.update(local)
         return Measurements.join(answers)
 
@@ -209,6 +230,7 @@ class Evaluator:
             "evaluations": self.evaluations,
             "ledger": self.ledger.state(),
             "least_over_bytes": self.least_over_bytes,
+            "proven_s": self.proven_s,
             "history": np.asarray(self.history, np.float64).reshape(-1, len(HISTORY)),
         }
         if best is not None:
@@ -229,6 +251,7 @@ class Evaluator:
         self.evaluations = int(state["evaluations"])
         self.ledger.restore(state["ledger"])
         self.least_over_bytes = float(state["least_over_bytes"])
+        self.proven_s = state["proven_s"]
         self.history = [tuple(row) for row in np.asarray(state["history"]).tolist()]
         best = state.get("best")
         if best is not None:

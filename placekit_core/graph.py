@@ -114,8 +114,15 @@ class Graph:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        taken = sorted({f.name for f in dataclasses.fields(self)} & set(self.columns))
+        if taken:
+            raise GraphError(
+                f"extra column {taken[0]!r} of graph {self.name!r} has the name of a field", "give it another name"
+            )
         for column in self.all_columns().values():
-            (column.codes if isinstance(column, Labels) else column).setflags(write=False)
+            values = column.codes if isinstance(column, Labels) else column
+            if isinstance(values, np.ndarray):  # `validate` names what is not
+                values.setflags(write=False)
 
     def all_columns(self) -> dict[str, Column]:
         """Every column by name, the extra ones included."""

@@ -11,6 +11,7 @@ import dataclasses
 import io
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def save_graph(graph: Graph, path: str | Path) -> Path:
-    """Write `graph` to `path`, atomically. Returns the path."""
+    """Write `graph` to `path`, atomically. Returns the path. Raises GraphError if it cannot."""
     vocabularies: dict[str, list[str]] = {}
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for key, column in graph.all_columns().items():
@@ -56,7 +57,13 @@ def save_graph(graph: Graph, path: str | Path) -> Path:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     target = Path(path)
-    write_atomically(target, buffer.getvalue())
+    try:
+        write_atomically(target, buffer.getvalue())
+    except (OSError, ValueError) as e:
+        raise GraphError(
+            f"cannot write graph file {path}: {getattr(e, 'strerror', None) or e}",
+            "it needs a folder that exists and may be written, and a name that no folder has",
+        ) from e
     return target
 
 
@@ -66,20 +73,38 @@ def load_graph(path: str | Path) -> Graph:
     if not path.is_file():
         raise GraphError(f"no graph file {path}", "write one with `placekit graph export`")
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is not a zip of arrays")
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
+        absent = sorted({"header.json", "op_name"} - set(arrays))
+        if absent:
+            raise ValueError(f"it has no member {' and no '.join(absent)}")
         header = json.loads(arrays.pop("header.json").tobytes())
         text = arrays.pop("op_name").tobytes().decode()
         form, version = header.get("format"), header.get("version")
     except Exception as e:  # a damaged zip fails in a dozen ways (zlib.error, NotImplementedError, BadZipFile, ...)
+        # numpy would suggest allow_pickle, which executes what the file says
+        reason = "it holds pickled objects" if "pickle" in str(e) else str(e)
         raise GraphError(
-            f"{path} is not a readable graph file: {e}", "it is truncated, damaged, or of another format"
+            f"{path} is not a readable graph file: {reason}", "it is truncated, damaged, or of another format"
         ) from e
     if form != FORMAT or version != VERSION:
         raise GraphError(f"{path} is {form!r} version {version!r}", f"this placekit reads {FORMAT!r} version {VERSION}")
     missing = sorted({"name", "attributes", "vocabularies", "fingerprint"} - set(header))
     if missing:
         raise GraphError(f"the header of {path} lacks {', '.join(missing)}", "it was not written by placekit")
+    kinds = {"name": str, "attributes": dict, "vocabularies": dict, "fingerprint": str}
+    wrong = next((key for key, kind in kinds.items() if not isinstance(header[key], kind)), None)
+    if wrong is not None:
+        raise GraphError(
+            f"{wrong} in the header of {path} is not a {kinds[wrong].__name__}", "it was not written by placekit"
+        )
+    for key, vocabulary in header["vocabularies"].items():
+        if not isinstance(vocabulary, list) or not all(isinstance(word, str) for word in vocabulary):
+            raise GraphError(
+                f"the vocabulary of column {key!r} of {path} is not a list of strings", "it was not written by placekit"
+            )
     columns: dict[str, Any] = {}
     for key, values in arrays.items():
         vocabulary = header["vocabularies"].get(key)
@@ -88,7 +113,7 @@ def load_graph(path: str | Path) -> Graph:
     fields = {f.name for f in dataclasses.fields(Graph)} - {"name", "op_name", "columns", "attributes"}
     if set(columns) != fields:
         raise GraphError(f"{path} has the wrong members: {', '.join(sorted(fields ^ set(columns)))} differ")
-    names = tuple(text.split("\n")) if text else ()
+    names = tuple(text.split("\n")) if text or np.size(columns["flops"]) else ()
     graph = Graph(
         name=header["name"], op_name=names, columns=extra, attributes=header["attributes"], **columns
     ).validate()

@@ -8,9 +8,38 @@ from numpy.typing import NDArray
 from placekit_core.errors import GraphError
 from placekit_core.graph import PHASES, Graph, Labels
 
+_LABELS = ("op_type", "op_class", "dtype", "module", "allowed")
+_KINDS = {  # numpy's kind of each column that is no Labels
+    "flops": "f", "bytes_accessed": "f", "persistent_bytes": "i", "kernel": "b", "phase": "u", "call": "i",
+    "colocate": "i", "tensor_producer": "i", "tensor_bytes": "i", "tensor_storage": "i", "shape_ptr": "i",
+    "shape_dim": "i", "input_ptr": "i", "input_tensor": "i",
+}  # fmt: skip
+_WORDS = {"f": "floats", "i": "integers", "u": "unsigned integers", "b": "booleans"}
+
+
+def _check_types(g: Graph) -> None:
+    """Raise GraphError unless every column is what its name says: the rules below count on it."""
+    for key, kind in [*_KINDS.items(), *((key, "labels") for key in _LABELS), *((key, "") for key in g.columns)]:
+        column = g.columns[key] if kind == "" else getattr(g, key)
+        labels = kind == "labels" or (kind == "" and isinstance(column, Labels))
+        what = f"{'extra ' if kind == '' else ''}column {key!r} of graph {g.name!r}"
+        if isinstance(column, Labels) != labels:
+            raise GraphError(f"{what} is {'not ' if labels else ''}a column of strings")
+        values = column.codes if isinstance(column, Labels) else column
+        if not isinstance(values, np.ndarray):
+            raise GraphError(f"{what} is not an array")
+        if values.ndim < 1 or (values.ndim > 1 and (kind or labels)):
+            raise GraphError(f"{what} has {np.ndim(values)} dimensions, not 1")
+        kinds = "i" if labels else kind
+        if kinds and values.dtype.kind not in kinds:
+            raise GraphError(f"{what} holds {values.dtype}, not {_WORDS[kinds]}")
+        if values.dtype.hasobject:
+            raise GraphError(f"{what} holds Python objects", "use numbers, or Labels for strings")
+
 
 def validate(g: Graph) -> None:
     """Raise GraphError, naming the operation, unless `g` keeps every rule of its class docstring."""
+    _check_types(g)
     for key, column in g.all_columns().items():
         rows = (
             g.t if key in ("tensor_producer", "tensor_bytes", "tensor_storage") else
@@ -36,6 +65,11 @@ def validate(g: Graph) -> None:
         raise GraphError(
             f"operation name {broken!r} of graph {g.name!r} has a line break", "graph files separate names by it"
         )
+    for name in g.op_name:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise GraphError(f"operation name {name!r} of graph {g.name!r} is not valid Unicode") from None
     for key, top in (("tensor_producer", g.n), ("tensor_storage", g.t), ("input_tensor", g.t)):
         column = getattr(g, key)
         if len(column) and not 0 <= column.min() <= column.max() < top:

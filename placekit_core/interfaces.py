@@ -206,6 +206,12 @@ class LearnablePolicy(Policy):
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
         """Add `steps` to the parameters of the same names."""
 
+    def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        """[b, t] log-probability of the same decisions under the current parameters: what importance ratios need."""
+        raise PlacekitError(
+            f"policy {self.name!r} does not recompute log-probabilities", "use a trainer that needs none"
+        )
+
     def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
         """[b, t] KL divergence of the current distribution from the one that the rollouts were drawn from, nats."""
         raise PlacekitError(f"policy {self.name!r} does not report KL divergences", "use a trainer that needs none")

@@ -8,14 +8,16 @@ order in which they are placed.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core._list_scheduling_state import INSERTION, Fixed, State
-from placekit_core.cluster import UNLIMITED
+from placekit_core.cluster import UNLIMITED, Cluster
 from placekit_core.errors import PlacementError
+from placekit_core.graph import GraphBuilder
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem
 
@@ -327,6 +329,24 @@ def _ints(values: NDArray[Any]) -> NDArray[np.int64]:
 
 def _floats(values: NDArray[Any]) -> NDArray[np.float64]:
     return np.array(values, np.float64, order="C")
+
+
+@cache
+def warm_up() -> None:
+    """Compile the scheduler's loops, or load them from numba's cache: seconds that no search should pay for.
+
+    Policies that schedule call it when they are built, before the budget's clock starts.
+    """
+    builder = GraphBuilder("warm-up")
+    [t] = builder.add("a", outputs=[1])
+    builder.add("b", inputs=[t])
+    kind = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 1, "memory_bytes_per_s": 1.0}
+    scheduler = ListScheduler(
+        Problem.of(builder.build(), Cluster.parse({"kinds": {"d": kind}, "devices": [{"kind": "d"}]}))
+    )
+    for rule in RULES:
+        scheduler.reset()
+        scheduler.run(rule)
 
 
 def _pointer(counts: NDArray[Any]) -> NDArray[np.int64]:

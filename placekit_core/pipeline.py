@@ -10,6 +10,8 @@ importer --Graph--> grouper --Grouping--> policy --Placement--> report
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +23,7 @@ from placekit_core import results
 from placekit_core.cluster import Cluster, load_cluster
 from placekit_core.config import AUTO, RunConfig, Streams
 from placekit_core.costs import roofline, with_measured
-from placekit_core.errors import BudgetExhausted, ConfigError, RunError
+from placekit_core.errors import BudgetExhausted, ConfigError, PluginError, RunError
 from placekit_core.evaluator import Evaluator, Ledger
 from placekit_core.grouping import Grouping
 from placekit_core.interfaces import (
@@ -31,9 +33,11 @@ from placekit_core.interfaces import (
     Importer,
     LearnablePolicy,
     Policy,
+    Session,
     State,
     Trainer,
 )
+from placekit_core.interruption import Interruption
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Program, Task
 from placekit_core.registry import installed
@@ -84,53 +88,67 @@ def run(config: RunConfig, run_dir: str | Path, *, resume: bool = False, observe
 
     observer.stage(f"importing {config.importer['name']}")
     programs = importer.load()
-    observer.stage("grouping")
-    searches = []
-    for i, program in enumerate(programs):
-        problem = _problem(config, program, backend, grouper, policy, streams)
-        directory = run_dir if len(programs) == 1 else run_dir / "programs" / f"{i:03d}-{program.graph.name}"
-        shared = ledger if trainer is not None and program.split != "test" else _ledger(config, backend)
-        searches.append(_search(config, program, problem, backend, shared, directory, observer, run_dir))
+    if not programs or (trainer is not None and all(p.split == "test" for p in programs)):
+        what = "no program to train on" if programs else "no program"
+        raise ConfigError(f"importer {config.importer['name']!r} gave {what}")
+    with contextlib.ExitStack() as stack, Interruption() as stop:
+        observer.stage("grouping")
+        searches = []
+        for i, program in enumerate(programs):
+            problem = _problem(config, program, backend, grouper, policy, streams)
+            name = re.sub(r"[^\w.\-]+", "_", program.graph.name).lstrip(".")
+            directory = run_dir if len(programs) == 1 else run_dir / "programs" / f"{i:03d}-{name}"
+            shared = ledger if trainer is not None and program.split != "test" else _ledger(config, backend)
+            searches.append(
+                _search(config, program, problem, backend, shared, directory, observer, run_dir, stack, stop)
+            )
+        identity = _identity(config, searches)
+        if saved is not None and saved["identity"] != identity:
+            raise RunError(
+                f"the checkpoint in {run_dir} was made with another configuration, program, grouping, cluster or costs",
+                "the code or a file that the run reads has changed since: start a new run",
+            )
 
-    def checkpoint(done: int, state: State | None) -> None:
-        parts: dict[str, Any] = {
-            "done": done,
-            "problems": [s.problem.fingerprint for s in searches],
-            "streams": streams.state(),
-            "evaluators": [s.task.evaluate.state() for s in searches],
-            "proxies": [s.task.proxy.state() if "proxy" in s.task.__dict__ else None for s in searches],
-        }
-        if state is not None:
-            parts["state"] = state
-        if isinstance(policy, LearnablePolicy):
-            parts["parameters"] = policy.state_dict()
-        results.save_checkpoint(run_dir, parts)
-        installed().manager.hook.placekit_checkpoint(run_dir=run_dir)
+        def write(done: int, state: State | None) -> None:
+            parts: dict[str, Any] = {
+                "done": done,
+                "identity": identity,
+                "streams": streams.state(),
+                "evaluators": [s.task.evaluate.state() for s in searches],
+                "proxies": [p.state() if (p := s.task.opened_proxy) else None for s in searches],
+            }
+            if state is not None:
+                parts["state"] = state
+            if isinstance(policy, LearnablePolicy):
+                parts["parameters"] = policy.state_dict()
+            results.save_checkpoint(run_dir, parts)
+            installed().manager.hook.placekit_checkpoint(run_dir=run_dir)
 
-    if saved is not None and saved["problems"] != [s.problem.fingerprint for s in searches]:
-        raise RunError(
-            f"the checkpoint in {run_dir} was made for another program, grouping, cluster or costs",
-            "the code or a file that the run reads has changed since: start a new run",
-        )
-
-    observer.stage(f"placing with {config.policy['name']}")
-    interrupted = False
-    try:
-        _place(config, policy, trainer, searches, streams, saved, checkpoint)
-    except KeyboardInterrupt:
-        interrupted = True
-
-    observer.stage("writing the results")
-    result = report(config, searches, backend, trainer, run_dir, "interrupted" if interrupted else "finished")
-    for search in searches:
-        search.session.close()
+        observer.stage(f"placing with {config.policy['name']}")
+        status = "finished"
+        try:
+            _place(config, policy, trainer, searches, streams, saved, write, stop)
+        except KeyboardInterrupt:
+            status = "interrupted"
+        except Exception:
+            if any(s.task.evaluate.evaluations for s in searches):  # what was found before the failure is not lost
+                report(config, searches, backend, trainer, run_dir, "failed")
+            raise
+        observer.stage("writing the results")
+        result = report(config, searches, backend, trainer, run_dir, status)
     installed().manager.hook.placekit_run_finished(run_dir=run_dir, result=result)
-    if interrupted:
+    if status == "interrupted":
         raise Interrupted(result)
     (run_dir / results.CHECKPOINT).unlink(missing_ok=True)
     if not result.fits:
         raise RunError(*why_nothing_fits(searches))
     return result
+
+
+def _identity(config: RunConfig, searches: list[Search]) -> list[str]:
+    """What a checkpoint belongs to: the configuration without what changes no result, and the problems."""
+    text = config.model_dump_json(exclude={"run_dir", "checkpoint_s"})
+    return [hashlib.sha256(text.encode()).hexdigest(), *(s.problem.fingerprint for s in searches)]
 
 
 def choose_cluster(config: RunConfig, program: Program, backend: Backend) -> Cluster:
@@ -165,19 +183,19 @@ def _problem(
 
 
 def _trainer(config: RunConfig, policy: Policy) -> Trainer | None:
-    """The trainer of a learnable policy: the one that is asked for, else the policy's own."""
-    name = config.trainer["name"]
+    """The trainer of a learnable policy: the one that is asked for, else the policy's own, with the options given."""
+    name, given = config.trainer["name"], {k: v for k, v in config.trainer.items() if k != "name"}
     if not isinstance(policy, LearnablePolicy):
-        if name != AUTO:
-            raise ConfigError(f"policy {policy.name!r} has nothing to train, but trainer={name}", "leave out `trainer`")
+        if name != AUTO or given:
+            what = f"trainer={name}" if name != AUTO else f"trainer.{next(iter(given))}"
+            raise ConfigError(f"policy {policy.name!r} has nothing to train, but {what}", "leave out `trainer`")
         return None
     if name != AUTO:
         return config.build("trainer")  # type: ignore[no-any-return]
     default = installed().get("policy", config.policy["name"]).component.trainer
     if not default:
         raise ConfigError(f"policy {policy.name!r} names no trainer of its own", "choose one: trainer=NAME")
-    entry = installed().get("trainer", default)
-    return entry.build(entry.component.config())  # type: ignore[no-any-return]
+    return config.model_copy(update={"trainer": {"name": default, **given}}).build("trainer")  # type: ignore[no-any-return]
 
 
 def _ledger(config: RunConfig, backend: Backend) -> Ledger:
@@ -196,25 +214,34 @@ def _search(
     directory: Path,
     observer: Observer,
     run_dir: Path,
+    stack: contextlib.ExitStack,
+    stop: Interruption,
 ) -> Search:
     """Open the backend on one problem, with the evaluators that count."""
 
     def on_row(row: Mapping[str, float]) -> None:
         observer.row(program.graph.name, row, ledger)
         installed().manager.hook.placekit_evaluated(run_dir=run_dir, program=program.graph.name, row=row)
+        if stop.asked and not stop.deferred:
+            raise KeyboardInterrupt
+
+    def open_on(chosen: Backend) -> Session:
+        session = chosen.open(problem, program.executable)
+        stack.callback(session.close)
+        return session
 
     def open_proxy() -> Evaluator:
         proxy: Backend = config.build("proxy")
         limit = Ledger(config.budget.proxy_evaluations)
         return Evaluator(
             problem,
-            proxy.open(problem, program.executable),
+            open_on(proxy),
             limit,
             deterministic=proxy.deterministic,
             failing_signal_s=config.failing_signal_s,
         )
 
-    session = backend.open(problem, program.executable)
+    session = open_on(backend)
     evaluator = Evaluator(
         problem,
         session,
@@ -235,9 +262,10 @@ def _place(
     streams: Streams,
     saved: dict[str, Any] | None,
     write: Callable[[int, State | None], None],
+    stop: Interruption,
 ) -> None:
     """The loop between policy, trainer and backend: first the training if there is any, then every program."""
-    rng, done, state = streams("policy"), 0, None
+    done, state = 0, None
     if isinstance(policy, LearnablePolicy):
         policy.build([s.problem for s in searches], streams("parameters"))
     if saved is not None:
@@ -253,30 +281,51 @@ def _place(
 
     def checkpoint(state: State) -> None:
         nonlocal last
-        if time.perf_counter() - last >= config.checkpoint_s:
+        stop.deferred = True
+        if stop.asked or time.perf_counter() - last >= config.checkpoint_s:
             write(done, state)
             last = time.perf_counter()
+        if stop.asked:
+            raise KeyboardInterrupt
 
     stages: list[Search | None] = [*([None] if trainer is not None else []), *searches]
-    for stage in stages[done:]:
-        with contextlib.suppress(BudgetExhausted):
-            if stage is not None:
-                stage.task.evaluate.ledger.start()
-                _place_one(policy, stage.task, rng, state, checkpoint if trainer is None else None)
-            elif trainer is not None and isinstance(policy, LearnablePolicy):
-                tasks = [s.task for s in searches if s.program.split != "test"]
-                tasks[0].evaluate.ledger.start()
-                trainer.fit(policy, tasks, rng, state, checkpoint)
-        done, state = done + 1, None
+    for i, stage in enumerate(stages):
+        if i < done:
+            continue
+        stop.deferred = False
+        tasks = [stage.task] if stage else [s.task for s in searches if s.program.split != "test"]
+        ledger = tasks[0].evaluate.ledger
+        ledger.start()
+        if stage is not None:
+            rng = streams("policy" if len(searches) == 1 else f"policy/{searches.index(stage)}")
+            _place_one(policy, stage.task, rng, state, checkpoint if trainer is None else None)
+        elif trainer is not None and isinstance(policy, LearnablePolicy):
+            with contextlib.suppress(BudgetExhausted):
+                trainer.fit(policy, tasks, streams("trainer"), state, checkpoint)
+        ledger.stop()
+        done, state = i + 1, None
         if done < len(stages):
             write(done, None)
+        if stop.asked:
+            raise KeyboardInterrupt
 
 
 def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, checkpoint: Checkpoint | None) -> None:
-    """Let the policy place one program, and measure what it found only on the proxy."""
-    _offer(task.evaluate, policy.place(task, rng, state, checkpoint))
-    if "proxy" in task.__dict__ and task.proxy is not task.evaluate and task.proxy.best is not None:
-        _offer(task.evaluate, task.proxy.best.placement)
+    """Let the policy place one program, and measure what it returned and what it found only on the proxy."""
+    found: list[Placement] = []
+    with contextlib.suppress(BudgetExhausted):
+        placement = policy.place(task, rng, state, checkpoint)
+        if not isinstance(placement, Placement):
+            raise PluginError(
+                f"policy {policy.name!r} returned {type(placement).__name__}, not a Placement",
+                "make one with task.problem.placement(device, priority)",
+            )
+        found.append(placement)
+    if task.opened_proxy is not None and task.opened_proxy.best is not None:
+        found.append(task.opened_proxy.best.placement)
+    with contextlib.suppress(BudgetExhausted):
+        for placement in found:
+            _offer(task.evaluate, placement)
 
 
 def _offer(evaluate: Evaluator, placement: Placement) -> None:

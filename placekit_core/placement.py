@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from placekit_core.errors import PlacementError
+from placekit_core.errors import PlacementError, unknown
 from placekit_core.graph_file import write_atomically
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ class Placements:
         rows = np.atleast_2d(np.asarray(device))
         if rows.dtype.kind not in "iu":
             raise PlacementError(f"devices are integers, not {rows.dtype}")
+        int16 = np.iinfo(np.int16)
+        wide = rows[(rows < int16.min) | (rows > int16.max)]
+        if len(wide):  # would wrap to another device
+            raise PlacementError(f"there is no device {wide[0]}", f"devices are 0..{int16.max}")
+        if rows.ndim != 2:
+            raise PlacementError(f"a batch of placements has 2 dimensions, not {rows.ndim}")
         weights = None if priority is None else np.ascontiguousarray(np.atleast_2d(np.asarray(priority, np.float32)))
         if weights is not None and weights.shape != rows.shape:
             raise PlacementError(f"priorities have shape {weights.shape}, devices {rows.shape}")
@@ -81,6 +88,17 @@ class Placement:
         return equal and (self.priority is None or np.array_equal(self.priority, other.priority))  # type: ignore[arg-type]
 
 
+class _File(BaseModel):
+    """What `load_placement` uses of a placement file."""
+
+    model_config = ConfigDict(strict=True)
+    graph: str = ""
+    cluster: str = ""
+    fingerprints: dict[str, str]
+    assignment: dict[str, str]
+    priority: dict[str, float] | None = None
+
+
 def save_placement(placement: Placement, problem: Problem, path: str | Path) -> Path:
     """Write `placement` as JSON: operation name to device name, priorities, fingerprints. Atomic."""
     device = problem.expand(placement.device)
@@ -106,23 +124,41 @@ def load_placement(path: str | Path, problem: Problem) -> Placement:
     """Read a placement of `problem`. Raises PlacementError if it is for another graph or cluster, or not valid."""
     try:
         data = json.loads(Path(path).read_text())
-        fingerprints, assignment = data["fingerprints"], data["assignment"]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as e:
+        if isinstance(data, dict) and (data.get("format"), data.get("version")) != (FORMAT, VERSION):
+            raise PlacementError(f"{path} is not a {FORMAT} of version {VERSION}")
+        file = _File.model_validate(data)
+    except ValidationError as e:
+        first: Any = e.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise PlacementError(
+            f"{path} is not a readable placement: {where + ': ' if where else ''}{first['msg']}",
+            "placekit writes them as placement.json",
+        ) from None
+    except (OSError, ValueError, RecursionError) as e:  # ValueError: not UTF-8, not JSON
         raise PlacementError(
             f"{path} is not a readable placement: {e!r}", "placekit writes them as placement.json"
         ) from None
-    if data.get("format") != FORMAT or data.get("version") != VERSION:
-        raise PlacementError(f"{path} is not a {FORMAT} of version {VERSION}")
-    for what, own in (("graph", problem.graph.fingerprint), ("cluster", problem.cluster.fingerprint)):
-        if fingerprints.get(what) != own:
+    for what, name, own in (
+        ("graph", file.graph, problem.graph.fingerprint),
+        ("cluster", file.cluster, problem.cluster.fingerprint),
+    ):
+        if file.fingerprints.get(what) != own:
             raise PlacementError(
-                f"{path} was made for another {what} ({data.get(what)!r}, fingerprint {fingerprints.get(what)})",
+                f"{path} was made for another {what} ({name!r}, fingerprint {file.fingerprints.get(what)})",
                 f"this one has fingerprint {own}",
             )
-    missing = [o for o in problem.graph.op_name if o not in assignment]
-    if missing:
-        raise PlacementError(f"{path} does not place operation {missing[0]!r} (and {len(missing) - 1} more)")
-    order = data.get("priority")
-    device = np.asarray([problem.cluster.device_index(assignment[o]) for o in problem.graph.op_name], np.int16)
-    priority = None if order is None else np.asarray([order[o] for o in problem.graph.op_name], np.float32)
+    operations = problem.graph.op_name
+    for values, does in ((file.assignment, "place"), (file.priority, "give the priority of")):
+        missing = [] if values is None else [o for o in operations if o not in values]
+        if missing:
+            raise PlacementError(f"{path} does not {does} operation {missing[0]!r} (and {len(missing) - 1} more)")
+    index = {name: i for i, name in enumerate(problem.cluster.device_names)}
+    for name in file.assignment.values():
+        if name not in index:
+            raise unknown("device", name, index, PlacementError)
+    device = np.asarray([index[file.assignment[o]] for o in operations], np.int16)
+    priority = None
+    if file.priority is not None:
+        with np.errstate(over="ignore"):  # beyond float32 is infinite, and a priority may be
+            priority = np.asarray([file.priority[o] for o in operations]).astype(np.float32)
     return problem.placement(*problem.collapse(device, priority, str(path)))

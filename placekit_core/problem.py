@@ -42,7 +42,7 @@ class Problem:
     """A graph to place on a cluster, in groups. Policies place the g groups; backends evaluate the n operations.
 
     Raises ClusterError on creation if an operation has no device that may run it, or if the parameters and state do not
-    fit on the machine whatever the placement.
+    fit on the machine whatever the placement; PlacekitError if the costs are not seconds of this graph's operations.
     """
 
     graph: Graph
@@ -52,6 +52,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         self.grouping.check(self.graph)
+        self.costs.check(self.graph)
+        _ = self.op_s  # refuses costs that lack a kind of the cluster
         stuck = np.flatnonzero(~self.allowed.any(axis=1))
         if len(stuck):
             members = np.flatnonzero(self.grouping.group_of == stuck[0])
@@ -154,7 +156,9 @@ class Problem:
         batch = self.check(Placements.of(device, priority))
         if len(batch) != 1:
             raise PlacementError(f"one placement has one row of {self.g} devices, not {len(batch)} rows")
-        return Placement(*batch.one(0), self.graph.fingerprint, self.cluster.fingerprint)
+        own, order = batch.one(0)  # may be the caller's arrays: a placement keeps its own
+        weights = None if order is None else order.copy()
+        return Placement(own.copy(), weights, self.graph.fingerprint, self.cluster.fingerprint)
 
     def check(self, placements: Placements) -> Placements:
         """Raise PlacementError, naming the group, unless every group is on an existing, allowed device."""
@@ -196,6 +200,11 @@ class Task:
     evaluate: Evaluator
     open_proxy: Callable[[], Evaluator] | None = None
     executable: Executable | None = None
+
+    @property
+    def opened_proxy(self) -> Evaluator | None:
+        """The proxy's evaluator if it is another backend and was used; never opens it."""
+        return self.proxy if "proxy" in self.__dict__ and self.proxy is not self.evaluate else None
 
     @cached_property
     def proxy(self) -> Evaluator:

@@ -49,8 +49,15 @@ class Entry:
             ) from e
 
     def build(self, options: BaseModel) -> Any:
-        """The component, built from its options."""
-        return self.load()(options)
+        """The component, built from its options. Raises PluginError if its class is abstract or takes no options."""
+        cls = self.load()
+        try:
+            return cls(options)
+        except TypeError as e:
+            raise PluginError(
+                f"{self.kind} {self.component.name!r} of {self.distribution} {self.version} cannot be built: {e}",
+                f"{self.component.target} must implement placekit_core.interfaces.{self.kind.capitalize()}",
+            ) from e
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,9 @@ class Registry:
                 for component in cast("list[object]", implementation.function()):
                     if not isinstance(component, Component):
                         raise TypeError(f"placekit_{PLURAL[kind]} returned {component!r}, not a Component")
+                    if "name" in component.config.model_fields:
+                        raise TypeError(f"an option of {kind} {component.name!r} is called `name`, which the core uses")
+                    component.config()  # every option has a default, or no configuration could be composed
                     yield component
 
     def names(self, kind: str) -> list[str]:

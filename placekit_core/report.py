@@ -90,7 +90,8 @@ def _report_program(s: Search, run_dir: Path) -> ProgramResult:
     if best is not None:
         save_placement(best.placement, problem, s.directory / results.PLACEMENT)
         results.write_trace(s.directory / results.TRACE, s.session.schedule(best.placement), problem)
-    bound = s.session.lower_bound()
+    bounds = [b for b in (s.session.lower_bound(), evaluate.proven_s) if b is not None]
+    bound = max(bounds, default=None)
     kernels = int(problem.graph.kernel.sum())
     measured = problem.costs.measured[problem.graph.kernel]
     return ProgramResult(
@@ -106,7 +107,7 @@ def _report_program(s: Search, run_dir: Path) -> ProgramResult:
         spread_s=best.spread_s if best else None,
         fits=best is not None,
         evaluations=evaluate.evaluations,
-        proxy_evaluations=s.task.proxy.evaluations if "proxy" in s.task.__dict__ else 0,
+        proxy_evaluations=s.task.opened_proxy.evaluations if s.task.opened_proxy else 0,
         seconds=evaluate.ledger.seconds,
         peak_bytes=dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True)) if best else {},
         measured_costs=float(measured.mean()) if measured.size else 0.0,

@@ -210,7 +210,7 @@ def find_results(folders: Sequence[str | Path]) -> list[Path]:
     """Run directories at or below `folders`, sorted. Raises RunError where there is none."""
     found: list[Path] = []
     for folder in folders:
-        paths = sorted(p.parent for p in Path(folder).rglob(RESULT) if not p.parent.name.startswith("."))
+        paths = sorted(p.parent.resolve() for p in Path(folder).rglob(RESULT))
         if not paths:
             raise RunError(f"no run directory at or below {folder}", f"a run directory holds {RESULT}")
         found += [p for p in paths if p not in found]
@@ -222,16 +222,20 @@ def save_checkpoint(run_dir: Path, state: Mapping[str, Any]) -> None:
     arrays: dict[str, np.ndarray[Any, Any]] = {}
 
     def strip(value: Any, path: str) -> Any:
-        if isinstance(value, np.ndarray):
-            arrays[path] = value
-            return {"__array__": path}
-        if isinstance(value, Mapping):
-            return {"__dict__": {str(k): strip(v, f"{path}/{k}") for k, v in value.items()}}
+        if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+            arrays[f"array{len(arrays)}"] = value
+            return {"array": f"array{len(arrays) - 1}"}
+        if isinstance(value, Mapping) and all(isinstance(k, str | int) for k in value):
+            return {"items": [[k, strip(v, f"{path}.{k}")] for k, v in value.items()]}
         if isinstance(value, list | tuple):
-            return [strip(v, f"{path}/{i}") for i, v in enumerate(value)]
+            return [strip(v, f"{path}[{i}]") for i, v in enumerate(value)]
         if isinstance(value, np.generic):
             return value.item()
-        return value
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise TypeError(
+            f"{path} of a checkpoint is a {type(value).__name__}: it holds arrays, numbers, strings, lists, dicts"
+        )
 
     tree = strip(state, "state")
     buffer = io.BytesIO()
@@ -248,11 +252,7 @@ def load_checkpoint(run_dir: Path) -> dict[str, Any] | None:
 
     def fill(value: Any) -> Any:
         if isinstance(value, dict):
-            return (
-                arrays[value["__array__"]]
-                if "__array__" in value
-                else {k: fill(v) for k, v in value["__dict__"].items()}
-            )
+            return arrays[value["array"]] if "array" in value else {k: fill(v) for k, v in value["items"]}
         return [fill(v) for v in value] if isinstance(value, list) else value
 
     try:

@@ -159,6 +159,11 @@ def test_multicast_needs_one_send_per_source() -> None:
         ({"links": [{"mesh": "q:*", "bytes_per_s": 1}]}, r"'q:\*' matches no device[\s\S]*g:0, g:1"),
         ({"links": [{"a": "g:0", "b": "g:1", "bytes_per_s": 1}] * 2}, "g:0 and g:1 of 'test' have two links"),
         ({"links": [{"a": "g:0", "b": "g:0", "bytes_per_s": 1}]}, "connects nothing"),
+        ({"links": [{"a": "g:*", "b": "hub", "bytes_per_s": 1}, {"a": "g:7", "b": "hub", "bytes_per_s": 1}]},
+         r"link end 'g:7' looks like a device[\s\S]*devices: g:0, g:1"),
+        ({"links": [{"mesh": ["g:0", "h:1"], "bytes_per_s": 1}]}, r"link end 'h:1'"),
+        ({"links": [{"mesh": "*", "bytes_per_s": 1}, {"a": "g:0", "b": "gpu1", "bytes_per_s": 1}]},
+         r"hub 'gpu1' of 'test' has only one link[\s\S]*devices: g:0, g:1"),
         ({"links": []}, "no route from g:0 to g:1"),
         ({"devices": []}, "devices"),
         ({"devices": [{"kind": "h"}]}, r"no device kind named 'h'[\s\S]*available: g"),
@@ -170,6 +175,11 @@ def test_multicast_needs_one_send_per_source() -> None:
         ({"kinds": {"g": {**GPU, "type": "tpu"}}}, "kinds.g.type"),
         ({"kinds": {"g": {**GPU, "streams": "many"}}}, "kinds.g.streams"),
         ({"kinds": {"g": {**GPU, "efficiency": {"matmul": {"compute": 2, "memory": 1}}}}}, "compute"),
+        ({"kinds": {"g": {**GPU, "efficiency": {"matmull": {"compute": 1, "memory": 1}}}}},
+         r"efficiency.matmull.*'matmul', 'convolution', .*'other'"),
+        ({"kinds": {"g": {**GPU, "memory_bytes": "11.5"}}}, "kinds.g.memory_bytes"),
+        ({"kinds": {"g": {**GPU, "memory_bytes": 11.5}}}, "kinds.g.memory_bytes"),
+        ({"kinds": {"g": {**GPU, "memory_bytes": "1e999"}}}, "kinds.g.memory_bytes"),
         ({"speed": 3}, "speed: Extra inputs"),
     ],
 )  # fmt: skip
@@ -179,6 +189,46 @@ def test_what_is_refused(change: dict[str, Any], message: str) -> None:
     assert Cluster.parse(good).size == 2
     with pytest.raises(ClusterError, match=message):
         Cluster.parse({**good, **change})
+
+
+@pytest.mark.parametrize("value", [11_000_000_000, 11e9, "11e9", "11000000000", "11.0e9"])
+def test_memory_is_a_whole_number_however_it_is_written(value: Any) -> None:
+    kinds = {"g": {**GPU, "memory_bytes": value}}
+    c = Cluster.parse({"kinds": kinds, "devices": [{"kind": "g"}]})
+    assert c.kinds["g"].memory_bytes == 11_000_000_000
+    assert type(c.kinds["g"].memory_bytes) is int
+
+
+def test_one_device_may_be_the_only_one_on_its_hub() -> None:
+    assert cluster({"a": "g:*", "b": "hub", "bytes_per_s": 1}, gpus=1).size == 1
+
+
+def test_a_way_continues_the_best_way_to_the_hub_before_it() -> None:
+    """Both ways have 1 byte/s, and a is before b by name, but z is reached better by way of b."""
+    c = cluster(
+        {"a": "g:0", "b": "a", "bytes_per_s": 5}, {"a": "a", "b": "z", "bytes_per_s": 5},
+        {"a": "g:0", "b": "b", "bytes_per_s": 9}, {"a": "b", "b": "z", "bytes_per_s": 9},
+        {"a": "z", "b": "g:1", "bytes_per_s": 1}, gpus=2,
+    )  # fmt: skip
+    assert route(c, 0, 1) == ["g:0->b", "b->z", "z->g:1"]
+
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf" / "cluster").glob("*.yaml")), ids=lambda p: p.stem)
+def test_presets(path: Path) -> None:
+    assert load_cluster(path).size > 1
+
+
+def test_the_example_of_the_documentation() -> None:
+    import re
+
+    import yaml
+
+    text = (ROOT / "docs" / "machine-model.md").read_text()
+    example = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0]
+    assert Cluster.parse(yaml.safe_load(example)).device_names == ("gpu:0", "gpu:1", "gpu:2", "gpu:3", "host0", "host1")
 
 
 def test_every_problem_in_one_error() -> None:

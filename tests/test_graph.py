@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,6 +158,16 @@ def edited(column: str, row: int, value: float) -> Graph:
         (change(flops=np.zeros(3)), "'flops' .* has 3 rows, not 8"),
         (change(module=Labels(np.full(8, 9, np.int32), ("",))), "'module' .* outside its vocabulary"),
         (change(columns={"extra": np.zeros(2)}), "'extra' .* has 2 rows"),
+        (change(columns={"extra": np.asarray(3.0)}), "'extra' .* has 0 dimensions"),
+        (change(columns={"extra": [0] * 8}), "'extra' .* is not an array"),
+        (change(columns={"extra": np.asarray([{}] * 8)}), "'extra' .* holds Python objects"),
+        (change(kernel=diamond().kernel.astype(float)), "'kernel' .* holds float64, not booleans"),
+        (change(flops=np.zeros((8, 1))), "'flops' .* has 2 dimensions, not 1"),
+        (change(flops=np.asarray(1.0)), "'flops' .* has 0 dimensions, not 1"),
+        (change(call=Labels.of("abcdefgh")), "'call' .* is a column of strings"),
+        (change(module=np.zeros(8, np.int32)), "'module' .* is not a column of strings"),
+        (change(module=Labels(np.zeros(8), ("",))), "'module' .* holds float64, not integers"),  # type: ignore[arg-type]
+        (change(op_name=("\ud800", *diamond().op_name[1:])), "is not valid Unicode"),
     ],
 )
 def test_what_is_refused(graph: Graph, message: str) -> None:
@@ -263,6 +275,59 @@ def test_file_of_another_version_and_changed_content(tmp_path: Path) -> None:
     np.savez(tmp_path / "less.npz", **{k: v for k, v in arrays.items() if k != "call"})
     with pytest.raises(GraphError, match="wrong members: call"):
         load_graph(tmp_path / "less.npz")
+
+
+@pytest.mark.parametrize(
+    ("members", "header", "message"),
+    [
+        ({"kernel": np.ones(8)}, {}, "'kernel' .* holds float64"),
+        ({"flops": np.asarray(1.0)}, {}, "'flops' .* has 0 dimensions"),
+        ({"flops": np.zeros((8, 2))}, {}, "'flops' .* has 2 dimensions"),
+        ({"input_ptr": np.asarray(0)}, {}, "'input_ptr' .* has 0 dimensions"),
+        ({"op_name": None}, {}, "no member op_name"),
+        ({"header.json": None}, {}, "no member header.json"),
+        ({"header.json": np.frombuffer(b"[]", np.uint8)}, {}, "not a readable graph file"),
+        ({"op_name": np.asarray([255, 254], np.uint8)}, {}, "not a readable graph file"),
+        ({"flops": np.asarray([{}] * 8)}, {}, "pickled objects"),
+        ({}, {"vocabularies": []}, "vocabularies in the header .* is not a dict"),
+        ({}, {"vocabularies": {"module": "abc"}}, "vocabulary of column 'module' .* list of strings"),
+        ({}, {"vocabularies": {"module": [1, 2]}}, "vocabulary of column 'module' .* list of strings"),
+        ({}, {"vocabularies": {}}, "not a column of strings"),
+        ({}, {"attributes": None}, "attributes in the header .* is not a dict"),
+        ({}, {"name": 3}, "name in the header .* is not a str"),
+    ],
+)
+def test_altered_files(tmp_path: Path, members: dict[str, Any], header: dict[str, Any], message: str) -> None:
+    with np.load(save_graph(diamond(), tmp_path / "d.graph.npz")) as archive:
+        arrays = dict(archive)
+    text = {**json.loads(arrays["header.json"].tobytes()), **header}
+    arrays["header.json"] = np.frombuffer(json.dumps(text).encode(), np.uint8)
+    np.savez(tmp_path / "x.npz", **{k: v for k, v in {**arrays, **members}.items() if v is not None})
+    with pytest.raises(GraphError, match=message) as caught:
+        load_graph(tmp_path / "x.npz")
+    assert "allow_pickle" not in str(caught.value)
+
+
+def test_files_that_cannot_be_written(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing" / "g.npz", tmp_path):
+        with pytest.raises(GraphError, match="cannot write graph file"):
+            save_graph(diamond(), path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_extra_columns_have_names_of_their_own() -> None:
+    for name in ("flops", "op_name", "columns"):
+        with pytest.raises(GraphError, match=f"extra column '{name}' of graph 'diamond' has the name of a field"):
+            change(columns={name: np.zeros(8)})
+
+
+def test_odd_names(tmp_path: Path) -> None:
+    names = ("", "a b", "a/b", "ü\r", "\t", "'", '"', "日本")
+    g = change(op_name=names).validate()
+    assert load_graph(save_graph(g, tmp_path / "odd ü.npz")).op_name == names
+    b = GraphBuilder("one")
+    b.add("")
+    assert load_graph(save_graph(b.build(), tmp_path / "one.npz")).op_name == ("",)
 
 
 def test_damaged_files_never_load(tmp_path: Path) -> None:

@@ -449,17 +449,14 @@ def test_importing_the_module_imports_no_numba() -> None:
 
 
 def test_etf_with_thousands_of_ready_operations() -> None:
-    """As many pairs as 4,000 operations have are looked at a few times, not once per step (which would take minutes)."""
-    import time
-
+    """All are placed, and the devices share the work nearly evenly."""
     b = GraphBuilder("wide")
     (x,) = b.add("first", outputs=[1])
     for i in range(4000):
         b.add(f"op{i}", inputs=[x], outputs=[3])
     rng = np.random.default_rng(0)
-    scheduler = ListScheduler(problem_of(b.build(), machine(4), rng.integers(1, 9, 4001)))
-    scheduler.run("etf")  # compiles
-    scheduler.reset()
-    begin = time.perf_counter()
-    scheduler.run("etf")
-    assert time.perf_counter() - begin < 5
+    p = problem_of(b.build(), machine(4), rng.integers(1, 9, 4001))
+    schedule = ListScheduler(p).run("etf")
+    assert makespan_bound(p) <= schedule.makespan_s <= makespan_bound(p) * 1.1
+    work = np.bincount(schedule.placement().device, p.group_s[:, 0], minlength=4)
+    assert work.min() > 0.9 * work.max()

@@ -198,5 +198,5 @@ def test_resume_refuses_a_checkpoint_of_another_program(tmp_path: Path, monkeypa
     with pytest.raises(Crash):
         run(config, tmp_path / "run", observer=CrashAfter(3))
     monkeypatch.setattr("tests.test_pipeline.Family.load", lambda self: [Program(chain(9))])
-    with pytest.raises(RunError, match="was made for"):
+    with pytest.raises(RunError, match="was made with another configuration, program"):
         run(config, tmp_path / "run", resume=True)

@@ -13,7 +13,7 @@ from placekit_core import results
 from placekit_core.errors import PlacementError, RunError
 from placekit_core.graph_file import write_atomically
 from placekit_core.measurement import Schedule
-from placekit_core.placement import load_placement, save_placement
+from placekit_core.placement import Placements, load_placement, save_placement
 from placekit_core.problem import Problem
 
 
@@ -103,6 +103,55 @@ def test_placement_of_another_graph_or_cluster_is_refused(tmp_path: Path, proble
     path.write_text("{")
     with pytest.raises(PlacementError, match="not a readable placement"):
         load_placement(path, problem)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fingerprints": "abc"}, "not a readable placement: fingerprints"),
+        ({"fingerprints": None}, "not a readable placement: fingerprints"),
+        ({"assignment": ["gpu:0"] * 6}, "not a readable placement: assignment"),
+        ({"assignment": None}, "not a readable placement: assignment"),
+        ({"assignment": {}}, "does not place operation 'w' .and 5 more"),
+        ({"assignment": dict.fromkeys("wxabcd", 0)}, "not a readable placement: assignment.w"),
+        ({"assignment": dict.fromkeys("wxabcd", "gpu:9")}, r"no device named 'gpu:9'[\s\S]*gpu:0, gpu:1"),
+        ({"priority": {"w": 1.0}}, "does not give the priority of operation 'x'"),
+        ({"priority": dict.fromkeys("wxabcd", "1")}, "not a readable placement: priority.w"),
+        ({"priority": [1.0] * 6}, "not a readable placement: priority"),
+        ({"priority": dict.fromkeys("wxabcd", float("nan"))}, "not a number"),
+        ({"version": 2}, "is not a placekit-placement of version 1"),
+        ({"format": None}, "is not a placekit-placement of version 1"),
+    ],
+)
+def test_malformed_placements(tmp_path: Path, problem: Problem, change: dict[str, object], message: str) -> None:
+    path = save_placement(problem.placement([0] * 6, [1] * 6), problem, tmp_path / "placement.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(PlacementError, match=message):
+        load_placement(path, problem)
+
+
+@pytest.mark.parametrize("data", [b"[]", b"null", b"3", b"\xff", b"", b"[" * 100_000])
+def test_what_is_no_placement(tmp_path: Path, problem: Problem, data: bytes) -> None:
+    (tmp_path / "p.json").write_bytes(data)
+    with pytest.raises(PlacementError, match="not a readable placement"):
+        load_placement(tmp_path / "p.json", problem)
+
+
+def test_devices_do_not_wrap() -> None:
+    for device in (65536, -40000, 2**40):
+        with pytest.raises(PlacementError, match=f"no device {device}"):
+            Placements.of([[0, device]])
+    with pytest.raises(PlacementError, match="2 dimensions"):
+        Placements.of(np.zeros((1, 1, 1), int))
+
+
+def test_a_placement_keeps_its_own_arrays(problem: Problem) -> None:
+    device, priority = np.zeros(6, np.int16), np.zeros(6, np.float32)
+    placement = problem.placement(device, priority)
+    device[:], priority[:] = 1, 1
+    assert placement.device.tolist() == [0] * 6
+    assert placement.priority is not None
+    assert placement.priority.tolist() == [0] * 6
 
 
 def schedule(problem: Problem) -> Schedule:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+import warnings
 from collections.abc import Callable
 
 USAGE = """\
@@ -66,10 +69,16 @@ def main() -> int:
         from placekit_core.errors import unknown
 
         return fail(unknown("command", argv[0], commands))
+    if argv[0] != "run" and any(a in ("-h", "--help") for a in argv[1:]):
+        print(USAGE, end="")
+        return 0
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)  # schedulers end jobs by it: keep the best so far, as on Ctrl-C
+    warnings.showwarning = lambda message, *_: print(f"placekit: warning: {message}", file=sys.stderr)
     try:
         return commands[argv[0]](argv[1:])
     except KeyboardInterrupt:
-        print("placekit: interrupted; nothing was lost that had been written", file=sys.stderr)
+        print("placekit: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `placekit ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,6 +89,10 @@ def main() -> int:
         if isinstance(e, PlacekitError) and not os.environ.get("HYDRA_FULL_ERROR"):
             return fail(e)
         raise
+
+
+def _terminated(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def fail(error: Exception) -> int:

@@ -28,14 +28,20 @@ def normalise(argv: list[str]) -> list[str]:
     for token in argv:
         match = _OVERRIDE.match(token)
         if match is None or match["package"]:
-            out.append(token)
+            out.append(token.removeprefix("+") if match and token.startswith("+backend@proxy=") else token)
             continue
         key, value = match["key"], match["value"]
         if key == "cluster" and value.endswith((".yaml", ".yml")):
-            path = Path(value).expanduser()
-            if not path.is_file():
-                raise ConfigError(f"no cluster file {value}", "`placekit cluster show` lists the presets")
-            out += ["cluster=file", f"cluster.path='{path.resolve()}'"]
+            paths = [Path(v).expanduser() for v in (value.split(",") if multirun else [value])]
+            missing = next((p for p in paths if not p.is_file()), None)
+            if missing is not None:
+                hint = (
+                    "a sweep takes either presets or files"
+                    if len(paths) > 1
+                    else "`placekit cluster show` lists the presets"
+                )
+                raise ConfigError(f"no cluster file {missing}", hint)
+            out += ["cluster=file", "cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
         elif key in DEFAULT_GROUPS:
             out.append(f"{key}={value}")
         elif key.partition(".")[0] in swept & DEFAULT_GROUPS and not re.search("[,(]", value):
@@ -45,6 +51,11 @@ def normalise(argv: list[str]) -> list[str]:
     if "importer" in keys and "workload" not in keys:
         out.append("workload=none")
     return out
+
+
+def quoted(text: str) -> str:
+    """`text` as a value that Hydra takes literally."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def chosen(argv: list[str]) -> list[tuple[str, str]]:

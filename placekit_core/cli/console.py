@@ -52,10 +52,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
     """Print a table; the first `left` columns are text, the others numbers. As wide as it needs to be in a pipe."""
     t = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for i, c in enumerate(columns):
-        t.add_column(c, justify="left" if i < left else "right", no_wrap=not sys.stdout.isatty())
+        t.add_column(c, justify="left" if i < left else "right", no_wrap=True)
     for row in rows:
         t.add_row(*row)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 240)
+    console = Console(highlight=False, width=240)
     with console.capture() as capture:
         console.print(t)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
@@ -107,7 +107,7 @@ def show_result(result: Result, run_dir: str | Path) -> None:
                 p.program,
                 f"{p.kernels}",
                 f"{p.groups}",
-                seconds(p.value_s) if p.fits else "does not fit",
+                seconds(p.value_s) if p.fits else "does not fit" if p.evaluations else "not evaluated",
                 seconds(p.bound_s),
                 percent(p.gap),
                 f"{p.evaluations}",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from placekit_core.cli.arguments import quoted
 from placekit_core.cli.console import count, mebibytes, seconds, table
 from placekit_core.errors import ConfigError, GraphError
 from placekit_core.graph import PHASES, Graph
@@ -22,7 +23,7 @@ def main(argv: list[str]) -> int:
         for problem in _problems(argv[1:]):
             show(problem)
         return 0
-    if argv[:1] == ["export"] and len(argv) > 1 and "=" not in argv[1]:
+    if argv[:1] == ["export"] and len(argv) > 1 and "=" not in argv[1] and not argv[1].startswith("-"):
         return _export(Path(argv[1]), argv[2:])
     if argv[:1] == ["import"] and len(argv) in (2, 3):
         return _import(Path(argv[1]), Path(argv[2]) if len(argv) == 3 else None)
@@ -36,14 +37,16 @@ def _problems(options: list[str]) -> list[Problem]:
     from placekit_core.pipeline import choose_cluster, make_problem
 
     if options and "=" not in options[0] and not options[0].startswith("-"):
-        options = [f"importer={_importer_of(options[0])}", f"importer.path='{options[0]}'", *options[1:]]
+        options = [f"importer={_importer_of(options[0])}", f"importer.path={quoted(options[0])}", *options[1:]]
     config = validate(compose(options))
-    grouper, backend, policy = (config.build(k) for k in ("grouper", "backend", "policy"))
+    grouper, backend, level = (
+        config.build("grouper"),
+        config.build("backend"),
+        config.component("policy")[0].load().level,
+    )
     programs = config.build("importer").load()
     streams = Streams(config.seed)
-    return [
-        make_problem(config, p, choose_cluster(config, p, backend), grouper, policy.level, streams) for p in programs
-    ]
+    return [make_problem(config, p, choose_cluster(config, p, backend), grouper, level, streams) for p in programs]
 
 
 def _importer_of(path: str) -> str:
@@ -59,10 +62,9 @@ def _export(out: Path, options: list[str]) -> int:
     problems = _problems(options)
     for i, problem in enumerate(problems):
         target = out if len(problems) == 1 else out.with_name(f"{i:03d}-{out.name}")
-        try:
-            save_graph(problem.graph, target)
-        except OSError as e:
-            raise GraphError(f"cannot write {target}: {e.strerror}") from None
+        if target.exists():
+            raise GraphError(f"{target} exists already", "remove it, or choose another name")
+        save_graph(problem.graph, target)
         print(f"{target}: {problem.graph.n} operations, fingerprint {problem.graph.fingerprint}")
     return 0
 
@@ -76,7 +78,9 @@ def _import(path: Path, out: Path | None) -> int:
         if out is not None:
             target = out if len(programs) == 1 else out.with_name(f"{i:03d}-{out.name}")
             save_graph(program.graph, target)
-            print(f"written to {target}; place it with `placekit run importer=file importer.path={target}`")
+            print(
+                f"written to {target}; place it with `placekit run importer=file importer.path={quoted(str(target))}`"
+            )
             load_graph(target)
     return 0
 
@@ -105,7 +109,7 @@ def show(problem: Problem) -> None:
         ["persistent", held or "nothing"],
         ["outputs of kernels", mebibytes(activations)],
         ["depth", f"{int(g.depth.max(initial=0)) + 1} levels"],
-        ["work", f"{seconds(work)} on the fastest device of {problem.cluster.name}"],
+        ["work", f"{seconds(work)}, every operation on its fastest device of {problem.cluster.name}"],
         ["critical path", seconds(path)],
         ["parallelism", f"{work / path:.2f} (work / critical path)" if path else "-"],
         ["fingerprint", g.fingerprint],

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,10 +32,10 @@ _HELP = """\
 placekit run [OPTION=VALUE ...] - place a program on a machine
 
 Groups take both forms: policy=NAME and +policy=NAME. Sweep with -m and commas: -m policy=a,b seed=1,2,3.
-Show the composed configuration with --cfg job. Options of the chosen components are listed at the end;
-others show up once chosen: placekit run policy=NAME --help.
+backend@proxy=NAME picks the proxy's backend; cluster=FILE.yaml is a machine of your own. Show the composed
+configuration with --cfg job. docs/command-line.md has the meaning of every option.
 
-== Components of the core and the installed plugins ==
+== Components of the core and the installed plugins, with their options ==
 {components}
 == All groups, with presets ==
 $APP_CONFIG_GROUPS
@@ -63,20 +66,35 @@ def register() -> None:
     node = {"app_name": "placekit run", "header": "", "footer": "", "template": text}
     store.store(group="hydra/help", name="placekit", node=node, provider="placekit")
     Plugins.instance().register(_Presets)
+    OmegaConf.register_new_resolver("placekit_folder", folder_name, replace=True)
+
+
+def folder_name(overrides: str) -> str:
+    """One folder name for a job of a sweep, from its overrides: no separators, no quotes, no `..`, not too long."""
+    name = re.sub(r"[^\w.,=+@\-]+", "_", overrides.replace("'", "").replace('"', "")).replace("..", "_")
+    if len(name) <= 150:
+        return name
+    return f"{name[:130]}-{hashlib.sha256(overrides.encode()).hexdigest()[:12]}"
 
 
 def _list_components(registry: Registry) -> str:
     lines = []
     for kind in KINDS:
         lines += [f"{kind}:"] if registry.names(kind) else []
-        lines += [f"  {e.component.name:18} {e.component.summary}" for e in registry.all() if e.kind == kind]
+        for e in registry.all():
+            if e.kind == kind:
+                lines.append(f"  {e.component.name:18} {e.component.summary}")
+                for key, option in e.component.config.model_fields.items():
+                    default = json.dumps(option.get_default(call_default_factory=True), default=str)
+                    lines.append(f"    {kind}.{key}={default}  {option.description or ''}".rstrip())
     return "\n".join(lines).replace("$", "$$") + "\n"
 
 
 def launch(argv: list[str], job: Callable[[dict[str, Any], str], float | None]) -> None:
     """Run `job(config, output directory)` for the configuration(s) that `argv` describes. Raises PlacekitError."""
     register()
-
+    for b in installed().broken:
+        print(f"placekit: warning: plugin {b.distribution} {b.version} is broken: {b.reason}", file=sys.stderr)
     failed: list[PlacekitError] = []
     process = os.getpid()
 

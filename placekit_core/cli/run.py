@@ -24,21 +24,18 @@ def main(argv: list[str]) -> int:
         return _resume(Path(directory))
     from placekit_core.cli.hydra_app import launch
 
-    codes: list[int] = []
-    launch(argv, lambda config, run_dir: _job(config, run_dir, codes))
-    return max(codes, default=0)
+    launch(argv, _job)
+    return 0
 
 
-def _job(data: dict[str, Any], run_dir: str, codes: list[int]) -> float | None:
+def _job(data: dict[str, Any], run_dir: str) -> float | None:
     from placekit_core.config import validate
 
     path = Path(run_dir)
     if path.is_relative_to(Path.cwd()):  # Hydra makes it absolute; show what was asked for
         path = path.relative_to(Path.cwd())
     config = validate({**data, "run_dir": str(path)})
-    value, code = _run(config, path, resume=False)
-    codes.append(code)
-    return value
+    return _run(config, path, resume=False)
 
 
 def _resume(run_dir: Path) -> int:
@@ -48,8 +45,12 @@ def _resume(run_dir: Path) -> int:
     path = run_dir / results.CONFIG
     try:
         data = json.loads(path.read_text())
+        if not isinstance(data, dict) or "policy" not in data:
+            raise RunError(f"{path} is damaged", "start a new run")
     except (OSError, json.JSONDecodeError) as e:
-        raise RunError(f"cannot resume {run_dir}: {e}", "give a directory that `placekit run` wrote") from None
+        jobs = sorted(p.parent.name for p in run_dir.glob(f"*/{results.CHECKPOINT}"))
+        hint = f"it is a sweep; unfinished runs in it: {', '.join(jobs)}" if jobs else "give what a run called run_dir"
+        raise RunError(f"cannot resume {run_dir}: {e}", hint) from None
     if (run_dir / results.RESULT).is_file() and not (run_dir / results.CHECKPOINT).is_file():
         result = results.load_result(run_dir)
         if result.status == "finished":
@@ -58,19 +59,23 @@ def _resume(run_dir: Path) -> int:
             print(f"{run_dir} has finished; nothing is left to do")
             show_result(result, run_dir)
             return 0
-    return _run(validate(data), run_dir, resume=True)[1]
+    _run(validate(data), run_dir, resume=True)
+    return 0
 
 
-def _run(config: Any, run_dir: Path, resume: bool) -> tuple[float | None, int]:
+def _run(config: Any, run_dir: Path, resume: bool) -> float | None:
     from placekit_core.cli.console import Progress, show_result
     from placekit_core.pipeline import Interrupted, run
+    from placekit_core.results import CHECKPOINT
 
     try:
         with Progress() as progress:
             result = run(config, run_dir, resume=resume, observer=progress)
     except Interrupted as e:
         show_result(e.result, run_dir)
-        print(f"interrupted: the best so far is in {run_dir}; continue with `placekit run resume={run_dir}`")
-        return e.result.value_s, 130
+        kept = "the best so far" if e.result.fits else "what was tried"
+        start = "" if (run_dir / CHECKPOINT).is_file() else " (from the beginning: there was no checkpoint yet)"
+        print(f"interrupted: {kept} is in {run_dir}; continue with `placekit run resume={run_dir}`{start}")
+        raise KeyboardInterrupt from None  # ends a sweep, not only the job that it meets
     show_result(result, run_dir)
-    return result.value_s, 0
+    return result.value_s

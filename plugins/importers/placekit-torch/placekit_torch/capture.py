@@ -17,7 +17,7 @@ from placekit_torch.factory import Builder
 from placekit_torch.joint import ALIAS, TAG, Joint, own_name, with_value
 from placekit_torch.optimizers import Optimizer, has_layout_of
 from placekit_torch.step import Step
-from placekit_torch.tracing import building, fake_mode, is_fake, like, trace_joint
+from placekit_torch.tracing import building, fake_mode, is_fake, like, quiet, trace_joint
 
 Mode = Literal["train", "inference"]
 aten = torch.ops.aten
@@ -164,7 +164,7 @@ def to_fake(step: Step, mode: Any, name: str) -> Step:
 def capture(builder: Builder, mode: Mode, name: str) -> Captured:
     """Trace the step of `builder`. Allocates no memory for tensors. Raises ImporterError."""
     fake = fake_mode()
-    with torch.random.fork_rng(devices=[]):
+    with quiet(), torch.random.fork_rng(devices=[]):
         with building(fake):
             made = builder.build()
         step = to_fake(made, fake, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,13 @@ class Optimizer:
             raise ImporterError(
                 f"the optimizer of {name} updates a tensor that is no parameter of the module",
                 "build it from the parameters that it is called with",
+            )
+        asked = [k for k in ("foreach", "fused") if any(group.get(k) for group in self.optimizer.param_groups)]
+        if asked:
+            warnings.warn(
+                f"{name}: {self.kind.__name__} was made with {asked[0]}=True, but its update is traced with one kernel per"
+                " operation and parameter: in the graph it has more and smaller kernels than where it runs.",
+                stacklevel=2,
             )
 
     def append(self, joint: Joint, updates: dict[str, torch.fx.Node]) -> Iterator[tuple[str, str, torch.fx.Node]]:

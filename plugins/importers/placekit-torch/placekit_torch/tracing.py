@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import operator
 import warnings
 from collections import Counter, defaultdict
@@ -36,9 +37,39 @@ from placekit_torch.joint import ALIAS, TAG, Joint, Names, merge_tied, own_name,
 from placekit_torch.where import first_line, user_line
 
 
+class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Copies of fake tensors belong to the mode of the original: `nn.TransformerEncoder` copies its layer."""
+
+    def __copy__(self) -> _Mode:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Mode:
+        return self
+
+
 def fake_mode() -> FakeTensorMode:
     """A mode under which new tensors are fake. Real tensors that it meets become constants of the trace."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    return _Mode(allow_non_fake_inputs=True)
+
+
+_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.proxy_tensor", "torch._functorch.aot_autograd")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Torch logs nothing of an error that is raised inside: the ImporterError that it becomes says it in two lines."""
+
+    def silent(record: logging.LogRecord) -> bool:
+        return record.levelno < logging.ERROR  # what someone asked for with TORCH_LOGS stays
+
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addFilter(silent)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(silent)
 
 
 @contextlib.contextmanager
@@ -51,7 +82,8 @@ def building(mode: FakeTensorMode) -> Iterator[None]:
     swap = torch.utils.swap_tensors  # what `Module.to` uses for fake parameters; it refuses those with weak references
     torch.utils.swap_tensors = assign
     try:
-        with mode:
+        with warnings.catch_warnings(), mode:
+            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")  # by copy.deepcopy
             yield
     finally:
         torch.utils.swap_tensors = swap

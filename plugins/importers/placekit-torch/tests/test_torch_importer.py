@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +215,57 @@ def test_wrong_steps(options: dict[str, Any], says: list[str]) -> None:
         linear(**options)
     for text in says:
         assert text in str(error.value)
+
+
+LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+@pytest.mark.parametrize("mode", ["train", "inference"])
+def test_torch_logs_nothing_of_an_error(mode: Any) -> None:
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    filters = list(LOGGER.filters)
+    LOGGER.addHandler(handler)
+    try:
+        with pytest.raises(ImporterError, match="mine cannot be traced"):
+            import_module(nn.Linear(3, 3), torch.randn(2, 4), loss=lambda y: y.sum(), mode=mode, name="mine")
+        assert not records
+        LOGGER.error("restored")
+        assert len(records) == 1
+    finally:
+        LOGGER.removeHandler(handler)
+    assert LOGGER.filters == filters
+
+
+def test_nothing_on_stderr_for_a_wrong_shape_in_a_factory(folder: Path) -> None:
+    (folder / "shapes_model.py").write_text(
+        "import torch\ndef step():\n    return torch.randn(2, 3) @ torch.randn(2, 3)\n"
+    )
+    code = """
+from placekit_core.errors import ImporterError
+from placekit_torch.importer import TorchImporter
+try:
+    TorchImporter(module="shapes_model:step").load()
+except ImporterError as e:
+    print(e)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    assert "shapes_model:step failed: RuntimeError" in ran.stdout
+    assert "shapes_model.py:3" in ran.stdout
+    assert ran.stderr == ""
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+def test_batched_updates_warn(kind: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected = [linear(optimizer=lambda p, v=v: kind(p, foreach=v)).graph.fingerprint for v in (None, False)]
+    found = []
+    for option in ("foreach",) if kind is torch.optim.RMSprop else ("foreach", "fused"):
+        with pytest.warns(UserWarning, match=f"mine: {kind.__name__} was made with {option}=True.*one kernel per"):
+            found.append(linear(optimizer=lambda p, o=option: kind(p, **{o: True})).graph.fingerprint)
+    assert len({*expected, *found}) == 1
 
 
 def test_changing_a_parameter_in_the_forward_pass() -> None:

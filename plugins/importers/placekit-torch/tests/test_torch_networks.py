@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -215,8 +216,11 @@ def by_name(program: Program, values: dict[int, Tensor]) -> dict[str, Tensor]:
     return {program.graph.op_name[program.graph.tensor_producer[t]]: v for t, v in values.items()}
 
 
-def check_equal_to_eager(step: Step, optimizer: Callable[..., Any], steps: int = 3) -> Program:
-    program = import_module(step.module, step.inputs, loss=step.loss, targets=step.targets, optimizer=optimizer)
+def check_equal_to_eager(
+    step: Step, optimizer: Callable[..., Any], steps: int = 3, program: Program | None = None
+) -> Program:
+    if program is None:
+        program = import_module(step.module, step.inputs, loss=step.loss, targets=step.targets, optimizer=optimizer)
     module = copy.deepcopy(step.module)
     eager = capturable(optimizer([p for p in module.parameters() if p.requires_grad]))
     values = program.executable.initial()
@@ -252,6 +256,54 @@ def test_step_equals_eager_with_every_optimizer(network: str, optimizer: str) ->
 def test_step_equals_eager(network: str) -> None:
     torch.manual_seed(2)
     check_equal_to_eager(NETWORKS[network](), OPTIMIZERS["adamw"])
+
+
+class Translator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer = nn.Transformer(16, 4, 2, 2, 32, dropout=0.0, batch_first=True)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        return self.transformer(source, target)
+
+
+def encoder() -> Step:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    module = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(16))
+    return Step(module, torch.randn(2, 5, 16), F.mse_loss, torch.randn(2, 5, 16))
+
+
+def translator() -> Step:
+    inputs = (torch.randn(2, 5, 16), torch.randn(2, 3, 16))
+    return Step(Translator(), inputs, F.mse_loss, torch.randn(2, 3, 16))
+
+
+@pytest.mark.parametrize("factory", [encoder, translator])
+def test_factories_of_modules_that_copy_their_layers(factory: Callable[[], Step]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = trace_large(factory, OPTIMIZERS["adamw"])
+    names = {k for k in program.graph.op_name if k.startswith(("layers.1.", "transformer.encoder.layers.1."))}
+    assert any(k.endswith("linear1.weight") for k in names), "the copies are parameters of their own"
+    torch.manual_seed(0)  # the importer's default
+    check_equal_to_eager(factory(), OPTIMIZERS["adamw"], program=program)
+
+
+def test_copies_of_fake_tensors_stay_in_their_mode() -> None:
+    from placekit_torch.tracing import building, fake_mode
+
+    mode = fake_mode()
+    assert copy.copy(mode) is copy.deepcopy(mode) is mode
+    with building(mode):
+        module = nn.Linear(3, 3)
+        module.weight.requires_grad_(False)
+        copied = copy.deepcopy(module)
+    for old, new in zip(module.parameters(), copied.parameters(), strict=True):
+        assert new is not old
+        assert isinstance(new, nn.Parameter)
+        assert new.fake_mode is mode
+        assert (new.shape, new.requires_grad) == (old.shape, old.requires_grad)
+        assert new.untyped_storage()._cdata != old.untyped_storage()._cdata
 
 
 def test_default_adam_differs_by_rounding_only() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
+from pydantic import BaseModel
 
 from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.list_scheduling import ListScheduler, Rule, b_level
+from placekit_core.list_scheduling import ListScheduler, Rule, b_level, warm_up
 from placekit_core.placement import Placement
 from placekit_core.problem import Task
 from placekit_heuristics import CriticalPathOptions, ListSchedulingOptions
@@ -25,6 +26,10 @@ class _ListScheduling(Policy):
     rule: ClassVar[Rule]
     communication: ClassVar[float] = 1.0
     """Scale of transfers in the levels that the rule goes by."""
+
+    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        warm_up()
 
     def chosen_rule(self) -> Rule:
         """The rule that the options mean."""

@@ -8,27 +8,33 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.list_scheduling import RULES, ListScheduler, b_level, group_priority
+from placekit_core.list_scheduling import RULES, ListScheduler, b_level, group_priority, warm_up
 from placekit_core.measurement import Kernel, Measurements
 from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Problem, Task
 from placekit_search import AnnealingOptions
-from placekit_search.moves import STEP, accepts, anneal, neighbourhood, propose, undo
+from placekit_search.moves import STEP, anneal, neighbourhood, propose, step, undo
 
 
 class Annealing(Policy):
     """Starts from the best of several list schedules and of the single devices; moves operations, clusters, and pairs.
 
     The temperature falls geometrically over the budget, from `temperature_start` to `temperature_end` times the value of
-    the start. A placement over a device's memory is allowed on the way at a penalty in proportion to the excess. The
-    priorities are those of the start (b-levels) and do not change. With a budget of evaluations the result is the same
-    to the last bit for the same seed; with a budget of seconds the temperature follows the clock.
+    the start. Until a placement that fits is found, one over a device's memory is visited at a penalty in proportion to
+    the excess; afterwards only placements that fit. The priorities are those of the start (b-levels) and do not change.
+    With a budget of evaluations the result is the same to the last bit for the same seed; with a budget of seconds the
+    temperature follows the clock.
     """
 
     name = "annealing"
     options_class = AnnealingOptions
+
+    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        warm_up()
 
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
@@ -58,13 +64,13 @@ class Annealing(Policy):
         starts = list_schedules(task.problem, limit, rng)
         measurements = task.evaluate(starts)
         energy = _energy(measurements, task)
-        row = int(np.argmin(energy))
+        row = int(np.argmin(np.where(measurements.fits.any() & ~measurements.fits, np.inf, energy)))
         device, priority = starts.one(row)
         return {
             "device": device.copy(),
             "best": device.copy(),
             "priority": np.zeros(0, np.float32) if priority is None else priority.copy(),
-            "energy": np.array([energy[row], energy[row]]),
+            "energy": np.array([energy[row], energy[row], float(measurements.fits[row])]),
             "start_s": float(energy[row]),
             "random": rng.integers(0, 2**64, 1, np.uint64),
         }
@@ -112,13 +118,11 @@ class _Run:
         """One evaluation through a backend that has no compiled evaluation."""
         changed, before = np.empty(max(len(self.device), 2), np.int32), np.empty(max(len(self.device), 2), np.int16)
         count = propose(self.random, self.device, moves, changed, before)
-        new = float(_energy(task.evaluate(Placements.of(self.device, self._priorities())), task)[0])
-        if not accepts(self.random, self.energy[0], new, temperature):
+        measured = task.evaluate(Placements.of(self.device, self._priorities()))
+        new = float(_energy(measured, task)[0])
+        if not step(self.random, self.energy, new, bool(measured.fits[0]), temperature):
             undo(self.device, changed, before, count)
-            return
-        self.energy[0] = new
-        if new < self.energy[1]:
-            self.energy[1] = new
+        elif self.energy[0] == self.energy[1]:
             self.best[:] = self.device
 
     def _priorities(self) -> NDArray[np.float32] | None:

@@ -27,8 +27,9 @@ class Neighbourhood(NamedTuple):
         movable: groups that may run on more than one device.
         allowed: [g, D].
         near_ptr, near: groups that each group exchanges tensors with, in compressed rows.
-        cluster_ptr, cluster: each group with its producers that have no other consumer, theirs, and so on.
-        region_ptr, region: each group with those of the same call of the same module.
+        tree, tree_first, tree_end: groups in preorder of the forest in which a group's parent is its only consumer;
+            `tree[tree_first[v]:tree_end[v]]` is v with its producers that have no other consumer, theirs, and so on.
+        region_ptr, region, region_of: groups of the same call of the same module, in compressed rows; the row of each.
         share: [4] shares of swaps, of cluster moves, of region moves, and of moves to a neighbour's device.
     """
 
@@ -36,10 +37,12 @@ class Neighbourhood(NamedTuple):
     allowed: NDArray[np.bool_]
     near_ptr: NDArray[np.int32]
     near: NDArray[np.int32]
-    cluster_ptr: NDArray[np.int32]
-    cluster: NDArray[np.int32]
+    tree: NDArray[np.int32]
+    tree_first: NDArray[np.int32]
+    tree_end: NDArray[np.int32]
     region_ptr: NDArray[np.int32]
     region: NDArray[np.int32]
+    region_of: NDArray[np.int32]
     share: NDArray[np.float64]
 
 
@@ -52,28 +55,53 @@ def neighbourhood(problem: Problem, swap: float, cluster: float, region: float, 
         producers[v].append(u)
         consumers[u].append(v)
     movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1).astype(np.int32)
-    clusters: list[list[int]] = [[] for _ in range(g)]
-    for v in quotient.topological_order.tolist():  # producers first
-        clusters[v] = [v] + [w for u in producers[v] if len(consumers[u]) == 1 for w in clusters[u]]
     near_rows = [a + b for a, b in zip(producers, consumers, strict=True)]
     share = np.asarray([swap, cluster, region, near], np.float64)
+    tree, tree_first, tree_end = _forest(producers, consumers)
     return Neighbourhood(
-        movable, problem.allowed, *_rows(near_rows), *_rows(clusters), *_rows(_regions(problem)), share
+        movable, problem.allowed, *_rows(near_rows), tree, tree_first, tree_end, *_regions(problem), share
     )
 
 
-def _regions(problem: Problem) -> list[list[int]]:
-    """Each group, followed by the others whose longest operation came from the same call of the same module."""
+Rows = NDArray[np.int32]
+
+
+def _forest(producers: list[list[int]], consumers: list[list[int]]) -> tuple[Rows, Rows, Rows]:
+    """Preorder of the forest of only consumers; first and end of each subtree in it."""
+    g = len(producers)
+    tree: list[int] = []
+    first, end = [0] * g, [0] * g
+    for root in (v for v in range(g) if len(consumers[v]) != 1):
+        stack = [(root, False)]
+        while stack:
+            v, left = stack.pop()
+            if left:
+                end[v] = len(tree)
+                continue
+            first[v] = len(tree)
+            tree.append(v)
+            stack.append((v, True))
+            stack += [(u, False) for u in producers[v] if len(consumers[u]) == 1]
+    return np.asarray(tree, np.int32), np.asarray(first, np.int32), np.asarray(end, np.int32)
+
+
+def _regions(problem: Problem) -> tuple[Rows, Rows, Rows]:
+    """Groups by the module and call that their longest operation came from; alone where it came from none."""
     graph, group = problem.graph, problem.grouping.group_of
     longest = np.zeros(problem.g, np.int64)
     order = np.argsort(problem.op_s.min(axis=1), kind="stable")
     longest[group[order]] = order  # of several, the last one stays
-    keys = list(zip(graph.module.codes[longest].tolist(), graph.call[longest].tolist(), strict=True))
-    members: dict[tuple[int, int], list[int]] = {}
+    keys = zip(graph.module.codes[longest].tolist(), graph.call[longest].tolist(), strict=True)
+    row_of: dict[object, int] = {}
+    rows: list[list[int]] = []
+    region_of = []
     for i, key in enumerate(keys):
-        members.setdefault(key, []).append(i)
-    named = [bool(graph.module[v]) for v in longest]
-    return [[i] + ([j for j in members[keys[i]] if j != i] if named[i] else []) for i in range(problem.g)]
+        row = row_of.setdefault(key if graph.module[longest[i]] else i, len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(i)
+        region_of.append(row)
+    return *_rows(rows), np.asarray(region_of, np.int32)
 
 
 def _rows(rows: list[list[int]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -106,7 +134,7 @@ def below(state: Any, n: Any) -> Any:
 @njit(cache=True, nogil=True)
 def propose(state: Any, device: Any, moves: Any, changed: Any, before: Any) -> Any:
     """Change `device` [g] by one move. Returns how many groups changed: `changed` has them, `before` their devices."""
-    movable, allowed, near_ptr, near, cluster_ptr, cluster, region_ptr, region, share = moves
+    movable, allowed, near_ptr, near, tree, tree_first, tree_end, region_ptr, region, region_of, share = moves
     v = movable[below(state, len(movable))]
     old = device[v]
     kind = uniform(state)
@@ -128,11 +156,12 @@ def propose(state: Any, device: Any, moves: Any, changed: Any, before: Any) -> A
         if d != old and allowed[v, d]:
             target = d
     count = 0
-    member, first, end = cluster, cluster_ptr[v], cluster_ptr[v + 1]
-    if kind >= share[0] + share[1]:
-        member, first, end = region, region_ptr[v], region_ptr[v + 1]
-    if kind < share[0] or kind >= share[0] + share[1] + share[2]:
-        end = first + 1  # the group alone: it stands first
+    member, first = tree, tree_first[v]
+    end = first + 1  # the group alone: it stands first in its subtree
+    if share[0] <= kind < share[0] + share[1]:
+        end = tree_end[v]
+    elif share[0] + share[1] <= kind < share[0] + share[1] + share[2]:
+        member, first, end = region, region_ptr[region_of[v]], region_ptr[region_of[v] + 1]
     for i in range(first, end):
         u = member[i]
         if device[u] != target and allowed[u, target]:
@@ -150,14 +179,28 @@ def undo(device: Any, changed: Any, before: Any, count: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def accepts(state: Any, current: Any, new: Any, temperature: Any) -> Any:
-    """The rule of Metropolis: better always, worse with probability exp(-difference / temperature)."""
-    return new <= current or uniform(state) < math.exp((current - new) / temperature)
+def step(state: Any, energy: Any, new: Any, fits: Any, temperature: Any) -> Any:
+    """Whether to keep a move to energy `new`; updates `energy` ([3], see `anneal`).
+
+    The rule of Metropolis (better always, worse with probability exp(-difference / temperature)) until something fits;
+    from then on only among placements that fit. The first that fits is always kept, and so is a new best one.
+    """
+    known = energy[2] > 0
+    if fits and not known:
+        energy[:] = new
+        energy[2] = 1.0
+        return True
+    if known and not fits:
+        return False
+    if new > energy[0] and not uniform(state) < math.exp((energy[0] - new) / temperature):
+        return False
+    energy[0] = new
+    energy[1] = min(energy[1], new)
+    return True
 
 
 _moves = types.NamedTuple(  # type: ignore[no-untyped-call]
-    (types.int32[::1], types.boolean[:, ::1], types.int32[::1], types.int32[::1], types.int32[::1], types.int32[::1],
-     types.int32[::1], types.int32[::1], types.float64[::1]), Neighbourhood,
+    (types.int32[::1], types.boolean[:, ::1], *[types.int32[::1]] * 8, types.float64[::1]), Neighbourhood,
 )  # fmt: skip
 _anneal = types.float64(
     types.FunctionType(kernel_signature()), types.int32[::1], types.float64[::1], types.int64, types.int64,
@@ -176,7 +219,7 @@ def anneal(  # type: ignore[no-untyped-def]
     Args:
         evaluate, ints, floats, scratch_ints, scratch_floats: see `placekit_core.measurement.Kernel`.
         device: [g] current placement, changed in place; `priority`: [g] or of length 0.
-        best_device: [g] placement of least energy so far; `energy`: [2] of the current and of the best one.
+        best_device: [g] the best placement so far; `energy`: [3] of the current and of the best one, and 1 if that fits.
         state: [1] of the random numbers.
         memory_bytes: [D] capacities; `penalty_s`: what the whole of a device over capacity costs.
         temperature: [2] seconds before the first of these evaluations, and the factor of each.
@@ -188,14 +231,14 @@ def anneal(  # type: ignore[no-untyped-def]
     for _ in range(count):
         moved = propose(state, device, moves, changed, before)
         value = evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
+        over = 0.0
         for d in range(len(peak)):
             if peak[d] > memory_bytes[d]:
-                value += penalty_s * (STEP + peak[d] / memory_bytes[d] - 1.0)
+                over += STEP + peak[d] / memory_bytes[d] - 1.0
+        value += penalty_s * over
         total += value
-        if accepts(state, energy[0], value, t):
-            energy[0] = value
-            if value < energy[1]:
-                energy[1] = value
+        if step(state, energy, value, over == 0.0, t):
+            if energy[0] == energy[1]:
                 best_device[:] = device
         else:
             undo(device, changed, before, moved)
