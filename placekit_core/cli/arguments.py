@@ -55,7 +55,7 @@ def normalise(argv: list[str]) -> list[str]:
 
 def quoted(text: str) -> str:
     """`text` as a value that Hydra takes literally."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return "'" + text.replace("'", "\\'") + "'"
 
 
 def chosen(argv: list[str]) -> list[tuple[str, str]]:
