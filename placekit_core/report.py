@@ -101,6 +101,7 @@ def _report_program(s: Search, run_dir: Path) -> ProgramResult:
         kernels=kernels,
         groups=problem.g,
         graph_fingerprint=problem.graph.fingerprint,
+        problem_fingerprint=problem.fingerprint,
         value_s=best.value_s if best else None,
         bound_s=bound,
         gap=best.value_s / bound - 1 if best and bound else None,

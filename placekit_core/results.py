@@ -59,6 +59,7 @@ class ProgramResult(Found):
     kernels: int
     groups: int
     graph_fingerprint: str
+    problem_fingerprint: str
     measured_costs: float = 0.0
     directory: str = "."
 

@@ -22,15 +22,25 @@ def main(argv: list[str]) -> int:
 def _key(result: Result) -> tuple[object, ...]:
     """What runs must share to be averaged: everything but the seed and where they were written."""
     config = {k: v for k, v in result.config.items() if k not in ("seed", "run_dir", "checkpoint_s")}
-    programs = tuple(p.graph_fingerprint for p in result.programs)
-    return result.workload, result.cluster_fingerprint, result.backend, result.policy, programs, repr(config)
+    problems = tuple(p.problem_fingerprint for p in result.programs)
+    return (
+        result.workload,
+        result.cluster_fingerprint,
+        result.backend,
+        result.policy,
+        result.status,
+        problems,
+        repr(config),
+    )
 
 
 def show(runs: list[tuple[Path, Result]]) -> None:
     """Print the table, best value first within each workload, machine and backend."""
     groups: dict[tuple[object, ...], list[Result]] = {}
     for _, result in runs:
-        groups.setdefault(_key(result), []).append(result)
+        group = groups.setdefault(_key(result), [])
+        if result.seed not in {r.seed for r in group}:  # the same run again, or a copy of it, is no further evidence
+            group.append(result)
     order = sorted(groups.values(), key=lambda g: (g[0].workload, g[0].cluster, g[0].backend, _mean(g)))
     labels = _labels([g[0] for g in order])
     rows = []
@@ -41,7 +51,7 @@ def show(runs: list[tuple[Path, Result]]) -> None:
         gaps = [r.gap for r in group if r.gap is not None]
         value = seconds(statistics.fmean(values)) if values else "none fits"
         spread = seconds(statistics.stdev(values)) if len(values) > 1 else "-"
-        partial = " (interrupted)" if any(r.status != "finished" for r in group) else ""
+        partial = f" ({first.status})" if first.status != "finished" else ""
         rows.append(
             [
                 first.workload,
@@ -76,6 +86,10 @@ def show(runs: list[tuple[Path, Result]]) -> None:
     )
 
 
+def _problem(result: Result) -> str:
+    return " ".join(p.problem_fingerprint for p in result.programs)
+
+
 def _mean(group: list[Result]) -> float:
     values = [r.value_s for r in group if r.value_s is not None and r.fits]
     return statistics.fmean(values) if values else float("inf")
@@ -100,9 +114,14 @@ def _labels(results: list[Result]) -> list[str]:
         ]
         options = [flat(x.config) for x in twins]
         own = flat(r.config)
+        exact = {
+            "cluster": (r.cluster_fingerprint, {x.cluster_fingerprint for x in twins}),
+            "problem": (_problem(r), {_problem(x) for x in twins}),
+        }  # the same names, and yet another machine, model, grouping or cost file
         differ = sorted(
             k for k in own
             if k not in ("seed", "run_dir", "checkpoint_s", "workload") and any(o.get(k) != own[k] for o in options)
         )  # fmt: skip
-        labels.append(r.policy + "".join(f" {k}={own[k]}" for k in differ[:3]))
+        marks = [] if differ else [f" {k}:{mine[:8]}" for k, (mine, others) in exact.items() if len(others) > 1][:1]
+        labels.append(r.policy + "".join([*(f" {k}={own[k]}" for k in differ), *marks]))
     return labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -23,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from placekit_core.cli.arguments import chosen, normalise
-from placekit_core.config import AUTO, component_nodes, conf_dir
+from placekit_core.config import AUTO, RunConfig, component_nodes, conf_dir
 from placekit_core.errors import ConfigError, PlacekitError, RunError, unknown
 from placekit_core.hookspecs import KINDS
 from placekit_core.registry import Registry, installed
@@ -166,13 +167,29 @@ def translated(argv: list[str]) -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as e:
         cause = e.__cause__ if isinstance(e.__cause__, OmegaConfBaseException) else None
         detail = f" ({_first_line(cause)})" if cause else ""
-        hint = (
-            "sweep over it with -m, or quote it" if "Ambiguous" in str(e) else "`placekit run --help` lists all options"
-        )
-        raise ConfigError(_first_line(e) + detail, hint) from None
+        raise ConfigError(_first_line(e) + detail, _hint(str(e))) from None
     except OSError as e:
         where = e.filename or next((a for a in argv if "run_dir=" in a), "the run directory")
         raise ConfigError(f"cannot write to {where}: {e.strerror}", "choose another: run_dir=PATH") from None
+
+
+def _hint(message: str) -> str:
+    """What to do about an error of Hydra's."""
+    if "Ambiguous" in message:
+        return "sweep over it with -m, or quote it"
+    found = re.match(r"Could not override '([^']+)'", message)
+    if not found:
+        return "`placekit run --help` lists all options"
+    section, _, rest = found[1].partition(".")
+    known = [k for k in RunConfig.model_fields if not rest]
+    for e in installed().all():
+        if rest and e.kind == section:
+            known += [f"{section}.{k}" for k in e.component.config.model_fields]
+    if rest.count(".") or found[1] in known:
+        return f"to add a new key, write +{found[1]}=..."
+    close = difflib.get_close_matches(found[1], known, 1)
+    guess = f"did you mean {close[0]!r}? " if close else ""
+    return f"{guess}`placekit run --help` lists all options"
 
 
 def _first_line(error: BaseException) -> str:

@@ -187,6 +187,35 @@ def test_respects_allowed_devices() -> None:
     assert evaluate.best is not None
 
 
+def test_keeps_the_best_that_fits_when_not_fitting_is_faster() -> None:
+    """One device lacks one percent of the memory, and whatever leaves it must be transferred: fitting is slower."""
+    b = GraphBuilder("tight")
+    x = b.source("x", 50_000_000)
+    for i in range(10):
+        leaf = b.add(f"leaf{i}", outputs=[10_000_000], flops=1e6)
+        b.add(f"late{i}", inputs=[*leaf, x], outputs=[4], flops=1e9)
+    problem = Problem.of(b.build(), machine(2, memory_bytes=149_000_000))
+    together = open_simulator(problem).evaluate(Placements.of(np.zeros((1, problem.g), int)))
+    assert not together.fits[0]
+    evaluate = search(problem, budget=2000)
+    assert evaluate.best is not None
+    assert together.value_s[0] < evaluate.best.value_s < 0.03
+
+
+def test_memory_of_the_moves_grows_with_the_graph_only() -> None:
+    from placekit_search.moves import neighbourhood
+
+    b = GraphBuilder("long")
+    t = b.source("x", 8, op_type="input")
+    for i in range(5000):
+        [t] = b.add(f"op{i}", inputs=[t], outputs=[8], module="all")
+    problem = Problem.of(b.build(), machine(2))
+    moves = neighbourhood(problem, 0.1, 0.2, 0.4, 0.5)
+    assert sum(np.asarray(part).size for part in moves) < 20 * problem.g
+    last = int(moves.tree_first[problem.g - 1])
+    assert moves.tree_end[problem.g - 1] - last == problem.g, "the whole chain is the last operation's cluster"
+
+
 def test_finds_what_fits_when_its_starts_do_not() -> None:
     """Ten activations of 10 MB are alive together; a device holds six of them."""
     b = GraphBuilder("wide")
