@@ -200,3 +200,65 @@ def test_resume_refuses_a_checkpoint_of_another_program(tmp_path: Path, monkeypa
     monkeypatch.setattr("tests.test_pipeline.Family.load", lambda self: [Program(chain(9))])
     with pytest.raises(RunError, match="was made with another configuration, program"):
         run(config, tmp_path / "run", resume=True)
+
+
+def test_the_proxy_has_a_budget_of_its_own(tmp_path: Path) -> None:
+    changes = {"backend": {"name": "bulk_synchronous"}, "budget": {"evaluations": 50, "proxy_evaluations": 4}}
+    result = run(configure("screening", **changes), tmp_path / "run")
+    for p in result.programs:
+        assert p.proxy_evaluations == 4, "the policy asked for ten"
+        assert p.evaluations == 1, "what the proxy found is measured although its budget ended the policy"
+
+
+def test_checkpoints_are_written_when_due_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    monkeypatch.setattr("placekit_core.pipeline.results.save_checkpoint", lambda folder, state: written.append(state))
+    run(configure("annealing", importer={"name": "mlp"}, checkpoint_s=1000.0), tmp_path / "rare")
+    assert written == []
+    run(configure("annealing", importer={"name": "mlp"}, checkpoint_s=0.0), tmp_path / "often")
+    assert len(written) >= 3
+
+
+def test_every_session_is_closed_also_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from placekit_sim.simulator import SimulatorSession
+
+    opened, closed = [], []
+    init, close = SimulatorSession.__init__, SimulatorSession.close
+    monkeypatch.setattr(SimulatorSession, "__init__", lambda self, *a: (opened.append(self), init(self, *a))[1])
+    monkeypatch.setattr(SimulatorSession, "close", lambda self: (closed.append(self), close(self))[1])
+    run(configure("screening", backend={"name": "bulk_synchronous"}), tmp_path / "run")
+    assert len(opened) == 6, "a backend and a proxy for each of three programs"
+    assert set(map(id, closed)) == set(map(id, opened))
+    with pytest.raises(Crash):
+        run(configure("critical_path"), tmp_path / "crashed", observer=CrashAfter(1))
+    assert set(map(id, closed)) == set(map(id, opened))
+
+
+def test_a_measuring_backend_has_seconds_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from placekit_sim.simulator import Simulator
+
+    monkeypatch.setattr(Simulator, "simulated", False)
+    result = run(configure("nothing"), tmp_path / "run")
+    assert result.budget == {"evaluations": None, "seconds": 600.0, "proxy_evaluations": None}
+    assert result.simulated is False
+
+
+def test_the_failing_signal_can_be_set(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    class Look(Observer):
+        def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+            seen.append(row["mean_s"])
+
+    tiny = {**machine(3, memory_bytes=2500).model_dump(mode="json"), "name": "tiny"}
+    with pytest.raises(RunError, match="that fits"):
+        run(configure("nothing", cluster=tiny, failing_signal_s=77.0), tmp_path / "run", observer=Look())
+    assert 77.0 in seen
+
+
+def test_a_failed_search_keeps_what_it_had_found(tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        run(configure("critical_path"), tmp_path / "run", observer=CrashAfter(2))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["status"] == "failed"
+    assert result["programs"][0]["fits"] is True
