@@ -306,8 +306,8 @@ def _place(
         done, state = i + 1, None
         if done < len(stages):
             write(done, None)
-        if stop.asked:
-            raise KeyboardInterrupt
+            if stop.asked:
+                raise KeyboardInterrupt
 
 
 def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, checkpoint: Checkpoint | None) -> None:

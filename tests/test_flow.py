@@ -254,12 +254,6 @@ def test_measured_costs_change_the_result(placekit: Run, tmp_path: Path) -> None
     assert 0 < measured.programs[0].measured_costs < 1
 
 
-def test_run_directory_is_never_half_written(placekit: Run, tmp_path: Path) -> None:
-    ok(placekit("run", *FAST, "policy=heft", "run_dir=out"))
-    assert not [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")]
-    shutil.rmtree(tmp_path / "out")
-
-
 def test_result_schema_is_what_the_docs_list() -> None:
     text = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
     for field in Result.model_fields:

@@ -54,11 +54,16 @@ def test_checkpoints_never_unpickle(tmp_path: Path) -> None:
         results.load_checkpoint(tmp_path)
 
 
-def test_write_atomically_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
+def test_write_atomically_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "f"
     write_atomically(path, b"old")
-    with pytest.raises(TypeError):
-        write_atomically(path, "not bytes")  # type: ignore[arg-type]
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_atomically(path, b"new, and then the disk is full")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
