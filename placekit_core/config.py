@@ -19,6 +19,10 @@ from placekit_core.errors import ConfigError
 from placekit_core.registry import Entry, Registry, installed
 
 AUTO = "auto"
+GIVEN = "given"
+"""Name of the importer, in configurations, where the programs were objects of a Python program."""
+CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log"})
+"""Options of a run that do not change what it finds: two that differ in nothing else are the same run."""
 
 
 class _Section(BaseModel):
@@ -58,6 +62,7 @@ class RunConfig(_Section):
     costs: CostsConfig = CostsConfig()
     failing_signal_s: Annotated[float, Field(gt=0)] | None = None
     checkpoint_s: Annotated[float, Field(ge=0)] = 2.0
+    log: tuple[str, ...] = ("csv",)
     run_dir: str = ""
     workload: str = ""
 
@@ -75,6 +80,14 @@ class RunConfig(_Section):
         """The component that `section` names, built."""
         entry, options = self.component(section)
         return entry.build(options)
+
+    def distributions(self) -> list[str]:
+        """The distributions that its components come from, as far as they are installed ones."""
+        found = []
+        for section in ("importer", "grouper", "policy", "trainer", "backend"):
+            for entry in installed().entries.get((section, str(getattr(self, section)["name"])), []):
+                found.append(entry.distribution)
+        return sorted(set(found))
 
 
 def validate(data: Mapping[str, Any]) -> RunConfig:

@@ -11,7 +11,7 @@ import pluggy
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
-    from placekit_core.results import Result
+    from placekit_core.report import Result
 
 hookspec = pluggy.HookspecMarker("placekit")
 hookimpl = pluggy.HookimplMarker("placekit")
@@ -31,6 +31,7 @@ class Component:
         paper: where the method comes from, if it is published.
         trainer: for a learnable policy, the trainer that `trainer: auto` takes.
         files: for an importer that reads files, the endings of their names; its options then have a `path`.
+        objects: for an importer that takes objects of Python programs, their types, `module.Class`.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Component:
     paper: str = ""
     trainer: str = ""
     files: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
 
 
 @hookspec
@@ -73,8 +75,8 @@ def placekit_run_started(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 
 @hookspec
-def placekit_evaluated(run_dir: Path, program: str, row: Mapping[str, float]) -> None:
-    """A batch was evaluated; `row` is the new row of the history."""
+def placekit_evaluated(run_dir: Path, directory: Path, program: str, row: Mapping[str, float]) -> None:
+    """A batch of `program` was evaluated; `row` is the new row of the history, `directory` where its files are."""
 
 
 @hookspec

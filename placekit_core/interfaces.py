@@ -112,6 +112,14 @@ class Importer(Plugin):
     def load(self) -> list[Program]:
         """The programs: a list of one, or a family. Raises ImporterError."""
 
+    @classmethod
+    def convert(cls, source: Any, **about: Any) -> list[Program]:
+        """The programs of an object, for importers whose component names its type in `objects`.
+
+        `about` is what else the importer needs to know of it. Raises ImporterError.
+        """
+        raise ImporterError(f"importer {cls.name!r} takes no objects")
+
     def export(self, placement: Placement, problem: Problem, path: Path) -> Path:
         """Write a placement in the source's own format, for formats that can hold one. Raises ImporterError."""
         raise ImporterError(f"importer {self.name!r} has no format that holds a placement", "use `placement.json`")

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.random import Generator
 
 from placekit_core import results
 from placekit_core.cluster import Cluster, load_cluster
-from placekit_core.config import AUTO, RunConfig, Streams
+from placekit_core.config import AUTO, CHANGES_NO_RESULT, RunConfig, Streams
 from placekit_core.costs import roofline, with_measured
 from placekit_core.errors import BudgetExhausted, ConfigError, PluginError, RunError
 from placekit_core.evaluator import Evaluator, Ledger
@@ -30,7 +30,6 @@ from placekit_core.interfaces import (
     Backend,
     Checkpoint,
     Grouper,
-    Importer,
     LearnablePolicy,
     Policy,
     Session,
@@ -38,11 +37,11 @@ from placekit_core.interfaces import (
     Trainer,
 )
 from placekit_core.interruption import Interruption
+from placekit_core.lifecycle import Lifecycle
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Program, Task
 from placekit_core.registry import installed
-from placekit_core.report import Search, report, why_nothing_fits
-from placekit_core.results import Result
+from placekit_core.report import Result, Search, report, why_nothing_fits
 
 DEFAULT_CLUSTER = "p100x4"
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
@@ -58,7 +57,7 @@ class Observer:
         """A batch was evaluated."""
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """Ctrl-C ended the search early; what it had found is written, and `result` has it."""
 
     def __init__(self, result: Result) -> None:
@@ -66,42 +65,52 @@ class Interrupted(Exception):
         super().__init__("interrupted")
 
 
-def run(config: RunConfig, run_dir: str | Path, *, resume: bool = False, observer: Observer | None = None) -> Result:
+def run(
+    config: RunConfig,
+    run_dir: str | Path,
+    *,
+    resume: bool = False,
+    observer: Observer | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> Result:
     """Place the programs that `config` names, and write the run directory.
 
-    With `resume`, continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. Raises
-    PlacekitError; RunError if no placement that fits was found; Interrupted after Ctrl-C, with the best so far written.
+    With `resume`, continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. `given`
+    holds objects that take the place of what `config` names: components by section, and a list of programs as `programs`.
+    Raises PlacekitError; RunError if no placement that fits was found; Interrupted after Ctrl-C, with the best so far
+    written.
     """
-    observer = observer or Observer()
+    observer, given = observer or Observer(), given or {}
     run_dir = results.prepare(Path(run_dir), resume)
     results.write_json(run_dir / results.CONFIG, config.model_dump(mode="json"))
-    installed().manager.hook.placekit_run_started(run_dir=run_dir, config=config.model_dump(mode="json"))
+    lifecycle = Lifecycle(installed(), config.log, run_dir)
+    lifecycle.started(config.model_dump(mode="json"))
     saved = results.load_checkpoint(run_dir) if resume else None
     streams = Streams(config.seed)
 
-    importer: Importer = config.build("importer")
-    grouper: Grouper = config.build("grouper")
-    policy: Policy = config.build("policy")
-    backend: Backend = config.build("backend")
-    trainer = _trainer(config, policy)
-    ledger = _ledger(config, backend)
+    grouper: Grouper = given.get("grouper") or config.build("grouper")
+    policy: Policy = given.get("policy") or config.build("policy")
+    backend: Backend = given.get("backend") or config.build("backend")
+    trainer = given.get("trainer") or _trainer(config, policy)
 
     observer.stage(f"importing {config.importer['name']}")
-    programs = importer.load()
+    programs = given["programs"] if "programs" in given else config.build("importer").load()
     if not programs or (trainer is not None and all(p.split == "test" for p in programs)):
         what = "no program to train on" if programs else "no program"
         raise ConfigError(f"importer {config.importer['name']!r} gave {what}")
     with contextlib.ExitStack() as stack, Interruption() as stop:
         observer.stage("grouping")
-        searches = []
-        for i, program in enumerate(programs):
-            problem = _problem(config, program, backend, grouper, policy, streams)
-            name = re.sub(r"[^\w.\-]+", "_", program.graph.name).lstrip(".")
-            directory = run_dir if len(programs) == 1 else run_dir / "programs" / f"{i:03d}-{name}"
-            shared = ledger if trainer is not None and program.split != "test" else _ledger(config, backend)
-            searches.append(
-                _search(config, program, problem, backend, shared, directory, observer, run_dir, stack, stop)
-            )
+
+        def on_row(search: Search, row: Mapping[str, float]) -> None:
+            observer.row(search.name, row, search.task.evaluate.ledger)
+            lifecycle.evaluated(search.directory, search.name, row)
+            if stop.asked and not stop.deferred:
+                raise KeyboardInterrupt
+
+        learns = trainer is not None
+        searches = open_searches(
+            config, programs, grouper, policy.level, backend, learns, streams, run_dir, stack, on_row
+        )
         identity = _identity(config, searches)
         if saved is not None and saved["identity"] != identity:
             raise RunError(
@@ -122,7 +131,7 @@ def run(config: RunConfig, run_dir: str | Path, *, resume: bool = False, observe
             if isinstance(policy, LearnablePolicy):
                 parts["parameters"] = policy.state_dict()
             results.save_checkpoint(run_dir, parts)
-            installed().manager.hook.placekit_checkpoint(run_dir=run_dir)
+            lifecycle.checkpoint()
 
         observer.stage(f"placing with {config.policy['name']}")
         status = "finished"
@@ -132,22 +141,22 @@ def run(config: RunConfig, run_dir: str | Path, *, resume: bool = False, observe
             status = "interrupted"
         except Exception:
             if any(s.task.evaluate.evaluations for s in searches):  # what was found before the failure is not lost
-                report(config, searches, backend, trainer, run_dir, "failed")
+                lifecycle.finished(report(config, searches, backend, trainer, run_dir, "failed"))
             raise
         observer.stage("writing the results")
         result = report(config, searches, backend, trainer, run_dir, status)
-    installed().manager.hook.placekit_run_finished(run_dir=run_dir, result=result)
+    lifecycle.finished(result)
     if status == "interrupted":
         raise Interrupted(result)
     (run_dir / results.CHECKPOINT).unlink(missing_ok=True)
-    if not result.fits:
+    if not result.summary.fits:
         raise RunError(*why_nothing_fits(searches))
     return result
 
 
 def _identity(config: RunConfig, searches: list[Search]) -> list[str]:
     """What a checkpoint belongs to: the configuration without what changes no result, and the problems."""
-    text = config.model_dump_json(exclude={"run_dir", "checkpoint_s"})
+    text = config.model_dump_json(exclude=set(CHANGES_NO_RESULT))
     return [hashlib.sha256(text.encode()).hexdigest(), *(s.problem.fingerprint for s in searches)]
 
 
@@ -176,12 +185,6 @@ def make_problem(
     return Problem(graph, grouping, cluster, costs)
 
 
-def _problem(
-    config: RunConfig, program: Program, backend: Backend, grouper: Grouper, policy: Policy, streams: Streams
-) -> Problem:
-    return make_problem(config, program, choose_cluster(config, program, backend), grouper, policy.level, streams)
-
-
 def _trainer(config: RunConfig, policy: Policy) -> Trainer | None:
     """The trainer of a learnable policy: the one that is asked for, else the policy's own, with the options given."""
     name, given = config.trainer["name"], {k: v for k, v in config.trainer.items() if k != "name"}
@@ -194,7 +197,7 @@ def _trainer(config: RunConfig, policy: Policy) -> Trainer | None:
         return config.build("trainer")  # type: ignore[no-any-return]
     default = installed().get("policy", config.policy["name"]).component.trainer
     if not default:
-        raise ConfigError(f"policy {policy.name!r} names no trainer of its own", "choose one: trainer=NAME")
+        raise ConfigError(f"policy {config.policy['name']!r} names no trainer of its own", "choose one: trainer=NAME")
     return config.model_copy(update={"trainer": {"name": default, **given}}).build("trainer")  # type: ignore[no-any-return]
 
 
@@ -205,6 +208,35 @@ def _ledger(config: RunConfig, backend: Backend) -> Ledger:
     return Ledger(evaluations, seconds)
 
 
+def open_searches(
+    config: RunConfig,
+    programs: Sequence[Program],
+    grouper: Grouper,
+    level: str,
+    backend: Backend,
+    learns: bool,
+    streams: Streams,
+    run_dir: Path,
+    stack: contextlib.ExitStack,
+    on_row: Callable[[Search, Mapping[str, float]], None],
+) -> list[Search]:
+    """Group and cost every program, and open the backend on it; `stack` closes the sessions.
+
+    The programs that a learnable policy is trained on share one budget, every other one has its own. `on_row` is called
+    for each new row of a history.
+    """
+    shared = _ledger(config, backend)
+    searches = []
+    for i, program in enumerate(programs):
+        cluster = choose_cluster(config, program, backend)
+        problem = make_problem(config, program, cluster, grouper, level, streams)
+        name = re.sub(r"[^\w.\-]+", "_", program.graph.name).lstrip(".")
+        directory = run_dir if len(programs) == 1 else run_dir / "programs" / f"{i:03d}-{name}"
+        ledger = shared if learns and program.split != "test" else _ledger(config, backend)
+        searches.append(_search(config, program, problem, backend, ledger, directory, stack, on_row))
+    return searches
+
+
 def _search(
     config: RunConfig,
     program: Program,
@@ -212,18 +244,10 @@ def _search(
     backend: Backend,
     ledger: Ledger,
     directory: Path,
-    observer: Observer,
-    run_dir: Path,
     stack: contextlib.ExitStack,
-    stop: Interruption,
+    on_row: Callable[[Search, Mapping[str, float]], None],
 ) -> Search:
     """Open the backend on one problem, with the evaluators that count."""
-
-    def on_row(row: Mapping[str, float]) -> None:
-        observer.row(program.graph.name, row, ledger)
-        installed().manager.hook.placekit_evaluated(run_dir=run_dir, program=program.graph.name, row=row)
-        if stop.asked and not stop.deferred:
-            raise KeyboardInterrupt
 
     def open_on(chosen: Backend) -> Session:
         session = chosen.open(problem, program.executable)
@@ -232,11 +256,10 @@ def _search(
 
     def open_proxy() -> Evaluator:
         proxy: Backend = config.build("proxy")
-        limit = Ledger(config.budget.proxy_evaluations)
         return Evaluator(
             problem,
             open_on(proxy),
-            limit,
+            Ledger(config.budget.proxy_evaluations),
             deterministic=proxy.deterministic,
             failing_signal_s=config.failing_signal_s,
         )
@@ -248,10 +271,11 @@ def _search(
         ledger,
         deterministic=backend.deterministic,
         failing_signal_s=config.failing_signal_s,
-        on_row=on_row,
+        on_row=lambda row: on_row(search, row),
     )
     proxy = None if config.proxy == config.backend else open_proxy
-    return Search(program, problem, session, Task(problem, evaluator, proxy, program.executable), directory)
+    search = Search(program, problem, session, Task(problem, evaluator, proxy, program.executable), directory)
+    return search
 
 
 def _place(

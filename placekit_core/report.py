@@ -1,19 +1,25 @@
-"""What came out of a run: from the evaluators of its programs to the files of the run directory."""
+"""What came out of a run: from the evaluators of its programs to a `Result` and the files of the run directory."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placekit_core import results
 from placekit_core.config import RunConfig
-from placekit_core.evaluator import Best
+from placekit_core.errors import PlacekitError, unknown
 from placekit_core.interfaces import Backend, Session, Trainer
-from placekit_core.placement import save_placement
+from placekit_core.measurement import Measurements, Schedule
+from placekit_core.placement import Placement, save_placement
 from placekit_core.problem import Problem, Program, Task
-from placekit_core.results import ProgramResult, Result
+from placekit_core.results import ProgramSummary, Summary
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(eq=False)
@@ -31,12 +37,108 @@ class Search:
         return self.program.graph.name
 
 
+@dataclass(frozen=True, eq=False)
+class ProgramResult:
+    """What was found for one program.
+
+    Attributes:
+        summary: the numbers, as in result.json.
+        problem: what was placed: graph, groups, cluster, costs.
+        placement: the best placement that fits; None if there is none, and then neither of the next two.
+        measurements: a batch of one: what was measured of it.
+        schedule: its timed events.
+        history: a row per evaluated batch, columns `placekit_core.evaluator.HISTORY`.
+    """
+
+    summary: ProgramSummary
+    problem: Problem
+    placement: Placement | None
+    measurements: Measurements | None
+    schedule: Schedule | None
+    history: Sequence[tuple[float, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a run found; times in seconds, memory in bytes.
+
+    `problem`, `placement`, `measurements` and `schedule` are those of its only program; a family has them in `programs`.
+
+    Attributes:
+        summary: the numbers, with seed, budget, versions and configuration: what result.json holds.
+        programs: each program's placement and what was measured of it.
+        run_dir: where the files are; None where none were asked for.
+    """
+
+    summary: Summary
+    programs: tuple[ProgramResult, ...]
+    run_dir: Path | None
+
+    @property
+    def _only(self) -> ProgramResult:
+        if len(self.programs) != 1:
+            raise PlacekitError(f"this result has {len(self.programs)} programs", "take one: result.programs[i]")
+        return self.programs[0]
+
+    @property
+    def value_s(self) -> float | None:
+        """The objective of the best placement (the mean over a family), seconds; None if none fits."""
+        return self.summary.value_s
+
+    @property
+    def problem(self) -> Problem:
+        return self._only.problem
+
+    @property
+    def placement(self) -> Placement | None:
+        return self._only.placement
+
+    @property
+    def measurements(self) -> Measurements | None:
+        return self._only.measurements
+
+    @property
+    def schedule(self) -> Schedule | None:
+        return self._only.schedule
+
+    def to_frame(self, what: str = "operations") -> pd.DataFrame:
+        """A pandas table: `operations`, `transfers`, `devices`, `history` or `programs`; a family's begin with `program`.
+
+        Raises PlacekitError for another name, or if pandas is not installed.
+        """
+        from placekit_core.frames import TABLES
+
+        if what not in TABLES:
+            raise unknown("table", what, TABLES, PlacekitError)
+        try:
+            import pandas as pd
+        except ImportError:
+            raise PlacekitError("to_frame needs pandas", "pip install 'placekit[notebook]'") from None
+        parts = [pd.DataFrame(TABLES[what](p)) for p in self.programs]
+        if len(parts) == 1:
+            return parts[0]
+        for part, p in zip(parts, self.programs, strict=True):
+            if "program" not in part:
+                part.insert(0, "program", p.summary.program)
+        return pd.concat(parts, ignore_index=True)
+
+    def __repr__(self) -> str:
+        from placekit_core.frames import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from placekit_core.frames import html
+
+        return html(self)
+
+
 def report(
     config: RunConfig, searches: list[Search], backend: Backend, trainer: Trainer | None, run_dir: Path, status: str
 ) -> Result:
     """Write what was found for every program, then result.json."""
-    programs = [_report_program(s, run_dir) for s in searches]
-    entries = [config.component(k)[0] for k in ("importer", "grouper", "policy", "backend")]
+    found = tuple(_report_program(s, run_dir) for s in searches)
+    programs = [p.summary for p in found]
     single = len(programs) == 1
     values = [p.value_s for p in programs if p.value_s is not None]
     gaps = [p.gap for p in programs if p.gap is not None]
@@ -46,7 +148,7 @@ def report(
         for device, bytes_ in p.peak_bytes.items():
             peak[device] = max(peak.get(device, 0.0), bytes_)
     ledger, complete = searches[0].task.evaluate.ledger, len(values) == len(programs)
-    result = Result(
+    summary = Summary(
         status=status,
         workload=config.workload or (searches[0].name if single else f"{len(programs)} programs"),
         objective=backend.objective,
@@ -75,26 +177,30 @@ def report(
         },
         programs=programs,
         torch_threads=results.torch_threads(),
-        versions=results.versions([e.distribution for e in entries] + ["torch", "numba"]),
+        versions=results.versions([*config.distributions(), "torch", "numba"]),
         config=config.model_dump(mode="json"),
     )
-    results.write_json(run_dir / results.RESULT, result.model_dump(mode="json"))
-    return result
+    results.write_json(run_dir / results.RESULT, summary.model_dump(mode="json"))
+    return Result(summary, found, run_dir)
 
 
 def _report_program(s: Search, run_dir: Path) -> ProgramResult:
     evaluate, problem = s.task.evaluate, s.problem
     s.directory.mkdir(parents=True, exist_ok=True)
-    results.write_history(s.directory / results.HISTORY_FILE, evaluate.history)
-    best: Best | None = evaluate.best
+    best, schedule, measurements = evaluate.best, None, None
     if best is not None:
+        schedule = s.session.schedule(best.placement)
+        spread = None if best.spread_s is None else np.array([best.spread_s])
+        measurements = Measurements(
+            np.array([best.value_s]), best.peak_bytes[None, :], np.array([True]), (None,), spread
+        )
         save_placement(best.placement, problem, s.directory / results.PLACEMENT)
-        results.write_trace(s.directory / results.TRACE, s.session.schedule(best.placement), problem)
+        results.write_trace(s.directory / results.TRACE, schedule, problem)
     bounds = [b for b in (s.session.lower_bound(), evaluate.proven_s) if b is not None]
     bound = max(bounds, default=None)
     kernels = int(problem.graph.kernel.sum())
     measured = problem.costs.measured[problem.graph.kernel]
-    return ProgramResult(
+    summary = ProgramSummary(
         program=s.name,
         split=s.program.split,
         operations=problem.graph.n,
@@ -114,6 +220,8 @@ def _report_program(s: Search, run_dir: Path) -> ProgramResult:
         measured_costs=float(measured.mean()) if measured.size else 0.0,
         directory=str(s.directory.relative_to(run_dir)),
     )
+    placement = best.placement if best else None
+    return ProgramResult(summary, problem, placement, measurements, schedule, tuple(evaluate.history))
 
 
 def why_nothing_fits(searches: list[Search]) -> tuple[str, str]:

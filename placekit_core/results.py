@@ -1,16 +1,17 @@
 """The run directory: what a run writes, atomically, and how to read it back.
 
-result.json            what was found, of what, within which budget, by which versions (see `Result`)
+result.json            what was found, of what, within which budget, by which versions (see `Summary`)
 placement.json         operation name -> device name, priorities, fingerprints
-history.csv            evaluations, seconds, value_s (best of the batch), mean_s, best_s
+history.csv            evaluations, seconds, value_s (best of the batch), mean_s, best_s (by the logger `csv`)
 schedule.trace.json    the schedule of the placement; opens in Perfetto or chrome://tracing
 config.json            the complete configuration
 checkpoint.npz         from which `placekit run resume=DIR` continues; removed when the run has finished
+
+A sweep has sweep.json in its folder, and failed.json in the folder of a job that failed (placekit_core/cli/sweep.py).
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -26,13 +27,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from placekit_core import __version__
 from placekit_core.errors import RunError
-from placekit_core.evaluator import HISTORY
 from placekit_core.graph_file import write_atomically
 from placekit_core.measurement import Schedule
 from placekit_core.problem import Problem
 
-RESULT, PLACEMENT, HISTORY_FILE, TRACE = "result.json", "placement.json", "history.csv", "schedule.trace.json"
+RESULT, PLACEMENT, TRACE = "result.json", "placement.json", "schedule.trace.json"
 CONFIG, CHECKPOINT = "config.json", "checkpoint.npz"
+SWEEP, FAILED = "sweep.json", "failed.json"
 
 
 class Found(BaseModel):
@@ -50,7 +51,7 @@ class Found(BaseModel):
     peak_bytes: dict[str, float]
 
 
-class ProgramResult(Found):
+class ProgramSummary(Found):
     """What was found for one program."""
 
     program: str
@@ -64,7 +65,7 @@ class ProgramResult(Found):
     directory: str = "."
 
 
-class Result(Found):
+class Summary(Found):
     """`result.json`.
 
     `value_s` is the objective of the best placement (null if none fits); `bound_s` a proven lower bound, `gap` =
@@ -85,7 +86,7 @@ class Result(Found):
     cluster: str
     cluster_fingerprint: str
     budget: dict[str, float | None]
-    programs: list[ProgramResult]
+    programs: list[ProgramSummary]
     torch_threads: int | None = None
     versions: dict[str, str]
     config: dict[str, Any]
@@ -102,11 +103,17 @@ def versions(distributions: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def holds_run(run_dir: Path) -> bool:
+    """Whether a run, finished or not, has left something in `run_dir` that is worth keeping."""
+    return (run_dir / RESULT).exists() or (run_dir / CHECKPOINT).exists()
+
+
 def prepare(run_dir: Path, resume: bool = False) -> Path:
     """Create the run directory. Raises RunError, before anything is computed, if it cannot be written or holds a run."""
-    if not resume and any((run_dir / name).exists() for name in (RESULT, CHECKPOINT)):
+    if not resume and (holds_run(run_dir) or (run_dir / SWEEP).exists()):
         raise RunError(
-            f"{run_dir} holds a run already", f"continue it with resume={run_dir}, or choose another: run_dir=PATH"
+            f"{run_dir} holds a {'run' if holds_run(run_dir) else 'sweep'} already",
+            f"continue it with resume={run_dir}, or choose another: run_dir=PATH",
         )
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -121,29 +128,18 @@ def prepare(run_dir: Path, resume: bool = False) -> Path:
 
 def write_json(path: Path, data: Any) -> None:
     """Write JSON, atomically; NaN and infinities become null."""
-    write_atomically(path, (json.dumps(_finite(data), indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps(finite(data), indent=1) + "\n").encode())
 
 
-def _finite(data: Any) -> Any:
+def finite(data: Any) -> Any:
+    """`data` as JSON has it: NaN and infinities are null."""
     if isinstance(data, Mapping):
-        return {str(k): _finite(v) for k, v in data.items()}
+        return {str(k): finite(v) for k, v in data.items()}
     if isinstance(data, list | tuple):
-        return [_finite(v) for v in data]
+        return [finite(v) for v in data]
     if isinstance(data, float) and not math.isfinite(data):
         return None
     return data
-
-
-def write_history(path: Path, rows: Sequence[Sequence[float]]) -> None:
-    """Write history.csv; numbers with 17 digits, so that they read back exactly."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HISTORY)
-    for row in rows:
-        writer.writerow(
-            [int(row[0]), f"{row[1]:.6f}", *(("" if not math.isfinite(x) else repr(float(x))) for x in row[2:])]
-        )
-    write_atomically(path, text.getvalue().encode())
 
 
 def write_trace(path: Path, schedule: Schedule, problem: Problem) -> None:
@@ -196,18 +192,18 @@ def write_trace(path: Path, schedule: Schedule, problem: Problem) -> None:
     write_atomically(path, json.dumps({"traceEvents": heads + events, "displayTimeUnit": "ms"}).encode())
 
 
-def load_result(run_dir: str | Path) -> Result:
-    """Result of a finished or interrupted run. Raises RunError that says what is there instead."""
+def load_summary(run_dir: str | Path) -> Summary:
+    """Summary of a finished or interrupted run. Raises RunError that says what is there instead."""
     path = Path(run_dir) / RESULT
     try:
-        return Result.model_validate(json.loads(path.read_text()))
+        return Summary.model_validate(json.loads(path.read_text()))
     except OSError:
         raise RunError(f"no {RESULT} in {run_dir}", "give directories that `placekit run` wrote") from None
     except (UnicodeDecodeError, json.JSONDecodeError, ValidationError) as e:
         raise RunError(f"{path} is damaged: {' '.join(str(e).split())[:200]}") from None
 
 
-def find_results(folders: Sequence[str | Path]) -> list[Path]:
+def find_runs(folders: Sequence[str | Path]) -> list[Path]:
     """Run directories at or below `folders`, sorted. Raises RunError where there is none."""
     found: list[Path] = []
     for folder in folders:

@@ -19,14 +19,15 @@ from placekit_core.interfaces import Checkpoint, Importer, Policy, State
 from placekit_core.pipeline import Observer, run
 from placekit_core.placement import Placement
 from placekit_core.problem import Program, Task
-from placekit_core.results import Result
+from placekit_core.results import Summary
+from placekit_core.testing.fakes import FakeTrainer
 from tests.conftest import chain, machine
 from tests.test_config import minimal
-from tests.test_interfaces import Reinforce, Softmax
 
 SOURCE = """
 from placekit_core.hookspecs import Component, hookimpl
 from placekit_core.interfaces import Options
+from placekit_core.testing.fakes import FakeTrainerOptions
 
 @hookimpl
 def placekit_importers():
@@ -35,16 +36,17 @@ def placekit_importers():
 @hookimpl
 def placekit_policies():
     return [
-        Component(name="softmax", summary="learns", config=Options, target="tests.test_pipeline:Padded",
-                  trainer="tiny_reinforce"),
-        Component(name="orphan", summary="names no trainer", config=Options, target="tests.test_pipeline:Padded"),
+        Component(name="softmax", summary="learns", config=Options, target="placekit_core.testing.fakes:FakeLearnable",
+                  trainer="fake_trainer"),
+        Component(name="orphan", summary="names no trainer", config=Options, target="placekit_core.testing.fakes:FakeLearnable"),
         Component(name="screening", summary="asks the proxy", config=Options, target="tests.test_pipeline:Screening"),
         Component(name="nothing", summary="evaluates nothing", config=Options, target="tests.test_pipeline:Nothing"),
     ]
 
 @hookimpl
 def placekit_trainers():
-    return [Component(name="tiny_reinforce", summary="trains", config=Options, target="tests.test_interfaces:Reinforce")]
+    return [Component(name="fake_trainer", summary="trains", config=FakeTrainerOptions,
+                      target="placekit_core.testing.fakes:FakeTrainer")]
 """
 
 
@@ -56,10 +58,6 @@ class Family(Importer):
     def load(self) -> list[Program]:
         splits = ("train", "train", "test")
         return [Program(chain(6, seed=i), cluster=machine(3), split=s) for i, s in enumerate(splits)]  # type: ignore[arg-type]
-
-
-class Padded(Softmax):
-    """Softmax for graphs of one size."""
 
 
 class Screening(Policy):
@@ -107,7 +105,7 @@ def configure(policy: str, **changes: Any) -> RunConfig:
     return validate(minimal(**values))
 
 
-def without_time(result: Result, run_dir: Path) -> dict[str, Any]:
+def without_time(result: Summary, run_dir: Path) -> dict[str, Any]:
     data = json.loads((run_dir / "result.json").read_text())
     for part in (data, *data["programs"]):
         part.pop("seconds")
@@ -139,12 +137,14 @@ class CrashAfter(Observer):
 @pytest.mark.parametrize("policy", ["annealing", "softmax", "critical_path", "screening"])
 def test_family_resumed_after_crashes_equals_uninterrupted(tmp_path: Path, policy: str) -> None:
     changes = {"backend": {"name": "bulk_synchronous"}, "budget": {"evaluations": 5000}}
-    whole = run(configure(policy, **changes), tmp_path / "whole")
+    whole = run(configure(policy, **changes), tmp_path / "whole").summary
     expected = without_time(whole, tmp_path / "whole")
     crashes, rows = 0, 1
     while True:
         try:
-            result = run(configure(policy, **changes), tmp_path / "cut", resume=crashes > 0, observer=CrashAfter(rows))
+            result = run(
+                configure(policy, **changes), tmp_path / "cut", resume=crashes > 0, observer=CrashAfter(rows)
+            ).summary
             break
         except Crash:
             crashes += 1
@@ -155,7 +155,7 @@ def test_family_resumed_after_crashes_equals_uninterrupted(tmp_path: Path, polic
 
 
 def test_a_family_has_files_per_program_and_means(tmp_path: Path) -> None:
-    result = run(configure("critical_path"), tmp_path / "run")
+    result = run(configure("critical_path"), tmp_path / "run").summary
     assert [p.split for p in result.programs] == ["train", "train", "test"]
     assert len({p.directory for p in result.programs}) == 3
     values = [p.value_s for p in result.programs]
@@ -169,27 +169,27 @@ def test_a_family_has_files_per_program_and_means(tmp_path: Path) -> None:
 
 
 def test_training_shares_one_budget_and_tests_zero_shot(tmp_path: Path) -> None:
-    result = run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run")
+    result = run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run").summary
     train, test = result.programs[:2], result.programs[2]
     assert sum(p.evaluations for p in train) == 400
     assert test.evaluations == 1, "the test program is placed once by the trained policy"
-    assert result.trainer == Reinforce.name
+    assert result.trainer == FakeTrainer.name
 
 
 def test_what_was_found_on_the_proxy_is_measured_in_the_end(tmp_path: Path) -> None:
-    result = run(configure("screening", backend={"name": "bulk_synchronous"}), tmp_path / "run")
+    result = run(configure("screening", backend={"name": "bulk_synchronous"}), tmp_path / "run").summary
     for p in result.programs:
         assert p.proxy_evaluations == 10
         assert p.evaluations == 2, "the returned placement, and the proxy's best"
 
 
 def test_a_returned_placement_is_evaluated_once(tmp_path: Path) -> None:
-    result = run(configure("nothing"), tmp_path / "run")
+    result = run(configure("nothing"), tmp_path / "run").summary
     assert [p.evaluations for p in result.programs] == [1, 1, 1]
 
 
 def test_policy_without_a_trainer_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="policy 'softmax' names no trainer of its own\n  choose one: trainer=NAME"):
+    with pytest.raises(ConfigError, match="policy 'orphan' names no trainer of its own\n  choose one: trainer=NAME"):
         run(configure("orphan"), tmp_path / "run")
 
 
@@ -204,7 +204,7 @@ def test_resume_refuses_a_checkpoint_of_another_program(tmp_path: Path, monkeypa
 
 def test_the_proxy_has_a_budget_of_its_own(tmp_path: Path) -> None:
     changes = {"backend": {"name": "bulk_synchronous"}, "budget": {"evaluations": 50, "proxy_evaluations": 4}}
-    result = run(configure("screening", **changes), tmp_path / "run")
+    result = run(configure("screening", **changes), tmp_path / "run").summary
     for p in result.programs:
         assert p.proxy_evaluations == 4, "the policy asked for ten"
         assert p.evaluations == 1, "what the proxy found is measured although its budget ended the policy"
@@ -238,7 +238,7 @@ def test_a_measuring_backend_has_seconds_by_default(tmp_path: Path, monkeypatch:
     from placekit_sim.simulator import Simulator
 
     monkeypatch.setattr(Simulator, "simulated", False)
-    result = run(configure("nothing"), tmp_path / "run")
+    result = run(configure("nothing"), tmp_path / "run").summary
     assert result.budget == {"evaluations": None, "seconds": 600.0, "proxy_evaluations": None}
     assert result.simulated is False
 

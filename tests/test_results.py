@@ -73,15 +73,6 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "x.json").read_text()) == {"a": None, "b": [None, 1.5]}
 
 
-def test_history_reads_back_exactly(tmp_path: Path) -> None:
-    rows = [(1, 0.5, 0.1 + 0.2, 1 / 3, 0.1), (2, 0.6, float("inf"), 2.0, float("nan"))]
-    results.write_history(tmp_path / "h.csv", rows)
-    lines = (tmp_path / "h.csv").read_text().splitlines()
-    assert lines[0] == "evaluations,seconds,value_s,mean_s,best_s"
-    assert float(lines[1].split(",")[2]) == 0.1 + 0.2
-    assert lines[2] == "2,0.600000,,2.0,"
-
-
 def test_unwritable_run_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot write to run directory .*file.*\n  choose another: run_dir=PATH"):

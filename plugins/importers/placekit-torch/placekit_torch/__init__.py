@@ -60,5 +60,6 @@ def placekit_importers() -> list[Component]:
             summary="any nn.Module with inputs, loss and optimiser: a training step or inference",
             config=TorchOptions,
             target="placekit_torch.importer:TorchImporter",
+            objects=("torch.nn.modules.module.Module", "placekit_torch.step.Step"),
         )
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from placekit_core.errors import ImporterError
 from placekit_core.interfaces import Importer
 from placekit_core.problem import Program
 from placekit_torch import TorchOptions
@@ -37,6 +38,31 @@ class TorchImporter(Importer):
 
     name = "torch"
     options_class = TorchOptions
+
+    @classmethod
+    def convert(cls, source: Any, **about: Any) -> list[Program]:
+        """The program of a module, with `inputs` and for training `loss`, `targets`, `optimizer`; or of a `Step`.
+
+        `mode` and `name` as in `import_module`; a module with neither loss nor optimizer is taken for inference. Raises
+        ImporterError.
+        """
+        mode: Any = about.pop("mode", None)
+        name = about.pop("name", None)
+        takes = () if isinstance(source, Step) else ("inputs", "loss", "targets", "optimizer")
+        for key in about.keys() - {*takes}:
+            raise ImporterError(
+                f"importing a {type(source).__name__} takes no {key!r}",
+                f"it takes {', '.join([*takes, 'mode', 'name'])}",
+            )
+        if isinstance(source, Step):
+            return [import_given(source, mode=mode or "train", name=name)]
+        if "inputs" not in about:
+            raise ImporterError(
+                f"a {type(source).__name__} needs inputs, or nothing can be traced",
+                "give inputs=..., and for a training step loss=..., targets=..., optimizer=...",
+            )
+        mode = mode or ("train" if {"loss", "optimizer"} & about.keys() else "inference")
+        return [import_given(Step(source, **about), mode=mode, name=name)]
 
     def load(self) -> list[Program]:
         """One program, named after module and factory."""

@@ -1,0 +1,33 @@
+"""Numbers with units, for people to read."""
+
+from __future__ import annotations
+
+import math
+
+
+def seconds(value: float | None) -> str:
+    """A duration with a unit: 12.34 ms."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if abs(value) * scale >= 1 or unit == "us":
+            return f"{value * scale:.4g} {unit}"
+    return "-"
+
+
+def count(value: float) -> str:
+    """A large number with a decimal prefix: 1.23 T."""
+    for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.3g} "
+
+
+def mebibytes(value: float) -> str:
+    """Bytes as MiB or GiB."""
+    return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
+
+
+def percent(value: float | None) -> str:
+    """A ratio as a percentage."""
+    return "-" if value is None else f"{100 * value:.1f}%"

@@ -1,0 +1,319 @@
+"""placekit from Python: the same numbers as the command line, objects in the place of names, a search of one's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import placekit_core
+from placekit_core import PlacekitError, Placement, Problem, Program, Result, Task, load_programs, place, search
+from placekit_core.cluster import load_cluster
+from placekit_core.config import conf_dir
+from placekit_core.errors import BudgetExhausted, ConfigError, ImporterError, PluginError, RunError
+from placekit_core.graph_file import save_graph
+from placekit_core.pipeline import Interrupted
+from placekit_core.placement import load_placement
+from placekit_core.registry import installed
+from placekit_core.results import load_summary
+from tests.conftest import chain, machine
+
+
+def without_time(summary: Any) -> dict[str, Any]:
+    """The numbers that must agree between two runs, as JSON has them."""
+    data = json.loads(summary.model_dump_json(exclude={"seconds", "config", "importer", "workload", "versions"}))
+    for p in data["programs"]:
+        del p["seconds"]
+    return data
+
+
+def test_place_finds_what_the_command_line_finds(placekit: Any, tmp_path: Path) -> None:
+    outcome = placekit("run", "workload=mlp", "+policy=annealing", "seed=3", "budget.evaluations=300", "run_dir=cli")
+    assert outcome.code == 0, outcome.err
+    result = place("mlp", cluster="p100x4", budget=300, seed=3)
+    assert without_time(result.summary) == without_time(load_summary(tmp_path / "cli"))
+    kept = load_placement(tmp_path / "cli" / "placement.json", result.problem)
+    assert result.placement is not None
+    assert result.placement.same_as(kept)
+
+
+def test_a_result_holds_what_was_found(problem: Problem) -> None:
+    result = place(problem.graph, cluster=problem.cluster, budget=100)
+    assert result.placement is not None
+    assert result.schedule is not None
+    assert result.measurements is not None
+    assert result.measurements.value_s.tolist() == [result.value_s]
+    assert result.measurements.fits.tolist() == [True]
+    assert result.schedule.value_s == result.value_s
+    assert result.value_s == pytest.approx(0.012, rel=0.2)
+    assert result.problem.fingerprint == problem.fingerprint
+    assert result.run_dir is None
+    assert "makespan (simulated)" in repr(result)
+
+
+def test_nothing_is_written_unless_asked_for(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place(problem.graph, cluster=problem.cluster, budget=10)
+    assert list(tmp_path.iterdir()) == []
+    result = place(problem.graph, cluster=problem.cluster, budget=10, run_dir="kept")
+    assert result.run_dir == Path("kept")
+    assert {"result.json", "placement.json", "history.csv", "schedule.trace.json", "config.json"} == {
+        p.name for p in (tmp_path / "kept").iterdir()
+    }
+    with pytest.raises(RunError, match="holds a run already"):
+        place(problem.graph, cluster=problem.cluster, budget=10, run_dir="kept")
+
+
+def test_frames(problem: Problem) -> None:
+    result = place(problem.graph, cluster=problem.cluster, budget=50)
+    operations = result.to_frame()
+    assert operations["operation"].tolist() == list(problem.graph.op_name)
+    assert result.placement is not None
+    names = np.asarray(problem.cluster.device_names)
+    assert operations["device"].tolist() == names[problem.expand(result.placement.device)].tolist()
+    assert operations["end_s"].max() == pytest.approx(result.value_s)
+    devices = result.to_frame("devices")
+    kernels = operations[operations["kernel"]]
+    assert devices["kernels"].tolist() == [int((kernels["device"] == d).sum()) for d in names]
+    busy = (kernels["end_s"] - kernels["start_s"]).groupby(kernels["device"]).sum()
+    assert devices.set_index("device")["compute_s"][busy.index].tolist() == pytest.approx(busy.tolist())
+    assert result.to_frame("history")["evaluations"].iloc[-1] == 50
+    assert result.to_frame("programs")["value_s"].tolist() == [result.value_s]
+    assert set(result.to_frame("transfers")) == {"operation", "source", "destination", "bytes", "start_s", "end_s"}
+    with pytest.raises(PlacekitError, match=r"no table named 'operation'\n  did you mean 'operations'"):
+        result.to_frame("operation")
+
+
+def test_frames_of_a_family_name_the_program() -> None:
+    result = place([chain(4, 0), chain(5, 1)], cluster=machine(), policy="heft")
+    assert result.to_frame()["program"].value_counts().to_dict() == {"chain4": 5, "chain5": 6}
+    assert result.to_frame("programs")["program"].tolist() == ["chain4", "chain5"]
+    with pytest.raises(PlacekitError, match="2 programs"):
+        _ = result.placement
+
+
+def test_to_frame_without_pandas(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy="heft")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(PlacekitError, match=r"needs pandas\n  pip install 'placekit\[notebook\]'"):
+        result.to_frame()
+
+
+def test_notebook_display(problem: Problem) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy="heft")
+    page = result._repr_html_()
+    assert page.count("<text ") == problem.cluster.size
+    assert "proven bound" in page
+    shares = [float(part.split("'")[0]) for part in page.split("fill-opacity='")[1:]]
+    devices = result.to_frame("devices")
+    assert sum(shares) / 200 * result.value_s == pytest.approx(devices["compute_s"].sum(), rel=0.02)
+
+
+def test_sources(problem: Problem, tmp_path: Path) -> None:
+    path = save_graph(problem.graph, tmp_path / "d.graph.npz") or tmp_path / "d.graph.npz"
+    entry = installed().get("importer", "file")
+    importer = entry.build(entry.component.config(path=str(path)))
+    sources: list[Any] = [
+        problem.graph, Program(problem.graph), [problem.graph], str(path), path, importer, {"name": "file", "path": str(path)}
+    ]  # fmt: skip
+    for source in sources:
+        [program] = load_programs(source)
+        assert program.graph.fingerprint == problem.graph.fingerprint
+        result = place(source, cluster=machine(), policy="heft")
+        assert result.problem.graph.fingerprint == problem.graph.fingerprint
+
+
+def test_a_torch_module_is_a_source() -> None:
+    torch = pytest.importorskip("torch")
+    step = pytest.importorskip("placekit_torch").Step
+    net, x = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)), torch.zeros(4, 8)
+    forward = place(net, inputs=x, policy="heft").problem.graph
+    assert set(np.unique(forward.phase)) == {0}
+    training: dict[str, Any] = {
+        "inputs": x,
+        "targets": x,
+        "loss": torch.nn.functional.mse_loss,
+        "optimizer": torch.optim.SGD,
+    }
+    train = place(net, policy="heft", **training).problem.graph
+    assert set(np.unique(train.phase)) == {0, 1, 2}
+    assert load_programs(step(net, **training))[0].graph.fingerprint == train.fingerprint
+    with pytest.raises(ImporterError, match="a Sequential needs inputs"):
+        place(net)
+    with pytest.raises(ImporterError, match="takes no 'input'"):
+        place(net, input=x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"cluster": "p100"}, PlacekitError, "no cluster named 'p100'\n  did you mean 'p100x4'"),
+        ({"policy": "anealing"}, PluginError, "did you mean 'annealing'"),
+        ({"policy": {"name": "annealing", "start": 3}}, ConfigError, "no option named 'policy.start'\n  did you mean"),
+        ({"budget": 0}, ConfigError, "budget.evaluations"),
+        ({"budget": {"evals": 3}}, ConfigError, "no option named 'budget.evals'"),
+        ({"seed": -1}, ConfigError, "seed"),
+        ({"trainer": "ppo"}, PluginError, "no trainer named 'ppo'"),
+        ({"width": 3}, ImporterError, "a graph needs no 'width'"),
+        ({"log": ["cvs"], "run_dir": "r"}, PluginError, "no logger named 'cvs'\n  did you mean 'csv'"),
+    ],
+)
+def test_wrong_arguments(
+    problem: Problem,
+    arguments: Any,
+    error: type[Exception],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=message.replace("\n", r"\n")):
+        place(problem.graph, **arguments)
+
+
+@pytest.mark.parametrize("source", [3, object(), "no_such_importer", "missing.graph.npz", []])
+def test_wrong_sources(source: Any) -> None:
+    with pytest.raises(PlacekitError):
+        place(source)
+
+
+def test_components_as_objects_and_with_options(problem: Problem) -> None:
+    entry = installed().get("policy", "random")
+    policy = entry.build(entry.component.config(samples=7))
+    own = place(problem.graph, cluster=problem.cluster, policy=policy, seed=2)
+    named = place(problem.graph, cluster=problem.cluster, policy={"name": "random", "samples": 7}, seed=2)
+    assert own.summary.evaluations == 7
+    assert without_time(own.summary) == without_time(named.summary)
+    with pytest.raises(ConfigError, match="is a class"):
+        place(problem.graph, policy=type(policy))
+
+
+def test_a_function_is_a_policy(problem: Problem) -> None:
+    def spread(task: Task, rng: np.random.Generator) -> Placement:
+        return task.problem.placement(np.arange(task.problem.g) % task.problem.cluster.size)
+
+    result = place(problem.graph, cluster=problem.cluster, policy=spread)
+    assert result.summary.policy == "spread"
+    assert result.summary.evaluations == 1
+    assert result.placement is not None
+    assert result.placement.device.tolist() == [0, 1, 0, 1, 0, 1]
+
+
+def test_clusters_in_every_form(problem: Problem) -> None:
+    path = conf_dir() / "cluster" / "v100x8.yaml"
+    cluster = load_cluster(path)
+    for form in ("v100x8", path, str(path), cluster, cluster.model_dump()):
+        assert place(problem.graph, cluster=form, policy="heft").summary.cluster_fingerprint == cluster.fingerprint
+
+
+def test_resume_from_python(placekit: Any, tmp_path: Path) -> None:
+    """Interrupted at an arbitrary point and continued, the result is that of an uninterrupted run."""
+    stopped: dict[str, Any] = {"budget": 4000, "cluster": machine(4), "seed": 1}
+    whole = place(chain(40), **stopped)
+    from placekit_core import api
+    from placekit_core.pipeline import Observer
+
+    class Stop(Observer):
+        def row(self, program: str, row: Any, ledger: Any) -> None:
+            if row["evaluations"] > 1000:
+                raise KeyboardInterrupt
+
+    class Once:
+        def __enter__(self) -> Observer:
+            return Stop()
+
+        def __exit__(self, *_: Any) -> None:
+            return None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "_observer", lambda progress: Once())
+        with pytest.raises(Interrupted) as e:
+            place(chain(40), run_dir=tmp_path / "r", **stopped)
+    assert e.value.result.summary.status == "interrupted"
+    assert e.value.result.placement is not None
+    assert isinstance(e.value, KeyboardInterrupt)
+    outcome = placekit("run", f"resume={tmp_path / 'r'}")
+    assert outcome.code == 1
+    assert "was started from Python" in outcome.err
+    again = place(chain(40), run_dir=tmp_path / "r", resume=True, **stopped)
+    assert without_time(again.summary) == without_time(whole.summary)
+
+
+def test_a_search_of_ones_own(problem: Problem) -> None:
+    with search(problem.graph, cluster=problem.cluster, budget=100, seed=4, name="mine") as s:
+        assert s.result is None
+        assert s.remaining == 100
+        while s.remaining > 0:
+            m = s.evaluate(s.rng.integers(0, 2, (10, s.problem.g)))
+            assert s.scores(m).shape == (10,)
+        assert s.best is not None
+        assert s.schedule(s.best.placement.device).value_s == s.best.value_s
+    result = s.result
+    assert isinstance(result, Result)
+    assert result.summary.policy == "mine"
+    assert result.summary.evaluations == 100
+    assert result.value_s == s.best.value_s
+    with search(problem.graph, cluster=problem.cluster, budget=100, seed=4) as again:
+        while again.remaining > 0:
+            again.evaluate(again.rng.integers(0, 2, (10, s.problem.g)))
+    assert again.result is not None
+    assert again.result.value_s == result.value_s
+
+
+def test_a_search_ends_quietly_where_its_budget_ends(problem: Problem, tmp_path: Path) -> None:
+    with search(problem.graph, cluster=problem.cluster, budget=25, run_dir=tmp_path / "s") as s:
+        while True:
+            s.evaluate(s.rng.integers(0, 2, (10, s.problem.g)))
+    assert s.result is not None
+    assert s.result.summary.evaluations == 25
+    assert load_summary(tmp_path / "s").status == "finished"
+    assert len((tmp_path / "s" / "history.csv").read_text().splitlines()) == 4
+
+
+def test_a_search_that_fails_keeps_what_it_found(problem: Problem, tmp_path: Path) -> None:
+    run_dir = tmp_path / "s"
+    with pytest.raises(ZeroDivisionError), search(problem.graph, cluster=problem.cluster, run_dir=run_dir) as s:  # noqa: PT012
+        s.evaluate(np.zeros(s.problem.g, int))
+        _ = 1 / 0
+    assert s.result is not None
+    assert s.result.summary.status == "failed"
+    assert load_summary(run_dir).value_s == s.result.value_s
+
+
+def test_another_searchs_budget_is_no_quiet_end(problem: Problem) -> None:
+    with pytest.raises(BudgetExhausted), search(problem.graph, cluster=problem.cluster, budget=10) as outer:  # noqa: PT012
+        outer.evaluate(np.zeros(outer.problem.g, int))
+        inner = search(problem.graph, cluster=problem.cluster, budget=1)
+        inner.__enter__()
+        inner.evaluate(np.zeros((2, inner.problem.g), int))
+
+
+def test_a_search_is_of_one_program() -> None:
+    with pytest.raises(ConfigError, match="not of 2"), search([chain(3), chain(4)]):
+        pass
+
+
+def test_a_placement_of_another_problem_is_refused(problem: Problem) -> None:
+    with search(problem.graph, cluster=problem.cluster) as s:
+        with pytest.raises(PlacekitError, match="has 6 groups, not 3"):
+            s.evaluate([0, 0, 0])
+        with pytest.raises(PlacekitError, match="device 7"):
+            s.evaluate([7] * 6)
+        s.evaluate([0] * 6)
+
+
+def test_names_of_the_package() -> None:
+    assert set(placekit_core.__all__) <= set(dir(placekit_core))
+    for name in placekit_core.__all__:
+        assert getattr(placekit_core, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'plaice'"):
+        _ = placekit_core.plaice
+    code = "import placekit_core, sys; print([m for m in sys.modules if m.startswith('placekit_core.')])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]", "importing the package loads none of its modules"
+    assert (Path(placekit_core.__file__).parent / "py.typed").is_file()

@@ -1,0 +1,116 @@
+"""Loggers: called in order with what happened, left out when they fail, never a reason to lose a result."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placekit_core import csv_log, place
+from placekit_core.hookspecs import hookimpl
+from placekit_core.lifecycle import loggers
+from placekit_core.problem import Problem
+from placekit_core.registry import Registry, discover
+
+
+def logger(name: str, **hooks: Any) -> types.ModuleType:
+    module = types.ModuleType(name)
+    for hook, function in hooks.items():
+        setattr(module, hook, hookimpl(function))
+    return module
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """A registry of its own, to which a test adds loggers."""
+    found = discover()
+    for module in ("pipeline", "config", "api"):
+        monkeypatch.setattr(f"placekit_core.{module}.installed", lambda: found)
+    return found
+
+
+def test_hooks_are_called_in_order(registry: Registry, problem: Problem, tmp_path: Path) -> None:
+    calls: list[tuple[Any, ...]] = []
+    module = logger(
+        "diary",
+        placekit_run_started=lambda run_dir, config: calls.append(("started", run_dir, config["seed"])),
+        placekit_evaluated=lambda directory, program, row: calls.append(
+            ("row", directory, program, row["evaluations"])
+        ),
+        placekit_checkpoint=lambda run_dir: calls.append(("checkpoint", (run_dir / "checkpoint.npz").is_file())),
+        placekit_run_finished=lambda result: calls.append(("finished", result.summary.evaluations)),
+    )
+    registry.add("diary", module, "placekit-diary", "1.0")
+    assert loggers(registry) == sorted(["csv", "diary", *(n for n in loggers(registry) if n not in ("csv", "diary"))])
+    place(problem.graph, cluster=problem.cluster, policy={"name": "critical_path", "samples": 50}, seed=5,
+          run_dir=tmp_path / "r", log=["diary"])  # fmt: skip
+    kinds = [c[0] for c in calls]
+    assert kinds[0] == "started"
+    assert kinds[-1] == "finished"
+    assert calls[0][1:] == (tmp_path / "r", 5)
+    assert calls[-1][1] == 50
+    assert ("row", tmp_path / "r", "diamond", 50) in calls
+    assert not (tmp_path / "r" / "history.csv").exists()
+
+
+def test_a_logger_that_is_not_named_is_not_called(registry: Registry, problem: Problem, tmp_path: Path) -> None:
+    def refuse(run_dir: Path) -> None:
+        raise AssertionError("called")
+
+    registry.add("shy", logger("shy", placekit_run_started=refuse), "placekit-shy", "1.0")
+    place(problem.graph, cluster=problem.cluster, policy="heft", run_dir=tmp_path / "r")
+    assert (tmp_path / "r" / "history.csv").is_file()
+
+
+@pytest.mark.parametrize("hook", ["placekit_run_started", "placekit_evaluated", "placekit_run_finished"])
+def test_a_logger_that_fails_is_left_out(
+    registry: Registry, problem: Problem, tmp_path: Path, hook: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    times = []
+
+    def fail(run_dir: Path) -> None:
+        times.append(1)
+        raise ValueError("disk\nfull")
+
+    registry.add("bad", logger("bad", **{hook: fail}), "placekit-bad", "1.0")
+    result = place(problem.graph, cluster=problem.cluster, policy="random", run_dir=tmp_path / "r", log=["bad", "csv"])
+    assert result.value_s is not None
+    assert (tmp_path / "r" / "history.csv").is_file()
+    assert len(times) == 1
+    assert [str(w.message) for w in recwarn if "logger" in str(w.message)] == [
+        "logger 'bad' failed and is left out from here on: ValueError: disk full"
+    ]
+
+
+class TestCsv:
+    row = {"seconds": 0.5, "value_s": 0.1 + 0.2, "mean_s": 1 / 3, "best_s": float("nan")}  # noqa: RUF012
+
+    def test_rows_read_back_exactly_and_are_there_before_the_end(self, tmp_path: Path) -> None:
+        csv_log.placekit_evaluated(tmp_path, {**self.row, "evaluations": 1})
+        lines = (tmp_path / "history.csv").read_text().splitlines()
+        csv_log._open.pop(tmp_path / "history.csv")[0].close()
+        assert lines[0] == "evaluations,seconds,value_s,mean_s,best_s"
+        cells = lines[1].split(",")
+        assert cells[:2] == ["1", "0.500000"]
+        assert float(cells[2]) == 0.1 + 0.2
+        assert cells[4] == ""
+
+    def test_rows_after_the_checkpoint_come_again(self, tmp_path: Path) -> None:
+        """A process was killed after row 30 and within a line; the run goes on from evaluation 20."""
+        path = tmp_path / "history.csv"
+        path.write_text("evaluations,seconds,value_s,mean_s,best_s\n10,0,1,1,1\n20,0,1,1,1\n30,0,9,9,9\n4")
+        csv_log.placekit_evaluated(tmp_path, {**self.row, "evaluations": 30})
+        csv_log._open.pop(path)[0].close()
+        assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["evaluations", "10", "20", "30"]
+        assert "9,9,9" not in path.read_text()
+
+    def test_a_family_has_a_history_each(self, tmp_path: Path) -> None:
+        from tests.conftest import chain, machine
+
+        place([chain(3), chain(4)], cluster=machine(), policy={"name": "random", "samples": 3}, run_dir=tmp_path / "r")
+        for folder in ("000-chain3", "001-chain4"):
+            lines = (tmp_path / "r" / "programs" / folder / "history.csv").read_text().splitlines()
+            assert lines[1].startswith("3,")
+        assert csv_log._open == {}
