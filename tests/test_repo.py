@@ -181,6 +181,35 @@ def test_every_component_of_this_repository_loads() -> None:
         assert entry.component.summary
 
 
+def contract_tests(folder: Path) -> set[tuple[str, str]]:
+    """(contract, name) for each name in a test class that subclasses the contract, or in what it takes from its module."""
+    found = set()
+    for path in folder.glob("test_*.py"):
+        body = ast.parse(path.read_text()).body
+        names = {id(node): {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} for node in body}
+        given = {
+            target.id: names[id(node)]
+            for node in body if isinstance(node, ast.Assign)
+            for target in node.targets if isinstance(target, ast.Name)
+        }  # fmt: skip
+        for node in body:
+            for base in node.bases if isinstance(node, ast.ClassDef) else ():
+                used = names[id(node)].union(*(given.get(name, set()) for name in names[id(node)]))
+                found |= {(base.id, name) for name in used if isinstance(base, ast.Name)}
+    return found
+
+
+def test_every_component_of_this_repository_is_tested_by_its_contract() -> None:
+    from placekit_core.registry import installed
+
+    folders = {p.name: p / "tests" for p in PLUGINS} | {"placekit": ROOT / "tests"}
+    tested = {name: contract_tests(folder) for name, folder in folders.items()}
+    for entry in installed().all():
+        contracts = {f"{entry.kind.capitalize()}Contract", f"Learnable{entry.kind.capitalize()}Contract"}
+        name = entry.component.target.partition(":")[2]
+        assert {(c, name) for c in contracts} & tested[entry.distribution], f"{entry.kind} {entry.component.name}"
+
+
 def test_changelog_names_the_version() -> None:
     version = project(ROOT)["project"]["version"]
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()

@@ -74,6 +74,65 @@ def random_graph(rng: Generator, n: int) -> Graph:
     return b.build()
 
 
+def random_step(rng: Generator, n: int) -> Graph:
+    """A training step of n forward operations: modules that interleave, gradients, parameters shared and updated.
+
+    Some operations may run on CPUs only, some gradients on GPUs only; every co-location set has a device type.
+    """
+    b = GraphBuilder("step")
+    x = b.source("x", 8, op_type="input")
+    made: list[list[int]] = [[x]]
+    reads: list[list[int]] = []
+    parameters = [b.source(f"w{i}", 4, colocate=i) for i in range(int(rng.integers(1, 5)))]
+    counters = [b.source(f"c{i}", 4, colocate=100 + i, op_type="buffer") for i in range(2)]
+    first = len(b.operations)
+    forward_of = [-1] * (first + n + len(counters))
+    for v in range(n):
+        ins = {pick(rng, made[int(k)]) for k in rng.integers(0, len(made), int(rng.integers(1, 4)))}
+        if rng.random() < 0.5:
+            ins.add(pick(rng, parameters))
+        reads.append(sorted(ins))
+        made.append(b.add(
+            f"f{v}", inputs=reads[-1], outputs=rng.integers(1, 50, int(rng.integers(1, 3))).tolist(),
+            module=pick(rng, ["", "a", "a.b", "c.d", "c.d.e"]), call=int(rng.integers(0, 2)),
+            allowed=pick(rng, ["", "", "", "cpu|gpu", "cpu"]) if rng.random() < 0.3 else "",
+            colocate=200 + int(rng.integers(0, 2)) if rng.random() < 0.08 else -1, flops=float(rng.integers(0, 10**9)),
+        ))  # fmt: skip
+    for i, c in enumerate(counters):
+        b.add(f"count{i}", inputs=[c], colocate=100 + i)
+        b.output(len(b.operations) - 1, 4, storage=c)
+    gradient = made[-1][0]
+    for v in reversed(range(n)):
+        saved = [gradient, *reads[v]] if rng.random() < 0.9 else [*reads[v], x]
+        forward = b.operations[first + v]
+        gradient = b.add(
+            f"b{v}", inputs=saved, outputs=[int(rng.integers(1, 50))], phase="backward", module=forward.module,
+            call=forward.call, flops=1e8, allowed="gpu" if rng.random() < 0.1 else "",
+        )[0]  # fmt: skip
+        forward_of.append(first + v if rng.random() < 0.8 else -1)
+    for i, w in enumerate(parameters):
+        b.add(f"u{i}", inputs=[w, gradient], phase="update", colocate=i)
+        b.output(len(b.operations) - 1, 4, storage=w)
+        forward_of.append(-1)
+    b.columns["forward_of"] = np.asarray(forward_of, np.int32)
+    return b.build()
+
+
+def machine(kinds: Sequence[str] = ("cpu", "gpu"), devices: int = 1, memory_bytes: int = 2**60, **kind: Any) -> Cluster:
+    """Every two of its devices linked directly; kind `cpu` holds CPUs, all others GPUs; huge memory."""
+    properties = {
+        "flops_per_s": {"float32": 1 / TICK_S}, "memory_bytes": memory_bytes, "memory_bytes_per_s": 1 / TICK_S, **kind
+    }  # fmt: skip
+    return Cluster.parse(
+        {
+            "name": "mesh",
+            "kinds": {k: {"type": "cpu" if k == "cpu" else "gpu", **properties} for k in kinds},
+            "devices": [{"kind": k, "count": devices} for k in kinds],
+            "links": [{"mesh": "*", "bytes_per_s": 1 / TICK_S}] if len(kinds) * devices > 1 else [],
+        }
+    )
+
+
 def random_cluster(rng: Generator, max_devices: int = 4) -> Cluster:
     """A machine: a mesh, a hub (full or half duplex, shared or not), two nodes, a relaying chain, a bus, multicast."""
     size = int(rng.integers(1, max_devices + 1))

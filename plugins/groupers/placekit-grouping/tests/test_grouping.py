@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placekit_grouping.groupers import ColocationGrouper, ModuleGrouper, NoGrouper
-from placekit_grouping.units import Units, in_cycle
+from placekit_grouping.units import Units
 
 from placekit_core.graph import Graph, GraphBuilder
 from placekit_core.grouping import Grouping, quotient
-from placekit_core.testing.strategies import random_graph
+from placekit_core.testing.strategies import random_step
 
 RNG = np.random.default_rng(0)
 GROUPERS = [
@@ -22,49 +21,6 @@ GROUPERS = [
     (ModuleGrouper, {}),
     (ModuleGrouper, {"depth": 1}),
 ]
-
-
-def step(rng: np.random.Generator, n: int) -> Graph:
-    """A training step of n forward operations: modules that interleave, gradients, parameters shared and updated, CPU."""
-    b = GraphBuilder("step")
-    x = b.source("x", 8, op_type="input")
-    made: list[list[int]] = [[x]]
-    forward_of: list[int] = [-1]
-    reads: list[list[int]] = []
-    parameters = [b.source(f"w{i}", 4, colocate=i) for i in range(int(rng.integers(1, 5)))]
-    counters = [b.source(f"c{i}", 4, colocate=100 + i, op_type="buffer") for i in range(2)]
-    forward_of += [-1] * (len(parameters) + len(counters))
-    first = len(b.operations)
-    for v in range(n):
-        ins = {int(rng.choice(made[int(k)])) for k in rng.integers(0, len(made), int(rng.integers(1, 4)))}
-        if rng.random() < 0.5:
-            ins.add(int(rng.choice(parameters)))
-        reads.append(sorted(ins))
-        made.append(b.add(
-            f"f{v}", inputs=sorted(ins), outputs=rng.integers(1, 50, int(rng.integers(1, 3))).tolist(),
-            module=("", "a", "a.b", "c.d", "c.d.e")[rng.integers(5)], call=int(rng.integers(0, 2)),
-            allowed=("", "", "", "cpu|gpu", "cpu")[rng.integers(5)] if rng.random() < 0.3 else "",
-            colocate=200 + int(rng.integers(0, 2)) if rng.random() < 0.08 else -1, flops=float(rng.integers(0, 10**9)),
-        ))  # fmt: skip
-        forward_of.append(-1)
-    for c in counters:
-        b.add("count" + str(c), inputs=[c], colocate=100 + counters.index(c))
-        b.output(len(b.operations) - 1, 4, storage=c)
-        forward_of.append(-1)
-    gradient = made[-1][0]
-    for v in reversed(range(n)):
-        saved = [gradient, *reads[v]] if rng.random() < 0.9 else [*reads[v], x]
-        gradient = b.add(
-            f"b{v}", inputs=saved, outputs=[int(rng.integers(1, 50))], phase="backward",
-            module=b.operations[first + v].module, call=b.operations[first + v].call, flops=1e8,
-        )[0]  # fmt: skip
-        forward_of.append(first + v if rng.random() < 0.8 else -1)
-    for i, w in enumerate(parameters):
-        b.add(f"u{i}", inputs=[w, gradient], phase="update", colocate=i)
-        b.output(len(b.operations) - 1, 4, storage=w)
-        forward_of.append(-1)
-    b.columns["forward_of"] = np.asarray(forward_of, np.int32)
-    return b.build()
 
 
 def has_cycle(graph: Graph, grouping: Grouping) -> bool:
@@ -98,7 +54,7 @@ def common_types(graph: Graph, members: Any) -> set[str]:
        st.sampled_from([0.0, 0.1]))  # fmt: skip
 @settings(max_examples=200, deadline=None)
 def test_any_training_step(seed: int, n: int, which: Any, limit: int | None, share: float) -> None:
-    graph = step(np.random.default_rng(seed), n)
+    graph = random_step(np.random.default_rng(seed), n)
     grouper = which[0](max_groups=limit, min_share=share, **which[1])
     grouping = grouper.group(graph, RNG).check(graph)
     assert not has_cycle(graph, grouping)
@@ -117,27 +73,6 @@ def test_any_training_step(seed: int, n: int, which: Any, limit: int | None, sha
         assert common_types(graph, members) == smallest
     if limit is not None and all(effective(graph, v) == {"cpu", "gpu"} for v in range(graph.n)):
         assert grouping.count <= limit
-
-
-@given(st.integers(0, 2**32), st.integers(1, 40), st.sampled_from([NoGrouper, ColocationGrouper, ModuleGrouper]))
-@settings(max_examples=60, deadline=None)
-def test_any_graph(seed: int, n: int, grouper: Any) -> None:
-    """Graphs that are no training steps: without modules, without gradients, with updates anywhere."""
-    graph = random_graph(np.random.default_rng(seed), n)
-    grouping = grouper().group(graph, RNG).check(graph)
-    if grouper.acyclic:
-        units = Units.build(graph)
-        group = np.zeros(units.count, np.int64)
-        group[units.of] = grouping.group_of
-        assert not in_cycle(units, group)
-
-
-@pytest.mark.parametrize("grouper", [NoGrouper(), ColocationGrouper(), ModuleGrouper(max_groups=1)])
-def test_empty_and_sources_only(grouper: Any) -> None:
-    assert grouper.group(GraphBuilder("empty").build(), RNG).count == 0
-    b = GraphBuilder("sources")
-    b.source("w", 1)
-    assert grouper.group(b.build(), RNG).count == 1
 
 
 def members(graph: Graph, grouping: Grouping) -> list[set[str]]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,6 @@ from placekit_torch.executable import run_sequential
 from torch import Tensor, nn
 
 from placekit_core.graph import PHASES, Graph
-from placekit_core.graph_file import load_graph, save_graph
 from placekit_core.grouping import Grouping
 from placekit_core.problem import Program
 
@@ -316,22 +312,7 @@ def test_frozen_parameters_and_groups_of_parameters() -> None:
     assert text == ["aten.add(f32[3,3], f32[3,3], alpha=-0.5)", "aten.add(f32[3], f32[3], alpha=-0.5)"]
 
 
-def test_import_is_deterministic_and_round_trips(tmp_path: Path) -> None:
-    def make() -> Program:
-        return imported(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), torch.randn(5, 3), optimizer=adam)
-
-    one, two = make().graph, make().graph
-    assert one.fingerprint == two.fingerprint
-    assert len(set(one.op_name)) == one.n
-    loaded = load_graph(save_graph(one, tmp_path / "one.graph.npz"))
-    assert loaded.fingerprint == one.fingerprint
-    assert loaded.columns["signature"].tolist() == one.columns["signature"].tolist()
-    assert np.array_equal(loaded.columns["forward_of"], one.columns["forward_of"])
-    assert loaded.attributes == one.attributes
-    assert one.attributes["kernels"] == one.kernel.sum()
-    assert one.attributes["kernels"] + one.attributes["views"] == one.attributes["traced_operations"]
-
-
-def test_importing_the_plugin_imports_no_torch() -> None:
-    code = "import sys, placekit_torch; placekit_torch.placekit_importers(); sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_attributes_count_what_was_traced() -> None:
+    graph = imported(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), torch.randn(5, 3), optimizer=adam).graph
+    assert graph.attributes["kernels"] == graph.kernel.sum()
+    assert graph.attributes["kernels"] + graph.attributes["views"] == graph.attributes["traced_operations"]

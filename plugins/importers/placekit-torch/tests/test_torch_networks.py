@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from placekit_torch import Step, import_module
 from placekit_torch.codegen import operation_seed
-from placekit_torch.executable import TorchExecutable, run_sequential
+from placekit_torch.executable import run_sequential
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -457,11 +457,3 @@ def test_size_of_llama_block() -> None:
     program = trace_large(lambda: language(Llama(32000, 4096, 32, 8, 14336, False), 32000, 4, 1024), torch.optim.Adam)
     assert counts(program) == pytest.approx((577, 423), rel=0.15)
     assert program.graph.persistent_bytes.sum() > 5e9  # of which nothing was allocated
-
-
-def test_executable_is_a_placekit_executable() -> None:
-    from placekit_core.interfaces import Executable
-
-    names = [k for k in vars(Executable) if not k.startswith("_")]
-    assert len(names) > 5
-    assert all(hasattr(TorchExecutable, k) for k in names)

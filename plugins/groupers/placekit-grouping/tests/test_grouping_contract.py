@@ -1,0 +1,49 @@
+"""The groupers keep the contract of groupers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from placekit_grouping.groupers import ColocationGrouper, ModuleGrouper, NoGrouper
+
+from placekit_core.testing import GrouperContract
+from placekit_core.testing.contract import Make
+
+
+class TestNone(GrouperContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return NoGrouper
+
+
+class TestColocation(GrouperContract):
+    limit_option = "max_groups"
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return ColocationGrouper
+
+
+class TestColocationThatKeepsBranches(GrouperContract):
+    limit_option = "max_groups"
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(ColocationGrouper, keep_branches=True)
+
+
+class TestModule(GrouperContract):
+    limit_option = "max_groups"
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return ModuleGrouper
+
+
+class TestModuleThatMerges(GrouperContract):
+    limit_option = "max_groups"
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(ModuleGrouper, depth=1, min_share=0.1)

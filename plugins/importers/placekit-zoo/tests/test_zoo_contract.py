@@ -1,0 +1,36 @@
+"""The networks keep the contract of importers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from placekit_zoo.inception_v3 import InceptionV3Importer
+from placekit_zoo.mlp import MlpImporter
+
+from placekit_core.testing import ImporterContract
+from placekit_core.testing.contract import Make
+
+torch.set_num_threads(1)  # the tensors are small, and tests run side by side
+
+SMALL_INCEPTION = partial(InceptionV3Importer, batch=2, image_size=75, width=0.05, classes=3, optimizer="sgd")
+
+
+class TestMlp(ImporterContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(MlpImporter, batch=4, hidden=[8], optimizer="adam")
+
+
+class TestInceptionV3Inference(ImporterContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(SMALL_INCEPTION, mode="inference")
+
+
+@pytest.mark.slow
+class TestInceptionV3(ImporterContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return SMALL_INCEPTION

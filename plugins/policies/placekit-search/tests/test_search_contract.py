@@ -1,0 +1,17 @@
+"""Every search keeps to the contract of policies."""
+
+from __future__ import annotations
+
+import pytest
+from placekit_search.annealing import Annealing
+
+from placekit_core.testing import PolicyContract
+from placekit_core.testing.contract import Make
+
+
+class TestAnnealing(PolicyContract):
+    finds_optimum = True
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return Annealing

@@ -1,0 +1,366 @@
+"""Each check of the contract of importers passes for a right importer, and catches one that is wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import Field
+
+from placekit_core import builtin
+from placekit_core.builtin import FileImporter, FileOptions
+from placekit_core.costs import CostTable
+from placekit_core.errors import GraphError
+from placekit_core.graph import Graph, GraphBuilder
+from placekit_core.graph_file import load_graph, save_graph
+from placekit_core.interfaces import Importer
+from placekit_core.problem import Program
+from placekit_core.testing import Contract, ImporterContract
+from placekit_core.testing.contract import checks_of
+from tests.kit_tools import fails, run_check
+
+CHECKS = [name for name in checks_of(ImporterContract) if name not in checks_of(Contract)]
+W, X, Y, HEAD, Z, LOSS, NEW = range(7)  # tensors of the step below
+SCALE, NOISE, SUM, UPDATE = range(2, 6)  # its kernels
+
+
+def a_step() -> Graph:
+    """y = w * x; z = y[:2] + noise; loss = sum(z) + sum(y); w = w - y."""
+    b = GraphBuilder("step")
+    w = b.source("w", 32, colocate=0)
+    x = b.source("x", 32, op_type="input")
+    (y,) = b.add("scale", inputs=[w, x], outputs=[32], flops=4)
+    head = b.output(SCALE, 16, storage=y)
+    (z,) = b.add("noise", inputs=[head], outputs=[16], flops=2)
+    b.add("sum", inputs=[z, y], outputs=[8], flops=6)
+    b.add("update", inputs=[w, y], colocate=0, phase="update")
+    b.output(UPDATE, 32, storage=w)
+    b.attributes = {"batch": 4}
+    return b.build()
+
+
+class Execution:
+    """Runs the step on numpy arrays."""
+
+    views: Mapping[int, int] = {HEAD: Y}
+    updates: Mapping[int, int] = {W: NEW}
+    results: Mapping[str, int] = {"loss": LOSS, "head": HEAD}
+    random_ops = frozenset({NOISE})
+
+    def __init__(self, path: str) -> None:
+        self.recipe: dict[str, Any] = {"importer": "file", "options": {"path": path}}
+
+    def initial(self, seed: int | None = None) -> dict[int, Any]:
+        return {W: np.arange(4.0), X: np.full(4, 0.1)}
+
+    def compute(self, op: int, values: Mapping[int, Any], step: int) -> tuple[int, Any]:
+        """The tensor that the kernel writes, and its value."""
+        if op == SCALE:
+            return Y, values[W] * values[X]
+        if op == NOISE:
+            return Z, self.head(values) + np.random.default_rng([step, op]).random(2)
+        if op == SUM:
+            return LOSS, values[Z].sum() + values[Y].sum()
+        return NEW, values[W] - values[Y]
+
+    def head(self, values: Mapping[int, Any]) -> Any:
+        return values[HEAD] if HEAD in values else self.view(HEAD)(values[Y])
+
+    def compile(
+        self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
+    ) -> Callable[..., dict[int, Any]]:
+        def run(values: Mapping[int, Any], step: int = 0) -> dict[int, Any]:
+            made: dict[int, Any] = {}
+            for op in ops:
+                tensor, value = self.compute(op, {**values, **made}, step)
+                made[tensor] = value
+            return made if keep is None else {t: made[t] for t in keep}
+
+        return run
+
+    def view(self, tensor: int) -> Callable[[Any], Any]:
+        return lambda base: base[:2]
+
+    def result(self, name: str, values: Mapping[int, Any]) -> Any:
+        return self.head(values) if name == "head" else values[LOSS]
+
+
+class Right(FileImporter):
+    """The step, from a graph file."""
+
+    execution: type[Execution] = Execution
+
+    def load(self) -> list[Program]:
+        program = Program(load_graph(self.options.path), executable=self.execution(self.options.path))
+        return [self.change(program)]
+
+    def change(self, program: Program) -> Program:
+        return program
+
+    @staticmethod
+    def regraph(program: Program, **columns: Any) -> Program:
+        """The program with other columns in its graph."""
+        return replace(program, graph=program.graph.replace(**columns))
+
+
+class LoadsNothing(Right):
+    """`load` gives an empty list."""
+
+    def load(self) -> list[Program]:
+        return []
+
+
+class OneNameForAll(Right):
+    """Every operation is called `op`."""
+
+    def change(self, program: Program) -> Program:
+        return self.regraph(program, op_name=("op",) * program.graph.n)
+
+
+class DanglingEdge(Right):
+    """An operation reads a tensor that no operation writes."""
+
+    def change(self, program: Program) -> Program:
+        return self.regraph(program, input_tensor=np.where(program.graph.input_tensor == Z, 99, Z).astype(np.int32))
+
+
+class Cyclic(Right):
+    """The first kernel reads what the last one makes of its output."""
+
+    def change(self, program: Program) -> Program:
+        graph = program.graph
+        return self.regraph(program, input_tensor=np.where(graph.input_tensor == X, LOSS, graph.input_tensor))
+
+
+class NegativeWork(Right):
+    """An operation of unknown work has -1 flops."""
+
+    def change(self, program: Program) -> Program:
+        return self.regraph(program, flops=program.graph.flops - 1)
+
+
+class UnknownPhase(Right):
+    """The phase of the operations is a number that means nothing."""
+
+    def change(self, program: Program) -> Program:
+        return self.regraph(program, phase=np.full(program.graph.n, 9, np.uint8))
+
+
+class CountsItsLoads(Right):
+    """The names of operations hold a counter that goes on from one `load` to the next."""
+
+    counter = itertools.count()
+
+    def change(self, program: Program) -> Program:
+        number = next(self.counter)
+        return self.regraph(program, op_name=tuple(f"{name}_{number}" for name in program.graph.op_name))
+
+
+class TupleAttribute(Right):
+    """An attribute of the graph is a tuple, which JSON turns into a list."""
+
+    def change(self, program: Program) -> Program:
+        return self.regraph(program, attributes={"batch": (4, 4)})
+
+
+class CostsOfAnotherGraph(Right):
+    """The costs have too few rows."""
+
+    def change(self, program: Program) -> Program:
+        return replace(program, costs=CostTable(("gpu",), np.zeros((2, 1)), np.zeros((2, 1), np.bool_)))
+
+
+class NotedOptions(FileOptions):
+    notes: dict[str, int] = Field({})
+
+
+class WritesIntoItsOptions(Right):
+    """`load` notes something in a dict among its options."""
+
+    options_class = NotedOptions
+
+    def change(self, program: Program) -> Program:
+        self.options.notes["operations"] = program.graph.n
+        return program
+
+
+class OpensAnything(Importer):
+    """A file that does not exist ends in a FileNotFoundError with a traceback."""
+
+    name = "file"
+    options_class = FileOptions
+
+    def load(self) -> list[Program]:
+        with open(self.options.path, "rb"):
+            return [Program(load_graph(self.options.path))]
+
+
+class SaysTooLittle(Right):
+    """A damaged file is an error that does not say which file."""
+
+    def load(self) -> list[Program]:
+        try:
+            return super().load()
+        except GraphError:
+            raise GraphError("cannot read the graph") from None
+
+
+def executing(execution: type[Execution]) -> type[Right]:
+    """The importer whose programs are run by `execution`, with the docstring of that."""
+    return type(execution.__name__, (Right,), {"execution": execution, "__doc__": execution.__doc__})
+
+
+class ForgetsTheInput(Execution):
+    """`initial` has the parameters, and no value for the input."""
+
+    def initial(self, seed: int | None = None) -> dict[int, Any]:
+        return {W: np.arange(4.0)}
+
+
+class HandsOutItsOwn(Execution):
+    """`initial` gives the same arrays each time, not copies."""
+
+    values = Execution("").initial()
+
+    def initial(self, seed: int | None = None) -> dict[int, Any]:
+        return dict(self.values)
+
+
+class ViewOfAView(Execution):
+    """`views` leads to a tensor that is a view itself."""
+
+    views: Mapping[int, int] = {HEAD: Y, Y: X}
+
+
+class UpdatesTheWrongWay(Execution):
+    """`updates` has old for new, not new for old."""
+
+    updates: Mapping[int, int] = {NEW: W}
+
+
+class ResultOfNothing(Execution):
+    """`results` names a tensor that `result` does not find."""
+
+    results: Mapping[str, int] = {"loss": LOSS, "accuracy": Z}
+
+    def result(self, name: str, values: Mapping[int, Any]) -> Any:
+        return {"loss": values[LOSS]}[name]
+
+
+class RandomInput(Execution):
+    """`random_ops` names a source."""
+
+    random_ops = frozenset({0, NOISE})
+
+
+class UpdatesInPlace(Execution):
+    """The update writes into the parameter that it is given."""
+
+    def compute(self, op: int, values: Mapping[int, Any], step: int) -> tuple[int, Any]:
+        if op == UPDATE:
+            values[W].__isub__(values[Y])
+            return NEW, values[W]
+        return super().compute(op, values, step)
+
+
+class KeepsEverything(Execution):
+    """`keep` is ignored: a run returns all that it computes."""
+
+    def compile(
+        self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
+    ) -> Callable[..., dict[int, Any]]:
+        return super().compile(ops, device)
+
+
+class OneGenerator(Execution):
+    """Random operations draw from one generator per compiled function, not by step and operation."""
+
+    def compile(
+        self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
+    ) -> Callable[..., dict[int, Any]]:
+        run = super().compile(ops, device, keep)
+        return lambda values, step=0: run(values, step * 1000 + len(ops))
+
+
+class WrongView(Execution):
+    """`view` makes another part of the base than the kernels read."""
+
+    def view(self, tensor: int) -> Callable[[Any], Any]:
+        return lambda base: base[2:]
+
+    def head(self, values: Mapping[int, Any]) -> Any:
+        return values[HEAD] if HEAD in values else values[Y][:2]
+
+
+class RecipeOfAnother(Execution):
+    """The recipe names options from which another graph is loaded."""
+
+    def __init__(self, path: str) -> None:
+        b = GraphBuilder("other")
+        b.add("op")
+        super().__init__(str(save_graph(b.build(), Path(path).with_name("other.graph.npz"))))
+
+
+WRONG: dict[str, type[Importer]] = {
+    "test_loads_a_program": LoadsNothing,
+    "test_operation_names_are_unique": OneNameForAll,
+    "test_edges_connect_operations": DanglingEdge,
+    "test_graphs_are_acyclic": Cyclic,
+    "test_amounts_are_not_negative": NegativeWork,
+    "test_graphs_are_valid": UnknownPhase,
+    "test_loading_twice_gives_the_same": CountsItsLoads,
+    "test_graphs_survive_a_file": TupleAttribute,
+    "test_programs_can_be_placed": CostsOfAnotherGraph,
+    "test_loading_changes_no_option": WritesIntoItsOptions,
+    "test_a_missing_file_is_an_error": OpensAnything,
+    "test_a_damaged_file_is_an_error": SaysTooLittle,
+    "test_initial_values_are_those_of_the_sources": executing(ForgetsTheInput),
+    "test_initial_values_are_own_copies": executing(HandsOutItsOwn),
+    "test_views_have_a_base": executing(ViewOfAView),
+    "test_updates_renew_sources": executing(UpdatesTheWrongWay),
+    "test_results_can_be_read": executing(ResultOfNothing),
+    "test_random_operations_are_kernels": executing(RandomInput),
+    "test_running_leaves_values_alone": executing(UpdatesInPlace),
+    "test_running_keeps_what_is_asked_for": executing(KeepsEverything),
+    "test_fused_kernels_equal_single_ones": executing(OneGenerator),
+    "test_a_view_stands_for_its_base": executing(WrongView),
+    "test_recipe_rebuilds_the_program": executing(RecipeOfAnother),
+}
+
+
+@pytest.fixture(autouse=True)
+def right_importer_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importer `file`, which the recipes name, is the right one of this file."""
+    monkeypatch.setattr(builtin, "FileImporter", Right)
+
+
+def made(importer: type[Importer], folder: Path) -> Callable[..., Importer]:
+    return partial(importer, path=str(save_graph(a_step(), folder / "step.graph.npz")))
+
+
+def test_each_check_has_its_wrong_importer() -> None:
+    assert list(WRONG) == CHECKS
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_passes_for_a_right_importer(name: str, tmp_path: Path) -> None:
+    run_check(ImporterContract, name, made(Right, tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_catches_the_wrong_importer(name: str, tmp_path: Path) -> None:
+    fails(ImporterContract, name, made(WRONG[name], tmp_path), tmp_path)
+
+
+def test_programs_that_are_too_large_are_not_run(tmp_path: Path) -> None:
+    class Large(ImporterContract):
+        executes = False
+
+    with pytest.raises(pytest.skip.Exception, match="too large"):
+        run_check(Large, "test_fused_kernels_equal_single_ones", made(Right, tmp_path), tmp_path)
