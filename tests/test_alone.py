@@ -1,0 +1,68 @@
+"""Each plugin alone: the core, the plugin, what they declare that they need, and nothing else that is installed here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placekit_core.cli.new_plugin import write
+from tests.test_repo import NAMES, PLUGINS, project
+from tests.venvs import closure, make_venv, run
+
+INSTALLED = """
+from placekit_core.registry import installed
+print(*(p.distribution for p in installed().packages))
+"""
+TESTING = ("placekit[test]", "hypothesis")  # what tests may use besides
+
+
+def import_all(python: Path, folder: Path, **env: str) -> None:
+    """Import every module of the package in `folder`."""
+    package = folder / folder.name.replace("-", "_")
+    paths = [p.relative_to(folder).with_suffix("") for p in sorted(package.rglob("*.py"))]
+    modules = [".".join(p.parts).removesuffix(".__init__") for p in paths]
+    run(python, "python", "-c", f"import importlib\nfor m in {modules!r}: importlib.import_module(m)", **env)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plugin", PLUGINS, ids=NAMES)
+def test_a_plugin_needs_only_what_it_declares(plugin: Path, tmp_path: Path) -> None:
+    needs = closure(plugin.name, *TESTING)
+    python = make_venv(tmp_path / "venv", needs)
+    import_all(python, plugin)
+    run(python, "placekit", "plugins")  # fails if one is broken
+    found = run(python, "python", "-c", INSTALLED).stdout.split()
+    assert plugin.name in found
+    assert set(found) <= needs  # it is as alone as it says
+    # those that need torch trace networks for minutes: that their tests can be imported must do
+    how = ["--collect-only"] if "torch" in needs else ["-x", "-m", "not slow"]
+    done = run(python, "pytest", "-q", "-p", "no:cacheprovider", *how, str(plugin / "tests"), cwd=tmp_path, code=None)
+    skipped = done.returncode == 5 and "skipped" in done.stdout  # its tests say that they need another plugin
+    assert done.returncode == 0 or skipped, done.stdout + done.stderr
+
+
+def test_the_core_alone(tmp_path: Path) -> None:
+    python = make_venv(tmp_path / "venv", closure("placekit"))
+    rows = [line.split()[:3] for line in run(python, "placekit", "plugins").stdout.splitlines()]
+    assert [r[2] for r in rows[1:]] == ["placekit"] * (len(rows) - 1)
+    listing = "import importlib.metadata as m; print(*sorted({d.name for d in m.distributions()}))"
+    names = run(python, "python", "-c", listing).stdout.split()
+    assert "torch" not in names
+    assert "pytest" not in names
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_an_undeclared_dependency_is_found(tmp_path: Path, declared: bool) -> None:
+    """networkx stands for any package that is installed here."""
+    folder = write("policy", "mine", tmp_path)
+    method, data = folder / "placekit_mine" / "mine.py", folder / "pyproject.toml"
+    method.write_text(method.read_text().replace("import numpy as np", "import numpy as np\nimport networkx"))
+    if declared:
+        data.write_text(data.read_text().replace('"numpy>=1.26"', '"numpy>=1.26", "networkx"'))
+    python = make_venv(tmp_path / "venv", closure(*project(folder)["project"]["dependencies"]))
+    if declared:
+        import_all(python, folder, PYTHONPATH=str(folder))
+    else:
+        with pytest.raises(AssertionError, match="No module named 'networkx'"):
+            import_all(python, folder, PYTHONPATH=str(folder))

@@ -1,0 +1,277 @@
+"""Plugins that are really installed and wrong in every way that there is, beside one that works."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from placekit_core.graph_file import save_graph
+from tests import venvs
+
+COMPONENTS = """
+from placekit_core.hookspecs import Component, hookimpl
+from placekit_core.interfaces import Options
+
+@hookimpl
+def placekit_policies():
+    return [Component(name="{policy}", summary="made up", config=Options, target="{target}:Method")]
+"""
+METHOD = """
+import numpy as np
+from placekit_core.interfaces import Policy
+
+class Method(Policy):
+    name = "{policy}"
+
+    def place(self, task, rng, state=None, checkpoint=None):
+        return task.problem.placement(np.zeros(task.problem.g, np.int16))
+"""
+
+
+def package(
+    folder: Path,
+    name: str,
+    version: str,
+    *,
+    policy: str = "",
+    entry: str = "",
+    top: str | None = None,
+    method: str | None = None,
+    needs: str = "placekit",
+    presets: tuple[str, ...] = (),
+) -> Path:
+    """A distribution `placekit-NAME` whose policy (called NAME unless given) puts everything on the first device."""
+    module, policy = f"placekit_{name.replace('-', '_')}", policy or name
+    root = folder / name
+    inner = root / module
+    inner.mkdir(parents=True)
+    (root / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        f'[project]\nname = "placekit-{name}"\nversion = "{version}"\n'
+        f'dependencies = ["{needs}"]\n'
+        f'[project.entry-points.placekit]\n"{entry or name}" = "{module}"\n'
+    )
+    components = COMPONENTS.format(policy=policy, target=f"{module}.method")
+    (inner / "__init__.py").write_text(components if top is None else top.format(components=components))
+    (inner / "method.py").write_text(METHOD.format(policy=policy) if method is None else method)
+    for preset in presets:
+        path = inner / "conf" / f"{preset}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("defaults: [random]\nsamples: 2\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with all of them."""
+    folder = tmp_path_factory.mktemp("plugins")
+    python = venvs.make_venv(folder / "venv")
+    venvs.install(
+        python,
+        package(folder, "good", "1.0", presets=("policy/good_preset",)),
+        package(folder, "raises", "1.1", top="raise ImportError('libnothing.so is missing')"),
+        package(folder, "misspelt", "1.2", top="{components}\nplacekit_policys = placekit_policies\n"),
+        package(folder, "twin-a", "1.3", entry="twin"),
+        package(folder, "twin-b", "1.3", entry="twin"),
+        package(folder, "same-a", "1.4", policy="same"),
+        package(folder, "same-b", "1.5", policy="same"),
+        package(folder, "future", "1.6", needs="placekit>=99,<100", top="raise SystemExit('it was imported')"),
+        package(folder, "halfway", "1.7"),
+        package(folder, "late", "1.8", method="import nothing_of_this_name\n"),
+        package(folder, "preset-a", "1.9", presets=("policy/shared", "cluster/v100x8")),
+        package(folder, "preset-b", "1.9", presets=("policy/shared", "policy/etf")),
+    )
+    shutil.rmtree(venvs.site_of(python) / "placekit_halfway")
+    return python
+
+
+@pytest.fixture
+def command(python: Path, tmp_path: Path) -> Callable[..., CompletedProcess[str]]:
+    """Run `placekit ARGS` there, in an empty folder."""
+    return lambda *args, code=0: venvs.run(python, "placekit", *args, cwd=tmp_path, code=code)
+
+
+@pytest.fixture
+def place(command, tmp_path: Path, diamond) -> Callable[..., CompletedProcess[str]]:
+    """Place a tiny graph there with the options given."""
+    save_graph(diamond, tmp_path / "tiny.graph.npz")
+    fixed = ("importer=file", "importer.path=tiny.graph.npz", "cluster=p100x4", "budget.evaluations=10")
+    return lambda *options, code=0: command("run", *fixed, *options, code=code)
+
+
+# what of `placekit-X VERSION` is broken, and the name under which somebody would ask for it
+BROKEN = [
+    ("raises", "placekit-raises", "1.1", "ImportError: libnothing.so is missing"),
+    ("misspelt", "placekit-misspelt", "1.2", "placekit_policys"),
+    ("twin", "placekit-twin-a", "1.3", "2 plugins are called 'twin': placekit-twin-a and placekit-twin-b"),
+    ("future", "placekit-future", "1.6", "needs placekit<100,>=99, and this is placekit"),
+    ("halfway", "placekit-halfway", "1.7", "ModuleNotFoundError: No module named 'placekit_halfway'"),
+]
+
+
+def test_plugins_lists_what_is_broken_and_what_collides(command) -> None:
+    lines = command("plugins", code=1).stdout.splitlines()
+
+    def line(*words: str) -> str:
+        [found] = [x for x in lines if x.split()[: len(words)] == list(words)]
+        return found
+
+    for name, distribution, version, reason in BROKEN:
+        assert "broken: " in line("plugin", name, distribution, version)
+        assert reason in line("plugin", name, distribution, version)
+    assert "broken: 2 plugins" in line("plugin", "twin", "placekit-twin-b", "1.3")
+    assert "collides: also in placekit-same-b 1.5" in line("policy", "same", "placekit-same-a", "1.4")
+    assert "collides: also in placekit-same-a 1.4" in line("policy", "same", "placekit-same-b", "1.5")
+    assert "(conf/policy/shared.yaml)" in line("policy", "shared", "placekit-preset-a", "1.9")
+    assert "(conf/cluster/v100x8.yaml)" in line("cluster", "v100x8", "placekit", "0.1.0")
+    assert "collides: also in placekit-preset-b 1.9 (conf/policy/etf.yaml)" in line(
+        "policy", "etf", "placekit-heuristics"
+    )
+    assert line("policy", "good", "placekit-good", "1.0").split()[4] == "ok"
+    assert line("policy", "late", "placekit-late", "1.8").split()[4] == "ok", "its module is not imported"
+
+
+def test_a_run_that_asks_for_none_of_them_works_and_warns_of_each_once(place) -> None:
+    done = place("+policy=good")
+    assert "good on p100x4" in done.stdout
+    for _, distribution, version, reason in BROKEN:
+        [line] = [x for x in done.stderr.splitlines() if f"plugin {distribution} {version} is broken" in x]
+        assert line.startswith("placekit: warning:")
+        assert reason in line
+    assert len(done.stderr.splitlines()) == len(BROKEN) + 1, "one line for each, two for the twins"
+
+
+def test_the_preset_of_the_good_plugin_works(place) -> None:
+    assert "random on p100x4" in place("+policy=good_preset").stdout
+
+
+def errors(done: CompletedProcess[str]) -> str:
+    """What is on standard error after the warnings: an error of at most two lines."""
+    lines = [x for x in done.stderr.splitlines() if not x.startswith("placekit: warning:")]
+    assert "Traceback" not in done.stderr
+    assert 1 <= len(lines) <= 2, done.stderr
+    assert lines[0].startswith("placekit: ")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("name", "distribution", "version", "reason"), BROKEN, ids=[b[0] for b in BROKEN])
+def test_asking_for_a_broken_one_names_distribution_version_and_reason(
+    place, name: str, distribution: str, version: str, reason: str
+) -> None:
+    error = errors(place(f"+policy={name}", code=1))
+    assert f"plugin {distribution} {version} is broken" in error
+    assert reason in error
+
+
+def test_asking_for_an_incompatible_one_says_what_to_do(place) -> None:
+    assert "install a version of one that fits the other" in errors(place("policy=future", code=1))
+
+
+@pytest.mark.parametrize(
+    ("option", "owners"),
+    [
+        ("policy=same", ["placekit-same-a 1.4", "placekit-same-b 1.5"]),
+        ("policy=shared", ["placekit-preset-a 1.9 (conf/policy/shared.yaml)", "placekit-preset-b 1.9"]),
+        ("policy=etf", ["placekit-heuristics 0.1.0", "placekit-preset-b 1.9 (conf/policy/etf.yaml)"]),
+        ("cluster=v100x8", ["placekit 0.1.0 (conf/cluster/v100x8.yaml)", "placekit-preset-a 1.9"]),
+    ],
+)
+@pytest.mark.parametrize("plus", ["", "+"])
+def test_asking_for_what_exists_twice_names_both(place, option: str, owners: list[str], plus: str) -> None:
+    error = errors(place(plus + option, code=1))
+    assert f"{option} is defined 2 times" in error
+    assert all(owner in error for owner in owners)
+    assert "uninstall one of them" in error
+
+
+def test_a_sweep_over_what_exists_twice_is_refused_before_its_first_job(place, tmp_path: Path) -> None:
+    assert "policy=same is defined 2 times" in errors(place("-m", "+policy=good,same", "run_dir=sweep", code=1))
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_one_whose_module_fails_only_when_it_is_asked_for(place) -> None:
+    error = errors(place("+policy=late", code=1))
+    assert "policy 'late' of placekit-late 1.8 is broken: ModuleNotFoundError" in error
+    assert "reinstall or remove placekit-late" in error
+
+
+def test_asking_for_what_is_not_installed_lists_what_is(place) -> None:
+    error = errors(place("+policy=not_installed", code=1))
+    assert "no policy named 'not_installed'" in error
+    assert all(name in error for name in ("annealing", "etf", "good", "good_preset"))
+    assert "broken plugins: placekit-future 1.6" in error
+
+
+def test_pytest_works_there(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_nothing.py").write_text("def test_nothing():\n    pass\n")
+    assert "1 passed" in venvs.run(python, "pytest", "-q", "-p", "no:cacheprovider", ".", cwd=tmp_path).stdout
+
+
+def test_completion_and_help_work_there(command) -> None:
+    assert command("completion", "--complete", "placekit run policy=goo").stdout.split() == [
+        "policy=good",
+        "policy=good_preset",
+    ]
+    assert "good_preset" in command("run", "--help").stdout
+
+
+@pytest.mark.slow
+def test_doctor_says_all_of_it(command) -> None:
+    out = command("doctor", code=1).stdout
+    for _, distribution, version, reason in BROKEN:
+        assert f"fail  {distribution} {version} is set aside: " in out
+        assert reason in out
+    assert "fail  policy=same is defined 2 times: placekit-same-a 1.4 and placekit-same-b 1.5" in out
+    assert "fail  policy=shared is defined 2 times" in out
+    assert "fail  policy 'late' of placekit-late 1.8 is broken: ModuleNotFoundError" in out
+    assert "ok    policy good finds" in out
+    assert "this check broke off" not in out
+    assert out.splitlines()[-1].startswith("11 failed, 0 warnings: ")
+
+
+@pytest.mark.slow
+def test_a_plugin_that_imports_torch_works(tmp_path: Path, diamond) -> None:
+    python = venvs.make_venv(tmp_path / "venv")
+    venvs.install(python, package(tmp_path, "heavy", "1.0", top="import torch\n{components}"))
+    save_graph(diamond, tmp_path / "tiny.graph.npz")
+    assert "placekit-heavy" in venvs.run(python, "placekit", "plugins", cwd=tmp_path).stdout
+    options = ("importer=file", "importer.path=tiny.graph.npz", "+policy=heavy")
+    assert "heavy on p100x4" in venvs.run(python, "placekit", "run", *options, cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("needs", "version", "works"),
+    [
+        ("placekit>=0.2", "0.2.0.dev3", False),
+        ("placekit>=0.1,<0.3", "0.2.0.dev3", True),
+        ("placekit>=0.2", "0.2.1rc1", True),
+        ("placekit[test]>=0.2", "0.1.0", False),
+        ("Placekit (>=0.2)", "0.1.0", False),
+        ("placekit-torch>=9", "0.1.0", True),
+        ("placekit", "0.1.0", True),
+        ("placekit>=9; extra == 'test'", "0.1.0", True),
+        ("placekit>=9; python_version >= '3'", "0.1.0", False),
+    ],
+)
+def test_which_requirements_are_meant(
+    needs: str, version: str, works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from importlib.metadata import distributions
+
+    from placekit_core.registry import discover
+
+    info = tmp_path / "placekit_needy-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: placekit-needy\nVersion: 1.0\nRequires-Dist: {needs}\n")
+    (info / "entry_points.txt").write_text("[placekit]\nneedy = placekit_needy\n")
+    (tmp_path / "placekit_needy.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("placekit_core.registry.__version__", version)
+    [found] = distributions(path=[str(tmp_path)])
+    registry = discover(found.entry_points)
+    assert [b.reason for b in registry.broken if "needs placekit" not in b.reason] == []
+    assert (registry.broken == []) is works

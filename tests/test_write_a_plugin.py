@@ -1,0 +1,92 @@
+"""The guide and the tutorials for authors of plugins: every command runs, in an environment of its own.
+
+`python -m tests.test_write_a_plugin` replaces the outputs that have changed; files that are shown are replaced by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from placekit_core.cli.new_plugin import package
+from tests.venvs import ROOT, closure, install, make_venv, run
+
+GUIDE = ROOT / "docs" / "write-a-plugin.md"
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+PAGES = [GUIDE, *TUTORIALS]
+NAMED = re.compile(r"^<!-- file: placekit-[\w-]+/([^\n]+) -->\n```\w+\n(.*?)^```$", re.M | re.S)
+LOCAL = [ROOT, *sorted(p.parent for p in ROOT.glob("plugins/*/*/pyproject.toml"))]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT / "docs").as_posix()
+
+
+def fresh(folder: Path) -> Path:
+    """What a user has: placekit and its plugins as wheels, and what they declare that they need; nothing else."""
+    packages = {"placekit", *(p.name for p in LOCAL)}
+    python = make_venv(folder, closure("placekit[all,test]", "hatchling", "editables", "pip") - packages)
+    install(python, *LOCAL)
+    run(python, "pip", "check")  # every requirement that is declared is there, in a version that will do
+    return python
+
+
+def play(python: Path, page: Path, *options: str) -> None:
+    """Run a page, and compare what it shows with what is printed."""
+    run(python, "python", str(ROOT / "docs" / "outputs.py"), *options, str(page))
+
+
+@pytest.mark.slow
+def test_the_guide_works_in_a_fresh_environment(tmp_path: Path) -> None:
+    play(fresh(tmp_path / "venv"), GUIDE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
+def test_the_tutorial_works(page: Path, tmp_path: Path) -> None:
+    play(make_venv(tmp_path / "venv"), page)
+
+
+@pytest.mark.slow
+def test_a_page_that_shows_something_else_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ placekit new-plugin policy my-method\nplacekit-my-method: done\n```\n")
+    python = make_venv(tmp_path / "venv")
+    with pytest.raises(AssertionError, match="but printed"):
+        play(python, page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_files_shown_are_those_that_new_plugin_writes(page: Path) -> None:
+    text = page.read_text()
+    kind, name = re.findall(r"^\$ placekit new-plugin (\w+) ([\w-]+)$", text, re.M)[0]
+    files = package(kind, name.replace("-", "_"))
+    shown: dict[str, str] = {}
+    for path, content in NAMED.findall(text):
+        shown.setdefault(path, content)  # the guide replaces one later on
+    assert shown
+    assert {path: files[path] for path in shown} == shown
+    module = name.replace("-", "_")
+    assert f"placekit_{module}/{module}.py" in shown
+
+
+def test_there_is_a_tutorial_for_each_kind() -> None:
+    from placekit_core.hookspecs import KINDS
+
+    assert [p.stem for p in TUTORIALS] == sorted(KINDS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:\s]+)[)#]", page.read_text())
+    assert links
+    assert [x for x in links if not (page.parent / x).exists()] == []
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        with tempfile.TemporaryDirectory() as folder:
+            play(fresh(Path(folder) / "venv"), page, "--write")
