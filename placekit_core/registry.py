@@ -1,14 +1,16 @@
 """Finds plugins, isolates broken ones, looks components up by name.
 
-Plugins are found one by one through the entry points of group `placekit`, in the order of their names. One that cannot be
-imported, misspells a hook, or whose hook raises is set aside with the reason; the others work.
+Plugins are found one by one through the entry points of group `placekit`, in the order of their names. One that needs
+another version of the core, cannot be imported, misspells a hook, or whose hook raises is set aside with the reason; the
+others work.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -19,11 +21,13 @@ import pluggy
 from pydantic import BaseModel
 
 from placekit_core import __version__, hookspecs
-from placekit_core.errors import PluginError, unknown
+from placekit_core.errors import PlacekitError, PluginError, unknown
 from placekit_core.hookspecs import KINDS, Component
 
 GROUP = "placekit"
 PLURAL = {"policy": "policies"} | {k: f"{k}s" for k in KINDS if k != "policy"}
+BUILT_IN = (("trainer", "auto"), ("cluster", "auto"), ("cluster", "file"))
+"""(group, name) of the choices that are neither components nor presets."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,46 @@ class Broken:
     @property
     def reason(self) -> str:
         """Why, in one line."""
+        if isinstance(self.cause, PlacekitError):
+            return self.cause.message
         return f"{type(self.cause).__name__}: {' '.join(str(self.cause).split())}"
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        return getattr(self.cause, "hint", "") or f"reinstall or remove {self.distribution}"
+
+    def answers(self, name: str) -> bool:
+        """Whether `name` is probably the name of one of its components: they are not known."""
+        names = {self.plugin, self.distribution.removeprefix("placekit-")}
+        return name.replace("_", "-") in {n.replace("_", "-") for n in names}
+
+
+@dataclass(frozen=True)
+class Package:
+    """The top-level package of a plugin that works."""
+
+    plugin: str
+    module: str
+    distribution: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `GROUP=NAME` picks: a component, or a preset in a `conf` folder."""
+
+    group: str
+    name: str
+    distribution: str
+    version: str
+    path: Path | None = None  # of a preset
+
+    @property
+    def owner(self) -> str:
+        """Where it comes from: distribution and version, and for a preset its file."""
+        file = "" if self.path is None else f" (conf/{'/'.join(filter(None, (self.group, self.name)))}.yaml)"
+        return f"{self.distribution} {self.version}{file}"
 
 
 @dataclass
@@ -82,7 +125,7 @@ class Registry:
     manager: pluggy.PluginManager
     entries: dict[tuple[str, str], list[Entry]] = field(default_factory=dict)
     broken: list[Broken] = field(default_factory=list)
-    packages: list[tuple[str, str]] = field(default_factory=list)  # plugin name, top-level package
+    packages: list[Package] = field(default_factory=list)
 
     def add(self, plugin: str, module: Any, distribution: str, version: str) -> None:
         """Register a plugin module and collect its components; set it aside if anything about it is wrong."""
@@ -91,7 +134,8 @@ class Registry:
             self.manager.check_pending()
             found = [(kind, c) for kind in KINDS for c in self._collect(kind, plugin)]
         except Exception as e:
-            self.manager.unregister(name=plugin)
+            if self.manager.has_plugin(plugin):
+                self.manager.unregister(name=plugin)
             self.broken.append(Broken(plugin, distribution, version, e))
             return
         for kind, component in found:
@@ -131,28 +175,66 @@ class Registry:
                 "uninstall one of them",
             )
         for b in self.broken:
-            if b.plugin == name or b.distribution.removeprefix("placekit-") == name:
+            if b.answers(name):
                 raise PluginError(
-                    f"{kind} {name!r}: plugin {b.distribution} {b.version} is broken: {b.reason}",
-                    f"reinstall or remove {b.distribution}",
+                    f"{kind} {name!r}: plugin {b.distribution} {b.version} is broken: {b.reason}", b.hint
                 ) from b.cause
-        error = unknown(kind, name, self.names(kind))
-        if self.broken:
-            error = PluginError(
-                error.message, f"{error.hint}; broken plugins: {', '.join(b.distribution for b in self.broken)}"
-            )
-        raise error
+        raise self.mention_broken(unknown(kind, name, self.names(kind)))
+
+    def mention_broken(self, error: PlacekitError) -> PlacekitError:
+        """`error` about an unknown name, with the broken plugins in its hint: it may be in one of them."""
+        if not self.broken:
+            return error
+        names = dict.fromkeys(f"{b.distribution} {b.version}" for b in self.broken)
+        return type(error)(error.message, f"{error.hint}; broken plugins: {', '.join(names)}")
 
     def conf_folders(self) -> list[tuple[str, Path]]:
         """(plugin, folder) of the presets that plugins ship; found without importing anything."""
-        folders = []
-        for plugin, package in self.packages:
-            spec = importlib.util.find_spec(package)
+        return [(package.plugin, folder) for package, folder in self._conf_folders()]
+
+    def _conf_folders(self) -> Iterator[tuple[Package, Path]]:
+        for package in self.packages:
+            spec = importlib.util.find_spec(package.module)
             for location in (spec.submodule_search_locations or ()) if spec else ():
                 folder = Path(location) / "conf"
                 if folder.is_dir():
-                    folders.append((plugin, folder))
-        return folders
+                    yield package, folder
+
+    def presets(self) -> list[Choice]:
+        """Every preset, the core's first: what is `conf/GROUP/NAME.yaml` in the core or a plugin."""
+        from placekit_core.config import conf_dir
+
+        core = Package("placekit", "placekit_core", "placekit", __version__)
+        found = []
+        for package, folder in [(core, conf_dir()), *self._conf_folders()]:
+            for path in sorted(folder.rglob("*.yaml")):
+                group = path.parent.relative_to(folder).as_posix()
+                name = path.stem
+                found.append(Choice("" if group == "." else group, name, package.distribution, package.version, path))
+        return found
+
+    def duplicates(self) -> dict[tuple[str, str], list[Choice]]:
+        """What is defined more than once, by (group, name): of two, Hydra would take one without a word."""
+        found: dict[tuple[str, str], list[Choice]] = {}
+        for key in BUILT_IN:
+            found[key] = [Choice(*key, "placekit", __version__)]
+        for e in self.all():
+            choice = Choice(e.kind, e.component.name, e.distribution, e.version)
+            found.setdefault((choice.group, choice.name), []).append(choice)
+        for preset in self.presets():
+            found.setdefault((preset.group, preset.name), []).append(preset)
+        return {key: choices for key, choices in found.items() if len(choices) > 1}
+
+    def check_choices(self, choices: Mapping[str, str | None]) -> None:
+        """Raise PluginError if one of `choices` (group to name, as Hydra's `runtime.choices`) is defined more than once."""
+        duplicates = self.duplicates()
+        for group, name in choices.items():
+            twins = duplicates.get((group.partition("@")[0], str(name)))
+            if twins:
+                raise PluginError(
+                    f"{group}={name} is defined {len(twins)} times: {' and '.join(t.owner for t in twins)}",
+                    "uninstall one of them",
+                )
 
 
 def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
@@ -160,27 +242,50 @@ def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
     registry = Registry(manager)
-    from placekit_core import builtin
+    from placekit_core import builtin, csv_log
 
     registry.add("placekit", builtin, "placekit", __version__)
+    registry.add("csv", csv_log, "placekit", __version__)
     found = sorted(entry_points(group=GROUP) if points is None else points, key=lambda p: (p.name, p.value))
     for point in found:
-        distribution = point.dist.name if point.dist else "?"
-        version = point.dist.version if point.dist else "?"
-        twins = [p for p in found if p.name == point.name]
-        if len(twins) > 1:
-            owners = " and ".join(p.dist.name if p.dist else "?" for p in twins)
-            cause: BaseException = PluginError(f"two plugins are called {point.name!r}: {owners}")
-            registry.broken.append(Broken(point.name, distribution, version, cause))
-            continue
+        distribution, version = _owner(point)
         try:
+            twins = [_owner(p)[0] for p in found if p.name == point.name]
+            if len(twins) > 1:
+                raise PluginError(f"{len(twins)} plugins are called {point.name!r}: {' and '.join(twins)}")
+            if manager.has_plugin(point.name):
+                raise PluginError(f"the core has a plugin called {point.name!r}")
+            check_version(point)
             module = point.load()
         except (Exception, SystemExit) as e:
             registry.broken.append(Broken(point.name, distribution, version, e))
             continue
-        registry.packages.append((point.name, point.module.partition(".")[0]))
         registry.add(point.name, module, distribution, version)
+        if manager.has_plugin(point.name):
+            registry.packages.append(Package(point.name, point.module.partition(".")[0], distribution, version))
     return registry
+
+
+def _owner(point: EntryPoint) -> tuple[str, str]:
+    """Distribution and version; `?` where the metadata does not say, as after an uninstallation that broke off."""
+    return (point.dist.name or "?", point.dist.version or "?") if point.dist else ("?", "?")
+
+
+def check_version(point: EntryPoint) -> None:
+    """Raise PluginError if the plugin's distribution needs another version of the core than this one."""
+    for text in (point.dist.requires or ()) if point.dist else ():
+        if not re.match(r"placekit\s*[^\w.\s-]", text, re.I):  # another distribution, or any version
+            continue
+        from packaging.requirements import Requirement
+
+        needed = Requirement(text)
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+            continue
+        if not needed.specifier.contains(__version__, prereleases=True):
+            raise PluginError(
+                f"needs placekit{needed.specifier}, and this is placekit {__version__}",
+                "install a version of one that fits the other",
+            )
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from placekit_core.errors import PluginError
-from placekit_core.registry import Registry, discover
+from placekit_core.registry import Package, Registry, discover
 
 GOOD = """
 from placekit_core.hookspecs import Component, hookimpl
@@ -95,7 +95,73 @@ def test_two_plugins_of_one_name_are_both_set_aside(tmp_path: Path, monkeypatch:
     registry = discover(points)
     assert registry.names("policy") == []
     assert len(registry.broken) == 2
-    assert "two plugins are called 'twin'" in registry.broken[0].reason
+    assert "2 plugins are called 'twin'" in registry.broken[0].reason
+
+
+@pytest.mark.parametrize("name", ["placekit", "csv"])
+def test_a_plugin_with_the_name_of_one_of_the_core_is_set_aside(plugins, name: str) -> None:
+    registry = plugins(**{name: GOOD.format(name="mine", target="m:C")})
+    assert [b.reason for b in registry.broken] == [f"the core has a plugin called {name!r}"]
+    assert registry.manager.has_plugin(name), "the core's own stays"
+    assert registry.names("importer") == ["file"]
+
+
+def test_one_module_under_two_names_is_used_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "two_names.py").write_text(GOOD.format(name="mine", target="m:C"))
+    registry = discover([EntryPoint(name=n, value="two_names", group="placekit") for n in ("first", "second")])
+    assert registry.names("policy") == ["mine"]
+    assert [b.plugin for b in registry.broken] == ["second"]
+
+
+@pytest.fixture
+def with_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The installed plugins and further packages, given as name=(conf files)."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(**packages: tuple[str, ...]) -> Registry:
+        registry = discover()
+        for name, files in packages.items():
+            for file in files:
+                path = tmp_path / name / "conf" / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("{}\n")
+            (tmp_path / name / "__init__.py").write_text("")
+            registry.packages.append(Package(name, name, f"placekit-{name}", "1.0"))
+        return registry
+
+    return make
+
+
+def test_presets_of_this_repository_are_defined_once() -> None:
+    assert discover().duplicates() == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "group", "owners"),
+    [
+        ("cluster/p100x4.yaml", "cluster", ["placekit", "placekit-presets_one"]),
+        ("policy/annealing.yaml", "policy", ["placekit-search", "placekit-presets_one"]),
+        ("trainer/auto.yaml", "trainer", ["placekit", "placekit-presets_one"]),
+        ("config.yaml", "", ["placekit", "placekit-presets_one"]),
+        ("hydra/launcher/mine.yaml", "hydra/launcher", ["placekit-presets_one", "placekit-presets_two"]),
+    ],
+)
+def test_what_is_defined_twice(with_presets, files: str, group: str, owners: list[str]) -> None:
+    second = {"presets_two": (files, "policy/other.yaml")} if len(owners) == 2 and owners[1].endswith("two") else {}
+    registry = with_presets(presets_one=(files, "policy/fine.yaml"), **second)
+    [(key, found)] = registry.duplicates().items()
+    assert key == (group, Path(files).stem)
+    assert [c.distribution for c in found] == owners
+    registry.check_choices({"policy": "fine", "experiment": None})
+    with pytest.raises(PluginError, match=f"{key[1]} is defined 2 times: .* and .*conf/{files}"):
+        registry.check_choices({key[0]: key[1]})
+
+
+def test_a_choice_in_another_package_is_checked_by_its_group(with_presets) -> None:
+    registry = with_presets(presets_one=("backend/simulator.yaml",))
+    with pytest.raises(PluginError, match="backend@proxy=simulator is defined 2 times"):
+        registry.check_choices({"backend@proxy": "simulator"})
 
 
 def test_presets_of_a_plugin_are_options_and_importing_nothing_finds_them(
@@ -107,10 +173,19 @@ def test_presets_of_a_plugin_are_options_and_importing_nothing_finds_them(
     (package / "conf" / "policy" / "long_search.yaml").write_text("defaults: [annealing]\nstarts: 5\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     found = discover()
-    found.packages.append(("preset", "preset_pkg"))
+    found.packages.append(Package("preset", "preset_pkg", "placekit-preset", "1.0"))
     monkeypatch.setattr("placekit_core.cli.hydra_app.installed", lambda: found)
     outcome = placekit("run", "--cfg", "job", "+policy=long_search")
     assert outcome.code == 0, outcome.err
     assert "name: annealing" in outcome.out
     assert "starts: 5" in outcome.out
     assert "long_search" in placekit("run", "--help").out
+
+
+def test_a_preset_that_is_not_valid_yaml_is_named(tmp_path: Path, placekit) -> None:
+    (tmp_path / "own" / "policy").mkdir(parents=True)
+    (tmp_path / "own" / "policy" / "bad.yaml").write_text("defaults: [annealing\nstarts: 2\n")
+    outcome = placekit("run", "--config-dir", str(tmp_path / "own"), "policy=bad")
+    assert outcome.code == 1
+    assert "a preset is not valid YAML" in outcome.err
+    assert "bad.yaml" in outcome.err

@@ -2,61 +2,47 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 
 USAGE = """\
 usage: placekit COMMAND ...
 
   run [OPTION=VALUE ...]     place a program on a machine; `placekit run --help` lists every option
-  run resume=RUN_DIR         continue a run that was interrupted
+  run resume=DIR             continue a run, or a sweep, that was interrupted
   compare DIR ...            a table over runs
   plugins                    what is installed: kind, name, distribution, version, or why it is broken
+  new-plugin KIND NAME       write a package with a working importer, grouper, policy, trainer or backend
   graph show [OPTION=VALUE ...]          a program's graph in numbers
   graph export OUT [OPTION=VALUE ...]    write it to a file
   graph import FILE [OUT]                read a graph file, check it, and write it as OUT
   cluster show [NAME|FILE.yaml]          machines, or one of them in detail
+  doctor                     check this installation: versions, devices, plugins, caches, a self-test
+  completion bash|zsh|fish   print what makes the shell complete commands and options
   --version
 """
 
 
-def _commands() -> dict[str, Callable[[list[str]], int]]:
-    def run(argv: list[str]) -> int:
-        from placekit_core.cli.run import main
-
-        return main(argv)
-
-    def compare(argv: list[str]) -> int:
-        from placekit_core.cli.compare import main
-
-        return main(argv)
-
-    def plugins(argv: list[str]) -> int:
-        from placekit_core.cli.plugins import main
-
-        return main(argv)
-
-    def graph(argv: list[str]) -> int:
-        from placekit_core.cli.graph import main
-
-        return main(argv)
-
-    def cluster(argv: list[str]) -> int:
-        from placekit_core.cli.cluster import main
-
-        return main(argv)
-
-    return {"run": run, "compare": compare, "plugins": plugins, "graph": graph, "cluster": cluster}
+COMMANDS = {
+    "run": "run",
+    "compare": "compare",
+    "plugins": "plugins",
+    "new-plugin": "new_plugin",
+    "graph": "graph",
+    "cluster": "cluster",
+    "doctor": "doctor",
+    "completion": "completion",
+}
+"""Command, and the module of this package whose `main(argv)` it is."""
 
 
 def main() -> int:
     """Entry point of the console script; returns the exit code."""
     argv = sys.argv[1:]
-    commands = _commands()
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
         return 0
@@ -65,18 +51,19 @@ def main() -> int:
 
         print(f"placekit {__version__}")
         return 0
-    if argv[0] not in commands:
+    if argv[0] not in COMMANDS:
         from placekit_core.errors import unknown
 
-        return fail(unknown("command", argv[0], commands))
+        return fail(unknown("command", argv[0], COMMANDS))
     if argv[0] != "run" and any(a in ("-h", "--help") for a in argv[1:]):
         print(USAGE, end="")
         return 0
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)  # schedulers end jobs by it: keep the best so far, as on Ctrl-C
-    warnings.showwarning = lambda message, *_: print(f"placekit: warning: {message}", file=sys.stderr)
+    warnings.showwarning = show_warning
     try:
-        return commands[argv[0]](argv[1:])
+        command = importlib.import_module(f"placekit_core.cli.{COMMANDS[argv[0]]}")
+        return int(command.main(argv[1:]))
     except KeyboardInterrupt:
         print("placekit: interrupted", file=sys.stderr)
         return 130
@@ -93,6 +80,11 @@ def main() -> int:
 
 def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning in one line, without the place in the code."""
+    print(f"placekit: warning: {message}", file=sys.stderr)
 
 
 def fail(error: Exception) -> int:

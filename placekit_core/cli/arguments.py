@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
+from itertools import pairwise
 from pathlib import Path
 
+import yaml
+
+from placekit_core.config import conf_dir
 from placekit_core.errors import ConfigError
 from placekit_core.hookspecs import KINDS
+from placekit_core.registry import installed
 
 # The groups of conf/config.yaml's defaults list; a test compares the two.
 DEFAULT_GROUPS = frozenset({*KINDS, "cluster", "workload", "experiment"})
@@ -14,8 +20,8 @@ DEFAULT_GROUPS = frozenset({*KINDS, "cluster", "workload", "experiment"})
 _OVERRIDE = re.compile(r"^(?P<add>\+{0,2})(?P<key>[A-Za-z_][\w/\-.]*)(?P<package>@[\w.:]*)?=(?P<value>.*)$", re.S)
 
 
-def normalise(argv: list[str]) -> list[str]:
-    """Arguments in the form that Hydra takes.
+def normalise(argv: list[str], swept: Set[str] = frozenset()) -> list[str]:
+    """Arguments in the form that Hydra takes; `swept` is what an experiment sweeps over.
 
     `+group=x` of a group that has a default becomes `group=x` (Hydra refuses the first). `cluster=FILE.yaml` loads the
     file. An importer that is chosen without a workload replaces the default workload. In a sweep over a group, options of
@@ -23,8 +29,8 @@ def normalise(argv: list[str]) -> list[str]:
     """
     out = []
     keys = {m["key"] for m in map(_OVERRIDE.match, argv) if m and not m["package"]}
-    multirun = "-m" in argv or "--multirun" in argv
-    swept = {m["key"] for m in map(_OVERRIDE.match, argv) if multirun and m and re.search("[,(]", m["value"])}
+    multirun = "-m" in argv or "--multirun" in argv or bool(swept)
+    swept = swept | {m["key"] for m in map(_OVERRIDE.match, argv) if multirun and m and re.search("[,(]", m["value"])}
     for token in argv:
         match = _OVERRIDE.match(token)
         if match is None or match["package"]:
@@ -50,7 +56,30 @@ def normalise(argv: list[str]) -> list[str]:
             out.append(token)
     if "importer" in keys and "workload" not in keys:
         out.append("workload=none")
-    return out
+    # overrides first: Hydra takes them in one piece only, and flags may have values
+    return sorted(out, key=lambda token: _OVERRIDE.match(token) is None and not token.startswith("~"))
+
+
+def swept_by_experiment(argv: list[str]) -> set[str]:
+    """The options that the experiment named in `argv` sweeps over, from its preset; none if it is not a sweep.
+
+    Finds presets of placekit, of plugins and of `--config-dir`.
+    """
+    name, _ = take(argv, "experiment")
+    if name is None or {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help"} & set(argv):
+        return set()
+    own = [b for a, b in pairwise(argv) if a in ("--config-dir", "-cd")]
+    own += [a.partition("=")[2] for a in argv if a.startswith("--config-dir=")]
+    folders = [*map(Path, own), conf_dir(), *(folder for _, folder in installed().conf_folders())]
+    swept: set[str] = set()
+    for path in (folder / "experiment" / f"{n}.yaml" for n in name.split(",") for folder in folders):
+        try:
+            hydra = (yaml.safe_load(path.read_text()) or {}).get("hydra") or {}
+        except (OSError, yaml.YAMLError):
+            continue  # Hydra, which reads it next, says what is wrong
+        if hydra.get("mode") == "MULTIRUN":
+            swept |= set((hydra.get("sweeper") or {}).get("params") or {})
+    return swept
 
 
 def quoted(text: str) -> str:

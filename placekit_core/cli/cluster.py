@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from placekit_core.cli.console import count, mebibytes, seconds, table
+from placekit_core.cli.console import table
 from placekit_core.cluster import UNLIMITED, Cluster, load_cluster
 from placekit_core.config import conf_dir
 from placekit_core.errors import ClusterError, ConfigError, unknown
+from placekit_core.units import count, mebibytes, seconds
 
 
 def main(argv: list[str]) -> int:
@@ -19,8 +20,8 @@ def main(argv: list[str]) -> int:
         rows = []
         for name, path in presets.items():
             c = load_cluster(path)
-            rows.append([name, f"{c.size}", mebibytes(float(c.memory_bytes.sum())), c.description])
-        table(["cluster", "devices", "memory", "description"], rows)
+            rows.append([name, c.description, f"{c.size}", mebibytes(float(c.memory_bytes.sum()))])
+        table(["cluster", "description", "devices", "memory"], rows, left=2)
         return 0
     name = argv[1]
     if name not in presets and not name.endswith((".yaml", ".yml")):

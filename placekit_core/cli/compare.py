@@ -1,101 +1,244 @@
-"""`placekit compare DIR ...`: a table over runs, read from their directories; mean and spread over seeds."""
+"""`placekit compare DIR ...`: a table over runs, read from their directories; medians and their intervals over seeds."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import statistics
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from placekit_core.cli.console import percent, seconds, table
-from placekit_core.errors import ConfigError
-from placekit_core.results import Result, find_results, load_result
+from placekit_core.cli import sweep
+from placekit_core.cli.console import table
+from placekit_core.config import CHANGES_NO_RESULT
+from placekit_core.errors import ConfigError, RunError
+from placekit_core.results import Summary, find_runs, load_summary
+from placekit_core.statistics import Interval, median_interval
+from placekit_core.units import percent, seconds
+
+_COLUMNS = [
+    "workload", "cluster", "backend", "policy", "median", "interval", "coverage", "bound", "gap", "evaluations", "seconds",
+    "seeds",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """Runs that differ in nothing but their seed. Times in seconds, medians over the runs that fit."""
+
+    label: str
+    runs: list[Summary]
+
+    @property
+    def first(self) -> Summary:
+        return self.runs[0]
+
+    @property
+    def values(self) -> list[float]:
+        return [r.value_s for r in self.runs if r.value_s is not None and r.fits]
+
+    @property
+    def median_s(self) -> float | None:
+        return statistics.median(self.values) if self.values else None
+
+    @property
+    def interval(self) -> Interval | None:
+        return median_interval(self.values)
+
+    @property
+    def gap(self) -> float | None:
+        gaps = [r.gap for r in self.runs if r.gap is not None]
+        return statistics.median(gaps) if gaps else None
+
+    def data(self) -> dict[str, Any]:
+        """As JSON."""
+        first, interval = self.first, self.interval
+        return {
+            "workload": first.workload,
+            "cluster": first.cluster,
+            "backend": first.backend,
+            "simulated": first.simulated,
+            "policy": first.policy,
+            "label": self.label,
+            "status": first.status,
+            "median_s": self.median_s,
+            "low_s": interval and interval.low,
+            "high_s": interval and interval.high,
+            "coverage": interval and interval.coverage,
+            "bound_s": first.bound_s,
+            "gap": self.gap,
+            "evaluations": statistics.median(r.evaluations for r in self.runs),
+            "seconds": statistics.median(r.seconds for r in self.runs),
+            "seeds": sorted(r.seed for r in self.runs),
+            "do_not_fit": len(self.runs) - len(self.values),
+        }
 
 
 def main(argv: list[str]) -> int:
-    """One row per workload, machine, backend and policy; runs that differ only in their seed share a row."""
-    if not argv or argv[0].startswith("-"):
-        raise ConfigError("usage: placekit compare DIR ...")
-    runs = [(path, load_result(path)) for path in find_results(argv)]
-    show(runs)
-    return 0
+    """One row per workload, machine, backend and policy; 1 if a result could not be read."""
+    folders = [a for a in argv if a != "--json"]
+    if not folders or any(a.startswith("-") for a in folders):
+        raise ConfigError("usage: placekit compare DIR ... [--json]")
+    failed, missing = _troubles(folders)
+    results, damaged = _load(folders, bool(failed or missing))
+    if "--json" in argv:
+        print(json.dumps([r.data() for r in rows(results)], indent=1))
+    else:
+        show(rows(results))
+        _list("failed", failed)
+        _list("missing", missing)
+    return int(damaged)
 
 
-def _key(result: Result) -> tuple[object, ...]:
-    """What runs must share to be averaged: everything but the seed and where they were written."""
-    config = {k: v for k, v in result.config.items() if k not in ("seed", "run_dir", "checkpoint_s")}
-    problems = tuple(p.problem_fingerprint for p in result.programs)
-    return (
-        result.workload,
-        result.cluster_fingerprint,
-        result.backend,
-        result.policy,
-        result.status,
-        problems,
-        repr(config),
-    )
+def end_of_sweep(directory: Path, stopped: Exception | None) -> None:
+    """What `placekit compare` shows of a sweep. Raises RunError if jobs failed, are missing or unreadable."""
+    failed, missing = _troubles([directory])
+    results, damaged = _load([directory], True)
+    print()
+    show(rows(results))
+    _list("failed", failed)
+    _list("missing", missing)
+    sys.stdout.flush()  # before the error, which goes to standard error
+    counts = [
+        f"{n} {'job' if n == 1 else 'jobs'} of the sweep {what}"
+        for n, what in (
+            (len(failed), "failed"), (len(missing), "did not finish"), (damaged, "left a result that cannot be read")
+        ) if n
+    ]  # fmt: skip
+    hint = f"the others are written; `placekit run resume={directory}` tries again what is not finished"
+    if stopped is not None:
+        reason = f"{type(stopped).__name__}: {stopped}".strip().splitlines()[0]
+        raise RunError("; ".join([f"the sweep stopped: {reason}", *counts]), hint)
+    if counts:
+        raise RunError("; ".join(counts), hint)
 
 
-def show(runs: list[tuple[Path, Result]]) -> None:
-    """Print the table, best value first within each workload, machine and backend."""
-    groups: dict[tuple[object, ...], list[Result]] = {}
-    for _, result in runs:
+def _troubles(folders: list[Any]) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
+    found = [sweep.troubles(Path(folder)) for folder in folders]
+    return [x for failed, _ in found for x in failed], [x for _, missing in found for x in missing]
+
+
+def _load(folders: list[Any], may_be_empty: bool) -> tuple[list[Summary], int]:
+    """The results at or below `folders`, and how many could not be read, which are named."""
+    try:
+        paths = find_runs(folders)
+    except RunError:
+        if not may_be_empty:
+            raise
+        paths = []
+    results, damaged = [], 0
+    for path in paths:
+        try:
+            results.append(load_summary(path))
+        except RunError as e:
+            print(f"placekit: {e}", file=sys.stderr)
+            damaged += 1
+    return results, damaged
+
+
+def _list(what: str, jobs: list[tuple[Path, str]]) -> None:
+    for path, reason in jobs:
+        print(f"{what}: {path}: {reason}")
+
+
+def rows(results: list[Summary]) -> list[Row]:
+    """Results by what they share, best median first within each workload, machine and backend."""
+    groups: dict[tuple[object, ...], list[Summary]] = {}
+    for result in results:
         group = groups.setdefault(_key(result), [])
         if result.seed not in {r.seed for r in group}:  # the same run again, or a copy of it, is no further evidence
             group.append(result)
-    order = sorted(groups.values(), key=lambda g: (g[0].workload, g[0].cluster, g[0].backend, _mean(g)))
-    labels = _labels([g[0] for g in order])
-    rows = []
-    for group, label in zip(order, labels, strict=True):
-        first = group[0]
-        values = [r.value_s for r in group if r.value_s is not None and r.fits]
-        lost = len(group) - len(values)
-        gaps = [r.gap for r in group if r.gap is not None]
-        value = seconds(statistics.fmean(values)) if values else "none fits"
-        spread = seconds(statistics.stdev(values)) if len(values) > 1 else "-"
-        partial = f" ({first.status})" if first.status != "finished" else ""
-        rows.append(
+    found = [Row(label, g) for label, g in zip(_labels([g[0] for g in groups.values()]), groups.values(), strict=True)]
+    infinity = float("inf")
+    return sorted(
+        found,
+        key=lambda r: (
+            r.first.workload,
+            r.first.cluster,
+            r.first.backend,
+            infinity if r.median_s is None else r.median_s,
+        ),
+    )
+
+
+def _key(result: Summary) -> tuple[object, ...]:
+    """What the runs of a row share: everything but the seed and what changes no result."""
+    config = {k: v for k, v in result.config.items() if k not in CHANGES_NO_RESULT | {"seed"}}
+    return (result.workload, result.cluster_fingerprint, result.status, _problems(result), repr(config))
+
+
+def _problems(result: Summary) -> str:
+    return " ".join(p.problem_fingerprint for p in result.programs)
+
+
+def show(table_rows: list[Row]) -> None:
+    """Print the table, and the best of each workload, machine and backend."""
+    cells = []
+    for row in table_rows:
+        first, median, lost = row.first, row.median_s, len(row.runs) - len(row.values)
+        data = row.data()
+        cells.append(
             [
                 first.workload,
                 first.cluster,
                 first.backend + ("" if first.simulated else " (measured)"),
-                label + partial,
-                value + (f" ({lost} do not fit)" if lost and values else ""),
-                spread,
+                row.label + (f" ({first.status})" if first.status != "finished" else ""),
+                ("none fits" if median is None else seconds(median))
+                + (f" ({lost} do not fit)" if lost and row.values else ""),
+                _range(row.interval),
+                f"{100 * row.interval.coverage:.4g}%" if row.interval else "-",
                 seconds(first.bound_s),
-                percent(statistics.fmean(gaps)) if gaps else "-",
-                f"{statistics.fmean([r.evaluations for r in group]):.0f}",
-                f"{statistics.fmean([r.seconds for r in group]):.1f}",
-                f"{len(group)}",
+                percent(row.gap),
+                f"{data['evaluations']:.0f}",
+                f"{data['seconds']:.1f}",
+                f"{len(row.runs)}",
             ]
         )
-    table(
-        [
-            "workload",
-            "cluster",
-            "backend",
-            "policy",
-            "value",
-            "spread",
-            "bound",
-            "gap",
-            "evaluations",
-            "seconds",
-            "seeds",
-        ],
-        rows,
-        left=4,
-    )
+    if cells:
+        table(_COLUMNS, cells, left=4)
+    for contest in _contests(table_rows):
+        print(_best(contest))
 
 
-def _problem(result: Result) -> str:
-    return " ".join(p.problem_fingerprint for p in result.programs)
+def _range(interval: Interval | None) -> str:
+    if interval is None:
+        return "-"
+    low, high = seconds(interval.low), seconds(interval.high)
+    same = low.partition(" ")[2] == high.partition(" ")[2]
+    return f"{low.partition(' ')[0] if same else low} … {high}"
 
 
-def _mean(group: list[Result]) -> float:
-    values = [r.value_s for r in group if r.value_s is not None and r.fits]
-    return statistics.fmean(values) if values else float("inf")
+def _contests(table_rows: list[Row]) -> list[list[Row]]:
+    """The finished rows whose values may be compared: one program, machine, costs and backend; where there are several."""
+
+    def key(row: Row) -> tuple[str, ...]:
+        r = row.first
+        same = {k: r.config.get(k) for k in ("backend", "costs")}
+        graphs = " ".join(p.graph_fingerprint for p in r.programs)
+        return (r.workload, r.cluster, r.backend, r.cluster_fingerprint, graphs, repr(same))
+
+    finished = [r for r in table_rows if r.median_s is not None and r.first.status == "finished"]
+    groups = [list(g) for _, g in itertools.groupby(sorted(finished, key=key), key)]
+    return [g for g in groups if len(g) > 1]
 
 
-def _labels(results: list[Result]) -> list[str]:
+def _best(contest: list[Row]) -> str:
+    best, second = contest[0], contest[1]
+    if best.median_s is None or second.median_s is None:
+        raise ValueError("a contest is between rows with values")
+    r = best.first
+    less = 1 - best.median_s / second.median_s if second.median_s else 0.0
+    difference = f"{percent(less)} below {second.label}" if less else f"as good as {second.label}"
+    if best.interval is None or second.interval is None:
+        note = " (one seed)"
+    else:
+        note = " (intervals overlap)" if best.interval.high >= second.interval.low else ""
+    return f"best on {r.workload}, {r.cluster} ({r.backend}): {best.label} {seconds(best.median_s)}, {difference}{note}"
+
+
+def _labels(results: list[Summary]) -> list[str]:
     """Policy names; where rows would look alike, with the options in which they differ."""
 
     def flat(data: object, prefix: str = "") -> dict[str, object]:
@@ -116,11 +259,11 @@ def _labels(results: list[Result]) -> list[str]:
         own = flat(r.config)
         exact = {
             "cluster": (r.cluster_fingerprint, {x.cluster_fingerprint for x in twins}),
-            "problem": (_problem(r), {_problem(x) for x in twins}),
+            "problem": (_problems(r), {_problems(x) for x in twins}),
         }  # the same names, and yet another machine, model, grouping or cost file
         differ = sorted(
             k for k in own
-            if k not in ("seed", "run_dir", "checkpoint_s", "workload") and any(o.get(k) != own[k] for o in options)
+            if k not in CHANGES_NO_RESULT | {"seed", "workload"} and any(o.get(k) != own[k] for o in options)
         )  # fmt: skip
         marks = [] if differ else [f" {k}:{mine[:8]}" for k, (mine, others) in exact.items() if len(others) > 1][:1]
         labels.append(r.policy + "".join([*(f" {k}={own[k]}" for k in differ), *marks]))

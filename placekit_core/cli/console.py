@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,38 +13,11 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from placekit_core.pipeline import Observer
+from placekit_core.units import mebibytes, percent, seconds
 
 if TYPE_CHECKING:
     from placekit_core.evaluator import Ledger
-    from placekit_core.results import Result
-
-
-def seconds(value: float | None) -> str:
-    """A duration with a unit: 12.34 ms."""
-    if value is None or not math.isfinite(value):
-        return "-"
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if abs(value) * scale >= 1 or unit == "us":
-            return f"{value * scale:.4g} {unit}"
-    return "-"
-
-
-def count(value: float) -> str:
-    """A large number with a decimal prefix: 1.23 T."""
-    for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value:.3g} "
-
-
-def mebibytes(value: float) -> str:
-    """Bytes as MiB or GiB."""
-    return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
-
-
-def percent(value: float | None) -> str:
-    """A ratio as a percentage."""
-    return "-" if value is None else f"{100 * value:.1f}%"
+    from placekit_core.results import Summary
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: int = 1) -> None:
@@ -62,9 +34,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
 
 
 class Progress(Observer):
-    """A progress bar on standard error; quiet when that is not a terminal."""
+    """A progress bar on standard error; quiet when that is not a terminal, or somebody else's (`wanted` is false)."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: bool = True) -> None:
         self._bars = Bars(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -72,7 +44,7 @@ class Progress(Observer):
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
             console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
+            disable=not (wanted and sys.stderr.isatty()),
             transient=True,
         )
         self._task: TaskID | None = None
@@ -97,7 +69,16 @@ class Progress(Observer):
             self._bars.update(self._task, total=1.0, completed=ledger.progress, note=note)
 
 
-def show_result(result: Result, run_dir: str | Path) -> None:
+def line(result: Summary, run_dir: str | Path) -> str:
+    """The outcome of one job of a sweep."""
+    value = seconds(result.value_s) if result.fits else "does not fit"
+    gap = f", gap {percent(result.gap)}" if result.gap is not None else ""
+    partial = "" if result.status == "finished" else f" ({result.status})"
+    used = f"{result.evaluations} evaluation{'' if result.evaluations == 1 else 's'} in {result.seconds:.1f} s"
+    return f"{run_dir}: {value}{gap}, {used}{partial}"
+
+
+def show_result(result: Summary, run_dir: str | Path) -> None:
     """The outcome of one run."""
     kind = "simulated" if result.simulated else "measured"
     rows = []

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from placekit_core.cli.arguments import quoted
-from placekit_core.cli.console import count, mebibytes, seconds, table
+from placekit_core.cli.console import table
 from placekit_core.errors import ConfigError, GraphError
 from placekit_core.graph import PHASES, Graph
 from placekit_core.graph_file import load_graph, save_graph
 from placekit_core.problem import Problem
 from placekit_core.registry import installed
+from placekit_core.units import count, mebibytes, seconds
 
 _USAGE = "usage: placekit graph show [OPTION=VALUE ...] | export OUT.graph.npz [OPTION=VALUE ...] | import FILE [OUT]"
 

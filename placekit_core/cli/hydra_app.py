@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import hashlib
 import json
@@ -9,25 +10,42 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar
 
 import hydra
+from hydra._internal.config_loader_impl import get_overrides_dirname
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
+from hydra.experimental.callback import Callback
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from placekit_core.cli.arguments import chosen, normalise
+from placekit_core.cli import sweep
+from placekit_core.cli.arguments import chosen, normalise, swept_by_experiment
 from placekit_core.config import AUTO, RunConfig, component_nodes, conf_dir
-from placekit_core.errors import ConfigError, PlacekitError, RunError, unknown
+from placekit_core.errors import ConfigError, PlacekitError, unknown
 from placekit_core.hookspecs import KINDS
 from placekit_core.registry import Registry, installed
+
+_EXTERNAL = {
+    "joblib": "'placekit[sweep]'",
+    "submitit_local": "hydra-submitit-launcher",
+    "submitit_slurm": "hydra-submitit-launcher",
+    "ray": "hydra-ray-launcher",
+    "optuna": "hydra-optuna-sweeper",
+}
+"""Hydra's launchers and sweepers that are packages of their own, by the option that chooses them."""
 
 _HELP = """\
 placekit run [OPTION=VALUE ...] - place a program on a machine
@@ -67,7 +85,6 @@ def register() -> None:
     node = {"app_name": "placekit run", "header": "", "footer": "", "template": text}
     store.store(group="hydra/help", name="placekit", node=node, provider="placekit")
     Plugins.instance().register(_Presets)
-    OmegaConf.register_new_resolver("placekit_folder", folder_name, replace=True)
 
 
 def folder_name(overrides: str) -> str:
@@ -76,6 +93,10 @@ def folder_name(overrides: str) -> str:
     if len(name) <= 150:
         return name
     return f"{name[:130]}-{hashlib.sha256(overrides.encode()).hexdigest()[:12]}"
+
+
+# here rather than in register(): the processes of launchers import this module and call none of its functions
+OmegaConf.register_new_resolver("placekit_folder", folder_name, replace=True)
 
 
 def _list_components(registry: Registry) -> str:
@@ -91,40 +112,77 @@ def _list_components(registry: Registry) -> str:
     return "\n".join(lines).replace("$", "$$") + "\n"
 
 
-def launch(argv: list[str], job: Callable[[dict[str, Any], str], float | None]) -> None:
-    """Run `job(config, output directory)` for the configuration(s) that `argv` describes. Raises PlacekitError."""
+class SweepBegins(Callback):
+    """Notes in the folder of a sweep how it was started, in the process that starts it."""
+
+    arguments: ClassVar[list[str]] = []
+    directory: ClassVar[Path | None] = None
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Write sweep.json."""
+        directory = Path(str(config.hydra.sweep.dir))
+        with suppress(OSError, HydraException):  # which the sweeper meets again, and is heard
+            sweep.begin(directory, SweepBegins.arguments, _job_folders(config))
+            SweepBegins.directory = directory
+
+
+def _job_folders(config: DictConfig) -> list[str] | None:
+    """The folders of a sweep's jobs; None for sweepers that choose the next jobs by the results of others."""
+    if not str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
+        return None
+    given = [f"{k}={v}" for k, v in (config.hydra.sweeper.params or {}).items()]
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    overrides = parser.parse_overrides([*given, *config.hydra.overrides.task])
+    folders = []
+    for number, job in enumerate(BasicSweeper.split_arguments(overrides, None)[0]):
+        own = copy.deepcopy(config)
+        with open_dict(own):
+            settings = own.hydra.job.config.override_dirname
+            own.hydra.job.num = number
+            own.hydra.job.override_dirname = get_overrides_dirname(
+                parser.parse_overrides(job), settings.exclude_keys, settings.item_sep, settings.kv_sep
+            )
+        folders.append(str(own.hydra.sweep.subdir))
+    return folders
+
+
+def launch(argv: list[str], job: Callable[[dict[str, Any], str, bool], float | None]) -> None:
+    """Run `job(config, output directory, whether of a sweep)` for the configuration(s) that `argv` describes.
+
+    A sweep ends with the comparison of its runs. Raises PlacekitError.
+    """
     register()
     for b in installed().broken:
         print(f"placekit: warning: plugin {b.distribution} {b.version} is broken: {b.reason}", file=sys.stderr)
     failed: list[PlacekitError] = []
-    process = os.getpid()
 
-    def task(config: DictConfig) -> float | None:
+    def task(config: DictConfig) -> float | None:  # a launcher may pickle it and call it in another process
         own = HydraConfig.get()
+        directory = str(own.runtime.output_dir)
+
+        def checked(swept: bool) -> float | None:
+            installed().check_choices(own.runtime.choices)
+            return job(to_dict(config), directory, swept)
+
+        if own.mode is RunMode.MULTIRUN:
+            return sweep.run_job(own.job.override_dirname, sweep.shown(directory), lambda: checked(True))
         try:
-            return job(to_dict(config), str(own.runtime.output_dir))
+            return checked(False)
         except PlacekitError as e:
             failed.append(e)
-            if own.mode is RunMode.MULTIRUN:
-                print(f"placekit: {own.job.override_dirname}: {e}", file=sys.stderr)
-            if os.getpid() != process:  # a launcher's worker: the sweep learns of it by the exception alone
-                raise
-            return None  # raised below; Hydra would add lines of its own, and goes on with the other jobs
+            return None  # raised below; Hydra would add lines of its own
 
+    SweepBegins.arguments, SweepBegins.directory = argv, None
     previous = sys.argv
-    sys.argv = [previous[0], *normalise(argv)]
+    sys.argv = [previous[0], *normalise(argv, swept_by_experiment(argv))]
     # Hydra prints tracebacks, trims them, and exits by itself unless told that somebody else reads the exceptions
     full = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        with translated(argv):
+        with translated(argv), _ending():
             hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
-            if len(failed) == 1:
-                raise failed[0]
             if failed:
-                raise RunError(
-                    f"{len(failed)} jobs of the sweep failed, for the reasons above", "the others are written"
-                )
+                raise failed[0]
     finally:
         sys.argv = previous
         os.environ.pop("HYDRA_FULL_ERROR")
@@ -132,11 +190,36 @@ def launch(argv: list[str], job: Callable[[dict[str, Any], str], float | None]) 
             os.environ["HYDRA_FULL_ERROR"] = full
 
 
+@contextmanager
+def _ending() -> Iterator[None]:
+    """The end of a sweep, however it ends: its table, and what failed or is missing."""
+    stopped = None
+    try:
+        yield
+    except KeyboardInterrupt:
+        if SweepBegins.directory is not None:
+            print(f"interrupted: continue with `placekit run resume={SweepBegins.directory}`")
+        raise
+    except (PlacekitError, HydraException, OmegaConfBaseException):  # before the first job
+        raise
+    except Exception as e:
+        if SweepBegins.directory is None:
+            raise
+        stopped = e
+    if SweepBegins.directory is not None:
+        from placekit_core.cli.compare import end_of_sweep
+
+        end_of_sweep(SweepBegins.directory, stopped)
+
+
 def compose(argv: list[str]) -> dict[str, Any]:
     """The configuration that `argv` describes, without running anything. Raises PlacekitError."""
     register()
     with translated(argv), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = hydra.compose("config", overrides=normalise(argv))
+        config = hydra.compose("config", overrides=normalise(argv), return_hydra_config=True)
+        installed().check_choices(config.hydra.runtime.choices)
+        with open_dict(config):
+            del config.hydra
         config.run_dir = ""
         return to_dict(config)
 
@@ -153,8 +236,9 @@ def to_dict(config: DictConfig) -> dict[str, Any]:
 def translated(argv: list[str]) -> Iterator[None]:
     """Hydra's errors as one or two lines that name the thing and say what exists."""
     for kind, name in chosen(argv):
-        if (kind, name) not in installed().entries and any(b.plugin == name for b in installed().broken):
+        if (kind, name) not in installed().entries and any(b.answers(name) for b in installed().broken):
             installed().get(kind, name)  # raises, with the reason why the plugin is broken
+        installed().check_choices({kind: name})
     try:
         yield
     except PlacekitError:
@@ -162,12 +246,16 @@ def translated(argv: list[str]) -> Iterator[None]:
     except MissingConfigException as e:
         group, _, name = str(e.missing_cfg_file).rpartition("/")
         if group and e.options is not None:
-            raise unknown(group, name, e.options, ConfigError) from None
+            if group.startswith("hydra/") and name in _EXTERNAL:
+                raise ConfigError(f"no {group} named {name!r}", f"install it: pip install {_EXTERNAL[name]}") from None
+            raise installed().mention_broken(unknown(group, name, e.options, ConfigError)) from None
         raise ConfigError(_first_line(e)) from None
     except (HydraException, OmegaConfBaseException) as e:
         cause = e.__cause__ if isinstance(e.__cause__, OmegaConfBaseException) else None
         detail = f" ({_first_line(cause)})" if cause else ""
         raise ConfigError(_first_line(e) + detail, _hint(str(e))) from None
+    except YAMLError as e:
+        raise ConfigError(f"a preset is not valid YAML: {' '.join(str(e).split())}", "correct the file") from None
     except OSError as e:
         where = e.filename or next((a for a in argv if "run_dir=" in a), "the run directory")
         raise ConfigError(f"cannot write to {where}: {e.strerror}", "choose another: run_dir=PATH") from None

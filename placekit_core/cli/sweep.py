@@ -1,0 +1,141 @@
+"""Sweeps: which jobs are done, which failed and why; all of it is read from files, so that any process may have run them.
+
+sweep.json     in the folder of the sweep: its command line, and the folders of its jobs if they are known beforehand
+failed.json    in the folder of a job: why it failed; removed when it succeeds
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from placekit_core import results
+from placekit_core.config import CHANGES_NO_RESULT, RunConfig
+from placekit_core.errors import PlacekitError, RunError
+from placekit_core.results import FAILED, RESULT, SWEEP, Summary
+
+
+def begin(directory: Path, arguments: Sequence[str], jobs: Sequence[str] | None) -> None:
+    """Note how the sweep in `directory` was started. `jobs` are its folders; None if a sweeper chooses as it goes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    results.write_json(directory / SWEEP, {"arguments": arguments, "jobs": jobs})
+
+
+def arguments(directory: Path) -> list[str]:
+    """The command line that a sweep was started with. Raises RunError."""
+    try:
+        return [str(a) for a in json.loads((directory / SWEEP).read_text())["arguments"]]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise RunError(f"cannot resume {directory}: {SWEEP}: {e}", "give the sweep's command line again") from None
+
+
+def shown(directory: str) -> Path:
+    """A folder that Hydra made absolute, as it was asked for."""
+    path = Path(directory)
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print in one piece: jobs in several processes share the terminal."""
+    stream = stream or sys.stdout
+    stream.write(f"{text}\n")
+    stream.flush()
+
+
+def run_job(name: str, run_dir: Path, job: Callable[[], float | None]) -> float:
+    """Run one job, and return its value in seconds; infinity if it fails, which is shown and written, never raised."""
+    try:
+        value = job()
+    except Exception as e:
+        reason = {"type": type(e).__name__, "message": str(e), "hint": ""}
+        if isinstance(e, PlacekitError):
+            reason |= {"message": e.message, "hint": e.hint}
+            say(f"placekit: {name}: {e}", sys.stderr)
+        else:
+            reason["traceback"] = traceback.format_exc()
+            bug = f"{type(e).__name__}: {e}\n  this is a bug; its traceback is in {run_dir / FAILED}"
+            say(f"placekit: {name}: {bug}", sys.stderr)
+        results.write_json(run_dir / FAILED, reason)
+        return math.inf
+    (run_dir / FAILED).unlink(missing_ok=True)
+    return math.inf if value is None else value
+
+
+def held(run_dir: Path, config: RunConfig) -> Summary | None:
+    """The finished run of this configuration that `run_dir` holds; None if it holds none, or an unfinished one of it.
+
+    Raises RunError if what it holds is a run of another configuration, or damaged.
+    """
+    if not results.holds_run(run_dir):
+        return None
+    try:
+        data = json.loads((run_dir / results.CONFIG).read_text())
+    except (OSError, ValueError):
+        raise RunError(
+            f"{run_dir} holds a run, but its {results.CONFIG} cannot be read", "remove this folder to start it again"
+        ) from None
+    asked = json.loads(json.dumps(results.finite(config.model_dump(mode="json"))))
+    keys = sorted(k for k in {*data, *asked} - CHANGES_NO_RESULT if data.get(k) != asked.get(k))
+    if keys:
+        raise RunError(
+            f"{run_dir} holds a run of another configuration: {', '.join(keys)} differ",
+            "choose another run_dir, or remove this folder to start it again",
+        )
+    if not (run_dir / RESULT).is_file():
+        return None
+    summary = results.load_summary(run_dir)
+    return summary if summary.status == "finished" else None
+
+
+def other_versions(summary: Summary) -> str:
+    """What placekit and its plugins have become since this run; empty if nothing."""
+    own = {k: v for k, v in summary.versions.items() if k not in ("python", "numpy", "numba", "torch")}
+    now = results.versions(list(own))
+    changed = [f"{k} {v}, now {now[k]}" for k, v in own.items() if now[k] != v]
+    return f" (made with {'; '.join(changed)})" if changed else ""
+
+
+def reason(run_dir: Path) -> RunError:
+    """Why the finished job in `run_dir`, which found nothing that fits, failed."""
+    failed = _read(run_dir / FAILED)
+    message = str(failed.get("message") or f"no placement that fits was found; {run_dir} has what was tried")
+    return RunError(message, str(failed.get("hint", "")))
+
+
+def troubles(folder: Path) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
+    """(folder, reason) of the jobs at or below `folder` that failed, and of those that are missing."""
+    failed = []
+    for path in sorted(folder.rglob(FAILED)):
+        data = _read(path)
+        kind = f"{data.get('type')}: " if "traceback" in data else ""
+        failed.append((path.parent, kind + str(data.get("message", f"{path} is damaged"))))
+    known = {path for path, _ in failed}
+    missing = []
+    for path in sorted(folder.rglob(SWEEP)):
+        for name in _read(path).get("jobs") or []:
+            job = path.parent / name
+            if job not in known and (why := _unfinished(job)):
+                missing.append((job, why))
+    return failed, missing
+
+
+def _unfinished(job: Path) -> str:
+    if (job / RESULT).is_file() and _read(job / RESULT).get("status") in (None, "finished"):
+        return ""  # or damaged, which is told elsewhere
+    if (job / results.CHECKPOINT).is_file():
+        return "not finished; it has a checkpoint"
+    return "not finished" if (job / results.CONFIG).is_file() else "not started"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty if there is none that can be read."""
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

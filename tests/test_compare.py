@@ -1,0 +1,145 @@
+"""The table over runs: medians and their intervals, who is best, what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from placekit_core.cli.compare import Row, rows, show
+from placekit_core.results import Summary, load_summary, write_json
+from placekit_core.statistics import median_interval
+
+Run = Callable[..., object]
+
+
+@pytest.mark.parametrize(("n", "k"), [(6, 1), (8, 1), (9, 2), (10, 2), (12, 3), (20, 6), (30, 10), (50, 18)])
+def test_intervals_are_those_of_the_published_tables(n: int, k: int) -> None:
+    """k as in table A.3 of Conover, Practical Nonparametric Statistics: the two-sided sign test at 5 %."""
+    found = median_interval([float(x) for x in np.random.default_rng(n).permutation(n) + 1])
+    assert found is not None
+    assert (found.low, found.high) == (k, n + 1 - k)
+    outside = 2 * sum(math.comb(n, i) for i in range(k)) / 2**n
+    assert found.coverage == pytest.approx(1 - outside)
+    assert found.coverage >= 0.95
+    assert 1 - outside - 2 * math.comb(n, k) / 2**n < 0.95, "the next narrower pair would not do"
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_few_values_give_their_range_with_its_true_coverage(n: int) -> None:
+    assert median_interval([float(x) for x in range(n)]) == (0, n - 1, 1 - 2 ** (1 - n))
+    assert median_interval([1.0]) is None
+    assert median_interval([]) is None
+
+
+def test_coverage_is_what_sampling_gives() -> None:
+    rng = np.random.default_rng(0)
+    for n in (3, 7, 12):
+        samples = rng.exponential(size=(20_000, n))
+        found = [median_interval(s.tolist()) for s in samples]
+        hits = np.mean([f is not None and f.low <= math.log(2) <= f.high for f in found])
+        assert found[0] is not None
+        assert hits == pytest.approx(found[0].coverage, abs=0.01)
+
+
+@pytest.fixture
+def finished(placekit: Run, tmp_path: Path) -> Summary:
+    assert placekit("run", "workload=mlp", "policy=etf", "seed=1", "run_dir=base").code == 0
+    return load_summary(tmp_path / "base")
+
+
+def copies(base: Summary, policy: str, values: list[float | None], **changes: object) -> list[Summary]:
+    """Runs of `policy` with these values, one seed each; None does not fit."""
+    return [
+        base.model_copy(
+            update={
+                "policy": policy,
+                "seed": seed,
+                "value_s": value,
+                "fits": value is not None,
+                "gap": None if value is None else value - 1,
+                "config": base.config | {"seed": seed, "run_dir": f"{policy}{seed}", "policy": {"name": policy}},
+                **changes,
+            }
+        )
+        for seed, value in enumerate(values)
+    ]
+
+
+def shown(found: list[Summary], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    show(rows(found))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_median_interval_and_best(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown([*copies(finished, "slow", [4.0, 4.0, 4.0]), *copies(finished, "quick", [3.0, 1.0, 2.0])], capsys)
+    head, quick, slow, best = (" ".join(line.split()) for line in lines)
+    assert head.split()[4:9] == ["median", "interval", "coverage", "bound", "gap"]
+    assert "quick 2 s 1 … 3 s 75%" in quick
+    assert " 100.0% " in quick, "the median of the gaps"
+    assert "slow 4 s 4 … 4 s 75%" in slow
+    assert best == "best on mlp, p100x4 (simulator): quick 2 s, 50.0% below slow"
+
+
+@pytest.mark.parametrize(
+    ("second", "ending"),
+    [
+        ([3.0, 3.5, 9.0], "42.9% below b (intervals overlap)"),
+        ([3.1, 3.5, 9.0], "42.9% below b"),
+        ([2.0, 2.0, 2.0], "as good as b (intervals overlap)"),
+        ([4.0], "50.0% below b (one seed)"),
+        ([None, None], None),
+    ],
+)
+def test_who_is_best(finished: Summary, second: list[float | None], ending: str | None, capsys) -> None:
+    lines = shown([*copies(finished, "a", [1.0, 2.0, 3.0]), *copies(finished, "b", second)], capsys)
+    best = [line for line in lines if line.startswith("best on ")]
+    assert best == ([] if ending is None else [f"best on mlp, p100x4 (simulator): a 2 s, {ending}"])
+    if ending is None:
+        assert "none fits" in lines[2]
+
+
+def test_the_median_is_of_what_fits(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(copies(finished, "a", [1.0, None, 2.0, 6.0]), capsys)
+    assert "2 s (1 do not fit)" in lines[1]
+    assert lines[1].endswith(" 4")
+
+
+def test_only_what_is_comparable_competes(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
+    other = [p.model_copy(update={"graph_fingerprint": "0"}) for p in finished.programs]
+    partial = copies(finished, "c", [0.5], status="interrupted")
+    lines = shown([*copies(finished, "a", [2.0]), *copies(finished, "b", [1.0], programs=other), *partial], capsys)
+    assert not [line for line in lines if line.startswith("best on ")]
+    assert any("c (interrupted)" in line for line in lines)
+    lines = shown([*copies(finished, "a", [2.0]), *copies(finished, "b", [1.0])], capsys)
+    assert "best on mlp, p100x4 (simulator): b 1 s, 50.0% below a (one seed)" in lines
+
+
+def test_one_seed_has_no_interval(finished: Summary) -> None:
+    [row] = rows([finished, finished])
+    assert row == Row("etf", [finished]), "the same run twice is one"
+    assert (row.interval, row.median_s) == (None, finished.value_s)
+
+
+def test_json(placekit: Run, finished: Summary, tmp_path: Path) -> None:
+    for r in copies(finished, "a", [1.0, 2.0, None]):
+        (tmp_path / "runs" / f"{r.seed}").mkdir(parents=True)
+        write_json(tmp_path / "runs" / f"{r.seed}" / "result.json", r.model_dump(mode="json"))
+    outcome = placekit("compare", "--json", "runs")
+    assert outcome.code == 0, outcome.err
+    [row] = json.loads(outcome.out)
+    assert (row["median_s"], row["low_s"], row["high_s"], row["coverage"]) == (1.5, 1.0, 2.0, 0.5)
+    assert (row["policy"], row["seeds"], row["do_not_fit"]) == ("a", [0, 1, 2], 1)
+
+
+def test_a_damaged_result_hides_no_other(placekit: Run, finished: Summary, tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "result.json").write_text('{"value_s": 1}')
+    outcome = placekit("compare", ".")
+    assert outcome.code == 1
+    assert "bad/result.json is damaged" in outcome.err
+    assert "etf" in outcome.out

@@ -1,0 +1,264 @@
+"""Sweeps: what is finished is skipped, what failed is told and loses nothing, the end is read from the files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+import placekit_core.pipeline
+from placekit_core.config import conf_dir
+from placekit_core.registry import installed
+from placekit_core.results import load_summary
+
+Run = Callable[..., object]
+SWEEP = ["-m", "workload=mlp", "budget.evaluations=60", "policy=etf,annealing", "seed=1,2", "run_dir=sweep"]
+JOBS = [f"budget.evaluations=60,policy={p},seed={s},workload=mlp" for p in ("annealing", "etf") for s in (1, 2)]
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    return {p.parent.name: p.read_bytes() for p in folder.glob("*/result.json")}
+
+
+def computed(outcome) -> list[str]:
+    """Folders of the jobs that said what they found."""
+    return sorted(re.findall(r"^sweep/(.*?): .* evaluations? in ", outcome.out, re.M))
+
+
+def skipped(outcome) -> list[str]:
+    return sorted(re.findall(r"^sweep/(.*?): skipped", outcome.out, re.M))
+
+
+def test_a_sweep_ends_with_its_table(placekit: Run, tmp_path: Path) -> None:
+    outcome = placekit("run", *SWEEP)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert computed(outcome) == JOBS
+    table = outcome.out[outcome.out.index("workload ") :]
+    assert [line.split()[3] for line in table.splitlines() if line.startswith("mlp")] == ["annealing", "etf"]
+    assert "best on mlp, p100x4 (simulator): annealing" in table.splitlines()[-1]
+    assert table == placekit("compare", "sweep").out
+    assert sorted(json.loads((tmp_path / "sweep" / "sweep.json").read_text())["jobs"]) == JOBS
+
+
+@pytest.mark.parametrize("again", [SWEEP, ["resume=sweep"]], ids=["the same command", "resume"])
+def test_finished_jobs_are_skipped(placekit: Run, tmp_path: Path, again: list[str]) -> None:
+    placekit("run", *SWEEP)
+    before = results(tmp_path / "sweep")
+    for file in (tmp_path / "sweep" / JOBS[2]).iterdir():  # as a killed process leaves it
+        if file.name != "config.json":
+            file.unlink()
+    outcome = placekit("run", *again)
+    assert outcome.code == 0, outcome.err
+    assert computed(outcome) == [JOBS[2]]
+    assert skipped(outcome) == [JOBS[0], JOBS[1], JOBS[3]]
+    after = results(tmp_path / "sweep")
+    assert [name for name in JOBS if after[name] != before[name]] == [JOBS[2]], (
+        "its seconds differ; the others are kept"
+    )
+    assert json.loads(after[JOBS[2]])["value_s"] == json.loads(before[JOBS[2]])["value_s"]
+
+
+def test_killed_between_the_result_and_the_end(placekit: Run, tmp_path: Path) -> None:
+    placekit("run", *SWEEP)
+    left = tmp_path / "sweep" / JOBS[0] / "checkpoint.npz"
+    left.write_bytes(b"")
+    assert "missing" not in placekit("compare", "sweep").out
+    outcome = placekit("run", *SWEEP)
+    assert (outcome.code, skipped(outcome)) == (0, JOBS)
+    assert not left.exists()
+
+
+def test_more_seeds_join_the_sweep(placekit: Run, tmp_path: Path) -> None:
+    placekit("run", *SWEEP)
+    outcome = placekit("run", *SWEEP, "seed=1,2,3")
+    assert len(computed(outcome)) == 2
+    assert [line.split()[-1] for line in outcome.out.splitlines() if line.startswith("mlp")] == ["3", "3"]
+
+
+def test_other_versions_are_told(placekit: Run, tmp_path: Path) -> None:
+    placekit("run", *SWEEP)
+    path = tmp_path / "sweep" / JOBS[2] / "result.json"
+    data = json.loads(path.read_text())
+    data["versions"] |= {"placekit-heuristics": "0.0.1", "numpy": "1.0"}
+    path.write_text(json.dumps(data))
+    told = [line for line in placekit("run", *SWEEP).out.splitlines() if "made with" in line]
+    now = installed().get("policy", "etf").version
+    assert told == [
+        f"sweep/{JOBS[2]}: skipped, it has finished already (made with placekit-heuristics 0.0.1, now {now})"
+    ]
+
+
+def test_a_run_of_another_configuration_is_an_error_of_its_job(placekit: Run, tmp_path: Path) -> None:
+    placekit("run", *SWEEP)
+    before = results(tmp_path / "sweep")
+    path = tmp_path / "sweep" / JOBS[0] / "config.json"
+    path.write_text(path.read_text().replace('"evaluations": 60', '"evaluations": 61'))
+    (tmp_path / "sweep" / JOBS[1] / "config.json").write_text("{")
+    outcome = placekit("run", *SWEEP)
+    assert outcome.code == 1
+    assert f"sweep/{JOBS[0]} holds a run of another configuration: budget differ" in outcome.err
+    assert f"sweep/{JOBS[1]} holds a run, but its config.json cannot be read" in outcome.err
+    assert "placekit: 2 jobs of the sweep failed" in outcome.err
+    assert skipped(outcome) == JOBS[2:]
+    assert results(tmp_path / "sweep") == before
+
+
+def test_what_changes_no_result_is_no_other_configuration(placekit: Run) -> None:
+    quiet = ["hydra.sweep.subdir=${policy.name}${seed}"]
+    placekit("run", *SWEEP, *quiet)
+    assert len(skipped(placekit("run", *SWEEP, *quiet, "checkpoint_s=1"))) == 4
+
+
+def test_a_damaged_result_is_named_and_hides_nothing(placekit: Run, tmp_path: Path) -> None:
+    placekit("run", *SWEEP)
+    (tmp_path / "sweep" / JOBS[0] / "result.json").write_text("{")
+    outcome = placekit("run", *SWEEP)
+    assert outcome.code == 1
+    assert f"sweep/{JOBS[0]}/result.json is damaged" in outcome.err
+    assert "1 job of the sweep failed; 1 job of the sweep left a result that cannot be read" in outcome.err
+    assert "etf" in outcome.out
+
+
+def test_a_bug_in_one_job_loses_no_other(placekit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = placekit_core.pipeline.run
+
+    def faulty(config, *args, **kwargs):
+        return 1 / 0 if config.seed == 2 and config.policy["name"] == "etf" else real(config, *args, **kwargs)
+
+    monkeypatch.setattr(placekit_core.pipeline, "run", faulty)
+    outcome = placekit("run", *SWEEP)
+    assert outcome.code == 1
+    assert computed(outcome) == JOBS[:3]
+    assert "ZeroDivisionError: division by zero" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert "placekit: 1 job of the sweep failed" in outcome.err
+    path = tmp_path / "sweep" / JOBS[3] / "failed.json"
+    reason = json.loads(path.read_text())
+    assert (reason["type"], reason["message"]) == ("ZeroDivisionError", "division by zero")
+    assert "in faulty" in reason["traceback"]
+    assert f"failed: sweep/{JOBS[3]}: ZeroDivisionError: division by zero" in outcome.out
+    assert f"failed: sweep/{JOBS[3]}: ZeroDivisionError: division by zero" in placekit("compare", "sweep").out
+
+    monkeypatch.setattr(placekit_core.pipeline, "run", real)
+    outcome = placekit("run", "resume=sweep")
+    assert (outcome.code, computed(outcome)) == (0, [JOBS[3]])
+    assert not path.exists(), "it has succeeded"
+
+
+def test_nothing_that_fits_is_reported_again_and_not_computed_again(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "cluster").mkdir(parents=True)
+    small = (conf_dir() / "cluster" / "p100x4.yaml").read_text().replace("17179869184", "300000")
+    (tmp_path / "conf" / "cluster" / "small.yaml").write_text(small)
+    args = [*SWEEP[:3], "policy=random", "cluster=small,p100x4", "run_dir=sweep", "--config-dir", "conf"]
+    first = placekit("run", *args)
+    before = results(tmp_path / "sweep")
+    assert len(before) == 2
+    for again in (args, ["resume=sweep"]):
+        second = placekit("run", *again)
+        assert second.code == first.code == 1
+        assert second.err == first.err
+        assert "no placement of 'mlp' that fits on 'p100x4' was found" in second.err
+        assert len(skipped(second)) == 2
+        assert results(tmp_path / "sweep") == before
+    [reason] = (tmp_path / "sweep").glob("*/failed.json")
+    reason.unlink()
+    assert "no placement that fits was found" in placekit("run", *args).err
+
+
+def test_all_jobs_fail(placekit: Run) -> None:
+    outcome = placekit("run", "-m", "workload=mlp", "seed=-1,-2", "run_dir=sweep")
+    assert outcome.code == 1
+    assert "placekit: 2 jobs of the sweep failed" in outcome.err
+    assert "seed: input should be greater than or equal to 0 (got -2)" in outcome.out
+
+
+def test_missing_jobs_are_listed(placekit: Run, tmp_path: Path) -> None:
+    placekit("run", *SWEEP)
+    for name in ("result.json", "config.json"):
+        (tmp_path / "sweep" / JOBS[0] / name).unlink()
+    (tmp_path / "sweep" / JOBS[1] / "result.json").unlink()
+    out = placekit("compare", "sweep").out
+    assert f"missing: sweep/{JOBS[0]}: not started" in out
+    assert f"missing: sweep/{JOBS[1]}: not finished" in out
+
+
+def test_a_sweep_is_never_mixed_with_a_single_run(placekit: Run) -> None:
+    placekit("run", *SWEEP)
+    outcome = placekit("run", "workload=mlp", "run_dir=sweep")
+    assert outcome.code == 1
+    assert "sweep holds a sweep already\n  continue it with resume=sweep" in outcome.err
+
+
+def test_a_damaged_sweep_file_and_an_unwritable_folder(placekit: Run, tmp_path: Path) -> None:
+    placekit("run", *SWEEP)
+    (tmp_path / "sweep" / "sweep.json").write_text("[]")
+    outcome = placekit("run", "resume=sweep")
+    assert outcome.code == 1
+    assert "cannot resume sweep: sweep.json" in outcome.err
+    (tmp_path / "file").write_text("")
+    outcome = placekit("run", *SWEEP[:-1], "run_dir=file/sweep")
+    assert outcome.code == 1
+    assert outcome.err.startswith("placekit: cannot write to ")
+
+
+def test_the_folders_known_beforehand_are_those_that_are_made(placekit: Run, tmp_path: Path) -> None:
+    args = ["-m", "workload=mlp", "grouper=glob(*)", "seed=range(1,3)", "cluster=mine.yaml", "budget.evaluations=5"]
+    (tmp_path / "mine.yaml").write_text((conf_dir() / "cluster" / "k80x2.yaml").read_text())
+    assert placekit("run", *args, "run_dir=sweep").code == 0
+    jobs = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["jobs"]
+    assert sorted(jobs) == sorted(results(tmp_path / "sweep"))
+
+
+def test_an_experiment_is_a_whole_table(placekit: Run, tmp_path: Path) -> None:
+    outcome = placekit("run", "+experiment=quick", "run_dir=all")
+    assert outcome.code == 0, outcome.err
+    assert len(results(tmp_path / "all")) == 9
+    assert "experiment=quick,policy=etf,seed=1" in results(tmp_path / "all")
+    assert "best on mlp" in outcome.out
+
+
+def test_arguments_win_over_an_experiment(placekit: Run, tmp_path: Path) -> None:
+    args = ["+experiment=quick", "seed=1,2", "policy=etf,critical_path", "policy.samples=3", "budget.evaluations=20"]
+    outcome = placekit("run", *args, "run_dir=some")
+    assert outcome.code == 0, outcome.err
+    runs = [load_summary(p.parent) for p in (tmp_path / "some").glob("*/result.json")]
+    found = sorted((r.policy, r.seed, r.config["policy"]["samples"], r.budget["evaluations"]) for r in runs)
+    assert found == [(p, s, 3, 20) for p in ("critical_path", "etf") for s in (1, 2)]
+    assert placekit("run", "+experiment=quick", "policy=heft", "seed=4", "run_dir=one").code == 0
+    assert list(results(tmp_path / "one")) == ["experiment=quick,policy=heft,seed=4"]
+
+
+def test_own_experiments_and_options_of_what_they_sweep(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    sweeper = {"params": {"policy": "etf,critical_path", "seed": "1"}}
+    data = {"hydra": {"mode": "MULTIRUN", "sweeper": sweeper}, "budget": {"evaluations": 5}}
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text("# @package _global_\n" + yaml.safe_dump(data))
+    args = ["+experiment=mine", "workload=mlp", "policy.samples=2", "--config-dir=conf", "run_dir=out"]
+    outcome = placekit("run", *args)
+    assert outcome.code == 0, outcome.err
+    assert {load_summary(p.parent).config["policy"]["samples"] for p in (tmp_path / "out").glob("*/result.json")} == {2}
+
+
+def test_cfg_and_help_of_an_experiment(placekit: Run) -> None:
+    assert "evaluations: 200" in placekit("run", "--cfg", "job", "+experiment=quick").out
+    assert "samples: 3" in placekit("run", "--cfg", "job", "+experiment=quick", "policy=etf", "policy.samples=3").out
+    assert "experiment: baselines, devices, quick" in placekit("run", "+experiment=quick", "--help").out
+
+
+@pytest.mark.parametrize("path", sorted((conf_dir() / "experiment").glob("*.yaml")), ids=lambda p: p.stem)
+def test_experiments_name_what_exists(path: Path) -> None:
+    params = yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]
+    for key in ("workload", "cluster"):
+        presets = {p.stem for p in (conf_dir() / key).glob("*.yaml")}
+        assert set(params.get(key, "none" if key == "workload" else "p100x4").split(",")) <= presets
+    assert set(params["policy"].split(",")) <= set(installed().names("policy"))
+
+
+def test_baselines_are_all_that_learn_nothing() -> None:
+    params = yaml.safe_load((conf_dir() / "experiment" / "baselines.yaml").read_text())["hydra"]["sweeper"]["params"]
+    learn = {e.component.name for e in installed().all() if e.kind == "policy" and e.component.trainer}
+    assert sorted(params["policy"].split(",")) == sorted(set(installed().names("policy")) - learn)
