@@ -6,13 +6,15 @@ STAMP := .venv-stamp
 PLUGINS := $(wildcard plugins/*/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench clean
+.PHONY: help setup run test lint bench docs docs-outputs clean
 
 help:
 	@echo "make run    install everything and place Inception-V3 on four simulated GPUs"
 	@echo "make test   install everything, check style and types, run the tests"
 	@echo "make lint   ruff and mypy alone"
 	@echo "make bench  the benchmarks (minutes)"
+	@echo "make docs   the documentation site, in docs/_build/html"
+	@echo "make docs-outputs  run the commands that the documents show again, and replace their output"
 	@echo "make clean  remove what make installed"
 
 $(STAMP): pyproject.toml $(PLUGINS) requirements-dev.txt constraints.txt
@@ -27,8 +29,6 @@ OUT := outputs/make-run-$(shell date +%Y%m%d-%H%M%S)
 
 run: $(STAMP)
 	$(BIN)/placekit run -m +policy=single_device,critical_path,etf,heft,annealing run_dir=$(OUT)
-	@echo
-	$(BIN)/placekit compare $(OUT)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -41,6 +41,13 @@ test: lint
 bench: $(STAMP)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/simulator.py
+
+docs: $(STAMP)
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+docs-outputs: $(STAMP)
+	$(BIN)/python docs/outputs.py --write --slow
 
 clean:
 	rm -rf $(VENV) $(STAMP)

@@ -1,0 +1,162 @@
+"""Sphinx: the site that `make docs` builds from the documents, the plugins' READMEs and the docstrings. Needs no network."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+from sphinx.ext.napoleon import Config, GoogleDocstring
+
+from placekit_core import __version__
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+
+project = "placekit"
+release = version = __version__
+copyright = "the authors of placekit, Apache-2.0"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = f"placekit {version}"
+html_show_sphinx = False
+html_copy_source = False
+
+myst_heading_anchors = 4
+
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 100
+python_use_unqualified_type_names = True
+
+# No inventory of another project is downloaded, so only names of placekit can be links, and must be.
+nitpicky = True
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!placekit).*|.*\._\w+|.*\.(T|Scalar)")
+]  # other packages, private names, type variables
+
+# Documents outside of docs/ that are pages of the site: (file, page). Plugins are found, not listed.
+PLUGINS = sorted(ROOT.glob("plugins/*/*/README.md"))
+PAGES = {
+    **{path: DOCS / "_pages" / "plugins" / f"{path.parent.name}.md" for path in PLUGINS},
+    **{path: DOCS / "_pages" / f"{path.stem.lower()}.md" for path in (ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md")},
+    **{path: DOCS / "_pages" / "benchmarks" / path.name for path in sorted(ROOT.glob("benchmarks/results/*.md"))},
+}
+BENCHMARKS = """\
+# Benchmarks
+
+What `make bench` measures, as it was printed last.
+
+```{toctree}
+:glob:
+:maxdepth: 1
+
+benchmarks/*
+```
+"""
+SECTIONS = Config(napoleon_use_ivar=True, napoleon_attr_annotations=False)
+ARRAY = re.compile(r"~?numpy\.ndarray\[tuple\[~?typing\.Any, \.\.\.\], ~?numpy\.dtype\[([^\[\]]*)\]\]")
+ALIGNED = re.compile(r"\S {3,}\S")
+LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
+
+
+def write_pages() -> None:
+    """Copy the documents outside of docs/ to where Sphinx finds them."""
+    texts = {page: path.read_text() for path, page in PAGES.items()}
+    texts[DOCS / "_pages" / "plugins.md"] = plugin_index()
+    texts[DOCS / "_pages" / "benchmarks.md"] = BENCHMARKS
+    for stale in (DOCS / "_pages").rglob("*.md"):
+        if stale not in texts:
+            stale.unlink()
+    for page, text in texts.items():
+        page.parent.mkdir(parents=True, exist_ok=True)
+        if not page.is_file() or page.read_text() != text:
+            page.write_text(text)
+
+
+def plugin_index() -> str:
+    """The page that lists the plugins by role."""
+    lines = ["# Plugins", "", "Each is a package of its own; what follows are their READMEs.", ""]
+    for role in dict.fromkeys(p.parent.parent.name for p in PLUGINS):
+        names = [f"plugins/{p.parent.name}" for p in PLUGINS if p.parent.parent.name == role]
+        lines += ["```{toctree}", f":caption: {role.capitalize()}", ":maxdepth: 1", "", *names, "```", ""]
+    return "\n".join(lines)
+
+
+def relink(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Links go from page to page, wherever the documents are in the repository."""
+    page = DOCS / f"{docname}.md"
+    original = {p: o for o, p in PAGES.items()}.get(page, page)
+
+    def target(match: re.Match[str]) -> str:
+        path = Path(os.path.normpath(original.parent / match.group(1)))
+        return os.path.relpath(PAGES.get(path, path), page.parent) if path.exists() else match.group(1)
+
+    source[0] = LINK.sub(target, source[0])
+
+
+def render(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are plain text with `code` and Google's sections; pictures and columns in a module's are kept as they are."""
+    paragraphs = re.split(r"\n{2,}", "\n".join(lines).strip("\n"))
+    text = "\n\n".join(literal(p) if what == "module" and ALIGNED.search(p) else quoted(p) for p in paragraphs)
+    # as what="object", for it takes the text before the first colon of an attribute's docstring for a type
+    lines[:] = GoogleDocstring(text, SECTIONS, app, "object", name, obj, options).lines()
+    if what == "class" and isinstance(obj, type) and issubclass(obj, BaseModel):
+        lines += fields(obj)
+
+
+def quoted(paragraph: str) -> str:
+    """`Code` as reStructuredText has it; code blocks are left alone."""
+    return paragraph if paragraph.startswith("    ") else re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", paragraph)
+
+
+def literal(paragraph: str) -> str:
+    """A literal block."""
+    return "::\n\n" + "\n".join(f"    {line}" for line in paragraph.split("\n"))
+
+
+def fields(model: type[BaseModel]) -> list[str]:
+    """The fields that a pydantic model adds to its base, with their types as written and their defaults."""
+    lines = []
+    for name, field in model.model_fields.items():
+        if name in model.__annotations__:
+            default = (
+                "required" if field.is_required() else f"default ``{field.get_default(call_default_factory=True)!r}``"
+            )
+            about = f": {field.description}" if field.description else ""
+            lines.append(f"* ``{name}`` (``{model.__annotations__[name]}``, {default}){about}")
+    return ["", "Fields:", "", *lines, ""] if lines else []
+
+
+def shorten(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Signatures with NDArray as it is written; pydantic models have none, for their fields are listed."""
+    if isinstance(obj, type) and issubclass(obj, BaseModel):
+        return "", None
+    found = [x and ARRAY.sub(r"~numpy.typing.NDArray[\1]", x).replace("<factory>", "...") for x in (signature, returns)]
+    return found[0], found[1]
+
+
+def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
+    """Leave out what pydantic adds to a class."""
+    return True if name in ("model_config", "model_post_init") else None
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    write_pages()
+    app.add_lexer("csv", TextLexer)  # Pygments has none
+    app.connect("source-read", relink)
+    app.connect("autodoc-process-docstring", render)
+    app.connect("autodoc-process-signature", shorten)
+    app.connect("autodoc-skip-member", skip)

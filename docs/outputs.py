@@ -1,0 +1,250 @@
+"""The commands that the documents show: runs them again, and compares or replaces their output.
+
+    python docs/outputs.py [--write | --refresh] [--slow] [FILE ...]
+
+A ```console block holds commands (`$ placekit ...`; lines that begin with `> ` continue one) and what they print, both
+streams together. The commands of a document run in their order in one fresh folder; those of a document that installs
+packages in an environment of its own, without a network. A block of any other language is written to the folder when it is
+reached, if its first line names a file (`# mymodel.py`) or a comment before it does.
+
+Comments on the lines before a block:
+
+    <!-- file: NAME -->       the block is this file
+    <!-- not run: REASON -->  its commands are only shown
+    <!-- slow -->             its commands run with --slow only
+    <!-- varies: REGEX -->    what matches may differ from one run to the next
+
+`...` on a line of its own stands for any lines. The column `seconds` of a table and dates in the names of folders may
+always differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from venvs import environment, make_venv  # noqa: E402
+
+PROGRAMS = ("placekit", "python", "pytest", "pip", "cat", "head", "ls")
+FENCE = re.compile(r"^(`{3,})([^`]*)$")
+COMMENT = re.compile(r"^<!-- (file|not run|slow|varies)(?:: (.+?))? -->$")
+FILE_NAME = re.compile(r"^# ([\w./-]+\.\w+)$")
+DATE = re.compile(r"\d{4}-\d\d-\d\d[/ ]\d\d-\d\d-\d\d(-\d+)?")
+
+
+@dataclass
+class Block:
+    """A fenced block: where its lines are in the document, and the comments before it."""
+
+    language: str
+    start: int
+    lines: list[str]
+    comments: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str | None:
+        """The file that it shows."""
+        named = FILE_NAME.match(self.lines[0]) if self.lines and self.language != "console" else None
+        return self.comments.get("file") or (named.group(1) if named else None)
+
+
+@dataclass
+class Step:
+    """One command: how it is written, and the lines that it printed."""
+
+    shown: list[str]
+    output: list[str]
+
+    @property
+    def command(self) -> str:
+        """What the shell gets."""
+        return "\n".join(line[2:] for line in self.shown)
+
+
+def documents() -> list[Path]:
+    """Every document that is written by hand."""
+    docs = [p for p in ROOT.glob("docs/**/*.md") if not p.relative_to(ROOT / "docs").parts[0].startswith("_")]
+    return sorted([ROOT / "README.md", *docs, *ROOT.glob("plugins/*/*/README.md")])
+
+
+def installs(text: str) -> bool:
+    """Whether a document installs packages."""
+    return re.search(r"^\$ pip ", text, re.M) is not None
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a document. Raises ValueError for commands in a block that is not ```console."""
+    found: list[Block] = []
+    comments: dict[str, str] = {}
+    fence, block = "", None
+    for number, line in enumerate(text.splitlines()):
+        if block is not None:
+            if line.strip() == fence:
+                if block.language == "" and block.lines and block.lines[0].startswith("$ "):
+                    raise ValueError(f"line {block.start}: commands belong into a ```console block")
+                found.append(block)
+                block = None
+            else:
+                block.lines.append(line)
+        elif match := FENCE.match(line):
+            fence, block = match.group(1), Block(match.group(2).strip(), number + 1, [], comments)
+            comments = {}
+        elif match := COMMENT.match(line.strip()):
+            comments[match.group(1)] = match.group(2) or ""
+        elif line.strip():
+            comments = {}
+    return found
+
+
+def steps(block: Block) -> list[Step]:
+    """The commands of a ```console block. Raises ValueError for one that this tool does not run."""
+    found: list[Step] = []
+    for line in block.lines:
+        if line.startswith("$ "):
+            program = line[2:].split()[0]
+            if program not in PROGRAMS and "not run" not in block.comments:
+                raise ValueError(f"line {block.start}: `{program}` is not run; mark the block <!-- not run: REASON -->")
+            found.append(Step([line], []))
+        elif line.startswith("> ") and found and not found[-1].output:
+            found[-1].shown.append(line)
+        elif found:
+            found[-1].output.append(line)
+        else:
+            raise ValueError(f"line {block.start}: a ```console block begins with a command")
+    return found
+
+
+def run(command: str, folder: Path, python: Path) -> list[str]:
+    """What a command prints in the environment of `python`, both streams in their order, without trailing blanks."""
+    kept = {k: v for k, v in environment(python).items() if not k.startswith("HYDRA_")}
+    variables = {**kept, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        command, shell=True, cwd=folder, env=variables, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    return [line.rstrip() for line in done.stdout.splitlines()]
+
+
+def masked(lines: list[str], varies: str = "") -> list[str]:
+    """Lines without what differs between two runs of one command."""
+    result: list[str] = []
+    column, width = None, 0
+    for line in lines:
+        cells = re.split(r"\s{2,}", line.strip())
+        if "seconds" in cells:
+            column, width = cells.index("seconds"), len(cells)
+            line = "  ".join(cells)  # the width of the column may differ with its values
+        elif column is not None and len(cells) == width:
+            cells[column] = "*"
+            line = "  ".join(cells)
+        else:
+            column = None
+        line = DATE.sub("*", line)
+        result.append(re.sub(varies, "*", line) if varies else line)
+    return result
+
+
+def agrees(shown: list[str], printed: list[str], varies: str = "") -> bool:
+    """Whether a document shows what was printed."""
+    parts = [re.escape(line) + "\n" if line != "..." else "(?:.*\n)*?" for line in masked(shown, varies)]
+    return re.fullmatch("".join(parts), "".join(line + "\n" for line in masked(printed, varies))) is not None
+
+
+def shortened(shown: list[str], printed: list[str]) -> list[str]:
+    """What was printed, with `...` where the document had its only one: up to the line after it, or to as many from the end."""
+    if shown.count("...") != 1:
+        return printed
+    head = shown.index("...")
+    tail = shown[head + 1 :]
+    end = printed.index(tail[0], head) if tail and tail[0] in printed[head:] else len(printed) - len(tail)
+    return [*printed[:head], "...", *printed[end:]] if end > head else printed
+
+
+@dataclass
+class Difference:
+    """A command whose output is not what the document shows."""
+
+    line: int
+    step: Step
+    printed: list[str]
+
+    def __str__(self) -> str:
+        shown, printed = ("".join(f"\n    {x}" for x in lines) for lines in (self.step.output, self.printed))
+        return f"line {self.line}: {self.step.shown[0]}\n  shows{shown}\n  but printed{printed}"
+
+
+def replay(text: str, slow: bool = False) -> Iterator[tuple[Block, list[Step], list[list[str]]]]:
+    """Run a document: every ```console block that is run, with its commands and what each printed."""
+    with tempfile.TemporaryDirectory(prefix="placekit-docs-") as name:
+        folder = Path(name) / "folder"
+        folder.mkdir()
+        python = make_venv(Path(name) / "venv") if installs(text) else Path(sys.executable)
+        for block in blocks(text):
+            if block.file is not None:
+                path = folder / block.file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("\n".join(block.lines) + "\n")
+            elif block.language == "console":
+                found = steps(block)
+                if "not run" not in block.comments and (slow or "slow" not in block.comments):
+                    yield block, found, [run(step.command, folder, python) for step in found]
+
+
+def check(text: str, slow: bool = False, refresh: bool = False) -> tuple[str, list[Difference]]:
+    """The document with its outputs replaced where they differ, and the differences.
+
+    With `refresh` also what may differ is replaced, but for outputs with more than one `...`.
+    """
+    lines, differences = text.splitlines(), []
+    moved = 0
+    for block, found, printed in replay(text, slow):
+        new: list[str] = []
+        for step, got in zip(found, printed, strict=True):
+            same = agrees(step.output, got, block.comments.get("varies", ""))
+            stays = same and not (refresh and step.output.count("...") < 2)
+            new += step.shown + (step.output if stays else shortened(step.output, got))
+            if not same:
+                differences.append(Difference(block.start, step, got))
+        start = block.start + moved
+        lines[start : start + len(block.lines)] = new
+        moved += len(new) - len(block.lines)
+    return "\n".join(lines) + "\n", differences
+
+
+def main() -> int:
+    """Check or rewrite the documents; exit code 1 if one did not show what was printed."""
+    parser = argparse.ArgumentParser(description="run the commands that the documents show, and compare their output")
+    parser.add_argument("--write", action="store_true", help="replace what differs")
+    parser.add_argument("--refresh", action="store_true", help="replace also what may differ, such as seconds")
+    parser.add_argument("--slow", action="store_true", help="run the blocks that are marked slow, too")
+    parser.add_argument("files", nargs="*", type=Path, help="documents; all by default")
+    arguments = parser.parse_args()
+    code = 0
+    for path in arguments.files or documents():
+        try:
+            before = path.read_text()
+            text, differences = check(before, arguments.slow, arguments.refresh)
+        except ValueError as e:
+            print(f"{path}: {e}")
+            code = 1
+            continue
+        for difference in differences:
+            print(f"{path}: {difference}")
+        if arguments.write or arguments.refresh:
+            if text != before:
+                path.write_text(text)
+        elif differences:
+            code = 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""The documents: their outputs are what the commands print, and what they list is what there is."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from placekit_core import hookspecs
+from placekit_core.cli import COMMANDS, USAGE
+from placekit_core.config import RunConfig
+from placekit_core.registry import PLURAL, Entry, discover, installed
+
+ROOT = Path(__file__).resolve().parent.parent
+READMES = sorted(ROOT.glob("plugins/*/*/README.md"))
+
+
+def load_outputs() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("placekit_docs_outputs", ROOT / "docs" / "outputs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+outputs = load_outputs()
+
+
+def documents() -> list[Any]:
+    """Every document with commands that are run; one with several runs is slow.
+
+    `test_write_a_plugin.py` has those that install packages.
+    """
+    found = []
+    for path in outputs.documents():
+        text = path.read_text()
+        marks = [pytest.mark.slow] if len(re.findall(r"^\$ (?:placekit run|python|pytest)", text, re.M)) > 1 else []
+        if "```console" in text and not outputs.installs(text):
+            found.append(pytest.param(path, id=str(path.relative_to(ROOT)), marks=marks))
+    return found
+
+
+@pytest.mark.parametrize("path", documents())
+def test_documents_show_what_commands_print(path: Path) -> None:
+    _, differences = outputs.check(path.read_text())
+    assert not differences, "\n".join(map(str, differences)) + "\n`make docs-outputs` replaces what is shown"
+
+
+@pytest.mark.parametrize("path", outputs.documents(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_are_in_blocks_that_are_run_or_say_why_not(path: Path) -> None:
+    for block in outputs.blocks(path.read_text()):
+        if block.language == "console":
+            assert outputs.steps(block)
+            assert block.comments.get("not run") != "", f"line {block.start} gives no reason"
+
+
+class TestOutputs:
+    DOCUMENT = """\
+```{note}
+A directive.
+```
+
+<!-- file: data/x.txt -->
+```
+one
+two 3.5 s
+```
+
+<!-- varies: [\\d.]+ s -->
+```console
+$ cat data/x.txt
+one
+two 9.9 s
+$ python -c "
+> print('a', 1)
+> print('b', 2)
+> "
+...
+b 2
+```
+
+<!-- slow -->
+```console
+$ python -c "raise SystemExit(1)"
+never
+```
+"""
+
+    def test_a_document_that_is_right_stays(self) -> None:
+        assert outputs.check(self.DOCUMENT) == (self.DOCUMENT, [])
+
+    def test_what_may_differ_is_replaced_when_asked_for(self) -> None:
+        assert outputs.check(self.DOCUMENT, refresh=True) == (self.DOCUMENT.replace("9.9", "3.5"), [])
+
+    def test_what_differs_is_found_and_replaced(self) -> None:
+        wrong = self.DOCUMENT.replace("one\ntwo 9.9 s\n$", "eins\ntwo 9.9 s\nthree\n$").replace("b 2\n```", "b 3\n```")
+        text, differences = outputs.check(wrong)
+        assert [d.step.shown[0] for d in differences] == ["$ cat data/x.txt", '$ python -c "']
+        assert text == self.DOCUMENT.replace("9.9", "3.5")
+
+    def test_what_a_document_leaves_out_stays_left_out(self) -> None:
+        printed = ["a", "", "head", "1", "2"]
+        assert outputs.shortened(["...", "head", "0"], printed) == ["...", "head", "1", "2"]
+        assert outputs.shortened(["a", "...", "new", "2"], printed) == ["a", "...", "1", "2"]
+        assert outputs.shortened(["...", "head", "...", "2"], printed) == printed
+
+    def test_slow_blocks_run_when_asked_for(self) -> None:
+        text, differences = outputs.check(self.DOCUMENT, slow=True)
+        assert [d.step.output for d in differences] == [["never"]]
+        assert "never" not in text
+
+    def test_the_column_of_seconds_and_dates_may_differ(self) -> None:
+        shown = ["title", "name   seconds  seeds", "etf        0.0      1", "in outputs/2026-01-31/10-20-30-123456"]
+        later = ["title", "name   seconds  seeds", "etf       12.3      1", "in outputs/2027-02-01/01-02-03-4"]
+        assert outputs.agrees(shown, later)
+        assert not outputs.agrees(shown, [x.replace("etf", "elf") for x in later])
+        assert not outputs.agrees(shown, [x.replace("12.3      1", "12.3      2") for x in later])
+
+    @pytest.mark.parametrize("block", ["```\n$ placekit plugins\n```", "```console\n$ rm -r x\n```"])
+    def test_commands_that_would_not_be_run_are_refused(self, block: str) -> None:
+        with pytest.raises(ValueError, match="line 1"):
+            outputs.check(block)
+
+
+def hooks() -> dict[str, Any]:
+    return {n: f for n, f in inspect.getmembers(hookspecs, inspect.isfunction) if n.startswith("placekit_")}
+
+
+HOOKS_PAGE = (ROOT / "docs" / "reference" / "hooks.md").read_text()
+
+
+def test_every_hook_is_on_the_page_in_order() -> None:
+    names = sorted(hooks(), key=lambda n: hooks()[n].__code__.co_firstlineno)
+    assert len(names) >= 9
+    assert re.findall(r"^### `(\w+)`$", HOOKS_PAGE, re.M) == names
+    assert re.findall(r"^\.\. autofunction:: placekit_core\.hookspecs\.(\w+)$", HOOKS_PAGE, re.M) == names
+
+
+@pytest.mark.parametrize("name", hooks())
+def test_the_example_of_a_hook_is_an_implementation(name: str) -> None:
+    section = HOOKS_PAGE.split(f"### `{name}`\n")[1].partition("\n### ")[0]
+    [example] = re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)
+    plugin = ModuleType("example")
+    exec(example, plugin.__dict__)
+    registry = discover([])
+    before = len(registry.all())
+    registry.add("example", plugin, "placekit-example", "0")
+    assert registry.broken == []
+    [implementation] = [i for i in getattr(registry.manager.hook, name).get_hookimpls() if i.plugin_name == "example"]
+    assert implementation.function is getattr(plugin, name)
+    assert len(registry.all()) - before == (name.removeprefix("placekit_") in PLURAL.values())
+
+
+COMMAND_LINE = (ROOT / "docs" / "command-line.md").read_text()
+
+
+def cell(text: str) -> str:
+    return text.strip().strip("`")
+
+
+def tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Header and rows of every table."""
+    for table in re.findall(r"(?:^\|.*\n)+", text + "\n", re.M):
+        rows = [[cell(c) for c in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()]
+        yield rows[0], rows[2:]
+
+
+def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Options of a model by dotted name, with their defaults, but for the sections of components."""
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from leaves(inner, f"{prefix}{name}.")
+        elif not field.is_required():
+            yield prefix + name, field.get_default()
+
+
+def test_every_option_of_a_run_is_documented() -> None:
+    groups, options = (
+        {row[0] for row in rows} for head, rows in tables(COMMAND_LINE) if head[0] in ("group", "option")
+    )
+    sections = {n for n, f in RunConfig.model_fields.items() if f.is_required()}
+    assert groups == {"backend@proxy" if s == "proxy" else s for s in sections} | {"workload", "experiment"}
+    assert options == {name for name, _ in leaves(RunConfig)} - {"workload"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_documented(command: str) -> None:
+    overview = COMMAND_LINE.split("```")[1]
+    assert re.search(rf"^placekit {command}\b", overview, re.M)
+    assert re.search(rf"^## `placekit {command}`$", COMMAND_LINE, re.M)
+    assert re.search(rf"^  {command}\b", USAGE, re.M)
+
+
+def documented_options(readme: str, entries: list[Entry]) -> dict[str, dict[str, Any]]:
+    """The options that a README lists, with defaults, by component.
+
+    A table has a column `default` for all components, or for those that a further column names, or a column per component.
+    An empty cell is no option where components have columns, else a text that must be given; `none` is null.
+    """
+    names = [e.component.name for e in entries]
+    found: dict[str, dict[str, Any]] = {n: {} for n in names}
+
+    def value(text: str) -> Any:
+        return None if text == "none" else yaml.safe_load(text) if text else ""
+
+    for head, rows in tables(readme.partition("\n## Options\n")[2].partition("\n## ")[0]):
+        for row in rows:
+            cells = dict(zip(head, row, strict=True))
+            if "default" in cells:
+                [owners] = [v for k, v in cells.items() if k in PLURAL.values()] or [", ".join(names)]
+                for name in owners.replace("`", "").split(", "):
+                    found[name][cells["option"]] = value(cells["default"])
+            else:
+                for name in names:
+                    if cells[name]:
+                        found[name][cells["option"]] = value(cells[name])
+    return found
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda p: p.parent.name)
+def test_readmes_list_the_options_with_their_defaults(readme: Path) -> None:
+    entries = [e for e in installed().all() if e.distribution == readme.parent.name]
+    actual = {e.component.name: e.component.config().model_dump(mode="json") for e in entries}
+    assert documented_options(readme.read_text(), entries) == actual
+
+
+def test_links_between_files_lead_somewhere() -> None:
+    paths = [*outputs.documents(), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    links = [(p, x) for p in paths for x in re.findall(r"\]\(([^)#:\s]+)[)#]", p.read_text())]
+    assert len(links) > 30
+    assert [f"{p.relative_to(ROOT)}: {x}" for p, x in links if not (p.parent / x).exists()] == []
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    command = ["-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-d", str(tmp_path / "doctrees")]
+    done = subprocess.run(
+        [sys.executable, *command, str(ROOT / "docs"), str(tmp_path / "html")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {p.relative_to(tmp_path / "html").with_suffix("").as_posix() for p in tmp_path.glob("html/**/*.html")}
+    assert {f"_pages/plugins/{p.parent.name}" for p in READMES} <= pages
+    for name in hooks():
+        assert f'id="placekit_core.hookspecs.{name}"' in (tmp_path / "html" / "reference" / "hooks.html").read_text()
