@@ -41,7 +41,7 @@ python_use_unqualified_type_names = True
 # No inventory of another project is downloaded, so only names of placekit can be links, and must be.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r"py:.*", r"(?!placekit).*|.*\._\w+|.*\.(T|Scalar)")
+    (r"py:.*", r"(?!placekit).*|.*\._\w+|.*\.(T|F|Scalar)"),
 ]  # other packages, private names, type variables
 
 # Documents outside of docs/ that are pages of the site: (file, page). Plugins are found, not listed.

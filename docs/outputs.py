@@ -12,6 +12,7 @@ Comments on the lines before a block:
     <!-- file: NAME -->       the block is this file
     <!-- not run: REASON -->  its commands are only shown
     <!-- slow -->             its commands run with --slow only
+    <!-- fails -->            one of its commands ends with another exit code than 0, as it should
     <!-- varies: REGEX -->    what matches may differ from one run to the next
 
 `...` on a line of its own stands for any lines. The column `seconds` of a table and dates in the names of folders may
@@ -35,7 +36,7 @@ from venvs import environment, make_venv  # noqa: E402
 
 PROGRAMS = ("placekit", "python", "pytest", "pip", "cat", "head", "ls")
 FENCE = re.compile(r"^(`{3,})([^`]*)$")
-COMMENT = re.compile(r"^<!-- (file|not run|slow|varies)(?:: (.+?))? -->$")
+COMMENT = re.compile(r"^<!-- (file|not run|slow|fails|varies)(?:: (.+?))? -->$")
 FILE_NAME = re.compile(r"^# ([\w./-]+\.\w+)$")
 DATE = re.compile(r"\d{4}-\d\d-\d\d[/ ]\d\d-\d\d-\d\d(-\d+)?")
 
@@ -57,8 +58,16 @@ class Block:
 
 
 @dataclass
+class Printed:
+    """What a command printed, both streams in their order, and its exit code."""
+
+    lines: list[str]
+    code: int
+
+
+@dataclass
 class Step:
-    """One command: how it is written, and the lines that it printed."""
+    """One command: how it is written, and the lines that the document shows."""
 
     shown: list[str]
     output: list[str]
@@ -122,15 +131,15 @@ def steps(block: Block) -> list[Step]:
     return found
 
 
-def run(command: str, folder: Path, python: Path) -> list[str]:
-    """What a command prints in the environment of `python`, both streams in their order, without trailing blanks."""
+def run(command: str, folder: Path, python: Path) -> Printed:
+    """What a command prints in the environment of `python`, without trailing blanks."""
     kept = {k: v for k, v in environment(python).items() if not k.startswith("HYDRA_")}
     variables = {**kept, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
     done = subprocess.run(
         command, shell=True, cwd=folder, env=variables, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
-    return [line.rstrip() for line in done.stdout.splitlines()]
+    return Printed([line.rstrip() for line in done.stdout.splitlines()], done.returncode)
 
 
 def masked(lines: list[str], varies: str = "") -> list[str]:
@@ -143,7 +152,7 @@ def masked(lines: list[str], varies: str = "") -> list[str]:
             column, width = cells.index("seconds"), len(cells)
             line = "  ".join(cells)  # the width of the column may differ with its values
         elif column is not None and len(cells) == width:
-            cells[column] = "*"
+            cells[column] = re.sub(r"^\d+\.\d$", "*", cells[column])
             line = "  ".join(cells)
         else:
             column = None
@@ -170,18 +179,19 @@ def shortened(shown: list[str], printed: list[str]) -> list[str]:
 
 @dataclass
 class Difference:
-    """A command whose output is not what the document shows."""
+    """A command that does not print what the document shows, or that fails; `code` says what is wrong with how it ended."""
 
     line: int
     step: Step
     printed: list[str]
+    code: str = ""
 
     def __str__(self) -> str:
         shown, printed = ("".join(f"\n    {x}" for x in lines) for lines in (self.step.output, self.printed))
-        return f"line {self.line}: {self.step.shown[0]}\n  shows{shown}\n  but printed{printed}"
+        return f"line {self.line}: {self.step.shown[0]}\n  shows{shown}\n  but printed{printed}\n  {self.code}".rstrip()
 
 
-def replay(text: str, slow: bool = False) -> Iterator[tuple[Block, list[Step], list[list[str]]]]:
+def replay(text: str, slow: bool = False) -> Iterator[tuple[Block, list[Step], list[Printed]]]:
     """Run a document: every ```console block that is run, with its commands and what each printed."""
     with tempfile.TemporaryDirectory(prefix="placekit-docs-") as name:
         folder = Path(name) / "folder"
@@ -207,12 +217,16 @@ def check(text: str, slow: bool = False, refresh: bool = False) -> tuple[str, li
     moved = 0
     for block, found, printed in replay(text, slow):
         new: list[str] = []
+        fails = "fails" in block.comments
         for step, got in zip(found, printed, strict=True):
-            same = agrees(step.output, got, block.comments.get("varies", ""))
-            stays = same and not (refresh and step.output.count("...") < 2)
-            new += step.shown + (step.output if stays else shortened(step.output, got))
-            if not same:
-                differences.append(Difference(block.start, step, got))
+            same = agrees(step.output, got.lines, block.comments.get("varies", ""))
+            wrong = f"exit code {got.code}" if got.code and not fails else ""
+            stays = bool(wrong) or (same and not (refresh and step.output.count("...") < 2))
+            new += step.shown + (step.output if stays else shortened(step.output, got.lines))
+            if not same or wrong:
+                differences.append(Difference(block.start, step, got.lines, wrong))
+        if fails and not any(got.code for got in printed):
+            differences.append(Difference(block.start, found[-1], printed[-1].lines, "none of these commands failed"))
         start = block.start + moved
         lines[start : start + len(block.lines)] = new
         moved += len(new) - len(block.lines)
@@ -238,10 +252,10 @@ def main() -> int:
             continue
         for difference in differences:
             print(f"{path}: {difference}")
-        if arguments.write or arguments.refresh:
-            if text != before:
-                path.write_text(text)
-        elif differences:
+        rewrites = arguments.write or arguments.refresh
+        if rewrites and text != before:
+            path.write_text(text)
+        if any(d.code or not rewrites for d in differences):
             code = 1
     return code
 

@@ -148,8 +148,10 @@ class Cluster(_Model):
         try:
             cluster = cls.model_validate(data)
         except ValidationError as e:
-            lines = [f"{'.'.join(map(str, x['loc']))}: {x['msg']} (got {str(x['input'])[:60]})" for x in e.errors()]
-            raise ClusterError(f"{source} is not a valid cluster: {'; '.join(lines)}") from None
+            from placekit_core.config import explain
+
+            message, hint = explain(e, cls)
+            raise ClusterError(f"{source} is not a valid cluster: {message}", hint) from None
         _ = cluster.routes
         return cluster
 

@@ -10,10 +10,10 @@ import difflib
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from placekit_core.errors import ConfigError
 from placekit_core.registry import Entry, Registry, installed
@@ -21,7 +21,7 @@ from placekit_core.registry import Entry, Registry, installed
 AUTO = "auto"
 GIVEN = "given"
 """Name of the importer, in configurations, where the programs were objects of a Python program."""
-CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log"})
+CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "given"})
 """Options of a run that do not change what it finds: two that differ in nothing else are the same run."""
 
 
@@ -62,9 +62,11 @@ class RunConfig(_Section):
     costs: CostsConfig = CostsConfig()
     failing_signal_s: Annotated[float, Field(gt=0)] | None = None
     checkpoint_s: Annotated[float, Field(ge=0)] = 2.0
-    log: tuple[str, ...] = ("csv",)
+    log: Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = ("csv",)
     run_dir: str = ""
     workload: str = ""
+    given: tuple[str, ...] = ()
+    """What a Python program gave as objects (`placekit_core.place`), which no configuration can name."""
 
     def component(self, section: str) -> tuple[Entry, BaseModel]:
         """The component that `section` names, and its validated options. Raises PluginError or ConfigError."""
@@ -119,12 +121,13 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
 
 
 def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> Mapping[str, Any]:
+    inner: Any = model
     for key in path:
-        inner = getattr(model.model_fields.get(str(key)), "annotation", None)
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return {}
-        model = inner
-    return model.model_fields
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            inner = getattr(inner.model_fields.get(str(key)), "annotation", None)
+        else:  # a list or dict of models, by index or key
+            inner = next((a for a in get_args(inner) if isinstance(a, type) and issubclass(a, BaseModel)), None)
+    return inner.model_fields if isinstance(inner, type) and issubclass(inner, BaseModel) else {}
 
 
 def conf_dir() -> Path:

@@ -59,6 +59,9 @@ class BudgetExhausted(Exception):
     evaluator, for those who go on with another one.
     """
 
+    def __str__(self) -> str:
+        return " ".join(f"the budget is used up: {e.evaluations} evaluations" for e in self.args[:1])
+
 
 def unknown(what: str, name: str, known: Iterable[str], error: type[PlacekitError] = PluginError) -> PlacekitError:
     """The error for a name that does not exist: says what does, the closest first."""

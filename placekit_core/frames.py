@@ -97,11 +97,18 @@ def _lines(result: Result) -> list[tuple[str, str]]:
     """What to say of a result, as (name, text)."""
     s = result.summary
     kind = "simulated" if s.simulated else "measured"
-    value = seconds(s.value_s) if s.fits else "no placement that fits was found"
+    count = f"{s.evaluations} evaluation{'s' if s.evaluations != 1 else ''}"
+    value = (
+        seconds(s.value_s)
+        if s.fits
+        else "no placement that fits was found"
+        if s.evaluations
+        else "nothing was evaluated"
+    )
     lines = [
         ("program", s.workload),
         ("machine", s.cluster),
-        ("policy", f"{s.policy}, seed {s.seed}, {s.evaluations} evaluations in {s.seconds:.1f} s"),
+        ("policy", f"{s.policy}, seed {s.seed}, {count} in {s.seconds:.1f} s"),
         (f"{s.objective} ({kind})", value + (f" ± {seconds(s.spread_s)}" if s.spread_s is not None else "")),
         ("proven bound", f"{seconds(s.bound_s)}, gap {percent(s.gap)}"),
     ]

@@ -71,7 +71,7 @@ def placekit_backends() -> list[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def placekit_run_started(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """A run begins; `config` is its complete configuration."""
+    """A run begins; `config` is its complete configuration. One that fails before its first evaluation has no end."""
 
 
 @hookspec
@@ -86,4 +86,4 @@ def placekit_checkpoint(run_dir: Path) -> None:
 
 @hookspec
 def placekit_run_finished(run_dir: Path, result: Result) -> None:
-    """A run ended and its results are written."""
+    """A run ended. Its results are written, but for result.json, which comes last: by it a run counts as written."""

@@ -258,7 +258,7 @@ class Trainer(Plugin):
         state: State | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        """Train `policy` on `tasks`. The evaluators keep the best placements and end it by BudgetExhausted.
+        """Train `policy` on `tasks`, all of them, until an evaluator ends it by BudgetExhausted; it returns no earlier.
 
         `checkpoint` is called with the trainer's state where everything (policy, optimiser, generators, baselines,
         evaluators) is consistent; the run adds the policy, the generators and the evaluators.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -44,10 +45,11 @@ class Lifecycle:
                 continue
             try:
                 implementation.function(*(arguments[a] for a in implementation.argnames))
-            except Exception as e:  # what a logger does wrong must not cost what the run has found
-                reason = f"{type(e).__name__}: {' '.join(str(e).split())}"
-                warnings.warn(f"logger {plugin!r} failed and is left out from here on: {reason}", stacklevel=3)
+            except (Exception, SystemExit) as e:  # what a logger does wrong must not cost what the run has found
                 self._calls = {k: v for k, v in self._calls.items() if k[1] != plugin}
+                reason = f"{type(e).__name__}: {' '.join(str(e).split())}"
+                with contextlib.suppress(Warning):  # not even where warnings are errors
+                    warnings.warn(f"logger {plugin!r} failed and is left out from here on: {reason}", stacklevel=3)
 
     def started(self, config: Mapping[str, Any]) -> None:
         self._call("placekit_run_started", run_dir=self.run_dir, config=config)

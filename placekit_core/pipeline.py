@@ -41,7 +41,7 @@ from placekit_core.lifecycle import Lifecycle
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Program, Task
 from placekit_core.registry import installed
-from placekit_core.report import Result, Search, report, why_nothing_fits
+from placekit_core.report import OpenProgram, Result, check_bounds, commit, report, why_nothing_fits
 
 DEFAULT_CLUSTER = "p100x4"
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
@@ -80,11 +80,19 @@ def run(
     Raises PlacekitError; RunError if no placement that fits was found; Interrupted after Ctrl-C, with the best so far
     written.
     """
-    observer, given = observer or Observer(), given or {}
-    run_dir = results.prepare(Path(run_dir), resume)
-    results.write_json(run_dir / results.CONFIG, config.model_dump(mode="json"))
-    lifecycle = Lifecycle(installed(), config.log, run_dir)
-    lifecycle.started(config.model_dump(mode="json"))
+    with contextlib.ExitStack() as stack:
+        return _run(config, Path(run_dir), resume, observer or Observer(), given or {}, stack)
+
+
+def _run(
+    config: RunConfig,
+    run_dir: Path,
+    resume: bool,
+    observer: Observer,
+    given: Mapping[str, Any],
+    stack: contextlib.ExitStack,
+) -> Result:
+    lifecycle = begin(config, run_dir, resume, stack)
     saved = results.load_checkpoint(run_dir) if resume else None
     streams = Streams(config.seed)
 
@@ -98,18 +106,28 @@ def run(
     if not programs or (trainer is not None and all(p.split == "test" for p in programs)):
         what = "no program to train on" if programs else "no program"
         raise ConfigError(f"importer {config.importer['name']!r} gave {what}")
-    with contextlib.ExitStack() as stack, Interruption() as stop:
+    with Interruption() as stop:
         observer.stage("grouping")
 
-        def on_row(search: Search, row: Mapping[str, float]) -> None:
+        def on_row(search: OpenProgram, row: Mapping[str, float]) -> None:
             observer.row(search.name, row, search.task.evaluate.ledger)
             lifecycle.evaluated(search.directory, search.name, row)
             if stop.asked and not stop.deferred:
                 raise KeyboardInterrupt
 
         learns = trainer is not None
-        searches = open_searches(
-            config, programs, grouper, policy.level, backend, learns, streams, run_dir, stack, on_row
+        searches = open_programs(
+            config,
+            programs,
+            grouper,
+            policy.level,
+            backend,
+            learns,
+            streams,
+            run_dir,
+            stack,
+            on_row,
+            given.get("proxy"),
         )
         identity = _identity(config, searches)
         if saved is not None and saved["identity"] != identity:
@@ -139,22 +157,57 @@ def run(
             _place(config, policy, trainer, searches, streams, saved, write, stop)
         except KeyboardInterrupt:
             status = "interrupted"
-        except Exception:
+        except Exception as e:
             if any(s.task.evaluate.evaluations for s in searches):  # what was found before the failure is not lost
-                lifecycle.finished(report(config, searches, backend, trainer, run_dir, "failed"))
+                result = _written(report(config, searches, backend, trainer, run_dir, "failed"), run_dir, lifecycle)
+                with contextlib.suppress(AttributeError):
+                    e.result = result  # type: ignore[attr-defined]
             raise
         observer.stage("writing the results")
-        result = report(config, searches, backend, trainer, run_dir, status)
-    lifecycle.finished(result)
-    if status == "interrupted":
-        raise Interrupted(result)
-    (run_dir / results.CHECKPOINT).unlink(missing_ok=True)
+        result = _written(report(config, searches, backend, trainer, run_dir, status), run_dir, lifecycle)
+        if status == "finished":
+            (run_dir / results.CHECKPOINT).unlink(missing_ok=True)
+        if status == "interrupted" or stop.asked:
+            raise Interrupted(result)
+    check_bounds(result)
     if not result.summary.fits:
         raise RunError(*why_nothing_fits(searches))
     return result
 
 
-def _identity(config: RunConfig, searches: list[Search]) -> list[str]:
+def begin(config: RunConfig, run_dir: Path, resume: bool, stack: contextlib.ExitStack) -> Lifecycle:
+    """Take the run directory, until `stack` is closed, and tell the loggers. Raises RunError if it cannot be had."""
+    lifecycle = Lifecycle(installed(), config.log, results.prepare(run_dir, resume))
+    stack.enter_context(results.locked(run_dir))
+    data = config.model_dump(mode="json")
+    if resume and results.holds_run(run_dir):
+        results.check_same(run_dir, data)
+        if (run_dir / results.RESULT).is_file() and results.load_summary(run_dir).status == "finished":
+            raise RunError(f"the run in {run_dir} has finished", "choose another run_dir, or remove it to run again")
+    else:
+        results.write_json(run_dir / results.CONFIG, data)
+    lifecycle.started(data)
+    return lifecycle
+
+
+def _written(result: Result, run_dir: Path, lifecycle: Lifecycle) -> Result:
+    """Loggers first: whoever sees result.json finds the rest complete."""
+    lifecycle.finished(result)
+    commit(result, run_dir)
+    return result
+
+
+def fingerprints(config: RunConfig, programs: Sequence[Program]) -> list[str]:
+    """What a run of `config` on these programs would place, as `ProgramSummary.problem_fingerprint`."""
+    grouper, backend, streams = config.build("grouper"), config.build("backend"), Streams(config.seed)
+    level = config.component("policy")[0].load().level
+    return [
+        make_problem(config, p, choose_cluster(config, p, backend), grouper, level, streams).fingerprint
+        for p in programs
+    ]
+
+
+def _identity(config: RunConfig, searches: list[OpenProgram]) -> list[str]:
     """What a checkpoint belongs to: the configuration without what changes no result, and the problems."""
     text = config.model_dump_json(exclude=set(CHANGES_NO_RESULT))
     return [hashlib.sha256(text.encode()).hexdigest(), *(s.problem.fingerprint for s in searches)]
@@ -195,7 +248,8 @@ def _trainer(config: RunConfig, policy: Policy) -> Trainer | None:
         return None
     if name != AUTO:
         return config.build("trainer")  # type: ignore[no-any-return]
-    default = installed().get("policy", config.policy["name"]).component.trainer
+    found = installed().entries.get(("policy", config.policy["name"]), [])
+    default = found[0].component.trainer if found else ""
     if not default:
         raise ConfigError(f"policy {config.policy['name']!r} names no trainer of its own", "choose one: trainer=NAME")
     return config.model_copy(update={"trainer": {"name": default, **given}}).build("trainer")  # type: ignore[no-any-return]
@@ -208,7 +262,7 @@ def _ledger(config: RunConfig, backend: Backend) -> Ledger:
     return Ledger(evaluations, seconds)
 
 
-def open_searches(
+def open_programs(
     config: RunConfig,
     programs: Sequence[Program],
     grouper: Grouper,
@@ -218,8 +272,9 @@ def open_searches(
     streams: Streams,
     run_dir: Path,
     stack: contextlib.ExitStack,
-    on_row: Callable[[Search, Mapping[str, float]], None],
-) -> list[Search]:
+    on_row: Callable[[OpenProgram, Mapping[str, float]], None],
+    proxy: Backend | None = None,
+) -> list[OpenProgram]:
     """Group and cost every program, and open the backend on it; `stack` closes the sessions.
 
     The programs that a learnable policy is trained on share one budget, every other one has its own. `on_row` is called
@@ -233,20 +288,21 @@ def open_searches(
         name = re.sub(r"[^\w.\-]+", "_", program.graph.name).lstrip(".")
         directory = run_dir if len(programs) == 1 else run_dir / "programs" / f"{i:03d}-{name}"
         ledger = shared if learns and program.split != "test" else _ledger(config, backend)
-        searches.append(_search(config, program, problem, backend, ledger, directory, stack, on_row))
+        searches.append(_open(config, program, problem, backend, proxy, ledger, directory, stack, on_row))
     return searches
 
 
-def _search(
+def _open(
     config: RunConfig,
     program: Program,
     problem: Problem,
     backend: Backend,
+    given_proxy: Backend | None,
     ledger: Ledger,
     directory: Path,
     stack: contextlib.ExitStack,
-    on_row: Callable[[Search, Mapping[str, float]], None],
-) -> Search:
+    on_row: Callable[[OpenProgram, Mapping[str, float]], None],
+) -> OpenProgram:
     """Open the backend on one problem, with the evaluators that count."""
 
     def open_on(chosen: Backend) -> Session:
@@ -255,7 +311,7 @@ def _search(
         return session
 
     def open_proxy() -> Evaluator:
-        proxy: Backend = config.build("proxy")
+        proxy: Backend = given_proxy or config.build("proxy")
         return Evaluator(
             problem,
             open_on(proxy),
@@ -273,8 +329,8 @@ def _search(
         failing_signal_s=config.failing_signal_s,
         on_row=lambda row: on_row(search, row),
     )
-    proxy = None if config.proxy == config.backend else open_proxy
-    search = Search(program, problem, session, Task(problem, evaluator, proxy, program.executable), directory)
+    proxy = None if given_proxy is None and config.proxy == config.backend else open_proxy
+    search = OpenProgram(program, problem, session, Task(problem, evaluator, proxy, program.executable), directory)
     return search
 
 
@@ -282,7 +338,7 @@ def _place(
     config: RunConfig,
     policy: Policy,
     trainer: Trainer | None,
-    searches: list[Search],
+    searches: list[OpenProgram],
     streams: Streams,
     saved: dict[str, Any] | None,
     write: Callable[[int, State | None], None],
@@ -312,7 +368,7 @@ def _place(
         if stop.asked:
             raise KeyboardInterrupt
 
-    stages: list[Search | None] = [*([None] if trainer is not None else []), *searches]
+    stages: list[OpenProgram | None] = [*([None] if trainer is not None else []), *searches]
     for i, stage in enumerate(stages):
         if i < done:
             continue

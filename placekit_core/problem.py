@@ -17,6 +17,7 @@ from placekit_core.errors import ClusterError, PlacementError
 from placekit_core.graph import Graph
 from placekit_core.grouping import Grouping, quotient
 from placekit_core.placement import Placement, Placements
+from placekit_core.units import mebibytes
 
 if TYPE_CHECKING:
     from placekit_core.evaluator import Evaluator
@@ -67,7 +68,7 @@ class Problem:
         if need > room:
             raise ClusterError(
                 f"{self.graph.name!r} does not fit on {self.cluster.name!r}: parameters, state and inputs take"
-                f" {need / 2**30:.2f} GiB, all devices together have {room / 2**30:.2f} GiB",
+                f" {mebibytes(need)}, all devices together have {mebibytes(room)}",
                 "use a cluster with more memory, or a smaller model",
             )
 
@@ -85,6 +86,11 @@ class Problem:
         digest.update(self.grouping.group_of.tobytes())
         digest.update(self.op_s.tobytes())
         return digest.hexdigest()[:32]
+
+    @cached_property
+    def costs_fingerprint(self) -> str:
+        """Hash of the seconds of each operation on each device, whatever the grouping."""
+        return hashlib.sha256(self.op_s.tobytes()).hexdigest()[:32]
 
     @property
     def g(self) -> int:

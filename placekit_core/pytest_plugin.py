@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,9 +16,24 @@ pytest.register_assert_rewrite(
         f"placekit_core.testing.{m}"
         for m in (
             "contract", "importers", "groupers", "policies", "learnable", "trainers", "backends", "observed", "fakes",
+            "children", "evaluations", "schedules",
         )
     )
 )  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> None:
+    """An error of the collection for a contract class of which a check is put out of action."""
+    kit = sys.modules.get("placekit_core.testing.contract")
+    if kit is None or not isinstance(obj, type) or not issubclass(obj, kit.Contract):
+        return
+    if not collector.classnamefilter(name):
+        return
+    if problem := kit.marks_refused(collector.iter_markers()):
+        raise collector.CollectError(f"the checks of {name} are put out of action for its whole module: {problem}")
+    if problem := kit.refusal(obj):
+        raise collector.CollectError(problem)
 
 
 @pytest.fixture

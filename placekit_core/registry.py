@@ -7,12 +7,15 @@ others work.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import re
+import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
@@ -78,7 +81,8 @@ class Broken:
         """Why, in one line."""
         if isinstance(self.cause, PlacekitError):
             return self.cause.message
-        return f"{type(self.cause).__name__}: {' '.join(str(self.cause).split())}"
+        place = where(self.cause)
+        return f"{type(self.cause).__name__}: {' '.join(str(self.cause).split())}" + (f" ({place})" if place else "")
 
     @property
     def hint(self) -> str:
@@ -99,6 +103,19 @@ class Package:
     module: str
     distribution: str
     version: str
+
+    @cached_property
+    def code(self) -> str:
+        """Hash of its Python sources, by which a result says what made it: an editable package keeps its version."""
+        spec = importlib.util.find_spec(self.module)
+        folders = [Path(f) for f in (spec.submodule_search_locations or ())] if spec else []
+        files = [(p.relative_to(f), p) for f in folders for p in f.rglob("*.py")]
+        if spec and spec.origin and not folders:
+            files = [(Path(Path(spec.origin).name), Path(spec.origin))]
+        digest = hashlib.sha256()
+        for name, path in sorted(files):
+            digest.update(f"{name.as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        return digest.hexdigest()[:16] if files else ""
 
 
 @dataclass(frozen=True)
@@ -153,6 +170,10 @@ class Registry:
                         raise TypeError(f"an option of {kind} {component.name!r} is called `name`, which the core uses")
                     component.config()  # every option has a default, or no configuration could be composed
                     yield component
+
+    def code(self, distributions: Iterable[str]) -> dict[str, str]:
+        """`Package.code` of those of the distributions that are plugins."""
+        return {p.distribution: p.code for p in self.packages if p.distribution in distributions}
 
     def names(self, kind: str) -> list[str]:
         """Names of the components of `kind`, sorted."""
@@ -286,6 +307,16 @@ def check_version(point: EntryPoint) -> None:
                 f"needs placekit{needed.specifier}, and this is placekit {__version__}",
                 "install a version of one that fits the other",
             )
+
+
+def where(error: BaseException) -> str:
+    """`FILE, line N` of code outside the core where `error` came up, or of a syntax error; empty if there is none."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    core, library = str(Path(__file__).resolve().parent), tuple(sysconfig.get_paths()[k] for k in ("stdlib", "purelib"))
+    outside = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(("<", core))]
+    own = [f for f in outside if not f.filename.startswith(library) or f"{GROUP}_" in f.filename]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
 @cache

@@ -11,11 +11,12 @@ import numpy as np
 
 from placekit_core import results
 from placekit_core.config import RunConfig
-from placekit_core.errors import PlacekitError, unknown
+from placekit_core.errors import PlacekitError, RunError, unknown
 from placekit_core.interfaces import Backend, Session, Trainer
 from placekit_core.measurement import Measurements, Schedule
 from placekit_core.placement import Placement, save_placement
 from placekit_core.problem import Problem, Program, Task
+from placekit_core.registry import installed
 from placekit_core.results import ProgramSummary, Summary
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Search:
+class OpenProgram:
     """One program on its way through the pipeline."""
 
     program: Program
@@ -134,9 +135,14 @@ class Result:
 
 
 def report(
-    config: RunConfig, searches: list[Search], backend: Backend, trainer: Trainer | None, run_dir: Path, status: str
+    config: RunConfig,
+    searches: list[OpenProgram],
+    backend: Backend,
+    trainer: Trainer | None,
+    run_dir: Path,
+    status: str,
 ) -> Result:
-    """Write what was found for every program, then result.json."""
+    """Write what was found for every program: its placement and its schedule. result.json comes last (`commit`)."""
     found = tuple(_report_program(s, run_dir) for s in searches)
     programs = [p.summary for p in found]
     single = len(programs) == 1
@@ -178,13 +184,18 @@ def report(
         programs=programs,
         torch_threads=results.torch_threads(),
         versions=results.versions([*config.distributions(), "torch", "numba"]),
+        code=installed().code(config.distributions()),
         config=config.model_dump(mode="json"),
     )
-    results.write_json(run_dir / results.RESULT, summary.model_dump(mode="json"))
     return Result(summary, found, run_dir)
 
 
-def _report_program(s: Search, run_dir: Path) -> ProgramResult:
+def commit(result: Result, run_dir: Path) -> None:
+    """Write result.json, by which a run counts as written."""
+    results.write_json(run_dir / results.RESULT, result.summary.model_dump(mode="json"))
+
+
+def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
     evaluate, problem = s.task.evaluate, s.problem
     s.directory.mkdir(parents=True, exist_ok=True)
     best, schedule, measurements = evaluate.best, None, None
@@ -208,6 +219,7 @@ def _report_program(s: Search, run_dir: Path) -> ProgramResult:
         groups=problem.g,
         graph_fingerprint=problem.graph.fingerprint,
         problem_fingerprint=problem.fingerprint,
+        costs_fingerprint=problem.costs_fingerprint,
         value_s=best.value_s if best else None,
         bound_s=bound,
         gap=best.value_s / bound - 1 if best and bound else None,
@@ -224,7 +236,18 @@ def _report_program(s: Search, run_dir: Path) -> ProgramResult:
     return ProgramResult(summary, problem, placement, measurements, schedule, tuple(evaluate.history))
 
 
-def why_nothing_fits(searches: list[Search]) -> tuple[str, str]:
+def check_bounds(result: Result) -> None:
+    """Raise RunError if a value is below what was proven to be its bound: then one of the two is wrong."""
+    for p in result.programs:
+        value, bound = p.summary.value_s, p.summary.bound_s
+        if value is not None and bound is not None and value < bound * (1 - 1e-9):
+            raise RunError(
+                f"{p.summary.program!r} has a value of {value:.9g} s, below its proven bound of {bound:.9g} s",
+                f"this is a bug in backend {result.summary.backend!r} or in what policy {result.summary.policy!r} proved",
+            )
+
+
+def why_nothing_fits(searches: list[OpenProgram]) -> tuple[str, str]:
     """Message and hint for a run that found no placement that fits."""
     s = next(s for s in searches if s.task.evaluate.best is None)
     e = s.task.evaluate

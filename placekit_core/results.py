@@ -12,12 +12,14 @@ A sweep has sweep.json in its folder, and failed.json in the folder of a job tha
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
+import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from placekit_core import __version__
+from placekit_core.config import CHANGES_NO_RESULT
 from placekit_core.errors import RunError
 from placekit_core.graph_file import write_atomically
 from placekit_core.measurement import Schedule
@@ -61,6 +64,7 @@ class ProgramSummary(Found):
     groups: int
     graph_fingerprint: str
     problem_fingerprint: str
+    costs_fingerprint: str = ""
     measured_costs: float = 0.0
     directory: str = "."
 
@@ -89,6 +93,7 @@ class Summary(Found):
     programs: list[ProgramSummary]
     torch_threads: int | None = None
     versions: dict[str, str]
+    code: dict[str, str] = {}
     config: dict[str, Any]
 
 
@@ -110,10 +115,11 @@ def holds_run(run_dir: Path) -> bool:
 
 def prepare(run_dir: Path, resume: bool = False) -> Path:
     """Create the run directory. Raises RunError, before anything is computed, if it cannot be written or holds a run."""
-    if not resume and (holds_run(run_dir) or (run_dir / SWEEP).exists()):
+    if (run_dir / SWEEP).exists() or (not resume and holds_run(run_dir)):
+        unfinished = (run_dir / CHECKPOINT).exists() or (run_dir / SWEEP).exists()
         raise RunError(
-            f"{run_dir} holds a {'run' if holds_run(run_dir) else 'sweep'} already",
-            f"continue it with resume={run_dir}, or choose another: run_dir=PATH",
+            f"{run_dir} holds a {'sweep' if (run_dir / SWEEP).exists() else 'run'} already",
+            (f"continue it with `placekit run resume={run_dir}`, or " if unfinished else "") + "choose another run_dir",
         )
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -124,6 +130,44 @@ def prepare(run_dir: Path, resume: bool = False) -> Path:
             f"cannot write to run directory {run_dir}: {e.strerror or e}", "choose another: run_dir=PATH"
         ) from None
     return run_dir
+
+
+@contextlib.contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Keep other processes and threads out of a run directory. Raises RunError if one is there already."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock: two runs in one folder are the user's to avoid
+        yield
+        return
+    folder = os.open(run_dir, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"another run is writing in {run_dir}", "wait for it, or choose another run_dir") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(folder)
+
+
+def check_same(run_dir: Path, config: Mapping[str, Any]) -> None:
+    """Raise RunError, naming the options, unless the run in `run_dir` was started with this configuration."""
+    try:
+        data = dict(json.loads((run_dir / CONFIG).read_text()))
+    except (OSError, ValueError, TypeError):
+        raise RunError(
+            f"{run_dir} holds a run, but its {CONFIG} cannot be read", "remove this folder to start it again"
+        ) from None
+    asked = json.loads(json.dumps(finite(config)))
+    keys = sorted(k for k in {*data, *asked} - CHANGES_NO_RESULT if data.get(k) != asked.get(k))
+    if keys:
+        raise RunError(
+            f"{run_dir} holds a run of another configuration: {', '.join(keys)} differ",
+            "choose another run_dir, or remove this folder to start it again",
+        )
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -13,6 +13,7 @@ import pytest
 from placekit_core.cluster import Cluster
 from placekit_core.graph import Graph, GraphBuilder
 from placekit_core.problem import Problem
+from placekit_core.testing import fakes
 
 
 class Outcome(NamedTuple):
@@ -47,14 +48,7 @@ def placekit(
 @pytest.fixture
 def diamond() -> Graph:
     r"""A weight and an input, then  a -> (b, c) -> d; b and c can run side by side."""
-    b = GraphBuilder("diamond")
-    w = b.source("w", 4_000_000)
-    x = b.source("x", 1_000_000, op_type="input")
-    [a] = b.add("a", inputs=[x], outputs=[1_000_000], flops=2e9)
-    [left] = b.add("b", inputs=[a, w], outputs=[1_000_000], flops=8e9)
-    [right] = b.add("c", inputs=[a], outputs=[1_000_000], flops=8e9)
-    b.add("d", inputs=[left, right], outputs=[1_000_000], flops=2e9)
-    return b.build()
+    return fakes.diamond_graph()
 
 
 def machine(devices: int = 2, memory_bytes: int = 2**30, **kind: object) -> Cluster:

@@ -25,15 +25,21 @@ def run_check(contract: type, name: str, make: Callable[..., Any], tmp_path: Pat
     check(**{parameter: given[parameter] for parameter in inspect.signature(check).parameters})
 
 
-def fails(contract: type, name: str, make: Callable[..., Any], tmp_path: Path) -> BaseException:
-    """What the check `name` raises for a wrong implementation; an AssertionError if it passes or is skipped."""
+def fails(contract: type, name: str, make: Callable[..., Any], tmp_path: Path, says: str = "") -> BaseException:
+    """What the check `name` raises for a wrong implementation, which must hold the words `says`.
+
+    Raises AssertionError if the check passes, is skipped, or fails for another reason.
+    """
+    error: BaseException | None = None
     try:
         run_check(contract, name, make, tmp_path)
     except (Exception, pytest.fail.Exception) as e:
-        return e
+        error = e
     except pytest.skip.Exception as e:
         raise AssertionError(f"{name} was skipped: {e}") from None
-    raise AssertionError(f"{name} does not notice that {getattr(make, '__name__', make)} is wrong")
+    assert error is not None, f"{name} does not notice that {getattr(make, '__name__', make)} is wrong"
+    assert says in f"{type(error).__name__}: {error}", f"{name} fails, and does not say {says!r}: {error!r}"
+    return error
 
 
 def listed(

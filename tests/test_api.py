@@ -12,7 +12,18 @@ import numpy as np
 import pytest
 
 import placekit_core
-from placekit_core import PlacekitError, Placement, Problem, Program, Result, Task, load_programs, place, search
+from placekit_core import (
+    PlacekitError,
+    Placement,
+    Placements,
+    Problem,
+    Program,
+    Result,
+    Task,
+    load_programs,
+    place,
+    search,
+)
 from placekit_core.cluster import load_cluster
 from placekit_core.config import conf_dir
 from placekit_core.errors import BudgetExhausted, ConfigError, ImporterError, PluginError, RunError
@@ -21,6 +32,7 @@ from placekit_core.pipeline import Interrupted
 from placekit_core.placement import load_placement
 from placekit_core.registry import installed
 from placekit_core.results import load_summary
+from placekit_core.testing.fakes import FakeBackend, FakeLearnable, FakeTrainer
 from tests.conftest import chain, machine
 
 
@@ -160,6 +172,18 @@ def test_a_torch_module_is_a_source() -> None:
         ({"seed": -1}, ConfigError, "seed"),
         ({"trainer": "ppo"}, PluginError, "no trainer named 'ppo'"),
         ({"width": 3}, ImporterError, "a graph needs no 'width'"),
+        ({"budget": 0.5}, ConfigError, "budget=0.5"),
+        ({"budget": "10s"}, ConfigError, "budget='10s'"),
+        ({"budget": True}, ConfigError, "budget=True"),
+        ({"policy": None}, ConfigError, "policy: None is no policy"),
+        ({"grouper": len}, ConfigError, "is no grouper"),
+        ({"policy": FakeBackend()}, ConfigError, "is no policy"),
+        ({"policy": FakeLearnable}, ConfigError, "FakeLearnable is a class"),
+        ({"policy": FakeLearnable()}, ConfigError, "policy 'fake_learnable' names no trainer of its own"),
+        ({"cluster": 4}, ConfigError, "cluster=4"),
+        ({"cluster": None}, ConfigError, "cluster=None"),
+        ({"resume": True}, ConfigError, "without a run_dir"),
+        ({"polcy": "etf"}, ConfigError, "no argument 'polcy'\n  did you mean 'policy'"),
         ({"log": ["cvs"], "run_dir": "r"}, PluginError, "no logger named 'cvs'\n  did you mean 'csv'"),
     ],
 )
@@ -176,7 +200,7 @@ def test_wrong_arguments(
         place(problem.graph, **arguments)
 
 
-@pytest.mark.parametrize("source", [3, object(), "no_such_importer", "missing.graph.npz", []])
+@pytest.mark.parametrize("source", [3, FakeBackend, object(), "no_such_importer", "missing.graph.npz", []])
 def test_wrong_sources(source: Any) -> None:
     with pytest.raises(PlacekitError):
         place(source)
@@ -189,8 +213,6 @@ def test_components_as_objects_and_with_options(problem: Problem) -> None:
     named = place(problem.graph, cluster=problem.cluster, policy={"name": "random", "samples": 7}, seed=2)
     assert own.summary.evaluations == 7
     assert without_time(own.summary) == without_time(named.summary)
-    with pytest.raises(ConfigError, match="is a class"):
-        place(problem.graph, policy=type(policy))
 
 
 def test_a_function_is_a_policy(problem: Problem) -> None:
@@ -239,9 +261,79 @@ def test_resume_from_python(placekit: Any, tmp_path: Path) -> None:
     assert isinstance(e.value, KeyboardInterrupt)
     outcome = placekit("run", f"resume={tmp_path / 'r'}")
     assert outcome.code == 1
-    assert "was started from Python" in outcome.err
+    assert "was started from Python, with objects (programs)" in outcome.err
     again = place(chain(40), run_dir=tmp_path / "r", resume=True, **stopped)
     assert without_time(again.summary) == without_time(whole.summary)
+
+
+def test_resume_takes_the_run_that_is_there_and_no_other(problem: Problem, tmp_path: Path) -> None:
+    """A finished run is never computed again or overwritten; a refused start leaves its files as they were."""
+    arguments: dict[str, Any] = {"cluster": problem.cluster, "budget": 50, "run_dir": tmp_path / "r"}
+    place(problem.graph, seed=1, **arguments)
+    before = {p.name: p.read_bytes() for p in (tmp_path / "r").iterdir()}
+    with pytest.raises(RunError, match=r"the run in .* has finished"):
+        place(problem.graph, seed=1, resume=True, **arguments)
+    with pytest.raises(RunError, match="another configuration: seed differ"):
+        place(problem.graph, seed=2, resume=True, **arguments)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "r").iterdir()} == before
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "sweep.json").write_text("{}")
+    with pytest.raises(RunError, match="holds a sweep"):
+        place(problem.graph, cluster=problem.cluster, run_dir=tmp_path / "s", resume=True)
+
+
+def test_two_runs_in_one_folder(problem: Problem, tmp_path: Path) -> None:
+    def nested(task: Task, rng: np.random.Generator) -> Placement:
+        with pytest.raises(RunError, match="another run is writing in"):
+            place(problem.graph, cluster=problem.cluster, policy="heft", run_dir=tmp_path / "r")
+        return task.problem.placement([0] * task.problem.g)
+
+    assert place(problem.graph, cluster=problem.cluster, policy=nested, run_dir=tmp_path / "r").value_s is not None
+
+
+def test_what_a_failing_policy_had_found_is_kept(problem: Problem) -> None:
+    def unlucky(task: Task, rng: np.random.Generator) -> Placement:
+        task.evaluate(task.problem.placement([0] * task.problem.g).batch())
+        raise ZeroDivisionError("my bug")
+
+    with pytest.raises(ZeroDivisionError) as e:
+        place(problem.graph, cluster=problem.cluster, policy=unlucky)
+    result = e.value.result  # type: ignore[attr-defined]
+    assert result.summary.status == "failed"
+    assert result.placement.device.tolist() == [0] * problem.g
+    assert result.run_dir is None
+
+
+def test_a_value_below_the_bound_is_an_error(problem: Problem, tmp_path: Path) -> None:
+    def liar(task: Task, rng: np.random.Generator) -> Placement:
+        task.evaluate.prove(1.0)
+        return task.problem.placement([0] * task.problem.g)
+
+    with pytest.raises(RunError, match=r"below its proven bound of 1 s\n  this is a bug in backend .* 'liar' proved"):
+        place(problem.graph, cluster=problem.cluster, policy=liar, run_dir=tmp_path / "r")
+    assert load_summary(tmp_path / "r").value_s is not None, "what was found is written all the same"
+
+
+def test_a_proxy_and_a_trainer_as_objects(problem: Problem) -> None:
+    opened = []
+
+    class Cheap(FakeBackend):
+        name = "cheap"
+
+        def open(self, problem: Problem, executable: Any = None) -> Any:
+            opened.append(problem)
+            return super().open(problem)
+
+    def screening(task: Task, rng: np.random.Generator) -> Placement:
+        scores = task.proxy(Placements.of(np.eye(task.problem.g, dtype=int))).value_s
+        return task.problem.placement([int(scores.argmin() == i) for i in range(task.problem.g)])
+
+    result = place(problem.graph, cluster=problem.cluster, policy=screening, proxy=Cheap())
+    assert len(opened) == 1
+    assert result.summary.proxy_evaluations == problem.g
+    trained = place(problem.graph, cluster=problem.cluster, policy=FakeLearnable(), trainer=FakeTrainer(), budget=64)
+    assert trained.summary.trainer == "fake_trainer"
+    assert trained.summary.evaluations == 64
 
 
 def test_a_search_of_ones_own(problem: Problem) -> None:
@@ -296,6 +388,18 @@ def test_another_searchs_budget_is_no_quiet_end(problem: Problem) -> None:
 def test_a_search_is_of_one_program() -> None:
     with pytest.raises(ConfigError, match="not of 2"), search([chain(3), chain(4)]):
         pass
+
+
+def test_a_search_evaluates_in_its_block_only(problem: Problem) -> None:
+    s = search(problem.graph, cluster=problem.cluster, budget=10)
+    with pytest.raises(PlacekitError, match="within its block only"):
+        s.evaluate([0] * problem.g)
+    with s:
+        s.evaluate([0] * problem.g)
+    for use in (lambda: s.evaluate([0] * problem.g), lambda: s.remaining):
+        with pytest.raises(PlacekitError, match="within its block only"):
+            use()
+    assert s.best is not None
 
 
 def test_a_placement_of_another_problem_is_refused(problem: Problem) -> None:

@@ -154,7 +154,7 @@ def test_unwritable_run_directory(placekit: Run, tmp_path: Path) -> None:
 def test_a_run_is_never_overwritten(placekit: Run, tmp_path: Path) -> None:
     assert placekit("run", *FAST, "run_dir=out").code == 0
     before = (tmp_path / "out" / "result.json").read_bytes()
-    fails(placekit("run", *FAST, "run_dir=out", "seed=9"), "out holds a run already", "resume=out", "run_dir=PATH")
+    fails(placekit("run", *FAST, "run_dir=out", "seed=9"), "out holds a run already", "choose another run_dir")
     assert (tmp_path / "out" / "result.json").read_bytes() == before
 
 

@@ -143,3 +143,43 @@ def test_a_damaged_result_hides_no_other(placekit: Run, finished: Summary, tmp_p
     assert outcome.code == 1
     assert "bad/result.json is damaged" in outcome.err
     assert "etf" in outcome.out
+
+
+def test_one_method_is_one_row_however_it_was_asked_for(finished: Summary) -> None:
+    """The machine by name or by `auto`, from Python or from the command line, options in another order."""
+    other = json.loads(finished.model_dump_json())["config"]
+    other = {**dict(reversed(other.items())), "cluster": {"name": "auto"}, "importer": {"name": "given"}, "seed": 2}
+    [row] = rows([finished, finished.model_copy(update={"config": other, "seed": 2})])
+    assert len(row.runs) == 2
+    assert row.label == "etf"
+
+
+def test_other_code_is_another_row(finished: Summary) -> None:
+    edited = finished.model_copy(
+        update={"code": {**finished.code, "placekit-heuristics": "0123456789abcdef"}, "seed": 2}
+    )
+    labels = sorted(r.label for r in rows([finished, edited]))
+    assert len(labels) == 2
+    assert all(label.startswith("etf code:") for label in labels)
+
+
+def test_the_same_seed_with_another_value_counts(finished: Summary) -> None:
+    """Budgets in seconds and measuring backends: only a copy of a run is no evidence."""
+    again = finished.model_copy(update={"value_s": 2 * (finished.value_s or 0)})
+    [row] = rows([finished, finished.model_copy(), again])
+    assert len(row.runs) == 2
+
+
+def test_what_always_fits_is_before_what_sometimes_does(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
+    found = copies(finished, "lucky", [1.0, None, None]) + copies(finished, "robust", [1.02, 1.02, 1.02])
+    lines = shown(found, capsys)
+    assert [line.split()[3] for line in lines[1:3]] == ["robust", "lucky"]
+    assert lines[-1].endswith("robust 1.02 s, 2.0% above lucky (2 of 3 runs of lucky do not fit)")
+
+
+def test_other_machines_and_backends_do_not_compete(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
+    faster = copies(finished, "other", [0.1, 0.1])
+    config = {**finished.config, "backend": {**finished.config["backend"], "ready_order": "fifo"}}
+    for changes in ({"cluster_fingerprint": "another"}, {"config": config}):
+        mixed = [*copies(finished, "mine", [1.0, 1.0]), *(r.model_copy(update=changes) for r in faster)]
+        assert not any(line.startswith("best on") for line in shown(mixed, capsys))

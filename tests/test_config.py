@@ -9,7 +9,7 @@ import yaml
 
 from placekit_core.cli.arguments import DEFAULT_GROUPS, chosen, normalise, take
 from placekit_core.config import Streams, component_nodes, conf_dir, validate
-from placekit_core.errors import ConfigError, PluginError
+from placekit_core.errors import ClusterError, ConfigError, PluginError
 from placekit_core.hookspecs import KINDS
 from placekit_core.registry import installed
 
@@ -29,7 +29,7 @@ def test_config_yaml_holds_only_fields_of_run_config() -> None:
     config = yaml.safe_load((conf_dir() / "config.yaml").read_text())
     own = set(config) - {"defaults", "hydra"}
     sections = {"proxy"} | (groups_of(config) - {"workload", "experiment"})
-    assert own | sections == set(RunConfig.model_fields)
+    assert own | sections | {"given"} == set(RunConfig.model_fields)  # which only Python programs set
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,13 @@ def test_argument_forms(given: list[str], expected: list[str]) -> None:
 
 def test_cluster_file(tmp_path: Path) -> None:
     path = tmp_path / "my box.yaml"
-    path.write_text("x: 1")
+    path.write_text((conf_dir() / "cluster" / "p100x4.yaml").read_text())
     assert normalise([f"+cluster={path}"]) == ["cluster=file", f"cluster.path='{path}'"]
     with pytest.raises(ConfigError, match=r"no cluster file nope\.yaml"):
         normalise(["cluster=nope.yaml"])
+    path.write_text("x: 1")
+    with pytest.raises(ClusterError, match="no option named 'x'"):  # here, and not in each job of a sweep
+        normalise([f"cluster={path}"])
 
 
 def test_take_and_chosen() -> None:

@@ -93,7 +93,7 @@ b 2
 
 <!-- slow -->
 ```console
-$ python -c "raise SystemExit(1)"
+$ python -c "print(1)"
 never
 ```
 """
@@ -127,6 +127,18 @@ never
         assert outputs.agrees(shown, later)
         assert not outputs.agrees(shown, [x.replace("etf", "elf") for x in later])
         assert not outputs.agrees(shown, [x.replace("12.3      1", "12.3      2") for x in later])
+        assert not outputs.agrees(shown, [x.replace("12.3", "-nan") for x in later])
+
+    def test_a_command_that_fails_is_found_and_not_written_down(self) -> None:
+        block = '```console\n$ python -c "print(2); raise SystemExit(3)"\n1\n```\n'
+        text, [difference] = outputs.check(block)
+        assert difference.code == "exit code 3"
+        assert text == block
+        text, [difference] = outputs.check(f"<!-- fails -->\n{block}")
+        assert difference.code == ""
+        assert text == f"<!-- fails -->\n{block}".replace("\n1\n", "\n2\n")
+        _, [difference] = outputs.check('<!-- fails -->\n```console\n$ python -c "print(1)"\n1\n```\n')
+        assert "none of these commands failed" in str(difference)
 
     @pytest.mark.parametrize("block", ["```\n$ placekit plugins\n```", "```console\n$ rm -r x\n```"])
     def test_commands_that_would_not_be_run_are_refused(self, block: str) -> None:
@@ -193,7 +205,7 @@ def test_every_option_of_a_run_is_documented() -> None:
     )
     sections = {n for n, f in RunConfig.model_fields.items() if f.is_required()}
     assert groups == {"backend@proxy" if s == "proxy" else s for s in sections} | {"workload", "experiment"}
-    assert options == {name for name, _ in leaves(RunConfig)} - {"workload"}
+    assert options == {name for name, _ in leaves(RunConfig)} - {"workload", "given"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -93,6 +94,37 @@ class OwnRandomness(Right):
         return Grouping.of(np.random.default_rng().integers(0, 3, finest.count)[finest.group_of])
 
 
+class SetOrder(Right):
+    """Groups are numbered in the order of a set of strings, which is another in every process."""
+
+    def group(self, graph: Graph, rng: Generator) -> Grouping:
+        grouping = super().group(graph, rng)
+        order = np.asarray([int(name) for name in {str(i) for i in range(grouping.count)}], np.int32)
+        return Grouping(order[grouping.group_of])
+
+
+class SeedsNumpy(Right):
+    """Seeds numpy's global generator, to be reproducible."""
+
+    def group(self, graph: Graph, rng: Generator) -> Grouping:
+        np.random.seed(0)
+        return super().group(graph, rng)
+
+
+class MaxGroupsOptions(Options):
+    max_groups: int | None = Field(None, ge=1)
+
+
+class IgnoresMaxGroups(Grouper):
+    """There is an option `max_groups`, and nothing reads it."""
+
+    name = "ignores"
+    options_class = MaxGroupsOptions
+
+    def group(self, graph: Graph, rng: Generator) -> Grouping:
+        return Grouping.colocated(graph)
+
+
 class WritesIntoTheGraph(Right):
     """The groups are left in a column of the graph."""
 
@@ -137,11 +169,27 @@ WRONG: dict[str, type[Grouper]] = {
     "test_every_group_has_a_device": AllInOne,
     "test_limit_is_kept": IgnoresItsLimit,
     "test_same_seed_same_groups": OwnRandomness,
+    "test_other_processes_give_the_same": SetOrder,
     "test_graph_is_left_alone": WritesIntoTheGraph,
     "test_one_operation": NeedsAnEdge,
     "test_no_kernels": NeedsAKernel,
     "test_large_graphs": Recurses,
 }
+SAYS = {
+    "test_groups_are_numbered": "the groups are numbered [1]",
+    "test_groups_have_names": "a group has an empty name",
+    "test_co_located_operations_stay_together": "co-located operations are in the groups [1, 11]",
+    "test_forward_phase_is_acyclic": "the groups [0, 1] wait for each other",
+    "test_every_group_has_a_device": "ClusterError: no device of 'mesh' may run",
+    "test_limit_is_kept": "9 groups, not 1",
+    "test_same_seed_same_groups": "other groups the second time",
+    "test_other_processes_give_the_same": "other groups in another process",
+    "test_graph_is_left_alone": "was changed",
+    "test_one_operation": "IndexError",
+    "test_no_kernels": "ValueError: zero-size array",
+    "test_large_graphs": "RecursionError",
+}
+"""What the check must say of it."""
 
 
 class Limited(GrouperContract):
@@ -149,7 +197,7 @@ class Limited(GrouperContract):
 
 
 def test_each_check_has_its_wrong_grouper() -> None:
-    assert list(WRONG) == CHECKS
+    assert list(WRONG) == list(SAYS) == CHECKS
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -159,7 +207,40 @@ def test_passes_for_a_right_grouper(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_catches_the_wrong_grouper(name: str, tmp_path: Path) -> None:
-    fails(Limited, name, WRONG[name], tmp_path)
+    fails(Limited, name, WRONG[name], tmp_path, SAYS[name])
+
+
+def test_global_generators_are_left_alone(tmp_path: Path) -> None:
+    fails(Limited, "test_same_seed_same_groups", SeedsNumpy, tmp_path, "a global generator was used")
+
+
+def test_max_groups_is_a_limit_unless_that_is_denied(tmp_path: Path) -> None:
+    class NoLimit(GrouperContract):
+        limit_option = ""
+
+    fails(GrouperContract, "test_limit_is_kept", IgnoresMaxGroups, tmp_path, "groups, not 1")
+    with pytest.raises(pytest.skip.Exception, match="no option that limits"):
+        run_check(NoLimit, "test_limit_is_kept", IgnoresMaxGroups, tmp_path)
+
+
+def test_what_no_other_process_can_import_is_skipped(tmp_path: Path) -> None:
+    class Inside(Right):
+        pass
+
+    with pytest.raises(pytest.skip.Exception, match="no other process can import"):
+        run_check(Limited, "test_other_processes_give_the_same", Inside, tmp_path)
+
+
+class FailsElsewhere(Right):
+    def group(self, graph: Graph, rng: Generator) -> Grouping:
+        if os.environ.get("PYTHONHASHSEED") in ("1", "2"):
+            raise OSError("not here")
+        return super().group(graph, rng)
+
+
+def test_what_fails_in_another_process_says_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    fails(Limited, "test_other_processes_give_the_same", FailsElsewhere, tmp_path, "OSError: not here")
 
 
 def test_what_is_not_promised_is_not_checked(tmp_path: Path) -> None:

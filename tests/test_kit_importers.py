@@ -17,78 +17,16 @@ from placekit_core import builtin
 from placekit_core.builtin import FileImporter, FileOptions
 from placekit_core.costs import CostTable
 from placekit_core.errors import GraphError
-from placekit_core.graph import Graph, GraphBuilder
+from placekit_core.graph import GraphBuilder
 from placekit_core.graph_file import load_graph, save_graph
 from placekit_core.interfaces import Importer
 from placekit_core.problem import Program
 from placekit_core.testing import Contract, ImporterContract
 from placekit_core.testing.contract import checks_of
+from tests.kit_step import HEAD, LOSS, NEW, NOISE, UPDATE, Execution, W, X, Y, Z, a_step
 from tests.kit_tools import fails, run_check
 
 CHECKS = [name for name in checks_of(ImporterContract) if name not in checks_of(Contract)]
-W, X, Y, HEAD, Z, LOSS, NEW = range(7)  # tensors of the step below
-SCALE, NOISE, SUM, UPDATE = range(2, 6)  # its kernels
-
-
-def a_step() -> Graph:
-    """y = w * x; z = y[:2] + noise; loss = sum(z) + sum(y); w = w - y."""
-    b = GraphBuilder("step")
-    w = b.source("w", 32, colocate=0)
-    x = b.source("x", 32, op_type="input")
-    (y,) = b.add("scale", inputs=[w, x], outputs=[32], flops=4)
-    head = b.output(SCALE, 16, storage=y)
-    (z,) = b.add("noise", inputs=[head], outputs=[16], flops=2)
-    b.add("sum", inputs=[z, y], outputs=[8], flops=6)
-    b.add("update", inputs=[w, y], colocate=0, phase="update")
-    b.output(UPDATE, 32, storage=w)
-    b.attributes = {"batch": 4}
-    return b.build()
-
-
-class Execution:
-    """Runs the step on numpy arrays."""
-
-    views: Mapping[int, int] = {HEAD: Y}
-    updates: Mapping[int, int] = {W: NEW}
-    results: Mapping[str, int] = {"loss": LOSS, "head": HEAD}
-    random_ops = frozenset({NOISE})
-
-    def __init__(self, path: str) -> None:
-        self.recipe: dict[str, Any] = {"importer": "file", "options": {"path": path}}
-
-    def initial(self, seed: int | None = None) -> dict[int, Any]:
-        return {W: np.arange(4.0), X: np.full(4, 0.1)}
-
-    def compute(self, op: int, values: Mapping[int, Any], step: int) -> tuple[int, Any]:
-        """The tensor that the kernel writes, and its value."""
-        if op == SCALE:
-            return Y, values[W] * values[X]
-        if op == NOISE:
-            return Z, self.head(values) + np.random.default_rng([step, op]).random(2)
-        if op == SUM:
-            return LOSS, values[Z].sum() + values[Y].sum()
-        return NEW, values[W] - values[Y]
-
-    def head(self, values: Mapping[int, Any]) -> Any:
-        return values[HEAD] if HEAD in values else self.view(HEAD)(values[Y])
-
-    def compile(
-        self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
-    ) -> Callable[..., dict[int, Any]]:
-        def run(values: Mapping[int, Any], step: int = 0) -> dict[int, Any]:
-            made: dict[int, Any] = {}
-            for op in ops:
-                tensor, value = self.compute(op, {**values, **made}, step)
-                made[tensor] = value
-            return made if keep is None else {t: made[t] for t in keep}
-
-        return run
-
-    def view(self, tensor: int) -> Callable[[Any], Any]:
-        return lambda base: base[:2]
-
-    def result(self, name: str, values: Mapping[int, Any]) -> Any:
-        return self.head(values) if name == "head" else values[LOSS]
 
 
 class Right(FileImporter):
@@ -160,6 +98,14 @@ class CountsItsLoads(Right):
     def change(self, program: Program) -> Program:
         number = next(self.counter)
         return self.regraph(program, op_name=tuple(f"{name}_{number}" for name in program.graph.op_name))
+
+
+class SortsNothing(Right):
+    """A name is taken from a set of strings, whose order is another in every process."""
+
+    def change(self, program: Program) -> Program:
+        first = "_".join({"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"})
+        return self.regraph(program, op_name=(first, *program.graph.op_name[1:]))
 
 
 class TupleAttribute(Right):
@@ -259,6 +205,20 @@ class RandomInput(Execution):
     random_ops = frozenset({0, NOISE})
 
 
+class HidesItsNoise(Execution):
+    """An operation draws random numbers and is not in `random_ops`."""
+
+    random_ops = frozenset()
+
+
+class SinglePrecision(Execution):
+    """Computes with 4 bytes per number, where the graph says 8."""
+
+    def compute(self, op: int, values: Mapping[int, Any], step: int) -> tuple[int, Any]:
+        tensor, value = super().compute(op, values, step)
+        return tensor, value.astype(np.float32)
+
+
 class UpdatesInPlace(Execution):
     """The update writes into the parameter that it is given."""
 
@@ -315,6 +275,7 @@ WRONG: dict[str, type[Importer]] = {
     "test_amounts_are_not_negative": NegativeWork,
     "test_graphs_are_valid": UnknownPhase,
     "test_loading_twice_gives_the_same": CountsItsLoads,
+    "test_other_processes_give_the_same": SortsNothing,
     "test_graphs_survive_a_file": TupleAttribute,
     "test_programs_can_be_placed": CostsOfAnotherGraph,
     "test_loading_changes_no_option": WritesIntoItsOptions,
@@ -326,12 +287,43 @@ WRONG: dict[str, type[Importer]] = {
     "test_updates_renew_sources": executing(UpdatesTheWrongWay),
     "test_results_can_be_read": executing(ResultOfNothing),
     "test_random_operations_are_kernels": executing(RandomInput),
+    "test_steps_differ_by_random_operations": executing(HidesItsNoise),
+    "test_values_have_their_bytes": executing(SinglePrecision),
     "test_running_leaves_values_alone": executing(UpdatesInPlace),
     "test_running_keeps_what_is_asked_for": executing(KeepsEverything),
     "test_fused_kernels_equal_single_ones": executing(OneGenerator),
     "test_a_view_stands_for_its_base": executing(WrongView),
     "test_recipe_rebuilds_the_program": executing(RecipeOfAnother),
 }
+SAYS = {
+    "test_loads_a_program": "load gave no program",
+    "test_operation_names_are_unique": "'op' occurs twice",
+    "test_edges_connect_operations": "an edge leads to 99, outside 0..6",
+    "test_graphs_are_acyclic": "'scale' is on a cycle, or after one",
+    "test_amounts_are_not_negative": "flops is negative or not finite",
+    "test_graphs_are_valid": "GraphError: phase of graph 'step' is outside",
+    "test_loading_twice_gives_the_same": "another fingerprint",
+    "test_other_processes_give_the_same": "another program in another process",
+    "test_graphs_survive_a_file": "the file has other attributes",
+    "test_programs_can_be_placed": "PlacekitError: the costs of 'step' have op_s of shape (2, 1)",
+    "test_loading_changes_no_option": "after loading",
+    "test_a_missing_file_is_an_error": "FileNotFoundError",
+    "test_a_damaged_file_is_an_error": "the error does not name the file: cannot read the graph",
+    "test_initial_values_are_those_of_the_sources": "missing {1}, too many set()",
+    "test_initial_values_are_own_copies": "two calls of `initial` share memory",
+    "test_views_have_a_base": "3 is a view of the view 2",
+    "test_updates_renew_sources": "6 is renewed, and no source has it",
+    "test_results_can_be_read": "KeyError: 'accuracy'",
+    "test_random_operations_are_kernels": "random operation 0 is no kernel",
+    "test_steps_differ_by_random_operations": "'loss' differs, and nothing is random",
+    "test_values_have_their_bytes": "tensor 2 has 16 bytes, not 32",
+    "test_running_leaves_values_alone": "running changed its inputs",
+    "test_running_keeps_what_is_asked_for": "gives the tensors [2, 4, 5, 6], asked for [2, 5, 6]",
+    "test_fused_kernels_equal_single_ones": "other bits of 'loss' in step 0",
+    "test_a_view_stands_for_its_base": "other bits of 'loss'",
+    "test_recipe_rebuilds_the_program": "makes another graph",
+}
+"""What the check must say of it."""
 
 
 @pytest.fixture(autouse=True)
@@ -345,7 +337,7 @@ def made(importer: type[Importer], folder: Path) -> Callable[..., Importer]:
 
 
 def test_each_check_has_its_wrong_importer() -> None:
-    assert list(WRONG) == CHECKS
+    assert list(WRONG) == list(SAYS) == CHECKS
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -355,7 +347,7 @@ def test_passes_for_a_right_importer(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_catches_the_wrong_importer(name: str, tmp_path: Path) -> None:
-    fails(ImporterContract, name, made(WRONG[name], tmp_path), tmp_path)
+    fails(ImporterContract, name, made(WRONG[name], tmp_path), tmp_path, SAYS[name])
 
 
 def test_programs_that_are_too_large_are_not_run(tmp_path: Path) -> None:

@@ -105,6 +105,17 @@ class OfTheLoss(FakeLearnable):
         return {k: -v for k, v in super().gradients(problem, rollouts, weight, *rest).items()}
 
 
+class Unlikely(FakeLearnable):
+    """Draws what is unlikely, and reports the probabilities of what is likely."""
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        logits, self.logits = self.logits, -self.logits
+        drawn = super().rollout(problem, n, rng, explore)
+        self.logits = logits
+        p = self.probability(problem)
+        return replace(drawn, log_prob=self.log_prob(problem, drawn), extra={"probability": np.tile(p, (n, 1, 1))})
+
+
 class Replacing(FakeLearnable):
     """Replaces the parameters by the step."""
 
@@ -148,14 +159,6 @@ class Contrary(FakeLearnable):
         return loss, {k: -v for k, v in gradient.items()}
 
 
-class Everything(LearnablePolicyContract):
-    """The contract with all that a learnable policy can claim."""
-
-    recomputes_log_prob = True
-    reports_kl = True
-    imitates = True
-
-
 CHECKS = [name for name in checks_of(LearnablePolicyContract) if name not in checks_of(PolicyContract)]
 WRONG: dict[str, type[LearnablePolicy]] = {
     "test_rollouts_have_their_shapes": Single,
@@ -169,6 +172,7 @@ WRONG: dict[str, type[LearnablePolicy]] = {
     "test_gradients_are_of_the_parameters": Flat,
     "test_gradients_match_finite_differences": NoEntropy,
     "test_step_raises_rewarded_decisions": OfTheLoss,
+    "test_rewarded_decisions_become_frequent": Unlikely,
     "test_apply_adds": Replacing,
     "test_state_dict_round_trip": Rounded,
     "test_load_state_dict_refuses": Raw,
@@ -177,27 +181,53 @@ WRONG: dict[str, type[LearnablePolicy]] = {
     "test_imitates": Contrary,
 }
 """The check, and the wrong policy that it catches."""
+SAYS = {
+    "test_rollouts_have_their_shapes": "log_prob: (1, 6) float32",
+    "test_rollouts_have_probabilities": "log_prob has the wrong sign",
+    "test_rollouts_end_on_allowed_devices": "may not run on",
+    "test_placements_agree_with_decisions": "the placements are not where the decisions lead",
+    "test_same_generator_same_rollouts": "equal generators gave different episodes",
+    "test_place_is_deterministic": "without exploration the placement depends on the generator",
+    "test_build_is_reproducible": "equal generators gave different parameters",
+    "test_builds_for_problems_of_several_sizes": "was built for (6, 2) groups and devices, not for (21, 2)",
+    "test_gradients_are_of_the_parameters": "the gradient by 'logits' has shape (39,)",
+    "test_gradients_match_finite_differences": "(entropy_weight 0.7)",
+    "test_step_raises_rewarded_decisions": "the step made them less probable",
+    "test_rewarded_decisions_become_frequent": "the share of those devices changed from",
+    "test_apply_adds": "apply to 'logits': 'logits'",
+    "test_state_dict_round_trip": "parameter 'logits' is not what was loaded",
+    "test_load_state_dict_refuses": "DID NOT RAISE",
+    "test_log_prob_is_that_of_the_rollouts": "log_prob disagrees with the rollouts",
+    "test_kl": "negative after a step",
+    "test_imitates": "the loss went from",
+}
+"""What the check must say of it."""
 
 
 def test_every_check_has_a_wrong_policy() -> None:
-    assert list(WRONG) == CHECKS
+    assert list(WRONG) == list(SAYS) == CHECKS
     assert all(policy.__doc__ for policy in WRONG.values())
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_check_passes_for_a_right_policy(name: str, tmp_path: Path) -> None:
-    run_check(Everything, name, FakeLearnable, tmp_path)
+    run_check(LearnablePolicyContract, name, FakeLearnable, tmp_path)
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_check_catches_a_wrong_policy(name: str, tmp_path: Path) -> None:
-    fails(Everything, name, WRONG[name], tmp_path)
+    fails(LearnablePolicyContract, name, WRONG[name], tmp_path, SAYS[name])
 
 
 @pytest.mark.parametrize("wrong", [OfTheLoss, NoEntropy])
 def test_finite_differences_name_the_parameter(wrong: type[LearnablePolicy], tmp_path: Path) -> None:
-    error = fails(Everything, "test_gradients_match_finite_differences", wrong, tmp_path)
-    assert "the gradient by 'logits' is" in str(error)
+    fails(
+        LearnablePolicyContract,
+        "test_gradients_match_finite_differences",
+        wrong,
+        tmp_path,
+        "the gradient by 'logits' is",
+    )
 
 
 class Zero(FakeLearnable):
@@ -251,18 +281,110 @@ class Invented(FakeLearnable):
 def test_other_mistakes_that_a_check_catches(
     name: str, wrong: type[LearnablePolicy], message: str, tmp_path: Path
 ) -> None:
-    assert message in str(fails(Everything, name, wrong, tmp_path))
+    fails(LearnablePolicyContract, name, wrong, tmp_path, message)
 
 
-def test_what_is_not_claimed_is_skipped(tmp_path: Path) -> None:
+class ClaimsNothing(LearnablePolicyContract):
+    """Opts out of what the class overrides."""
+
+    recomputes_log_prob = False
+    reports_kl = False
+    imitates = False
+
+
+class Bare(FakeLearnable):
+    """Overrides none of the methods that are optional."""
+
+    log_prob = LearnablePolicy.log_prob
+    kl = LearnablePolicy.kl
+    imitate = LearnablePolicy.imitate
+
+
+@pytest.mark.parametrize(("contract", "policy"), [(ClaimsNothing, FakeLearnable), (LearnablePolicyContract, Bare)])
+def test_what_is_not_claimed_is_skipped(
+    contract: type[LearnablePolicyContract], policy: type[LearnablePolicy], tmp_path: Path
+) -> None:
     skipped = []
     for name in CHECKS:
         try:
-            run_check(LearnablePolicyContract, name, FakeLearnable, tmp_path)
+            run_check(contract, name, policy, tmp_path)
         except pytest.skip.Exception as e:
             skipped.append(str(e))
     flags = ["recomputes_log_prob"] * 3 + ["reports_kl", "imitates"]
     assert skipped == [f"does not claim {flag}" for flag in flags]
+
+
+def test_a_wrong_sign_is_noticed_without_log_prob_too(tmp_path: Path) -> None:
+    class Contrary(Bare):
+        def gradients(self, *args: Any, **kwargs: Any) -> Parameters:
+            return {k: -v for k, v in super().gradients(*args, **kwargs).items()}
+
+    fails(LearnablePolicyContract, "test_rewarded_decisions_become_frequent", Contrary, tmp_path, "the share of")
+
+
+class TwoLayers(FakeLearnable):
+    """A right policy in single precision: a network of two layers, whose weights all groups share."""
+
+    def features(self, problem: Problem) -> NDArray[np.float64]:
+        return np.random.default_rng(problem.g).standard_normal((problem.g, 8))
+
+    def build(self, problems: Sequence[Problem], rng: Generator) -> None:
+        devices = max(p.cluster.size for p in problems)
+        self.weights = {
+            "hidden": (rng.standard_normal((8, 32)) / np.sqrt(8)).astype(np.float32),
+            "output": (rng.standard_normal((32, devices)) / np.sqrt(32)).astype(np.float32),
+        }
+
+    def probability(self, problem: Problem) -> NDArray[np.float64]:
+        hidden = np.tanh(self.features(problem) @ self.weights["hidden"])
+        self.logits = hidden @ self.weights["output"]
+        return super().probability(problem)
+
+    def gradients(self, problem: Problem, rollouts: Rollouts, weight: Any, *rest: Any, **terms: Any) -> Parameters:
+        x = self.features(problem)
+        hidden = np.tanh(x @ self.weights["hidden"])
+        self.logits = hidden @ self.weights["output"]
+        of_logits = super().gradients(problem, rollouts, weight, *rest)["logits"]
+        of_hidden = (of_logits @ self.weights["output"].T) * (1 - hidden**2)
+        return {"hidden": (x.T @ of_hidden).astype(np.float32), "output": (hidden.T @ of_logits).astype(np.float32)}
+
+    def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
+        self.weights |= {name: self.weights[name] + step for name, step in steps.items()}
+
+    def state_dict(self) -> Parameters:
+        return dict(self.weights)
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        for name, values in self.weights.items():
+            if name not in state or state[name].shape != values.shape:
+                raise PlacekitError(f"parameter {name!r} is missing or of another shape")
+        self.weights = {name: np.array(state[name]) for name in self.weights}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_checks_pass_for_a_right_network_in_single_precision(name: str, tmp_path: Path) -> None:
+    run_check(LearnablePolicyContract, name, TwoLayers, tmp_path)
+
+
+@pytest.mark.parametrize("features", range(10))
+def test_a_tiny_step_that_changes_decisions_is_no_failure(features: int, tmp_path: Path) -> None:
+    class Other(TwoLayers):
+        def features(self, problem: Problem) -> NDArray[np.float64]:
+            return 3 * np.random.default_rng([features, problem.g]).standard_normal((problem.g, 8))
+
+    run_check(LearnablePolicyContract, "test_gradients_match_finite_differences", Other, tmp_path)
+
+
+def test_decisions_that_always_change_are_named(tmp_path: Path) -> None:
+    class Restless(FakeLearnable):
+        calls = 0
+
+        def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+            self.calls += 1
+            return super().rollout(problem, n, np.random.default_rng(self.calls), explore)
+
+    says = "tiny steps changed the decisions of the episodes of each of 50 generators"
+    fails(LearnablePolicyContract, "test_gradients_match_finite_differences", Restless, tmp_path, says)
 
 
 def test_parameters_in_single_precision_are_compared_loosely(tmp_path: Path) -> None:
@@ -270,4 +392,4 @@ def test_parameters_in_single_precision_are_compared_loosely(tmp_path: Path) -> 
         def state_dict(self) -> Parameters:
             return {k: v.astype(np.float32) for k, v in super().state_dict().items()}
 
-    run_check(Everything, "test_gradients_match_finite_differences", Half, tmp_path)
+    run_check(LearnablePolicyContract, "test_gradients_match_finite_differences", Half, tmp_path)

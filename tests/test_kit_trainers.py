@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +14,7 @@ import pytest
 from numpy.random import Generator
 
 from placekit_core.errors import BudgetExhausted
-from placekit_core.interfaces import LearnablePolicy, Trainer
+from placekit_core.interfaces import LearnablePolicy, State, Trainer
 from placekit_core.problem import Task
 from placekit_core.testing import Contract, TrainerContract
 from placekit_core.testing.contract import checks_of
@@ -39,6 +40,39 @@ class Tireless(FakeTrainer):
                 super().fit(policy, tasks, rng, *rest)
             except BudgetExhausted:
                 continue
+
+
+class CountsDown(FakeTrainer):
+    """Takes what is left of the budget for an integer, which it is not where only seconds are limited."""
+
+    def fit(self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, *rest: Any) -> None:
+        self.episodes_left = int(tasks[0].evaluate.remaining)
+        super().fit(policy, tasks, rng, *rest)
+
+
+class Quitter(FakeTrainer):
+    """Is content after 60 updates."""
+
+    def fit(
+        self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, state: Any = None, checkpoint: Any = None
+    ) -> None:
+        def stop(state: State) -> None:
+            if checkpoint is not None:
+                checkpoint(state)
+            if state["updates"] >= 60:
+                raise StopIteration
+
+        with contextlib.suppress(StopIteration):
+            super().fit(policy, tasks, rng, state, stop)
+
+
+class HashOrder(FakeTrainer):
+    """Takes the tasks in the order of a set of their names, which is another one in every process."""
+
+    def fit(self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, *rest: Any) -> None:
+        names = list({f"{task.problem.graph.name}{i}": i for i, task in enumerate(tasks)}.keys() | {"a", "b", "c", "d"})
+        order = sorted(range(len(tasks)), key=lambda i: names.index(f"{tasks[i].problem.graph.name}{i}"))
+        super().fit(policy, [tasks[i] for i in order], rng, *rest)
 
 
 class Sampler(Trainer):
@@ -74,11 +108,13 @@ class Restarting(Sampler):
         super().look(task, policy, rng)
 
 
-class FirstTask(FakeTrainer):
-    """Trains on the first task only."""
+class LastTask(FakeTrainer):
+    """Looks at every task once, and trains on the last one only."""
 
     def fit(self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, *rest: Any) -> None:
-        super().fit(policy, tasks[:1], rng, *rest)
+        for task in tasks:
+            task.evaluate(policy.rollout(task.problem, 2, rng, 1.0).placements)
+        super().fit(policy, tasks[-1:], rng, *rest)
 
 
 class RawValue(Sampler):
@@ -136,10 +172,13 @@ CHECKS = [name for name in checks_of(TrainerContract) if name not in checks_of(C
 WRONG: dict[str, type[Trainer]] = {
     "test_budget_is_kept": Bypass,
     "test_small_budgets": Tireless,
+    "test_budget_of_seconds": CountsDown,
+    "test_ends_by_its_budget": Quitter,
     "test_finds_optimum": Sampler,
     "test_policy_learns": Descending,
     "test_best_never_worsens": Restarting,
-    "test_every_task_is_evaluated": FirstTask,
+    "test_every_task_gets_its_share": LastTask,
+    "test_same_result_in_another_process": HashOrder,
     "test_failing_placements": RawValue,
     "test_same_seed_same_parameters": Unseeded,
     "test_draws_from_its_generator_only": Global,
@@ -148,10 +187,28 @@ WRONG: dict[str, type[Trainer]] = {
     "test_resume_is_exact": Forgetful,
 }
 """The check, and the wrong trainer that it catches."""
+SAYS = {
+    "test_budget_is_kept": "reached the backend past the evaluator",
+    "test_small_budgets": "asked for 100 more evaluations after the end of the budget",
+    "test_budget_of_seconds": "OverflowError: cannot convert float infinity to integer",
+    "test_ends_by_its_budget": "returned after 480 of 4000 evaluations",
+    "test_finds_optimum": "the optimum 12.0 s",
+    "test_policy_learns": "mean of 64 episodes: 30 s before, 36 s after",
+    "test_best_never_worsens": "the best so far got worse",
+    "test_every_task_gets_its_share": "chain12 got 2 of 4000 evaluations",
+    "test_same_result_in_another_process": "two processes with other values of PYTHONHASHSEED",
+    "test_failing_placements": "parameter 'logits' is not finite",
+    "test_same_seed_same_parameters": "equal generators gave different results",
+    "test_draws_from_its_generator_only": "drew from, or seeded, a global generator",
+    "test_problem_is_unchanged": "were changed: problem.op_allowed",
+    "test_checkpoints_can_be_stored": "state.state.policy of a checkpoint is a FakeLearnable",
+    "test_resume_is_exact": "it ended differently",
+}
+"""What the check must say of it."""
 
 
 def test_every_check_has_a_wrong_trainer() -> None:
-    assert list(WRONG) == CHECKS
+    assert list(WRONG) == list(SAYS) == CHECKS
     assert all(trainer.__doc__ for trainer in WRONG.values())
 
 
@@ -162,11 +219,11 @@ def test_check_passes_for_a_right_trainer(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_check_catches_a_wrong_trainer(name: str, tmp_path: Path) -> None:
-    fails(TrainerContract, name, WRONG[name], tmp_path)
+    fails(TrainerContract, name, WRONG[name], tmp_path, SAYS[name])
 
 
 def test_a_trainer_without_checkpoints_fails(tmp_path: Path) -> None:
-    assert "makes no checkpoint" in str(fails(TrainerContract, "test_resume_is_exact", Sampler, tmp_path))
+    fails(TrainerContract, "test_resume_is_exact", Sampler, tmp_path, "makes no checkpoint")
 
 
 def test_options_reach_the_trainer(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ def logger(name: str, **hooks: Any) -> types.ModuleType:
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """A registry of its own, to which a test adds loggers."""
     found = discover()
-    for module in ("pipeline", "config", "api"):
+    for module in ("pipeline", "config", "given", "report"):
         monkeypatch.setattr(f"placekit_core.{module}.installed", lambda: found)
     return found
 
 
-def test_hooks_are_called_in_order(registry: Registry, problem: Problem, tmp_path: Path) -> None:
+def test_hooks_are_called_in_order(
+    registry: Registry, problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[tuple[Any, ...]] = []
     module = logger(
         "diary",
@@ -44,9 +47,11 @@ def test_hooks_are_called_in_order(registry: Registry, problem: Problem, tmp_pat
     )
     registry.add("diary", module, "placekit-diary", "1.0")
     assert loggers(registry) == sorted(["csv", "diary", *(n for n in loggers(registry) if n not in ("csv", "diary"))])
+    monkeypatch.setattr("placekit_core.given.OFTEN_S", 0.0)
     place(problem.graph, cluster=problem.cluster, policy={"name": "critical_path", "samples": 50}, seed=5,
           run_dir=tmp_path / "r", log=["diary"])  # fmt: skip
     kinds = [c[0] for c in calls]
+    assert ("checkpoint", True) in calls
     assert kinds[0] == "started"
     assert kinds[-1] == "finished"
     assert calls[0][1:] == (tmp_path / "r", 5)
@@ -114,3 +119,24 @@ class TestCsv:
             lines = (tmp_path / "r" / "programs" / folder / "history.csv").read_text().splitlines()
             assert lines[1].startswith("3,")
         assert csv_log._open == {}
+
+
+def test_a_logger_that_fails_where_warnings_are_errors(registry: Registry, problem: Problem, tmp_path: Path) -> None:
+    def leave(run_dir: Path) -> None:
+        raise SystemExit(3)
+
+    registry.add("bad", logger("bad", placekit_run_started=leave), "placekit-bad", "1.0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = place(problem.graph, cluster=problem.cluster, policy="random", run_dir=tmp_path / "r", log=["bad"])
+    assert result.value_s is not None
+
+
+def test_result_json_comes_last(registry: Registry, problem: Problem, tmp_path: Path) -> None:
+    """Whoever is killed while loggers write leaves a run that has not finished."""
+    seen = []
+    look = lambda run_dir: seen.append((run_dir / "result.json").exists())  # noqa: E731
+    registry.add("late", logger("late", placekit_run_finished=look), "placekit-late", "1.0")
+    place(problem.graph, cluster=problem.cluster, policy="random", run_dir=tmp_path / "r", log="late")
+    assert seen == [False]
+    assert (tmp_path / "r" / "result.json").exists()

@@ -181,11 +181,18 @@ def test_every_component_of_this_repository_loads() -> None:
         assert entry.component.summary
 
 
+def is_switched_off(node: ast.Module | ast.ClassDef) -> bool:
+    """Whether a test module or class says that it is not run, or not always: by `__test__`, or a mark that skips."""
+    said = [s for s in node.body if isinstance(s, ast.Assign | ast.AnnAssign)] + getattr(node, "decorator_list", [])
+    return any(word in ast.unparse(s) for s in said for word in ("__test__", "mark.skip", "mark.xfail"))
+
+
 def contract_tests(folder: Path) -> set[tuple[str, str]]:
     """(contract, name) for each name in a test class that subclasses the contract, or in what it takes from its module."""
     found = set()
     for path in folder.glob("test_*.py"):
-        body = ast.parse(path.read_text()).body
+        module = ast.parse(path.read_text())
+        body = [] if is_switched_off(module) else module.body
         names = {id(node): {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} for node in body}
         given = {
             target.id: names[id(node)]
@@ -193,10 +200,26 @@ def contract_tests(folder: Path) -> set[tuple[str, str]]:
             for target in node.targets if isinstance(target, ast.Name)
         }  # fmt: skip
         for node in body:
-            for base in node.bases if isinstance(node, ast.ClassDef) else ():
+            for base in node.bases if isinstance(node, ast.ClassDef) and not is_switched_off(node) else ():
                 used = names[id(node)].union(*(given.get(name, set()) for name in names[id(node)]))
                 found |= {(base.id, name) for name in used if isinstance(base, ast.Name)}
     return found
+
+
+def test_a_contract_test_that_is_switched_off_does_not_count(tmp_path: Path) -> None:
+    test = "class Test{}(GrouperContract):\n    {}\n    def make(self): return {}\n"
+    off = [
+        ("Attribute", "__test__ = False"),
+        ("Annotated", "__test__: bool = False"),
+        ("Mark", "pytestmark = pytest.mark.skip"),
+    ]
+    text = "".join(test.format(name, line, name) for name, line in [*off, ("On", "limit_option = ''")])
+    text += "@pytest.mark.skipif(True, reason='')\n" + test.format("Decorated", "", "Decorated")
+    text += "@pytest.mark.slow\n" + test.format("Slow", "", "Slow")
+    (tmp_path / "test_some.py").write_text(text)
+    (tmp_path / "test_none.py").write_text(f"pytestmark = [pytest.mark.skip]\n{test.format('Module', '', 'Module')}")
+    tested = {name for _, name in contract_tests(tmp_path)}
+    assert tested & {"Attribute", "Annotated", "Mark", "Decorated", "Module", "On", "Slow"} == {"On", "Slow"}
 
 
 def test_every_component_of_this_repository_is_tested_by_its_contract() -> None:

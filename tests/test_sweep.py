@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import pytest
 import yaml
 
 import placekit_core.pipeline
+import placekit_core.results
+from placekit_core.cli import sweep as sweep_module
 from placekit_core.config import conf_dir
 from placekit_core.registry import installed
 from placekit_core.results import load_summary
@@ -190,7 +194,7 @@ def test_a_sweep_is_never_mixed_with_a_single_run(placekit: Run) -> None:
     placekit("run", *SWEEP)
     outcome = placekit("run", "workload=mlp", "run_dir=sweep")
     assert outcome.code == 1
-    assert "sweep holds a sweep already\n  continue it with resume=sweep" in outcome.err
+    assert "sweep holds a sweep already\n  continue it with `placekit run resume=sweep`" in outcome.err
 
 
 def test_a_damaged_sweep_file_and_an_unwritable_folder(placekit: Run, tmp_path: Path) -> None:
@@ -262,3 +266,106 @@ def test_baselines_are_all_that_learn_nothing() -> None:
     params = yaml.safe_load((conf_dir() / "experiment" / "baselines.yaml").read_text())["hydra"]["sweeper"]["params"]
     learn = {e.component.name for e in installed().all() if e.kind == "policy" and e.component.trainer}
     assert sorted(params["policy"].split(",")) == sorted(set(installed().names("policy")) - learn)
+
+
+def test_a_file_that_changed_is_not_skipped_over(placekit: Run, tmp_path: Path) -> None:
+    """An edited machine, or model, would mix two of them in one table."""
+    machine = yaml.safe_load((conf_dir() / "cluster" / "p100x4.yaml").read_text())
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(machine))
+    command = ["-m", "workload=mlp", "policy=etf", "seed=1,2", "cluster=mine.yaml", "run_dir=sweep"]
+    assert placekit("run", *command).code == 0
+    assert len(skipped(placekit("run", *command))) == 2
+    machine["kinds"]["p100"]["launch_overhead_s"] = 1e-3
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(machine))
+    before = results(tmp_path / "sweep")
+    outcome = placekit("run", *command)
+    assert outcome.code == 1
+    assert skipped(outcome) == []
+    assert outcome.err.count("holds a run of another program, machine or costs: a file has changed since") == 2
+    assert results(tmp_path / "sweep") == before
+
+
+def test_a_model_that_changed_is_not_skipped_over(placekit: Run, tmp_path: Path) -> None:
+    source = "import torch\n\n\ndef make():\n    return torch.nn.Linear(8, WIDTH), torch.zeros(2, 8)\n"
+    options = ["importer=torch", "importer.module=mymodel:make", "importer.mode=inference"]
+    command = ["-m", *options, f"importer.path={tmp_path}", "policy=etf", "seed=1,2", "run_dir=sweep"]
+    for width, code in (("16", 0), ("16", 0), ("32", 1)):
+        (tmp_path / "mymodel.py").write_text(source.replace("WIDTH", width))
+        sweep_module._programs.cache_clear()  # each command is a process of its own
+        sys.modules.pop("mymodel", None)
+        outcome = placekit("run", *command)
+        assert outcome.code == code, outcome.err
+    assert "another program, machine or costs" in outcome.err
+
+
+def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, tmp_path: Path) -> None:
+    placekit("run", *SWEEP)
+    for name in JOBS[:2]:
+        path = tmp_path / "sweep" / name / "result.json"
+        data = json.loads(path.read_text())
+        assert set(data["code"]) >= {"placekit-search", "placekit-sim", "placekit-zoo"}
+        path.write_text(json.dumps({**data, "code": {**data["code"], "placekit-search": "another"}}))
+    outcome = placekit("run", *SWEEP)
+    assert outcome.code == 1
+    assert skipped(outcome) == JOBS[2:], "the other method's runs stand"
+    assert outcome.err.count("holds a run made by other code of placekit-search\n  choose another run_dir, or") == 2
+
+
+def test_an_interrupted_job_is_not_taken_for_finished(placekit: Run, tmp_path: Path) -> None:
+    placekit("run", *SWEEP)
+    path = tmp_path / "sweep" / JOBS[0] / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "status": "interrupted"}))
+    outcome = placekit("run", *SWEEP)
+    assert (outcome.code, skipped(outcome), computed(outcome)) == (0, JOBS[1:], JOBS[:1])
+
+
+def test_a_model_that_leaves_python_costs_its_job_only(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text("import sys\n\n\ndef make():\n    sys.exit(3)\n")
+    (tmp_path / "stays.py").write_text(
+        "import torch\n\n\ndef make():\n    return torch.nn.Linear(8, 8), torch.zeros(2, 8)\n"
+    )
+    options = ["importer=torch", "importer.mode=inference", f"importer.path={tmp_path}", "policy=etf", "run_dir=sweep"]
+    outcome = placekit("run", "-m", *options, "importer.module=leaves:make,stays:make")
+    assert outcome.code == 1
+    assert len(results(tmp_path / "sweep")) == 1
+    assert "1 job of the sweep failed" in outcome.err
+
+
+def test_loggers_and_checkpoints_name_no_folder(placekit: Run, tmp_path: Path) -> None:
+    assert placekit("run", *SWEEP, "log=[]", "checkpoint_s=0").code == 0
+    assert skipped(placekit("run", *SWEEP)) == JOBS
+
+
+def test_a_sweep_has_one_folder(placekit: Run) -> None:
+    outcome = placekit("run", "-m", "workload=mlp", "policy=etf", "run_dir=a,b")
+    assert outcome.code == 1
+    assert "a sweep has one run_dir, not 'a,b'" in outcome.err
+
+
+def test_a_sweep_of_one(placekit: Run, tmp_path: Path) -> None:
+    assert placekit("run", "-m", "run_dir=one sweep's", *SWEEP[1:3], "policy=etf").code == 0
+    assert len(list((tmp_path / "one sweep's").glob("*/result.json"))) == 1
+
+
+def test_a_second_command_in_the_folder_forgets_no_missing_job(placekit: Run, tmp_path: Path) -> None:
+    placekit("run", *SWEEP)
+    (tmp_path / "sweep" / JOBS[0] / "result.json").unlink()
+    outcome = placekit("run", *[a.replace("etf,annealing", "heft") for a in SWEEP])
+    assert outcome.code == 1
+    assert f"missing: sweep/{JOBS[0]}" in outcome.out
+
+
+def test_ctrl_c_while_results_are_written_ends_the_sweep(
+    placekit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = placekit_core.results.write_trace
+
+    def pressed(*args, **kwargs):
+        signal.raise_signal(signal.SIGINT)
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr("placekit_core.results.write_trace", pressed)
+    outcome = placekit("run", *SWEEP)
+    assert outcome.code == 130
+    [only] = results(tmp_path / "sweep").values()
+    assert json.loads(only)["status"] == "finished", "what was being written is whole"

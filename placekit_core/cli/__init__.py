@@ -73,9 +73,15 @@ def main() -> int:
     except Exception as e:
         from placekit_core.errors import PlacekitError
 
-        if isinstance(e, PlacekitError) and not os.environ.get("HYDRA_FULL_ERROR"):
+        if os.environ.get("HYDRA_FULL_ERROR"):
+            raise
+        if isinstance(e, PlacekitError):
             return fail(e)
-        raise
+        from placekit_core.registry import where
+
+        if not (place := where(e)):
+            raise
+        return fail(Exception(f"{type(e).__name__}: {e}\n  at {place}; HYDRA_FULL_ERROR=1 shows the whole traceback"))
 
 
 def _terminated(*_: object) -> None:

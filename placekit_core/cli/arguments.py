@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from placekit_core.cluster import load_cluster
 from placekit_core.config import conf_dir
 from placekit_core.errors import ConfigError
 from placekit_core.hookspecs import KINDS
@@ -47,7 +48,13 @@ def normalise(argv: list[str], swept: Set[str] = frozenset()) -> list[str]:
                     else "`placekit cluster show` lists the presets"
                 )
                 raise ConfigError(f"no cluster file {missing}", hint)
+            for path in paths:  # a mistake in it ends a sweep here, not each of its jobs
+                load_cluster(path)
             out += ["cluster=file", "cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
+        elif key == "run_dir":
+            if multirun and re.search(r"[,(]", value) and not value.startswith(("'", '"')):
+                raise ConfigError(f"a sweep has one run_dir, not {value!r}", "each of its jobs gets a folder in it")
+            out.append("run_dir=" + (value if value.startswith(("'", '"')) else quoted(value)))
         elif key in DEFAULT_GROUPS:
             out.append(f"{key}={value}")
         elif key.partition(".")[0] in swept & DEFAULT_GROUPS and not re.search("[,(]", value):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from placekit_core.cli import sweep
 from placekit_core.cli.console import table
@@ -44,6 +45,16 @@ class Row:
         return statistics.median(self.values) if self.values else None
 
     @property
+    def lost(self) -> int:
+        """How many runs found no placement that fits."""
+        return len(self.runs) - len(self.values)
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Better first: what always fits before what sometimes does, then by the median."""
+        return self.lost / len(self.runs), math.inf if self.median_s is None else self.median_s
+
+    @property
     def interval(self) -> Interval | None:
         return median_interval(self.values)
 
@@ -72,7 +83,7 @@ class Row:
             "evaluations": statistics.median(r.evaluations for r in self.runs),
             "seconds": statistics.median(r.seconds for r in self.runs),
             "seeds": sorted(r.seed for r in self.runs),
-            "do_not_fit": len(self.runs) - len(self.values),
+            "do_not_fit": self.lost,
         }
 
 
@@ -85,11 +96,13 @@ def main(argv: list[str]) -> int:
     results, damaged = _load(folders, bool(failed or missing))
     if "--json" in argv:
         print(json.dumps([r.data() for r in rows(results)], indent=1))
+        sys.stdout.flush()
     else:
         show(rows(results))
-        _list("failed", failed)
-        _list("missing", missing)
-    return int(damaged)
+    stream = sys.stderr if "--json" in argv else sys.stdout
+    _list("failed", failed, stream)
+    _list("missing", missing, stream)
+    return int(damaged > 0)
 
 
 def end_of_sweep(directory: Path, stopped: Exception | None) -> None:
@@ -138,46 +151,45 @@ def _load(folders: list[Any], may_be_empty: bool) -> tuple[list[Summary], int]:
     return results, damaged
 
 
-def _list(what: str, jobs: list[tuple[Path, str]]) -> None:
+def _list(what: str, jobs: list[tuple[Path, str]], stream: TextIO | None = None) -> None:
     for path, reason in jobs:
-        print(f"{what}: {path}: {reason}")
+        print(f"{what}: {path}: {reason}", file=stream)
 
 
 def rows(results: list[Summary]) -> list[Row]:
     """Results by what they share, best median first within each workload, machine and backend."""
-    groups: dict[tuple[object, ...], list[Summary]] = {}
+    groups: dict[str, list[Summary]] = {}
     for result in results:
         group = groups.setdefault(_key(result), [])
-        if result.seed not in {r.seed for r in group}:  # the same run again, or a copy of it, is no further evidence
+        twin = (result.seed, result.value_s, result.evaluations)
+        if twin not in {(r.seed, r.value_s, r.evaluations) for r in group}:  # a copy of a run is no further evidence
             group.append(result)
     found = [Row(label, g) for label, g in zip(_labels([g[0] for g in groups.values()]), groups.values(), strict=True)]
-    infinity = float("inf")
-    return sorted(
-        found,
-        key=lambda r: (
-            r.first.workload,
-            r.first.cluster,
-            r.first.backend,
-            infinity if r.median_s is None else r.median_s,
-        ),
-    )
+    return sorted(found, key=lambda r: (r.first.workload, r.first.cluster, r.first.backend, r.rank))
 
 
-def _key(result: Summary) -> tuple[object, ...]:
-    """What the runs of a row share: everything but the seed and what changes no result."""
-    config = {k: v for k, v in result.config.items() if k not in CHANGES_NO_RESULT | {"seed"}}
-    return (result.workload, result.cluster_fingerprint, result.status, _problems(result), repr(config))
+def _key(result: Summary) -> str:
+    """What the runs of a row share: everything but the seed, what changes no result, and how things were named."""
+    named = CHANGES_NO_RESULT | {"seed", "importer", "workload", "cluster"}
+    config = {k: v for k, v in result.config.items() if k not in named}
+    return json.dumps([result.workload, result.status, *_problems(result).values(), config], sort_keys=True)
 
 
-def _problems(result: Summary) -> str:
-    return " ".join(p.problem_fingerprint for p in result.programs)
+def _problems(result: Summary) -> dict[str, str]:
+    """Hashes of what was placed where, and by which code."""
+    return {
+        "cluster": result.cluster_fingerprint,
+        "graph": " ".join(p.graph_fingerprint for p in result.programs),
+        "costs": " ".join(p.costs_fingerprint for p in result.programs),
+        "code": " ".join(f"{k}:{v}" for k, v in sorted(result.code.items())),
+    }
 
 
 def show(table_rows: list[Row]) -> None:
     """Print the table, and the best of each workload, machine and backend."""
     cells = []
     for row in table_rows:
-        first, median, lost = row.first, row.median_s, len(row.runs) - len(row.values)
+        first, median, lost = row.first, row.median_s, row.lost
         data = row.data()
         cells.append(
             [
@@ -213,14 +225,13 @@ def _range(interval: Interval | None) -> str:
 def _contests(table_rows: list[Row]) -> list[list[Row]]:
     """The finished rows whose values may be compared: one program, machine, costs and backend; where there are several."""
 
-    def key(row: Row) -> tuple[str, ...]:
-        r = row.first
-        same = {k: r.config.get(k) for k in ("backend", "costs")}
-        graphs = " ".join(p.graph_fingerprint for p in r.programs)
-        return (r.workload, r.cluster, r.backend, r.cluster_fingerprint, graphs, repr(same))
+    def key(row: Row) -> str:
+        r, problem = row.first, _problems(row.first)
+        same = [r.workload, r.cluster, r.backend, problem["cluster"], problem["graph"], problem["costs"]]
+        return json.dumps([*same, r.config.get("backend")], sort_keys=True)
 
     finished = [r for r in table_rows if r.median_s is not None and r.first.status == "finished"]
-    groups = [list(g) for _, g in itertools.groupby(sorted(finished, key=key), key)]
+    groups = [sorted(g, key=lambda r: r.rank) for _, g in itertools.groupby(sorted(finished, key=key), key)]
     return [g for g in groups if len(g) > 1]
 
 
@@ -230,11 +241,15 @@ def _best(contest: list[Row]) -> str:
         raise ValueError("a contest is between rows with values")
     r = best.first
     less = 1 - best.median_s / second.median_s if second.median_s else 0.0
-    difference = f"{percent(less)} below {second.label}" if less else f"as good as {second.label}"
+    difference = f"{percent(abs(less))} {'below' if less > 0 else 'above'} {second.label}"
+    difference = difference if less else f"as good as {second.label}"
     if best.interval is None or second.interval is None:
         note = " (one seed)"
     else:
         note = " (intervals overlap)" if best.interval.high >= second.interval.low else ""
+    if best.lost or second.lost:
+        row = best if best.lost else second
+        note = f" ({row.lost} of {len(row.runs)} runs of {row.label} do not fit)"
     return f"best on {r.workload}, {r.cluster} ({r.backend}): {best.label} {seconds(best.median_s)}, {difference}{note}"
 
 
@@ -257,14 +272,15 @@ def _labels(results: list[Summary]) -> list[str]:
         ]
         options = [flat(x.config) for x in twins]
         own = flat(r.config)
-        exact = {
-            "cluster": (r.cluster_fingerprint, {x.cluster_fingerprint for x in twins}),
-            "problem": (_problems(r), {_problems(x) for x in twins}),
-        }  # the same names, and yet another machine, model, grouping or cost file
+        same = [k for k in ("cluster", "graph") if all(_problems(x)[k] == _problems(r)[k] for x in twins)]
+        named = {"seed", "workload"} | CHANGES_NO_RESULT
+        hidden = tuple(f"{ {'cluster': 'cluster', 'graph': 'importer'}[k] }." for k in same)
         differ = sorted(
-            k for k in own
-            if k not in CHANGES_NO_RESULT | {"seed", "workload"} and any(o.get(k) != own[k] for o in options)
-        )  # fmt: skip
-        marks = [] if differ else [f" {k}:{mine[:8]}" for k, (mine, others) in exact.items() if len(others) > 1][:1]
-        labels.append(r.policy + "".join([*(f" {k}={own[k]}" for k in differ), *marks]))
+            k for k in own if k not in named and not k.startswith(hidden) and any(o.get(k) != own[k] for o in options)
+        )
+        marks = [f" {k}:{v[-8:]}" for k, v in _problems(r).items() if any(_problems(x)[k] != v for x in twins)]
+        marks = [] if differ else marks[:1]
+        labels.append(
+            r.policy + "".join([*(f" {k}={'default' if own[k] is None else own[k]}" for k in differ), *marks])
+        )
     return labels

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,15 +73,15 @@ class _Presets(SearchPathPlugin):
             search_path.append(provider=f"placekit-{plugin}", path=f"file://{folder}")
 
 
-def register() -> None:
-    """Store every component's defaults, and the help text, in Hydra."""
+def register(argv: Sequence[str] = ()) -> None:
+    """Store every component's defaults, and the help text, in Hydra; with components in `argv`, the help is on those."""
     registry, store = installed(), ConfigStore.instance()
     for group, name, node in component_nodes(registry):
         store.store(group=group, name=name, node=node, provider="placekit")
     for group in ("trainer", "cluster"):
         store.store(group=group, name=AUTO, node={"name": AUTO}, provider="placekit")
     store.store(group="cluster", name="file", node={"name": "file", "path": "???"}, provider="placekit")
-    text = _HELP.replace("{components}", _list_components(registry))
+    text = _HELP.replace("{components}", _list_components(registry, chosen(list(argv))))
     node = {"app_name": "placekit run", "header": "", "footer": "", "template": text}
     store.store(group="hydra/help", name="placekit", node=node, provider="placekit")
     Plugins.instance().register(_Presets)
@@ -89,7 +89,7 @@ def register() -> None:
 
 def folder_name(overrides: str) -> str:
     """One folder name for a job of a sweep, from its overrides: no separators, no quotes, no `..`, not too long."""
-    name = re.sub(r"[^\w.,=+@\-]+", "_", overrides.replace("'", "").replace('"', "")).replace("..", "_")
+    name = re.sub(r"[^\w.,=+@\-]+", "_", overrides.replace("'", "").replace('"', "")).replace("..", "_") or "defaults"
     if len(name) <= 150:
         return name
     return f"{name[:130]}-{hashlib.sha256(overrides.encode()).hexdigest()[:12]}"
@@ -99,11 +99,12 @@ def folder_name(overrides: str) -> str:
 OmegaConf.register_new_resolver("placekit_folder", folder_name, replace=True)
 
 
-def _list_components(registry: Registry) -> str:
+def _list_components(registry: Registry, wanted: list[tuple[str, str]]) -> str:
     lines = []
+    shown = [e for e in registry.all() if not wanted or (e.kind, e.component.name) in wanted]
     for kind in KINDS:
-        lines += [f"{kind}:"] if registry.names(kind) else []
-        for e in registry.all():
+        lines += [f"{kind}:"] if any(e.kind == kind for e in shown) else []
+        for e in shown:
             if e.kind == kind:
                 lines.append(f"  {e.component.name:18} {e.component.summary}")
                 for key, option in e.component.config.model_fields.items():
@@ -151,7 +152,7 @@ def launch(argv: list[str], job: Callable[[dict[str, Any], str, bool], float | N
 
     A sweep ends with the comparison of its runs. Raises PlacekitError.
     """
-    register()
+    register(argv)
     for b in installed().broken:
         print(f"placekit: warning: plugin {b.distribution} {b.version} is broken: {b.reason}", file=sys.stderr)
     failed: list[PlacekitError] = []
@@ -214,7 +215,7 @@ def _ending() -> Iterator[None]:
 
 def compose(argv: list[str]) -> dict[str, Any]:
     """The configuration that `argv` describes, without running anything. Raises PlacekitError."""
-    register()
+    register(argv)
     with translated(argv), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = hydra.compose("config", overrides=normalise(argv), return_hydra_config=True)
         installed().check_choices(config.hydra.runtime.choices)

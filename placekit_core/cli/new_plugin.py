@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import re
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from placekit_core.hookspecs import KINDS
 from placekit_core.registry import installed
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+LONGEST = 60  # characters of a name: it becomes the name of folders and modules
 SOFTMAX = "_softmax"  # the trainer's package adds a policy of this ending, which it trains
 
 
@@ -30,9 +32,10 @@ def main(argv: list[str]) -> int:
     folder = write(kind, name, Path(argv[2] if len(argv) == 3 else "."))
     choice = f"+policy={name}{SOFTMAX}" if kind == "trainer" else f"+{kind}={name}"
     print(f"{folder}: {kind} {name!r}, ready to run; its method is in {folder / f'placekit_{name}' / f'{name}.py'}")
-    print(f"  pip install -e '{folder if folder.is_absolute() else f'./{folder}'}[test]'")
+    source = folder if folder.is_absolute() else f"./{folder}"
+    print(f"  pip install -e {shlex.quote(f'{source}[test]')}")
     print(f"  placekit run {choice}")
-    print(f"  pytest {folder}")
+    print(f"  pytest {shlex.quote(str(folder))}")
     return 0
 
 
@@ -61,9 +64,10 @@ def write(kind: str, name: str, parent: Path) -> Path:
 
 def package(kind: str, name: str) -> dict[str, str]:
     """The files of the package, text by path. Raises PlacekitError if the name cannot be used or is taken."""
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or len(name) > LONGEST:
         raise PlacekitError(
-            f"{name!r} cannot be the name of a plugin", "use lower-case letters, digits and single dashes"
+            f"{name!r} cannot be the name of a plugin",
+            f"use lower-case letters, digits and single dashes, at most {LONGEST} characters",
         )
     class_name = "".join(part.capitalize() for part in name.split("_"))
     sources = [*(TEMPLATES / kind).rglob("*"), TEMPLATES / "pyproject.toml"]

@@ -48,6 +48,7 @@ def _sweep_job(config: RunConfig, run_dir: Path) -> float | None:
     from placekit_core.results import CHECKPOINT, holds_run
 
     warnings.showwarning = show_warning  # this may be the process of a launcher
+    sweep.end_with_parent()
     before = sweep.held(run_dir, config)
     if before is not None:
         (run_dir / CHECKPOINT).unlink(missing_ok=True)  # it was killed between writing the result and this
@@ -69,7 +70,7 @@ def _sweep_job(config: RunConfig, run_dir: Path) -> float | None:
 
 def _resume(run_dir: Path) -> int:
     from placekit_core import results
-    from placekit_core.config import GIVEN, validate
+    from placekit_core.config import validate
 
     if (run_dir / results.SWEEP).is_file():
         from placekit_core.cli import sweep
@@ -85,9 +86,9 @@ def _resume(run_dir: Path) -> int:
             raise RunError(f"{path} is damaged", "start a new run")
     except (OSError, json.JSONDecodeError) as e:
         raise RunError(f"cannot resume {run_dir}: {e}", "give what a run or a sweep called run_dir") from None
-    if data.get("importer") == {"name": GIVEN}:
+    if data.get("given"):
         raise RunError(
-            f"{run_dir} was started from Python, with a program that only its script has",
+            f"{run_dir} was started from Python, with objects ({', '.join(data['given'])}) that only its script has",
             f"call place(..., run_dir={str(run_dir)!r}, resume=True) there",
         )
     if (run_dir / results.RESULT).is_file() and not (run_dir / results.CHECKPOINT).is_file():

@@ -8,21 +8,34 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
+import os
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
 from placekit_core import results
-from placekit_core.config import CHANGES_NO_RESULT, RunConfig
+from placekit_core.config import RunConfig
 from placekit_core.errors import PlacekitError, RunError
+from placekit_core.pipeline import fingerprints
+from placekit_core.problem import Program
+from placekit_core.registry import installed, where
 from placekit_core.results import FAILED, RESULT, SWEEP, Summary
 
 
 def begin(directory: Path, arguments: Sequence[str], jobs: Sequence[str] | None) -> None:
     """Note how the sweep in `directory` was started. `jobs` are its folders; None if a sweeper chooses as it goes."""
     directory.mkdir(parents=True, exist_ok=True)
+    before = _read(directory / SWEEP).get("jobs")
+    if (
+        before and jobs is not None
+    ):  # the sweep has grown, or another one shares its folder: what is missing stays known
+        jobs = list(dict.fromkeys([*before, *jobs]))
     results.write_json(directory / SWEEP, {"arguments": arguments, "jobs": jobs})
 
 
@@ -40,6 +53,23 @@ def shown(directory: str) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
+def end_with_parent() -> None:
+    """End this process of joblib's when the one that started it is gone; its job goes on when the sweep does."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    if multiprocessing.current_process().name.startswith("Loky") and not _watched:
+        _watched.append(parent)
+        threading.Thread(target=watch, daemon=True).start()
+
+
+_watched: list[int] = []
+
+
 def say(text: str, stream: TextIO | None = None) -> None:
     """Print in one piece: jobs in several processes share the terminal."""
     stream = stream or sys.stdout
@@ -51,14 +81,14 @@ def run_job(name: str, run_dir: Path, job: Callable[[], float | None]) -> float:
     """Run one job, and return its value in seconds; infinity if it fails, which is shown and written, never raised."""
     try:
         value = job()
-    except Exception as e:
+    except (Exception, SystemExit) as e:  # a model's file may call sys.exit
         reason = {"type": type(e).__name__, "message": str(e), "hint": ""}
         if isinstance(e, PlacekitError):
             reason |= {"message": e.message, "hint": e.hint}
             say(f"placekit: {name}: {e}", sys.stderr)
         else:
             reason["traceback"] = traceback.format_exc()
-            bug = f"{type(e).__name__}: {e}\n  this is a bug; its traceback is in {run_dir / FAILED}"
+            bug = f"{type(e).__name__}: {e}\n  this is a bug in {where(e) or 'placekit'}; its traceback is in {run_dir / FAILED}"
             say(f"placekit: {name}: {bug}", sys.stderr)
         results.write_json(run_dir / FAILED, reason)
         return math.inf
@@ -69,27 +99,34 @@ def run_job(name: str, run_dir: Path, job: Callable[[], float | None]) -> float:
 def held(run_dir: Path, config: RunConfig) -> Summary | None:
     """The finished run of this configuration that `run_dir` holds; None if it holds none, or an unfinished one of it.
 
-    Raises RunError if what it holds is a run of another configuration, or damaged.
+    Raises RunError if what it holds is damaged, or a run of something else: of another configuration, of a program,
+    machine or costs that have changed since, or made by other code of a plugin.
     """
     if not results.holds_run(run_dir):
         return None
-    try:
-        data = json.loads((run_dir / results.CONFIG).read_text())
-    except (OSError, ValueError):
-        raise RunError(
-            f"{run_dir} holds a run, but its {results.CONFIG} cannot be read", "remove this folder to start it again"
-        ) from None
-    asked = json.loads(json.dumps(results.finite(config.model_dump(mode="json"))))
-    keys = sorted(k for k in {*data, *asked} - CHANGES_NO_RESULT if data.get(k) != asked.get(k))
-    if keys:
-        raise RunError(
-            f"{run_dir} holds a run of another configuration: {', '.join(keys)} differ",
-            "choose another run_dir, or remove this folder to start it again",
-        )
+    results.check_same(run_dir, config.model_dump(mode="json"))
     if not (run_dir / RESULT).is_file():
         return None
     summary = results.load_summary(run_dir)
-    return summary if summary.status == "finished" else None
+    if summary.status != "finished":
+        return None
+    hint = "choose another run_dir, or remove this folder to run it again"
+    now = installed().code(config.distributions())
+    edited = sorted(name for name, code in summary.code.items() if now.get(name) != code)
+    if edited:
+        raise RunError(f"{run_dir} holds a run made by other code of {', '.join(edited)}", hint)
+    programs = _programs(json.dumps(config.importer, sort_keys=True))
+    if fingerprints(config, programs) != [p.problem_fingerprint for p in summary.programs]:
+        raise RunError(f"{run_dir} holds a run of another program, machine or costs: a file has changed since", hint)
+    return summary
+
+
+@lru_cache(maxsize=4)  # the jobs of a sweep that differ in policy and seed share their programs
+def _programs(importer: str) -> list[Program]:
+    section = json.loads(importer)
+    entry = installed().get("importer", section.pop("name"))
+    programs: list[Program] = entry.build(entry.component.config.model_validate(section)).load()
+    return programs
 
 
 def other_versions(summary: Summary) -> str:

@@ -18,8 +18,8 @@ import inspect
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -32,8 +32,16 @@ from placekit_core.registry import PLURAL, Entry, installed
 Make = Callable[..., Any]
 """`make(**options)` builds the component that is tested."""
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 HEAVY = ("torch", "numba", "hydra")
 """What importing a plugin's top module must not import."""
+
+
+def hook(method: F) -> F:
+    """A method of a contract class that a plugin's may override."""
+    vars(method)["is_hook"] = True
+    return method
 
 
 class Contract:
@@ -44,22 +52,15 @@ class Contract:
     interface: ClassVar[type[Plugin]]
     """The abstract base class in `placekit_core.interfaces`."""
 
-    _contract: ClassVar[bool] = True
-
     def __init_subclass__(cls, defines_checks: bool = False, **kwargs: Any) -> None:
-        """`defines_checks` is for the contract classes themselves. Raises TypeError for a check that is put out of action."""
+        """`defines_checks` is for the contract classes of placekit. Raises TypeError for a check put out of action."""
         super().__init_subclass__(**kwargs)
-        cls._contract = defines_checks
-        for name in checks_of(cls):
-            owner = next(base for base in cls.__mro__ if name in vars(base))
-            marks = getattr(vars(owner)[name], "pytestmark", [])
-            if not vars(owner).get("_contract") and not any(
-                m.name == "xfail" and m.kwargs.get("reason") for m in marks
-            ):
-                raise TypeError(
-                    f"{owner.__name__} overrides the check {name!r} of its contract;"
-                    " only a method under @pytest.mark.xfail(reason=...) may stand in its place"
-                )
+        if defines_checks:
+            if not cls.__module__.startswith("placekit_core."):
+                raise TypeError(f"{cls.__name__}: `defines_checks` is for the contract classes of placekit")
+            _CONTRACTS.append(cls)
+        elif problem := refusal(cls):
+            raise TypeError(problem)
 
     @pytest.fixture
     def make(self) -> Make:
@@ -85,8 +86,8 @@ class Contract:
         """Options survive a round trip through JSON, and rebuild the component (in another process, say)."""
         component = make()
         options = component.options_class.model_validate(json.loads(component.options.model_dump_json()))
-        assert options == component.options
-        assert type(component)(options).options == component.options
+        assert options == component.options, f"read from JSON, {component.options!r} are {options!r}"
+        assert type(component)(options).options == component.options, "rebuilt, it has other options"
 
     def test_is_listed(self, make: Make) -> None:
         """Exactly one installed component has its name; it names this class, its options, and a summary of one line."""
@@ -118,29 +119,86 @@ class Contract:
             RunConfig.model_construct(**wrong).component(self.kind)
 
     def test_listing_is_light(self, make: Make) -> None:
-        """Importing the plugin's top module and calling its hooks imports no torch, no numba and no hydra."""
+        """Importing the plugin's top module and calling its hooks imports neither torch, numba, hydra nor the component."""
         entry = entry_of(self.kind, make().name)
         plugin = installed().manager.get_plugin(entry.plugin)
         assert plugin is not None
         module = plugin.__name__
         hooks = [f"placekit_{plural}" for plural in PLURAL.values()]
+        target = entry.component.target.partition(":")[0]
+        # options that are defined beside the component bring its module with them
+        unwanted = [*HEAVY, *({target} - {module, entry.component.config.__module__})]
         code = (
             f"import importlib, sys\nsys.path[:0] = {sys.path!r}\nmodule = importlib.import_module({module!r})\n"
             f"[getattr(module, hook)() for hook in {hooks!r} if hasattr(module, hook)]\n"
-            f"print(*[m for m in {HEAVY!r} if m in sys.modules])"
+            f"print(*[m for m in {unwanted!r} if m in sys.modules])"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == "", f"listing {module} imports {done.stdout.strip()}"
 
 
+_CONTRACTS: list[type[Contract]] = [Contract]
+"""The classes that define checks."""
+
+
 def checks_of(contract: type) -> dict[str, Callable[..., Any]]:
     """The checks of a contract class by name, its own and the inherited ones, in the order of their definition."""
     found: dict[str, Callable[..., Any]] = {}
     for base in reversed(contract.__mro__):
-        if vars(base).get("_contract"):
+        if base in _CONTRACTS:
             found |= {n: f for n, f in vars(base).items() if n.startswith("test_") and inspect.isfunction(f)}
     return found
+
+
+def refusal(contract: type) -> str | None:
+    """Why a plugin's contract class, or a class decorator or a mark on it, puts a check out of action; None if none does.
+
+    A check may be skipped by a condition (`skipif`), and replaced by a method under
+    `xfail(reason=..., strict=True)`: it fails, and is noticed when it no longer does. Class attributes may be set; what
+    the checks use (`kind`, `interface`, methods) may not.
+    """
+    name = contract.__name__
+    if not getattr(contract, "__test__", True):
+        return f"{name} puts all checks of its contract out of action: `__test__` is false"
+    if problem := marks_refused(_marks(*reversed(contract.__mro__))):
+        return f"{name} puts all checks of its contract out of action: {problem}"
+    checks = checks_of(contract)
+    own = {n: f for c in _CONTRACTS if issubclass(contract, c) for n, f in vars(c).items()}
+    fixed = {n for n, f in own.items() if inspect.isfunction(f) and not getattr(f, "is_hook", False)}
+    for member in [*checks, *sorted(fixed - {*checks, "make", "__init_subclass__"}), "kind", "interface"]:
+        owner = next(base for base in contract.__mro__ if member in vars(base))
+        value = vars(owner)[member]
+        marks = _marks(value)
+        if owner not in _CONTRACTS and not (member in checks and any(m.name == "xfail" for m in marks)):
+            what = "check" if member in checks else "member"
+            return (
+                f"{owner.__name__} overrides the {what} {member!r} of its contract;"
+                " only a check may be overridden, by a method under @pytest.mark.xfail(reason=..., strict=True)"
+            )
+        if problem := marks_refused(marks):
+            return f"{owner.__name__} puts the check {member!r} of its contract out of action: {problem}"
+    return None
+
+
+def _marks(*owners: Any) -> list[pytest.Mark]:
+    """The marks of classes or functions, without those that they inherit."""
+    found: list[Any] = []
+    for owner in owners:
+        marks = getattr(owner, "__dict__", {}).get("pytestmark", [])
+        found += marks if isinstance(marks, list) else [marks]
+    return [getattr(mark, "mark", mark) for mark in found]
+
+
+def marks_refused(marks: Iterable[pytest.Mark]) -> str | None:
+    """What is wrong with the marks of a class, its module, or a check; None if nothing is."""
+    for mark in marks:
+        if mark.name == "skip":
+            return "it is skipped without a condition"
+        honest = mark.kwargs.get("reason") and mark.kwargs.get("strict") is True
+        if mark.name == "xfail" and (mark.args or "condition" in mark.kwargs or not honest):
+            return "xfail needs a reason and strict=True, and takes no condition"
+    return None
 
 
 def entry_of(kind: str, name: str) -> Entry:

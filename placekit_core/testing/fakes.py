@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import Field
@@ -19,7 +18,7 @@ from pydantic import Field
 from placekit_core.cluster import Cluster
 from placekit_core.costs import CostTable
 from placekit_core.errors import PlacekitError
-from placekit_core.evaluator import Evaluator, Ledger
+from placekit_core.evaluator import Ledger
 from placekit_core.graph import Graph, GraphBuilder
 from placekit_core.grouping import Grouping
 from placekit_core.interfaces import (
@@ -33,14 +32,13 @@ from placekit_core.interfaces import (
     State,
     Trainer,
 )
-from placekit_core.measurement import Measurements, Schedule
+from placekit_core.measurement import Kernel, Measurements, Schedule
 from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Problem, Task
+from placekit_core.testing.observed import Patient
 
-PATIENCE = 100  # how often an evaluator may be asked after the end of its budget
 
-
-def machine(gpus: int = 2, cpus: int = 0, memory_bytes: int = 2**30) -> Cluster:
+def gpus(count: int = 2, cpus: int = 0, memory_bytes: int = 2**30) -> Cluster:
     """GPUs of 1 TFLOP/s and `memory_bytes`, CPUs of a tenth of that with 1 GiB, all linked to one hub at 1 GB/s."""
     full = {"compute": 1.0, "memory": 1.0}
     gpu = {
@@ -50,10 +48,10 @@ def machine(gpus: int = 2, cpus: int = 0, memory_bytes: int = 2**30) -> Cluster:
         "efficiency": {"other": full},
     }
     cpu = {**gpu, "type": "cpu", "flops_per_s": {"float32": 1e11}, "memory_bytes": 2**30}
-    devices = [{"kind": kind, "count": count} for kind, count in (("gpu", gpus), ("cpu", cpus)) if count]
-    links = [{"a": "*", "b": "hub", "bytes_per_s": 1e9}] if gpus + cpus > 1 else []
+    devices = [{"kind": kind, "count": n} for kind, n in (("gpu", count), ("cpu", cpus)) if n]
+    links = [{"a": "*", "b": "hub", "bytes_per_s": 1e9}] if count + cpus > 1 else []
     kinds = {"gpu": gpu, "cpu": cpu}
-    return Cluster.parse({"name": f"fake{gpus}+{cpus}", "kinds": kinds, "devices": devices, "links": links})
+    return Cluster.parse({"name": f"fake{count}+{cpus}", "kinds": kinds, "devices": devices, "links": links})
 
 
 def diamond_graph() -> Graph:
@@ -78,7 +76,7 @@ def independent_graph(n: int, persistent_bytes: int = 0) -> Graph:
 
 def diamond(devices: int = 2) -> Problem:
     """The diamond on equal GPUs."""
-    return Problem.of(diamond_graph(), machine(devices))
+    return Problem.of(diamond_graph(), gpus(devices))
 
 
 def chain(n: int = 12, devices: int = 2) -> Problem:
@@ -87,12 +85,12 @@ def chain(n: int = 12, devices: int = 2) -> Problem:
     t = b.source("x", 1000, op_type="input")
     for i in range(n):
         [t] = b.add(f"op{i}", inputs=[t], outputs=[1000], flops=float(1 + i % 5) * 1e9)
-    return Problem.of(b.build(), machine(devices))
+    return Problem.of(b.build(), gpus(devices))
 
 
 def independent(n: int = 6, devices: int = 2) -> Problem:
     """n operations without edges on equal GPUs."""
-    return Problem.of(independent_graph(n), machine(devices))
+    return Problem.of(independent_graph(n), gpus(devices))
 
 
 def sources_only() -> Problem:
@@ -100,7 +98,7 @@ def sources_only() -> Problem:
     b = GraphBuilder("sources")
     for i in range(3):
         b.source(f"w{i}", 1000)
-    return Problem.of(b.build(), machine(2))
+    return Problem.of(b.build(), gpus(2))
 
 
 def mixed() -> Problem:
@@ -109,19 +107,19 @@ def mixed() -> Problem:
     t = b.source("x", 1000, op_type="input")
     for i in range(12):
         [t] = b.add(f"op{i}", inputs=[t], outputs=[1000], flops=1e9, allowed=("cpu", "gpu", "")[i % 3])
-    return Problem.of(b.build(), machine(2, cpus=1))
+    return Problem.of(b.build(), gpus(2, cpus=1))
 
 
 def tight() -> Problem:
     """Six operations of 30 bytes on three GPUs of 70: only two on each device fit."""
-    return Problem.of(independent_graph(6, persistent_bytes=30), machine(3, memory_bytes=70))
+    return Problem.of(independent_graph(6, persistent_bytes=30), gpus(3, memory_bytes=70))
 
 
 def grouped() -> Problem:
     """The diamond with the weight and its reader co-located, and the other operations in two groups: g = 3, n = 6."""
     graph = diamond_graph()
     tied = graph.replace(colocate=np.array([0, -1, -1, 0, -1, -1], np.int32))
-    return Problem.of(tied, machine(2), Grouping.of(np.array([0, 1, 1, 0, 2, 2])))
+    return Problem.of(tied, gpus(2), Grouping.of(np.array([0, 1, 1, 0, 2, 2])))
 
 
 def unequal(n: int = 8, devices: int = 3) -> Problem:
@@ -146,30 +144,69 @@ class FakeOptions(Options):
     """Options of the fake backend."""
 
     failing: float = Field(0.0, ge=0, le=1, description="share of placements that fail: they go wrong, or do not fit")
+    compiled: bool = Field(False, description="offer a compiled evaluation too; what fails then does not fit")
 
 
 class FakeSession(Session):
     """One problem on the fake backend."""
 
-    def __init__(self, problem: Problem, failing: float = 0.0) -> None:
-        self.problem, self.failing = problem, failing
-        self.evaluated = 0  # placements that it was asked for, whoever asked
+    def __init__(self, problem: Problem, failing: float = 0.0, compiled: bool = False) -> None:
+        self.problem, self.failing, self.compiled = problem, failing, compiled
+        self.asked = 0  # placements that `evaluate` was asked for, whoever asked
         self.seen: set[bytes] = set()  # the devices of each
+        self._kernel: Kernel | None = None
+        graph = problem.graph
+        own = graph.kernel[graph.tensor_producer] & (graph.tensor_storage == np.arange(graph.t))
+        read = np.isin(np.arange(graph.t), graph.input_tensor)
+        written = np.bincount(graph.tensor_producer, graph.tensor_bytes * (own & read), minlength=graph.n)
+        self.largest_bytes = np.zeros(problem.g)
+        np.maximum.at(self.largest_bytes, problem.grouping.group_of, written)
+
+    @property
+    def evaluated(self) -> int:
+        """Placements that were evaluated, by `evaluate` or through the kernel."""
+        return self.asked + (0 if self._kernel is None else int(self._kernel.ints[0]))
+
+    @property
+    def gave_kernel(self) -> bool:
+        """Whether somebody asked for the compiled evaluation, and got it."""
+        return self._kernel is not None
 
     def evaluate(self, placements: Placements) -> Measurements:
-        """The sum over the groups of their seconds; peak memory is the persistent bytes. Some fail, by `failing`."""
+        """The sum over the groups of their seconds. Some fail, by `failing`.
+
+        Peak memory is what is persistent, and what the kernel writes that writes most to be read.
+        """
         p, device = self.problem, placements.device
-        self.evaluated += len(device)
+        self.asked += len(device)
         self.seen |= {row.tobytes() for row in device}
-        value = p.group_s[np.arange(p.g), device].sum(axis=1)
         peak = np.zeros((len(device), p.cluster.size))
         np.add.at(peak, (np.arange(len(device))[:, None], device), p.group_persistent_bytes)
-        digest = np.asarray([zlib.crc32(row.tobytes()) for row in device], np.int64)
-        bad = digest < self.failing * 2**32
-        broken = bad & (digest % 2 == 0)
+        largest = np.zeros(peak.shape)
+        np.maximum.at(largest, (np.arange(len(device))[:, None], device), self.largest_bytes)
+        peak += largest
+        checksum = np.asarray([zlib.crc32(row.tobytes()) for row in device], np.int64)
+        bad = checksum < self.failing * 2**32
+        broken = bad & (checksum % 2 == 0) & (not self.compiled)
+        peak[bad & ~broken] += p.cluster.memory_bytes + 1.0
         error = tuple("the fake failed" if b else None for b in broken)
-        fits = ~bad & np.asarray((peak <= p.cluster.memory_bytes).all(axis=1))
-        return Measurements(np.where(broken, np.nan, value), peak, fits, error)
+        fits = ~broken & np.asarray((peak <= p.cluster.memory_bytes).all(axis=1))
+        return Measurements(np.where(broken, np.nan, self._value_s(device)), peak, fits, error)
+
+    def kernel(self) -> Kernel | None:
+        """Compiled where the options say so."""
+        if self.compiled and self._kernel is None:
+            from placekit_core.testing.fake_kernel import kernel_of
+
+            self._kernel = kernel_of(self.problem, self.largest_bytes, self.failing)
+        return self._kernel
+
+    def _value_s(self, device: NDArray[np.int16]) -> NDArray[np.float64]:
+        """[b] seconds of [b, g] devices, added up in the order of the groups, as the kernel does."""
+        total = np.zeros(len(device))
+        for group, column in enumerate(device.T):
+            total += self.problem.group_s[group, column]
+        return total
 
     def schedule(self, placement: Placement) -> Schedule:
         """The operations one after another, in topological order; transfers take no time."""
@@ -181,10 +218,10 @@ class FakeSession(Session):
         sent = np.unique(np.stack([graph.input_tensor, target], axis=1)[source != target], axis=0)
         tensor, to = sent[:, 0].astype(np.int32), sent[:, 1].astype(np.int16)
         producer = graph.tensor_producer[tensor]
-        value_s = float(p.group_s[np.arange(p.g), placement.device].sum())
+        [value_s] = self._value_s(placement.device[None])
         return Schedule(
             device, np.zeros(graph.n, np.int32), end - seconds, end, tensor, device[producer], to, end[producer],
-            end[producer], value_s,
+            end[producer], float(value_s),
         )  # fmt: skip
 
     def optimum(self) -> NDArray[np.int16]:
@@ -194,42 +231,30 @@ class FakeSession(Session):
 
     def lower_bound(self) -> float:
         """The value of the optimum."""
-        return float(self.problem.group_s[np.arange(self.problem.g), self.optimum()].sum())
+        return float(self._value_s(self.optimum()[None])[0])
 
 
 class FakeBackend(Backend):
-    """A simulator of a machine that runs one operation at a time; exact, deterministic, without a compiled kernel."""
+    """A simulator of a machine that runs one operation at a time; exact and deterministic."""
 
     name = "fake"
     options_class = FakeOptions
+    objective = "blocking_latency"
     simulated = True
     deterministic = True
 
     def open(self, problem: Problem, executable: Executable | None = None) -> FakeSession:
         """Ready at once."""
-        return FakeSession(problem, self.options.failing)
+        return FakeSession(problem, self.options.failing, self.options.compiled)
 
 
-class _Patient(Evaluator):
-    """An evaluator that ends the test of whoever does not stop asking after the end of the budget."""
-
-    asked = 0
-
-    def __call__(self, placements: Placements) -> Measurements:
-        if self.remaining <= 0:
-            self.asked += 1
-            if self.asked > PATIENCE:
-                pytest.fail(f"asked for {PATIENCE} more evaluations after the end of the budget")
-        return super().__call__(placements)
-
-
-def fake_task(problem: Problem, budget: int | Ledger = 200, failing: float = 0.0) -> Task:
+def fake_task(problem: Problem, budget: int | Ledger = 200, failing: float = 0.0, compiled: bool = False) -> Task:
     """A task on `FakeBackend`; `budget` is a number of evaluations, or a ledger to share with other tasks.
 
     Its evaluator fails the test if it is asked again and again after the end of the budget.
     """
     ledger = Ledger(budget) if isinstance(budget, int) else budget
-    return Task(problem, _Patient(problem, FakeBackend(failing=failing).open(problem), ledger))
+    return Task(problem, Patient(problem, FakeBackend(failing=failing, compiled=compiled).open(problem), ledger))
 
 
 def session_of(task: Task) -> FakeSession:

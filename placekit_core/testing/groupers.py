@@ -12,7 +12,9 @@ from placekit_core.graph import PHASES, Graph, GraphBuilder, Labels
 from placekit_core.grouping import Grouping, strongly_connected
 from placekit_core.interfaces import Grouper
 from placekit_core.problem import Problem
+from placekit_core.testing.children import digest, in_children
 from placekit_core.testing.contract import Contract, Make
+from placekit_core.testing.observed import global_random
 from placekit_core.testing.strategies import machine, random_graph, random_step
 
 _SIZES = (1, 2, 3, 5, 8, 12, 20, 30, 45, 60)
@@ -24,7 +26,7 @@ class GrouperContract(Contract, defines_checks=True):
     kind = "grouper"
     interface = Grouper
     limit_option: ClassVar[str | None] = None
-    """Name of the option that limits the number of groups, if there is one."""
+    """Name of the option that limits the number of groups. None: `max_groups`, where the options have it; "": none does."""
 
     def test_groups_are_numbered(self, make: Make) -> None:
         """`group_of` has one int32 per operation: numbers from 0 on, without gaps."""
@@ -69,21 +71,31 @@ class GrouperContract(Contract, defines_checks=True):
             Problem.of(graph, machine(), grouping)  # refuses a group that no device may run, by name
 
     def test_limit_is_kept(self, make: Make) -> None:
-        """With the option `limit_option`, there are at most so many groups, if every operation may run anywhere."""
-        if self.limit_option is None:
+        """With the option that limits them, there are at most so many groups, if every operation may run anywhere."""
+        option = self.limit_option
+        if option is None:
+            option = "max_groups" if "max_groups" in make().options_class.model_fields else ""
+        if not option:
             pytest.skip("this grouper has no option that limits the number of groups")
         for limit in (1, 3, 8):
             for graph in _graphs():
                 anywhere = graph.replace(allowed=Labels.of([""] * graph.n))
-                count = _group(make, anywhere, **{self.limit_option: limit}).count
+                count = _group(make, anywhere, **{option: limit}).count
                 assert count <= limit, f"{graph}: {count} groups, not {limit}"
 
     def test_same_seed_same_groups(self, make: Make) -> None:
-        """Groups depend on the graph, the options and the given generator, and on nothing else."""
+        """Groups depend on the graph, the options and the given generator; numpy's and Python's own are left alone."""
         for graph, grouping in _grouped(make):
-            again = _group(make, graph.replace())
+            with global_random(1) as untouched:
+                again = _group(make, graph.replace())
+                assert untouched(), f"{graph}: a global generator was used"
             assert again.group_of.tolist() == grouping.group_of.tolist(), f"{graph}: other groups the second time"
             assert again.names == grouping.names, f"{graph}: other names the second time"
+
+    def test_other_processes_give_the_same(self, make: Make) -> None:
+        """Two new processes, in which sets of strings have another order, make the same groups."""
+        found = in_children(make(), groups_digest)
+        assert set(found) == {groups_digest(make())}, "other groups in another process"
 
     def test_graph_is_left_alone(self, make: Make) -> None:
         """The graph is the same afterwards, its extra columns and attributes included."""
@@ -121,6 +133,12 @@ def _graphs() -> Iterator[Graph]:
     for seed, n in enumerate(_SIZES):
         yield random_graph(np.random.default_rng(seed), n)
         yield random_step(np.random.default_rng(seed), n)
+
+
+def groups_digest(grouper: Grouper) -> str:
+    """A digest of its groups of all graphs, and their names."""
+    made = [grouper.group(graph, np.random.default_rng(7)) for graph in _graphs()]
+    return digest(part for grouping in made for part in (grouping.group_of, grouping.names))
 
 
 def _group(make: Make, graph: Graph, **options: int) -> Grouping:

@@ -1,8 +1,12 @@
-"""The contract of importers: valid graphs, the same each time, and executables that compute what the graph says."""
+"""The contract of importers: valid graphs, the same each time, and executables whose tensors are those of the graph.
+
+That an executable computes the right numbers is not checked here: only its importer knows which these are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +19,7 @@ from placekit_core.graph import Graph
 from placekit_core.graph_file import load_graph, save_graph
 from placekit_core.interfaces import Executable, Importer
 from placekit_core.problem import Problem, Program
+from placekit_core.testing.children import digest, in_children
 from placekit_core.testing.contract import Contract, Make, entry_of
 from placekit_core.testing.strategies import machine
 
@@ -85,12 +90,19 @@ class ImporterContract(Contract, defines_checks=True):
         assert [p.graph.fingerprint for p in again] == [p.graph.fingerprint for p in first], "another fingerprint"
         assert [p.split for p in again] == [p.split for p in first]
 
+    def test_other_processes_give_the_same(self, make: Make) -> None:
+        """A new process, in which sets of strings have another order, loads the same graphs and initial values."""
+        importer, programs = _loaded(make)
+        other = 2 if os.environ.get("PYTHONHASHSEED") == "1" else 1
+        found = in_children(importer, loaded_digest, self.executes, hash_seeds=[other])
+        assert found == [programs_digest(programs, self.executes)], "another program in another process"
+
     def test_graphs_survive_a_file(self, make: Make, tmp_path: Path) -> None:
         """Written to a graph file and read again, name, attributes and fingerprint are the same."""
         for graph in _graphs(make):
             again = load_graph(save_graph(graph, tmp_path / "graph.graph.npz"))
             assert again.name == graph.name
-            assert again.attributes == graph.attributes
+            assert again.attributes == graph.attributes, f"{graph.name}: the file has other attributes"
             assert again.fingerprint == graph.fingerprint
 
     def test_programs_can_be_placed(self, make: Make) -> None:
@@ -102,7 +114,8 @@ class ImporterContract(Contract, defines_checks=True):
 
     def test_loading_changes_no_option(self, make: Make) -> None:
         """The options are the same after `load`: a run's configuration is written down from them."""
-        assert _loaded(make)[0].options.model_dump_json() == make().options.model_dump_json()
+        before, after = make().options.model_dump_json(), _loaded(make)[0].options.model_dump_json()
+        assert after == before, f"the options are {after} after loading"
 
     def test_a_missing_file_is_an_error(self, make: Make, tmp_path: Path) -> None:
         """For importers that read files: a `path` that does not exist is a PlacekitError that names it."""
@@ -172,6 +185,24 @@ class ImporterContract(Contract, defines_checks=True):
             wrong = [v for v in executable.random_ops if not (0 <= v < graph.n and graph.kernel[v])]
             assert not wrong, f"{graph.name}: random operation {wrong[0]} is no kernel"
 
+    def test_steps_differ_by_random_operations(self, make: Make) -> None:
+        """If two steps from the same values have other results, `random_ops` says which operations are random."""
+        for graph, executable in self._executables(make):
+            first, later = (_outcome(executable, _run_fused(graph, executable, step)) for step in (0, 3))
+            differ = _differ(first, later)
+            assert executable.random_ops or not differ, f"{graph.name}: {differ[0]!r} differs, and nothing is random"
+
+    def test_values_have_their_bytes(self, make: Make) -> None:
+        """What operations read or a step renews has the bytes that the graph says a transfer moves; a view, its own part."""
+        for graph, executable in self._executables(make):
+            values, views = _run_one_by_one(graph, executable), executable.views
+            for tensor in sorted({*graph.input_tensor.tolist(), *executable.updates.values()}):
+                base, expected = views.get(tensor, tensor), int(graph.tensor_bytes[tensor])
+                value = executable.view(tensor)(values[base]) if tensor in views else values[base]
+                assert value.nbytes == expected, (
+                    f"{graph.name}: tensor {tensor} has {value.nbytes} bytes, not {expected}"
+                )
+
     def test_running_leaves_values_alone(self, make: Make) -> None:
         """A compiled function changes none of the values that it is given, and says the same when it is run again."""
         for graph, executable in self._executables(make):
@@ -185,7 +216,8 @@ class ImporterContract(Contract, defines_checks=True):
         """A function that was compiled with `keep` returns those tensors, and no others."""
         for graph, executable in self._executables(make):
             keep = _kept(graph, executable)
-            assert executable.compile(_kernels(graph), keep=keep)(executable.initial()).keys() == keep
+            found = executable.compile(_kernels(graph), keep=keep)(executable.initial()).keys()
+            assert found == keep, f"{graph.name}: gives the tensors {sorted(found)}, asked for {sorted(keep)}"
 
     def test_fused_kernels_equal_single_ones(self, make: Make) -> None:
         """All kernels in one function give the same bits as one function per kernel, also in a later step."""
@@ -242,6 +274,21 @@ def _loaded(make: Make) -> tuple[Importer, list[Program]]:
         _last.clear()
         _last[key] = importer, programs
     return _last[key]
+
+
+def programs_digest(programs: Sequence[Program], executes: bool) -> str:
+    """A digest of graphs, splits, and where they are executed of the initial values."""
+    parts: list[Any] = []
+    for p in programs:
+        parts += [p.graph.name, p.graph.fingerprint, p.split]
+        if executes and p.executable is not None:
+            parts += sorted(_all_bits(p.executable.initial()).items())
+    return digest(parts)
+
+
+def loaded_digest(importer: Importer, executes: bool) -> str:
+    """The same of what an importer loads."""
+    return programs_digest(importer.load(), executes)
 
 
 def _graphs(make: Make) -> list[Graph]:

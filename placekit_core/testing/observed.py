@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.random import Generator
 
+from placekit_core.evaluator import Evaluator
 from placekit_core.graph import Labels
 from placekit_core.interfaces import LearnablePolicy, Policy, State
+from placekit_core.measurement import Measurements
+from placekit_core.placement import Placements
 from placekit_core.problem import Problem, Task
 from placekit_core.results import load_checkpoint, save_checkpoint
 
+PATIENCE = 100  # how often an evaluator may be asked after the end of its budget
 RESUMED = 12  # checkpoints that a check resumes from, at most
 
 
@@ -67,6 +73,31 @@ def global_random(seed: int) -> Iterator[Callable[[], bool]]:
     finally:
         np.random.set_state(numpy_before)
         random.setstate(python_before)
+
+
+class Patient(Evaluator):
+    """An evaluator that ends the test of whoever does not stop asking after the end of the budget."""
+
+    asked = 0
+    again = 0  # placements that `charge` measured once more, which nobody is charged for
+
+    def __call__(self, placements: Placements) -> Measurements:
+        if self.remaining <= 0:
+            self.asked += 1
+            if self.asked > PATIENCE:
+                pytest.fail(f"asked for {PATIENCE} more evaluations after the end of the budget")
+        return super().__call__(placements)
+
+    def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
+        self.again += len(best)
+        super().charge(evaluations, best, mean_s)
+
+
+def uncounted(task: Task) -> int:
+    """Placements of a `fakes.fake_task` that its backend evaluated, and that were not counted against the budget."""
+    evaluate = task.evaluate
+    assert isinstance(evaluate, Patient)
+    return int(evaluate.session.evaluated) - evaluate.again - evaluate.evaluations  # type: ignore[attr-defined]
 
 
 class Recorder:

@@ -16,16 +16,30 @@ from placekit_core.interfaces import LearnablePolicy, Plugin, Trainer
 from placekit_core.placement import Placements
 from placekit_core.problem import Problem, Task
 from placekit_core.testing import fakes
+from placekit_core.testing.children import address_of, digest, in_children, load
 from placekit_core.testing.contract import Contract, Make
-from placekit_core.testing.observed import Recorder, assert_unchanged, built, contents, global_random, restore, rows
+from placekit_core.testing.observed import (
+    Recorder,
+    assert_unchanged,
+    built,
+    contents,
+    global_random,
+    restore,
+    rows,
+    uncounted,
+)
+
+SECONDS = 0.1
 
 
 class Trained:
     """A policy and the tasks that it was trained on, which share one budget as in a run."""
 
-    def __init__(self, policy: LearnablePolicy, problems: Sequence[Problem], budget: int, failing: float = 0.0) -> None:
+    def __init__(
+        self, policy: LearnablePolicy, problems: Sequence[Problem], budget: int | Ledger, failing: float = 0.0
+    ) -> None:
         built(policy, problems)
-        ledger = Ledger(budget)
+        ledger = Ledger(budget) if isinstance(budget, int) else budget
         self.policy, self.tasks = policy, [fakes.fake_task(p, ledger, failing) for p in problems]
         self.evaluations = ledger
 
@@ -33,6 +47,14 @@ class Trained:
         """Parameters and histories, to be compared exactly."""
         parameters = {name: values.tobytes() for name, values in self.policy.state_dict().items()}
         return parameters, [rows(task) for task in self.tasks]
+
+
+def _outcome(trainer: Trainer, policy: Sequence[str], budget: int) -> str:
+    """What a child process does: the parameters and histories of two tasks."""
+    trained = Trained(load(*policy)(), [fakes.unequal(12), fakes.mixed()], budget)
+    with contextlib.suppress(BudgetExhausted):
+        trainer.fit(trained.policy, trained.tasks, np.random.default_rng(0))
+    return digest(trained.outcome())
 
 
 class TrainerContract(Contract, defines_checks=True):
@@ -51,7 +73,7 @@ class TrainerContract(Contract, defines_checks=True):
     """Evaluations that the checks of learning give."""
 
     def train(
-        self, make: Make, *problems: Problem, budget: int | None = None, seed: int = 0, failing: float = 0.0
+        self, make: Make, *problems: Problem, budget: int | Ledger | None = None, seed: int = 0, failing: float = 0.0
     ) -> Trained:
         """A new policy, trained by a new trainer until it ends."""
         trained = Trained(self.policy(), problems, self.budget if budget is None else budget, failing)
@@ -65,13 +87,24 @@ class TrainerContract(Contract, defines_checks=True):
         """The backend is asked for no more placements than the evaluators count, which are no more than the budget."""
         [task] = self.train(make, fakes.chain()).tasks
         assert task.evaluate.evaluations <= self.budget
-        assert fakes.session_of(task).evaluated <= task.evaluate.evaluations, "reached the backend past the evaluator"
+        assert uncounted(task) <= 0, "reached the backend past the evaluator"
 
     def test_small_budgets(self, make: Make) -> None:
         """Budgets of 1, 2 and 7 evaluations are kept, and end it: it does not go on asking."""
         for budget in (1, 2, 7):
             trained = self.train(make, fakes.chain(), budget=budget)
             assert trained.evaluations.evaluations <= budget
+
+    def test_budget_of_seconds(self, make: Make) -> None:
+        """Where only seconds are limited, `remaining` is infinite until it is 0: it trains, and ends soon after."""
+        ledger = Ledger(None, seconds=SECONDS)
+        self.train(make, fakes.chain(), budget=ledger)
+        assert ledger.seconds < 100 * SECONDS, f"took {ledger.seconds:.1f} s of {SECONDS} s"
+
+    def test_ends_by_its_budget(self, make: Make) -> None:
+        """It goes on until the evaluators have no budget left, however much that is: how long to train is the run's choice."""
+        used = self.train(make, fakes.unequal(12), budget=self.optimum_budget).evaluations
+        assert used.remaining <= 0, f"returned after {used.evaluations} of {self.optimum_budget} evaluations"
 
     def test_finds_optimum(self, make: Make) -> None:
         """Where `finds_optimum` is claimed (the default): the optimum is among the placements evaluated."""
@@ -99,10 +132,19 @@ class TrainerContract(Contract, defines_checks=True):
         assert task.evaluate.best is not None
         assert task.evaluate.best.value_s == best_s[-1], "the best placement that was seen is not the one kept"
 
-    def test_every_task_is_evaluated(self, make: Make) -> None:
-        """Of several tasks of different sizes, every one is trained on."""
-        for task in self.train(make, fakes.chain(), fakes.independent(3, devices=4), fakes.mixed()).tasks:
-            assert task.evaluate.evaluations > 0, f"{task.problem.graph.name} was never evaluated"
+    def test_every_task_gets_its_share(self, make: Make) -> None:
+        """Of several tasks of different sizes, each gets at least half of an equal share of the evaluations."""
+        problems = fakes.chain(), fakes.independent(3, devices=4), fakes.mixed()
+        tasks = self.train(make, *problems, budget=self.optimum_budget).tasks
+        total = sum(task.evaluate.evaluations for task in tasks)
+        for task in tasks:
+            evaluations, name = task.evaluate.evaluations, task.problem.graph.name
+            assert evaluations >= total / len(tasks) / 2, f"{name} got {evaluations} of {total} evaluations"
+
+    def test_same_result_in_another_process(self, make: Make) -> None:
+        """Processes whose strings hash differently (PYTHONHASHSEED), and so order sets differently, give the same result."""
+        first, second = in_children(make(), _outcome, address_of(self.policy), self.budget)
+        assert first == second, "two processes with other values of PYTHONHASHSEED gave different results"
 
     def test_failing_placements(self, make: Make) -> None:
         """Placements that fail or do not fit are survived, half of them or all of them; parameters stay finite."""

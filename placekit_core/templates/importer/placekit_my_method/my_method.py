@@ -36,23 +36,31 @@ class MyMethod(Importer):
             raise ImporterError(f"cannot read {path}: {e}", "importer.path is a table of operations") from None
         if columns != COLUMNS:
             raise ImporterError(f"{path} has columns {columns}, not {COLUMNS}", "its first line names the columns")
-        tensor = {
-            row["name"]: i for i, row in enumerate(rows)
-        }  # every operation has one output, numbered like its line
         builder = GraphBuilder(path.name.removesuffix(".ops.csv"))
-        for number, row in enumerate(rows, start=2):
-            try:
-                if None in row:
-                    raise ValueError(f"it has more than {len(COLUMNS)} columns")
-                flops, bytes_ = float(row["flops"]), int(row["output_bytes"])
-                inputs = [tensor[name] for name in row["inputs"].split()]
-                read = sum(int(rows[i]["output_bytes"]) for i in inputs)
-            except KeyError as e:
-                raise ImporterError(f"{path}, line {number}: no operation is called {e}") from None
-            except ValueError as e:
-                raise ImporterError(f"{path}, line {number}: {e}") from None
+        tensor = {row["name"]: i for i, row in enumerate(rows)}  # the one output of each operation is numbered like it
+        sizes = [_number(path, line, row, "output_bytes") for line, row in enumerate(rows, start=2)]
+        for line, row in enumerate(rows, start=2):
+            if None in row:
+                raise ImporterError(f"{path}, line {line}: it has more than {len(COLUMNS)} columns")
+            read = row["inputs"].split()
+            unknown = [name for name in read if name not in tensor]
+            if unknown:
+                raise ImporterError(f"{path}, line {line}: no operation is called {unknown[0]!r}")
+            inputs, size = [tensor[name] for name in read], sizes[line - 2]
+            flops, moved = float(_number(path, line, row, "flops")), float(size + sum(sizes[i] for i in inputs))
             if inputs:
-                builder.add(row["name"], inputs=inputs, outputs=[bytes_], flops=flops, bytes_accessed=read + bytes_)
+                builder.add(row["name"], inputs=inputs, outputs=[size], flops=flops, bytes_accessed=moved)
             else:
-                builder.source(row["name"], bytes_, op_type="input")
+                builder.source(row["name"], size, op_type="input")
         return [Program(builder.build())]
+
+
+def _number(path: Path, line: int, row: dict[str, str], column: str) -> int:
+    """A whole number that is not negative and fits in 63 bits. Raises ImporterError that names line and column."""
+    try:
+        value = int(float(row[column]))
+    except (ValueError, OverflowError):
+        value = -1
+    if not 0 <= value < 2**63:
+        raise ImporterError(f"{path}, line {line}: {column} is {row[column]!r}", "give a number from 0 to 9.2e18")
+    return value

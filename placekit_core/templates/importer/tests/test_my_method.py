@@ -26,7 +26,7 @@ def test_the_example() -> None:
     assert [graph.op_name[graph.tensor_producer[t]] for t in graph.inputs(join)] == ["left", "right"]
 
 
-@pytest.mark.parametrize("line", ["b,1,1,nobody", "b,many,1,a", "b,1,1,a,a"])
+@pytest.mark.parametrize("line", ["b,1,1,nobody", "b,many,1,a", "b,1,many,", "b,1,1e30,a", "b,-1,1,a", "b,1,1,a,a"])
 def test_an_error_names_the_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "wrong.ops.csv"
     path.write_text(f"name,flops,output_bytes,inputs\na,0,1,\n{line}\n")

@@ -36,7 +36,7 @@ class Given:
 
     def build(self) -> Step:
         """The step itself."""
-        return check_step(self.step, "import_module")
+        return check_step(self.step, "this step")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Made:
                 made = self.factory()
             except ImporterError:
                 raise
-            except Exception as e:
+            except (Exception, SystemExit) as e:
                 message, hint = explain(e, f"{self.name} failed")
                 raise ImporterError(message, hint if is_data_dependent(e) else "") from e
         return check_step(made, self.name)
@@ -101,7 +101,7 @@ def find_factory(target: str, path: Path | None) -> Callable[..., Any]:
                 f"no module named {e.name!r} for importer.module={target!r}",
                 f"looked in {folder} and in the Python environment; importer.path names another folder",
             ) from None
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             reason = f"{type(e).__name__}: {first_line(e)}"
             raise ImporterError(f"module {module_name!r} cannot be imported: {reason}{user_line(e)}") from e
     for part in attribute.split("."):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,12 +18,15 @@ from placekit_torch.factory import Builder, Given, Made, find_factory, folder_of
 from placekit_torch.lowering import lower
 from placekit_torch.step import Step
 
+_TRACING = threading.RLock()  # torch traces in one thread at a time
+
 
 def import_program(
     builder: Builder, *, name: str, mode: Mode = "train", seed: int = 0, recipe: Mapping[str, Any] | None = None
 ) -> Program:
     """Trace what `builder` builds, without allocating memory for its tensors. Raises ImporterError."""
-    captured = capture(builder, mode, name)
+    with _TRACING:
+        captured = capture(builder, mode, name)
     lowered = lower(captured, name, {"mode": mode, "torch": torch.__version__})
     executable = TorchExecutable(lowered, builder, captured.constants, mode, seed, recipe or {})
     return Program(lowered.graph, executable=executable)

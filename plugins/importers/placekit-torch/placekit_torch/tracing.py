@@ -214,12 +214,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def is_data_dependent(error: Exception) -> bool:
+def is_data_dependent(error: BaseException) -> bool:
     """Whether code asked a fake tensor for data."""
     return any(isinstance(e, DataDependentOutputException | DynamicOutputShapeException) for e in _chain(error))
 
 
-def explain(error: Exception, what: str) -> tuple[str, str]:
+def explain(error: BaseException, what: str) -> tuple[str, str]:
     """Message, with the user's line, and hint for an exception under fake tensors; `what` says what did not work."""
     line = user_line(error)
     if any(isinstance(e, DataDependentOutputException) for e in _chain(error)):

@@ -201,7 +201,7 @@ def linear(**options: Any) -> Any:
     ("options", "says"),
     [
         ({"optimizer": torch.optim.Adagrad}, ["Adagrad", "Adam, AdamW, RMSprop, SGD"]),
-        ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, ["optimizer of import_module is not callable"]),
+        ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, ["optimizer of this step is not callable"]),
         ({"optimizer": lambda p: torch.optim.SGD(p, lr=-1)}, ["Invalid learning rate"]),
         ({"optimizer": lambda p: torch.optim.SGD([torch.zeros(3)], lr=1)}, ["no parameter of the module"]),
         ({"loss": lambda y: y}, ["the loss is a tensor of shape (2, 3)"]),
