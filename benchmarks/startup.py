@@ -47,7 +47,10 @@ def main() -> None:
     text = "\n".join([*lines, "", machine])
     print(text)
     if "--write" in sys.argv:
-        head = "# Startup\n\n`python benchmarks/startup.py --write`, with every plugin of this repository installed, and the joblib, submitit and Optuna plugins of Hydra, which imports them at each start\n\n"
+        head = (
+            "# Startup\n\n`python benchmarks/startup.py --write`, with every plugin of this repository installed, and the"
+            " joblib, submitit and Optuna\nplugins of Hydra, which imports them at each start\n\n"
+        )
         (Path(__file__).parent / "results" / "startup.md").write_text(head + text + "\n")
 
 
