@@ -176,13 +176,22 @@ class Search:
         evaluate.ledger.stop()
         self._open = False
         spent = isinstance(error, BudgetExhausted) and error.args[0] is evaluate
-        status = "finished" if error is None or spent else "interrupted" if kind is KeyboardInterrupt else "failed"
+        status = (
+            "finished"
+            if error is None or spent
+            else "interrupted"
+            if isinstance(error, KeyboardInterrupt)
+            else "failed"
+        )
         with self._stack:
             if status == "finished" or evaluate.evaluations:
-                result = report(self._config, [self._opened], self._backend, None, folder, status)
-                self._lifecycle.finished(result)
-                commit(result, folder)
-                self.result = _kept(result, self._run_dir)
+                with contextlib.suppress(
+                    *([Exception] if status == "failed" else [])
+                ):  # that failure is to be heard of
+                    result = report(self._config, [self._opened], self._backend, None, folder, status)
+                    self._lifecycle.finished(result)
+                    commit(result, folder)
+                    self.result = _kept(result, self._run_dir)
         return spent
 
     @property
@@ -220,7 +229,8 @@ class Search:
 
     def schedule(self, device: ArrayLike, priority: ArrayLike | None = None) -> Schedule:
         """The timed events of one placement; does not count against the budget."""
-        return self._opened.session.schedule(self._evaluate.problem.placement(device, priority))
+        placement = self._evaluate.problem.placement(device, priority)
+        return self._opened.session.schedule(placement)
 
 
 @contextlib.contextmanager

@@ -85,11 +85,14 @@ class RunConfig(_Section):
 
     def distributions(self) -> list[str]:
         """The distributions that its components come from, as far as they are installed ones."""
-        found = []
-        for section in ("importer", "grouper", "policy", "trainer", "backend"):
-            for entry in installed().entries.get((section, str(getattr(self, section)["name"])), []):
-                found.append(entry.distribution)
-        return sorted(set(found))
+        kinds = {"importer": "importer", "grouper": "grouper", "policy": "policy", "trainer": "trainer",
+                 "backend": "backend", "proxy": "backend"}  # fmt: skip
+        names = [(kind, str(getattr(self, section)["name"])) for section, kind in kinds.items()]
+        found = [entry for name in names for entry in installed().entries.get(name, [])]
+        if self.trainer["name"] == AUTO:
+            own = [e.component.trainer for e in found if e.kind == "policy"]
+            found += [entry for name in own for entry in installed().entries.get(("trainer", name), [])]
+        return sorted({entry.distribution for entry in found})
 
 
 def validate(data: Mapping[str, Any]) -> RunConfig:

@@ -52,6 +52,10 @@ class RunError(PlacekitError):
     """A run directory cannot be written, read, or continued; or a run found nothing that fits."""
 
 
+class BusyError(RunError):
+    """Another run is writing in the run directory."""
+
+
 class BudgetExhausted(Exception):
     """Control flow, not a failure: the budget of an Evaluator is used up, and what it saw is recorded.
 

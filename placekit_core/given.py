@@ -149,14 +149,15 @@ def configure(
 def _is_installed(kind: str, component: Plugin) -> bool:
     """Whether a configuration can name the component."""
     entries = installed().entries.get((kind, component.name), [])
-    return len(entries) == 1 and entries[0].component.config is component.options_class
+    return len(entries) == 1 and entries[0].load() is type(component)
 
 
 def _budget(spec: BudgetSpec) -> dict[str, Any]:
     """The section `budget` of a configuration."""
     if spec is None or isinstance(spec, Mapping):
         return dict(spec or {})
-    if isinstance(spec, bool) or not isinstance(spec, int | float | np.number) or spec != int(spec):
+    number = isinstance(spec, int | float | np.number) and not isinstance(spec, bool)
+    if not number or not np.isfinite(spec) or spec != int(spec):
         raise ConfigError(f"budget={spec!r}", "give a number of evaluations, or {'evaluations': ..., 'seconds': ...}")
     return {"evaluations": int(spec)}
 

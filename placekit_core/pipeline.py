@@ -14,6 +14,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from placekit_core.lifecycle import Lifecycle
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Program, Task
 from placekit_core.registry import installed
-from placekit_core.report import OpenProgram, Result, check_bounds, commit, report, why_nothing_fits
+from placekit_core.report import OpenProgram, Result, bound_error, commit, report, why_nothing_fits
 
 DEFAULT_CLUSTER = "p100x4"
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
@@ -159,17 +160,23 @@ def _run(
             status = "interrupted"
         except Exception as e:
             if any(s.task.evaluate.evaluations for s in searches):  # what was found before the failure is not lost
-                result = _written(report(config, searches, backend, trainer, run_dir, "failed"), run_dir, lifecycle)
-                with contextlib.suppress(AttributeError):
-                    e.result = result  # type: ignore[attr-defined]
+                with contextlib.suppress(Exception):  # this failure is the one to hear of
+                    found = report(config, searches, backend, trainer, run_dir, "failed")
+                    e.result = _written(found, run_dir, lifecycle)  # type: ignore[attr-defined]
             raise
         observer.stage("writing the results")
-        result = _written(report(config, searches, backend, trainer, run_dir, status), run_dir, lifecycle)
+        result = report(config, searches, backend, trainer, run_dir, status)
+        wrong = bound_error(result)
+        if wrong is not None:
+            status = "failed"
+            result = wrong.result = replace(result, summary=result.summary.model_copy(update={"status": status}))
+        result = _written(result, run_dir, lifecycle)
+        if wrong is not None:
+            raise wrong
         if status == "finished":
             (run_dir / results.CHECKPOINT).unlink(missing_ok=True)
         if status == "interrupted" or stop.asked:
             raise Interrupted(result)
-    check_bounds(result)
     if not result.summary.fits:
         raise RunError(*why_nothing_fits(searches))
     return result
@@ -179,6 +186,8 @@ def begin(config: RunConfig, run_dir: Path, resume: bool, stack: contextlib.Exit
     """Take the run directory, until `stack` is closed, and tell the loggers. Raises RunError if it cannot be had."""
     lifecycle = Lifecycle(installed(), config.log, results.prepare(run_dir, resume))
     stack.enter_context(results.locked(run_dir))
+    results.refuse_used(run_dir, resume)  # another run may have been faster
+    installed().code(config.distributions())  # of what runs now: a plugin may be edited meanwhile
     data = config.model_dump(mode="json")
     if resume and results.holds_run(run_dir):
         results.check_same(run_dir, data)

@@ -107,14 +107,17 @@ class Package:
     @cached_property
     def code(self) -> str:
         """Hash of its Python sources, by which a result says what made it: an editable package keeps its version."""
-        spec = importlib.util.find_spec(self.module)
+        try:
+            spec = importlib.util.find_spec(self.module)
+        except ValueError:  # a module that was made, not imported
+            spec = None
         folders = [Path(f) for f in (spec.submodule_search_locations or ())] if spec else []
-        files = [(p.relative_to(f), p) for f in folders for p in f.rglob("*.py")]
+        files = {p.relative_to(f).as_posix(): p for f in folders for p in f.rglob("*.py") if not p.name.startswith(".")}
         if spec and spec.origin and not folders:
-            files = [(Path(Path(spec.origin).name), Path(spec.origin))]
+            files = {self.module: Path(spec.origin)}
         digest = hashlib.sha256()
-        for name, path in sorted(files):
-            digest.update(f"{name.as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        for name in sorted(n for n, p in files.items() if p.is_file()):
+            digest.update(f"{name} {hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
         return digest.hexdigest()[:16] if files else ""
 
 

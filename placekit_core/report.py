@@ -236,15 +236,22 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
     return ProgramResult(summary, problem, placement, measurements, schedule, tuple(evaluate.history))
 
 
-def check_bounds(result: Result) -> None:
-    """Raise RunError if a value is below what was proven to be its bound: then one of the two is wrong."""
+class BoundError(RunError):
+    """A value is below its proven bound, so that one of the two is wrong; `result` has both."""
+
+    result: Result
+
+
+def bound_error(result: Result) -> BoundError | None:
+    """The error if a value is below what was proven to be its bound."""
     for p in result.programs:
         value, bound = p.summary.value_s, p.summary.bound_s
         if value is not None and bound is not None and value < bound * (1 - 1e-9):
-            raise RunError(
+            return BoundError(
                 f"{p.summary.program!r} has a value of {value:.9g} s, below its proven bound of {bound:.9g} s",
                 f"this is a bug in backend {result.summary.backend!r} or in what policy {result.summary.policy!r} proved",
             )
+    return None
 
 
 def why_nothing_fits(searches: list[OpenProgram]) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from placekit_core import __version__
 from placekit_core.config import CHANGES_NO_RESULT
-from placekit_core.errors import RunError
+from placekit_core.errors import BusyError, RunError
 from placekit_core.graph_file import write_atomically
 from placekit_core.measurement import Schedule
 from placekit_core.problem import Problem
@@ -113,14 +113,19 @@ def holds_run(run_dir: Path) -> bool:
     return (run_dir / RESULT).exists() or (run_dir / CHECKPOINT).exists()
 
 
-def prepare(run_dir: Path, resume: bool = False) -> Path:
-    """Create the run directory. Raises RunError, before anything is computed, if it cannot be written or holds a run."""
+def refuse_used(run_dir: Path, resume: bool) -> None:
+    """Raise RunError if there is something in `run_dir` that a run would overwrite."""
     if (run_dir / SWEEP).exists() or (not resume and holds_run(run_dir)):
         unfinished = (run_dir / CHECKPOINT).exists() or (run_dir / SWEEP).exists()
         raise RunError(
             f"{run_dir} holds a {'sweep' if (run_dir / SWEEP).exists() else 'run'} already",
             (f"continue it with `placekit run resume={run_dir}`, or " if unfinished else "") + "choose another run_dir",
         )
+
+
+def prepare(run_dir: Path, resume: bool = False) -> Path:
+    """Create the run directory. Raises RunError, before anything is computed, if it cannot be written or holds a run."""
+    refuse_used(run_dir, resume)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(run_dir / ".write-test", b"")
@@ -145,10 +150,14 @@ def locked(run_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunError(f"another run is writing in {run_dir}", "wait for it, or choose another run_dir") from None
+            raise BusyError(f"another run is writing in {run_dir}", "wait for it, or choose another run_dir") from None
         except OSError:  # a file system without locks
             pass
-        yield
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(folder, fcntl.LOCK_UN)  # a process that was forked meanwhile has the folder open, too
     finally:
         os.close(folder)
 

@@ -175,6 +175,8 @@ def test_a_torch_module_is_a_source() -> None:
         ({"budget": 0.5}, ConfigError, "budget=0.5"),
         ({"budget": "10s"}, ConfigError, "budget='10s'"),
         ({"budget": True}, ConfigError, "budget=True"),
+        ({"budget": float("inf")}, ConfigError, "budget=inf"),
+        ({"budget": float("nan")}, ConfigError, "budget=nan"),
         ({"policy": None}, ConfigError, "policy: None is no policy"),
         ({"grouper": len}, ConfigError, "is no grouper"),
         ({"policy": FakeBackend()}, ConfigError, "is no policy"),
@@ -309,9 +311,36 @@ def test_a_value_below_the_bound_is_an_error(problem: Problem, tmp_path: Path) -
         task.evaluate.prove(1.0)
         return task.problem.placement([0] * task.problem.g)
 
-    with pytest.raises(RunError, match=r"below its proven bound of 1 s\n  this is a bug in backend .* 'liar' proved"):
+    with pytest.raises(
+        RunError, match=r"below its proven bound of 1 s\n  this is a bug in backend .* 'liar' proved"
+    ) as e:
         place(problem.graph, cluster=problem.cluster, policy=liar, run_dir=tmp_path / "r")
-    assert load_summary(tmp_path / "r").value_s is not None, "what was found is written all the same"
+    written = load_summary(tmp_path / "r")
+    assert written.status == "failed", "no sweep skips it, and no table ranks it"
+    assert written.value_s is not None, "what was found is written all the same"
+    assert e.value.result.placement is not None  # type: ignore[attr-defined]
+
+
+def test_an_object_of_an_own_class_is_not_taken_for_the_installed_one(problem: Problem, tmp_path: Path) -> None:
+    installed_class = installed().get("policy", "random").load()
+
+    class Own(installed_class):  # type: ignore[misc,valid-type]
+        pass
+
+    place(problem.graph, cluster=problem.cluster, policy=Own(), run_dir=tmp_path / "own")
+    place(problem.graph, cluster=problem.cluster, policy=installed_class(), run_dir=tmp_path / "installed")
+    assert load_summary(tmp_path / "own").config["given"] == ["programs", "policy"]
+    assert load_summary(tmp_path / "installed").config["given"] == ["programs"]
+
+
+def test_a_failure_is_not_hidden_by_the_report_of_it(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unlucky(task: Task, rng: np.random.Generator) -> Placement:
+        task.evaluate(task.problem.placement([0] * task.problem.g).batch())
+        monkeypatch.setattr("placekit_core.pipeline.report", lambda *_: 1 / 0)
+        raise KeyError("the real one")
+
+    with pytest.raises(KeyError, match="the real one"):
+        place(problem.graph, cluster=problem.cluster, policy=unlucky)
 
 
 def test_a_proxy_and_a_trainer_as_objects(problem: Problem) -> None:

@@ -163,11 +163,15 @@ def test_other_code_is_another_row(finished: Summary) -> None:
     assert all(label.startswith("etf code:") for label in labels)
 
 
-def test_the_same_seed_with_another_value_counts(finished: Summary) -> None:
-    """Budgets in seconds and measuring backends: only a copy of a run is no evidence."""
-    again = finished.model_copy(update={"value_s": 2 * (finished.value_s or 0)})
-    [row] = rows([finished, finished.model_copy(), again])
-    assert len(row.runs) == 2
+def test_one_seed_is_one_value_of_the_interval(finished: Summary) -> None:
+    """Budgets in seconds and measuring backends give several values for a seed: their median stands for it."""
+    base = finished.value_s or 0.0
+    again = [finished.model_copy(update={"value_s": factor * base}) for factor in (2.0, 3.0)]
+    [row] = rows([finished, finished.model_copy(), *again])
+    assert len(row.runs) == 3, "a copy of a run is no further one"
+    assert row.values == [2.0 * base]
+    assert row.interval is None
+    assert row.data()["seeds"] == [finished.seed]
 
 
 def test_what_always_fits_is_before_what_sometimes_does(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:

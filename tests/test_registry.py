@@ -190,3 +190,27 @@ def test_a_preset_that_is_not_valid_yaml_is_named(tmp_path: Path, placekit) -> N
     assert outcome.code == 1
     assert "a preset is not valid YAML" in outcome.err
     assert "bad.yaml" in outcome.err
+
+
+def test_the_code_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Python files and nothing else; what cannot be read, such as an editor's lock, is not in the way."""
+    from placekit_core.registry import Package
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = tmp_path / "madeup_code"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "inner" / "a.py").write_text("x = 1")
+
+    def code() -> str:
+        return Package("p", "madeup_code", "placekit-p", "1").code
+
+    first = code()
+    (folder / ".#a.py").symlink_to("nobody@nowhere")
+    (folder / "__pycache__").mkdir()
+    (folder / "notes.txt").write_text("edited")
+    assert code() == first != ""
+    (folder / "inner" / "a.py").write_text("x = 2")
+    assert code() != first
+    assert Package("p", "no_such_package_at_all", "placekit-p", "1").code == ""
+    assert Package("p", "sys", "placekit-p", "1").code == Package("p", "sys", "placekit-p", "1").code

@@ -14,7 +14,6 @@ import yaml
 
 import placekit_core.pipeline
 import placekit_core.results
-from placekit_core.cli import sweep as sweep_module
 from placekit_core.config import conf_dir
 from placekit_core.registry import installed
 from placekit_core.results import load_summary
@@ -291,7 +290,6 @@ def test_a_model_that_changed_is_not_skipped_over(placekit: Run, tmp_path: Path)
     command = ["-m", *options, f"importer.path={tmp_path}", "policy=etf", "seed=1,2", "run_dir=sweep"]
     for width, code in (("16", 0), ("16", 0), ("32", 1)):
         (tmp_path / "mymodel.py").write_text(source.replace("WIDTH", width))
-        sweep_module._programs.cache_clear()  # each command is a process of its own
         sys.modules.pop("mymodel", None)
         outcome = placekit("run", *command)
         assert outcome.code == code, outcome.err
@@ -369,3 +367,14 @@ def test_ctrl_c_while_results_are_written_ends_the_sweep(
     assert outcome.code == 130
     [only] = results(tmp_path / "sweep").values()
     assert json.loads(only)["status"] == "finished", "what was being written is whole"
+
+
+def test_a_job_that_another_process_computes_is_left_alone(placekit: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep" / JOBS[0]
+    folder.mkdir(parents=True)
+    with placekit_core.results.locked(folder):
+        outcome = placekit("run", *SWEEP)
+    assert outcome.code == 1
+    assert "another run is writing in" in outcome.err
+    assert not (folder / "failed.json").exists()
+    assert placekit("run", *SWEEP).code == 0

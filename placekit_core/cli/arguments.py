@@ -53,7 +53,10 @@ def normalise(argv: list[str], swept: Set[str] = frozenset()) -> list[str]:
             out += ["cluster=file", "cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
         elif key == "run_dir":
             if multirun and re.search(r"[,(]", value) and not value.startswith(("'", '"')):
-                raise ConfigError(f"a sweep has one run_dir, not {value!r}", "each of its jobs gets a folder in it")
+                raise ConfigError(
+                    f"a sweep has one run_dir, not {value!r}",
+                    "each of its jobs gets a folder in it; quote a name with commas or brackets",
+                )
             out.append("run_dir=" + (value if value.startswith(("'", '"')) else quoted(value)))
         elif key in DEFAULT_GROUPS:
             out.append(f"{key}={value}")
@@ -91,7 +94,8 @@ def swept_by_experiment(argv: list[str]) -> set[str]:
 
 def quoted(text: str) -> str:
     """`text` as a value that Hydra takes literally."""
-    return "'" + text.replace("'", "\\'") + "'"
+    trailing = len(text) - len(text.rstrip("\\"))
+    return "'" + text.replace("'", "\\'") + "\\" * trailing + "'"
 
 
 def chosen(argv: list[str]) -> list[tuple[str, str]]:

@@ -37,8 +37,14 @@ class Row:
         return self.runs[0]
 
     @property
+    def seeds(self) -> list[int]:
+        return sorted({r.seed for r in self.runs})
+
+    @property
     def values(self) -> list[float]:
-        return [r.value_s for r in self.runs if r.value_s is not None and r.fits]
+        """One per seed: the median of its runs that fit."""
+        fitting = [(r.seed, r.value_s) for r in self.runs if r.value_s is not None and r.fits]
+        return [statistics.median(v for s, v in fitting if s == seed) for seed in sorted({s for s, _ in fitting})]
 
     @property
     def median_s(self) -> float | None:
@@ -46,13 +52,13 @@ class Row:
 
     @property
     def lost(self) -> int:
-        """How many runs found no placement that fits."""
-        return len(self.runs) - len(self.values)
+        """For how many seeds no placement was found that fits."""
+        return len(self.seeds) - len(self.values)
 
     @property
     def rank(self) -> tuple[float, float]:
         """Better first: what always fits before what sometimes does, then by the median."""
-        return self.lost / len(self.runs), math.inf if self.median_s is None else self.median_s
+        return self.lost / len(self.seeds), math.inf if self.median_s is None else self.median_s
 
     @property
     def interval(self) -> Interval | None:
@@ -82,7 +88,7 @@ class Row:
             "gap": self.gap,
             "evaluations": statistics.median(r.evaluations for r in self.runs),
             "seconds": statistics.median(r.seconds for r in self.runs),
-            "seeds": sorted(r.seed for r in self.runs),
+            "seeds": self.seeds,
             "do_not_fit": self.lost,
         }
 
@@ -205,7 +211,7 @@ def show(table_rows: list[Row]) -> None:
                 percent(row.gap),
                 f"{data['evaluations']:.0f}",
                 f"{data['seconds']:.1f}",
-                f"{len(row.runs)}",
+                f"{len(row.seeds)}",
             ]
         )
     if cells:
@@ -249,7 +255,7 @@ def _best(contest: list[Row]) -> str:
         note = " (intervals overlap)" if best.interval.high >= second.interval.low else ""
     if best.lost or second.lost:
         row = best if best.lost else second
-        note = f" ({row.lost} of {len(row.runs)} runs of {row.label} do not fit)"
+        note = f" ({row.lost} of {len(row.seeds)} runs of {row.label} do not fit)"
     return f"best on {r.workload}, {r.cluster} ({r.backend}): {best.label} {seconds(best.median_s)}, {difference}{note}"
 
 

@@ -101,7 +101,7 @@ OmegaConf.register_new_resolver("placekit_folder", folder_name, replace=True)
 
 def _list_components(registry: Registry, wanted: list[tuple[str, str]]) -> str:
     lines = []
-    shown = [e for e in registry.all() if not wanted or (e.kind, e.component.name) in wanted]
+    shown = [e for e in registry.all() if (e.kind, e.component.name) in wanted] or registry.all()
     for kind in KINDS:
         lines += [f"{kind}:"] if any(e.kind == kind for e in shown) else []
         for e in shown:
@@ -174,6 +174,7 @@ def launch(argv: list[str], job: Callable[[dict[str, Any], str, bool], float | N
             return None  # raised below; Hydra would add lines of its own
 
     SweepBegins.arguments, SweepBegins.directory = argv, None
+    sweep.forget_programs()
     previous = sys.argv
     sys.argv = [previous[0], *normalise(argv, swept_by_experiment(argv))]
     # Hydra prints tracebacks, trims them, and exits by itself unless told that somebody else reads the exceptions

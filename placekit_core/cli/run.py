@@ -91,11 +91,12 @@ def _resume(run_dir: Path) -> int:
             f"{run_dir} was started from Python, with objects ({', '.join(data['given'])}) that only its script has",
             f"call place(..., run_dir={str(run_dir)!r}, resume=True) there",
         )
-    if (run_dir / results.RESULT).is_file() and not (run_dir / results.CHECKPOINT).is_file():
+    if (run_dir / results.RESULT).is_file():
         result = results.load_summary(run_dir)
         if result.status == "finished":
             from placekit_core.cli.console import show_result
 
+            (run_dir / results.CHECKPOINT).unlink(missing_ok=True)  # it was killed between writing the result and this
             print(f"{run_dir} has finished; nothing is left to do")
             show_result(result, run_dir)
             return 0
@@ -113,6 +114,8 @@ def _run(config: RunConfig, run_dir: Path, resume: bool) -> float | None:
             result = run(config, run_dir, resume=resume, observer=progress).summary
     except Interrupted as e:
         show_result(e.result.summary, run_dir)
+        if e.result.summary.status == "finished":  # it came while the results were written
+            raise KeyboardInterrupt from None
         kept = "the best so far" if e.result.summary.fits else "what was tried"
         start = "" if (run_dir / CHECKPOINT).is_file() else " (from the beginning: there was no checkpoint yet)"
         print(f"interrupted: {kept} is in {run_dir}; continue with `placekit run resume={run_dir}`{start}")

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from placekit_core import results
 from placekit_core.config import RunConfig
-from placekit_core.errors import PlacekitError, RunError
+from placekit_core.errors import BusyError, PlacekitError, RunError
 from placekit_core.pipeline import fingerprints
 from placekit_core.problem import Program
 from placekit_core.registry import installed, where
@@ -86,6 +86,8 @@ def run_job(name: str, run_dir: Path, job: Callable[[], float | None]) -> float:
         if isinstance(e, PlacekitError):
             reason |= {"message": e.message, "hint": e.hint}
             say(f"placekit: {name}: {e}", sys.stderr)
+            if isinstance(e, BusyError):
+                return math.inf  # the folder is another run's, which writes there what becomes of it
         else:
             reason["traceback"] = traceback.format_exc()
             bug = f"{type(e).__name__}: {e}\n  this is a bug in {where(e) or 'placekit'}; its traceback is in {run_dir / FAILED}"
@@ -127,6 +129,11 @@ def _programs(importer: str) -> list[Program]:
     entry = installed().get("importer", section.pop("name"))
     programs: list[Program] = entry.build(entry.component.config.model_validate(section)).load()
     return programs
+
+
+def forget_programs() -> None:
+    """Import them again when next asked for: files may have changed."""
+    _programs.cache_clear()
 
 
 def other_versions(summary: Summary) -> str:
