@@ -25,10 +25,11 @@ from placekit_core.evaluator import Best, Evaluator
 from placekit_core.given import BudgetSpec, ClusterSpec, PolicySpec, Spec, Yours, configure, load_programs
 from placekit_core.interfaces import Backend, Plugin
 from placekit_core.measurement import Measurements, Schedule
-from placekit_core.pipeline import Interrupted, Observer, begin, open_programs, run
+from placekit_core.opening import OpenProgram, open_programs
+from placekit_core.pipeline import Interrupted, Observer, begin, run
 from placekit_core.placement import Placements
 from placekit_core.problem import Problem
-from placekit_core.report import OpenProgram, Result, commit, report
+from placekit_core.report import Result, commit, report
 
 __all__ = ["Interrupted", "Search", "load_programs", "place", "search"]
 

@@ -12,30 +12,16 @@ import numpy as np
 from placekit_core import results
 from placekit_core.config import RunConfig
 from placekit_core.errors import PlacekitError, RunError, unknown
-from placekit_core.interfaces import Backend, Session, Trainer
+from placekit_core.interfaces import Backend, Trainer
 from placekit_core.measurement import Measurements, Schedule
+from placekit_core.opening import OpenProgram
 from placekit_core.placement import Placement, save_placement
-from placekit_core.problem import Problem, Program, Task
+from placekit_core.problem import Problem
 from placekit_core.registry import installed
 from placekit_core.results import ProgramSummary, Summary
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(eq=False)
-class OpenProgram:
-    """One program on its way through the pipeline."""
-
-    program: Program
-    problem: Problem
-    session: Session
-    task: Task
-    directory: Path
-
-    @property
-    def name(self) -> str:
-        return self.program.graph.name
 
 
 @dataclass(frozen=True, eq=False)

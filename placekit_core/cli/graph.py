@@ -35,7 +35,7 @@ def _problems(options: list[str]) -> list[Problem]:
     """The problems that `placekit run` would place with these options; a graph file alone will do."""
     from placekit_core.cli.hydra_app import compose
     from placekit_core.config import Streams, validate
-    from placekit_core.pipeline import choose_cluster, make_problem
+    from placekit_core.opening import choose_cluster, make_problem
 
     if options and "=" not in options[0] and not options[0].startswith("-"):
         options = [f"importer={_importer_of(options[0])}", f"importer.path={quoted(options[0])}", *options[1:]]

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from placekit_core import results
 from placekit_core.config import RunConfig
 from placekit_core.errors import BusyError, PlacekitError, RunError
-from placekit_core.pipeline import fingerprints
+from placekit_core.opening import fingerprints
 from placekit_core.problem import Program
 from placekit_core.registry import installed, where
 from placekit_core.results import FAILED, RESULT, SWEEP, Summary
