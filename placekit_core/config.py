@@ -83,11 +83,11 @@ class RunConfig(_Section):
         entry, options = self.component(section)
         return entry.build(options)
 
-    def distributions(self) -> list[str]:
-        """The distributions that its components come from, as far as they are installed ones."""
+    def distributions(self, importer: bool = True) -> list[str]:
+        """The distributions that its components come from, as far as they are installed ones; maybe not the importer's."""
         kinds = {"importer": "importer", "grouper": "grouper", "policy": "policy", "trainer": "trainer",
                  "backend": "backend", "proxy": "backend"}  # fmt: skip
-        names = [(kind, str(getattr(self, section)["name"])) for section, kind in kinds.items()]
+        names = [(k, str(getattr(self, s)["name"])) for s, k in kinds.items() if importer or s != "importer"]
         found = [entry for name in names for entry in installed().entries.get(name, [])]
         if self.trainer["name"] == AUTO:
             own = [e.component.trainer for e in found if e.kind == "policy"]

@@ -180,7 +180,7 @@ def begin(config: RunConfig, run_dir: Path, resume: bool, stack: contextlib.Exit
     lifecycle = Lifecycle(installed(), config.log, results.prepare(run_dir, resume))
     stack.enter_context(results.locked(run_dir))
     results.refuse_used(run_dir, resume)  # another run may have been faster
-    installed().code(config.distributions())  # of what runs now: a plugin may be edited meanwhile
+    installed().code(config.distributions(importer=False))  # of what runs now: a plugin may be edited meanwhile
     data = config.model_dump(mode="json")
     if resume and results.holds_run(run_dir):
         results.check_same(run_dir, data)

@@ -170,7 +170,7 @@ def report(
         programs=programs,
         torch_threads=results.torch_threads(),
         versions=results.versions([*config.distributions(), "torch", "numba"]),
-        code=installed().code(config.distributions()),
+        code=installed().code(config.distributions(importer=False)),  # what that one does is in the fingerprints
         config=config.model_dump(mode="json"),
     )
     return Result(summary, found, run_dir)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from placekit_core import load_programs, place
 from placekit_core.cli.compare import Row, rows, show
 from placekit_core.results import Summary, load_summary, write_json
 from placekit_core.statistics import median_interval
@@ -152,6 +153,15 @@ def test_one_method_is_one_row_however_it_was_asked_for(finished: Summary) -> No
     [row] = rows([finished, finished.model_copy(update={"config": other, "seed": 2})])
     assert len(row.runs) == 2
     assert row.label == "etf"
+
+
+def test_python_and_the_command_line_share_a_row(placekit: Run, finished: Summary, tmp_path: Path) -> None:
+    """Also where Python gave the graph as an object, and no importer is known."""
+    programs = load_programs("mlp")
+    for seed, source, cluster in ((2, "mlp", "p100x4"), (3, programs, "auto")):
+        place(source, cluster=cluster, policy="etf", seed=seed, run_dir=tmp_path / f"python{seed}")
+    [row] = rows([finished, *(load_summary(tmp_path / f"python{seed}") for seed in (2, 3))])
+    assert (row.label, row.seeds) == ("etf", [1, 2, 3])
 
 
 def test_other_code_is_another_row(finished: Summary) -> None:

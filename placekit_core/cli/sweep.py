@@ -113,7 +113,7 @@ def held(run_dir: Path, config: RunConfig) -> Summary | None:
     if summary.status != "finished":
         return None
     hint = "choose another run_dir, or remove this folder to run it again"
-    now = installed().code(config.distributions())
+    now = installed().code(config.distributions(importer=False))
     edited = sorted(name for name, code in summary.code.items() if now.get(name) != code)
     if edited:
         raise RunError(f"{run_dir} holds a run made by other code of {', '.join(edited)}", hint)
