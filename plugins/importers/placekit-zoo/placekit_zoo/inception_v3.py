@@ -13,7 +13,7 @@ from placekit_torch.step import Step
 from torch import Tensor, nn
 
 from placekit_zoo.base import ZooImporter
-from placekit_zoo.options import InceptionV3Options
+from placekit_zoo.image_options import InceptionV3Options
 
 
 class ConvNorm(nn.Module):

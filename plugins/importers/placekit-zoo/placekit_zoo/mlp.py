@@ -9,7 +9,7 @@ from placekit_torch.step import Step
 from torch import nn
 
 from placekit_zoo.base import ZooImporter
-from placekit_zoo.options import MlpOptions
+from placekit_zoo.dense_options import MlpOptions
 
 
 def mlp(features: int, hidden: list[int], classes: int) -> nn.Sequential:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from placekit_torch.executable import run_sequential
-from placekit_zoo import InceptionV3Options, MlpOptions
+from placekit_zoo.dense_options import MlpOptions
+from placekit_zoo.image_options import InceptionV3Options
 from placekit_zoo.inception_v3 import InceptionV3, InceptionV3Importer
 from placekit_zoo.mlp import MlpImporter
 from pydantic import ValidationError

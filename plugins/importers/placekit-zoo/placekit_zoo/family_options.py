@@ -1,0 +1,7 @@
+"""Families of graphs: options and components; imports no torch."""
+
+from __future__ import annotations
+
+from placekit_core.hookspecs import Component
+
+COMPONENTS: list[Component] = []
