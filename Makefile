@@ -41,6 +41,7 @@ test: lint
 bench: $(STAMP)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/tracing.py
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build/html

@@ -12,6 +12,7 @@ Comments on the lines before a block:
     <!-- file: NAME -->       the block is this file
     <!-- not run: REASON -->  its commands are only shown
     <!-- slow -->             its commands run with --slow only
+    <!-- needs: VARIABLE -->  its commands run only where this environment variable is set
     <!-- fails -->            one of its commands ends with another exit code than 0, as it should
     <!-- varies: REGEX -->    what matches may differ from one run to the next
 
@@ -22,6 +23,7 @@ always differ.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -36,7 +38,7 @@ from venvs import environment, make_venv  # noqa: E402
 
 PROGRAMS = ("placekit", "python", "pytest", "pip", "cat", "head", "ls")
 FENCE = re.compile(r"^(`{3,})([^`]*)$")
-COMMENT = re.compile(r"^<!-- (file|not run|slow|fails|varies)(?:: (.+?))? -->$")
+COMMENT = re.compile(r"^<!-- (file|not run|slow|needs|fails|varies)(?:: (.+?))? -->$")
 FILE_NAME = re.compile(r"^# ([\w./-]+\.\w+)$")
 DATE = re.compile(r"\d{4}-\d\d-\d\d[/ ]\d\d-\d\d-\d\d(-\d+)?")
 
@@ -204,7 +206,8 @@ def replay(text: str, slow: bool = False) -> Iterator[tuple[Block, list[Step], l
                 path.write_text("\n".join(block.lines) + "\n")
             elif block.language == "console":
                 found = steps(block)
-                if "not run" not in block.comments and (slow or "slow" not in block.comments):
+                lacks = "needs" in block.comments and block.comments["needs"] not in os.environ
+                if "not run" not in block.comments and not lacks and (slow or "slow" not in block.comments):
                     yield block, found, [run(step.command, folder, python) for step in found]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 
-from placekit_core.graph_file import load_graph
+from placekit_core.graph_file import load_graph, save_graph
 from placekit_core.hookspecs import Component, hookimpl
 from placekit_core.interfaces import Importer, Options
 from placekit_core.problem import Program
@@ -26,6 +28,16 @@ class FileImporter(Importer):
         """One program. Raises GraphError."""
         return [Program(load_graph(self.options.path))]
 
+    @classmethod
+    def write(cls, program: Program, path: Path) -> None:
+        """Write the program's graph. Raises GraphError."""
+        save_graph(program.graph, path)
+
+
+def is_graph_file(head: bytes) -> bool:
+    """Whether a file that begins with `head` may be a graph file: it is a zip."""
+    return head.startswith(b"PK\3\4")
+
 
 @hookimpl
 def placekit_importers() -> list[Component]:
@@ -36,5 +48,7 @@ def placekit_importers() -> list[Component]:
             config=FileOptions,
             target="placekit_core.builtin:FileImporter",
             files=(".graph.npz",),
+            detect=is_graph_file,
+            writes=True,
         )
     ]

@@ -24,6 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from placekit_core.errors import ClusterError, unknown
 
+MAX_DEVICES = 32767  # placements are 16-bit
 UNLIMITED = 2**30  # capacity of a channel or device that never makes anything wait
 
 # Classes of operations: the rows of the efficiency table in costs.py.
@@ -83,7 +84,7 @@ class Device(_Model):
 
     kind: str
     name: str | None = None
-    count: Annotated[int, Field(ge=1)] = 1
+    count: Annotated[int, Field(ge=1, le=MAX_DEVICES)] = 1
 
     @model_validator(mode="after")
     def _one_name_one_device(self) -> Device:
@@ -141,6 +142,13 @@ class Cluster(_Model):
     links: list[Link] = []
     relay: bool = Field(False, description="devices pass on transfers between others")
     multicast: bool = Field(False, description="one send of a tensor serves all its destinations")
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Cluster:
+        total = sum(d.count for d in self.devices)
+        if total > MAX_DEVICES:
+            raise ValueError(f"{total} devices are more than {MAX_DEVICES}")
+        return self
 
     @classmethod
     def parse(cls, data: Any, source: str = "cluster") -> Cluster:

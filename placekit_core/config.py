@@ -112,14 +112,16 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
     """Message and hint for what pydantic found: each option by name, what it got, the closest one that exists."""
     lines, hints = [], []
     for x in error.errors():
-        where = prefix + ".".join(map(str, x["loc"]))
+        where = (prefix + ".".join(map(str, x["loc"]))).rstrip(".")
         if x["type"] == "extra_forbidden":
             known = list(_fields(model, x["loc"][:-1]))
             close = difflib.get_close_matches(str(x["loc"][-1]), known, 1)
             lines.append(f"no option named {where!r}")
             hints.append(f"did you mean {close[0]!r}?" if close else f"options: {', '.join(known) or 'none'}")
         else:
-            lines.append(f"{where}: {x['msg'][:1].lower()}{x['msg'][1:]} (got {x['input']!r})")
+            said = x["msg"].removeprefix("Value error, ")
+            got = "" if isinstance(x["input"], Mapping) else f" (got {x['input']!r})"  # of rules about several options
+            lines.append(": ".join(filter(None, [where, f"{said[:1].lower()}{said[1:]}{got}"])))
     return "; ".join(lines), " ".join(dict.fromkeys(hints))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 
 from placekit_core.cluster import Cluster, load_cluster
 from placekit_core.config import AUTO, GIVEN, RunConfig, conf_dir, explain
+from placekit_core.detection import endings, importer_of, readers_of
 from placekit_core.errors import ClusterError, ConfigError, ImporterError, PlacekitError, unknown
 from placekit_core.graph import Graph
 from placekit_core.interfaces import Backend, Checkpoint, Grouper, Importer, Plugin, Policy, State, Trainer
@@ -77,8 +79,7 @@ def load_programs(source: Any, **about: Any) -> list[Program]:
         name = _file_importer(source)
         spec = {"path": str(source), "name": name} if name else {"name": source} if isinstance(source, str) else source
         if not isinstance(spec, Mapping):
-            known = [x for e in installed().all() for x in e.component.files]
-            raise ImporterError(f"no importer reads {str(spec)!r}", f"files end in {', '.join(known)}")
+            raise ImporterError(f"no importer reads {str(spec)!r}", f"files end in {', '.join(endings())}")
         section = _section("importer", {**spec, **about})
         entry = installed().get("importer", section.pop("name"))
         programs: list[Program] = entry.build(entry.component.config.model_validate(section)).load()
@@ -185,11 +186,10 @@ def _section(kind: str, spec: Any) -> dict[str, Any]:
 
 
 def _file_importer(source: Any) -> str | None:
-    """The importer whose files end as `source` does, or None."""
-    if not isinstance(source, str | Path):
+    """The importer that reads the file `source`, or None if `source` is no file's name. Raises GraphError."""
+    if not isinstance(source, str | Path) or ("importer", str(source)) in installed().entries:
         return None
-    entries = [e.component for e in installed().all() if e.kind == "importer"]
-    return next((c.name for c in entries if c.files and str(source).endswith(c.files)), None)
+    return importer_of(source) if readers_of(source) or os.path.isfile(source) else None
 
 
 def _cluster(spec: ClusterSpec) -> dict[str, Any]:

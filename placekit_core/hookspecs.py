@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,9 @@ class Component:
         paper: where the method comes from, if it is published.
         trainer: for a learnable policy, the trainer that `trainer: auto` takes.
         files: for an importer that reads files, the endings of their names; its options then have a `path`.
+        detect: whether a file that begins with these bytes (4096 at most) is one of its: light, and never raises. Asked
+            for every file; without it, the ending alone decides.
+        writes: for an importer whose class has `write`: `placekit graph export` takes it for files of these endings.
         objects: for an importer that takes objects of Python programs, their types, `module.Class`.
     """
 
@@ -41,6 +44,8 @@ class Component:
     paper: str = ""
     trainer: str = ""
     files: tuple[str, ...] = ()
+    detect: Callable[[bytes], bool] | None = None
+    writes: bool = False
     objects: tuple[str, ...] = ()
 
 

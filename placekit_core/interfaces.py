@@ -120,6 +120,11 @@ class Importer(Plugin):
         """
         raise ImporterError(f"importer {cls.name!r} takes no objects")
 
+    @classmethod
+    def write(cls, program: Program, path: Path) -> None:
+        """Write a program to `path` as `load` reads it, for importers whose component says `writes`. Raises PlacekitError."""
+        raise ImporterError(f"importer {cls.name!r} writes no files")
+
     def export(self, placement: Placement, problem: Problem, path: Path) -> Path:
         """Write a placement in the source's own format, for formats that can hold one. Raises ImporterError."""
         raise ImporterError(f"importer {self.name!r} has no format that holds a placement", "use `placement.json`")

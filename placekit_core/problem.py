@@ -58,10 +58,13 @@ class Problem:
         stuck = np.flatnonzero(~self.allowed.any(axis=1))
         if len(stuck):
             members = np.flatnonzero(self.grouping.group_of == stuck[0])
-            needs = sorted({self.graph.allowed[v] for v in members} - {""})
+            needs = sorted({self.graph.allowed[v].replace("|", " or ") for v in members} - {""})
+            where = f"allowed: {needs[0]}" if len(needs) == 1 else f"allowed: {' for some, '.join(needs)} for others"
+            others = {1: "", 2: " and the operation grouped with it"}
             raise ClusterError(
                 f"no device of {self.cluster.name!r} may run {self.graph.op_name[members[0]]!r}"
-                f" and the {len(members) - 1} operations grouped with it (allowed: {' and '.join(needs)})",
+                + others.get(len(members), f" and the {len(members) - 1} operations grouped with it")
+                + f" ({where})",
                 f"devices: {', '.join(f'{d} ({self.device_type(i)})' for i, d in enumerate(self.cluster.device_names))}",
             )
         need, room = float(self.graph.persistent_bytes.sum()), float(self.cluster.memory_bytes.sum())

@@ -37,7 +37,14 @@ def fails(outcome, *words: str) -> None:
         (["+polcy=annealing"], ["no option named 'polcy'", "did you mean 'policy'?"]),
         (["polcy=annealing"], ["polcy", "did you mean 'policy'?"]),
         (["policy.start=3"], ["policy.start", "did you mean 'policy.starts'?"]),
-        (["importer=torch", "importer.arguments.width=3"], ["+importer.arguments.width"]),
+        (["policy.startz.x=3"], ["+policy.startz.x"]),
+        (["importer.bach=3"], ["did you mean 'importer.batch'?"]),
+        (["workload=rnnlm_small", "importer.lstm=5"], ["options of importer=rnnlm: batch, ", "steps"]),
+        (["grouper=metis", "grouper.k=4"], ["options of grouper=metis: max_groups, "]),
+        (["-m", "grouper=module,metis", "grouper.depth=2"], ["options of grouper=metis: max_groups, "]),
+        (["proxy.x=1"], ["options of proxy=simulator: ready_order, "]),
+        (["budget.x=1"], ["options of budget: evaluations, seconds"]),
+        (["trainer.x=1"], ["options of trainer=auto: none"]),
         (["+policy.sample=3"], ["no option named 'policy.sample'"]),
         (["seed=1,2"], ["Ambiguous value for argument 'seed=1,2'", "sweep over it with -m"]),
         (["seed=abc"], ["seed", "valid integer", "'abc'"]),
@@ -100,8 +107,8 @@ def test_truncated_and_foreign_graph_files(placekit: Run, tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:-200])
     fails(placekit("run", "importer=file", f"importer.path={path}"), "g.graph.npz is not a readable graph file")
     path.write_text("hello")
-    fails(placekit("graph", "import", str(path)), "g.graph.npz is not a readable graph file")
-    fails(placekit("graph", "import", "x.docx"), "no importer reads x.docx", ".graph.npz")
+    fails(placekit("graph", "import", str(path)), "is named like a file of file, and begins like one of no importer")
+    fails(placekit("graph", "import", "x.docx"), "cannot read x.docx: No such file", ".graph.npz")
 
 
 def test_cyclic_graph_file(placekit: Run, tmp_path: Path) -> None:

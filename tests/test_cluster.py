@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 
 from placekit_core.cluster import UNLIMITED, Cluster, load_cluster
 from placekit_core.errors import ClusterError
+from placekit_core.graph import GraphBuilder
+from placekit_core.grouping import Grouping
+from placekit_core.problem import Problem
 
 GPU = {"flops_per_s": {"float32": 1e12}, "memory_bytes": 1000, "memory_bytes_per_s": 1e11}
 CPU = {**GPU, "type": "cpu", "memory_bytes": 5000, "streams": 2}
@@ -168,6 +172,8 @@ def test_multicast_needs_one_send_per_source() -> None:
         ({"devices": []}, "devices"),
         ({"devices": [{"kind": "h"}]}, r"no device kind named 'h'[\s\S]*available: g"),
         ({"devices": [{"kind": "g", "count": 0}]}, "devices.0.count"),
+        ({"devices": [{"kind": "g", "count": 32768}]}, "devices.0.count: .* less than or equal to 32767"),
+        ({"devices": [{"kind": "g", "count": 32767}, {"kind": "g"}]}, "32768 devices are more than 32767"),
         ({"devices": [{"kind": "g", "name": "x", "count": 2}]}, "a device with a name has count 1"),
         ({"devices": [{"kind": "g", "name": "x"}, {"kind": "g", "name": "x"}]}, "two devices of 'test' are called 'x'"),
         ({"kinds": {"g": {**GPU, "memory_bytes": 0}}}, "kinds.g.memory_bytes"),
@@ -268,3 +274,24 @@ def test_files(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ClusterError, match=message):
             load_cluster(path)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "message"),
+    [
+        (["cpu"], r"no device of 'test' may run 'op0' \(allowed: cpu\)$"),
+        (["cpu", ""], r"may run 'op0' and the operation grouped with it \(allowed: cpu\)$"),
+        (
+            ["cpu", "tpu|gpu", ""],
+            r"and the 2 operations grouped with it \(allowed: cpu for some, tpu or gpu for others\)$",
+        ),
+    ],
+)
+def test_an_operation_that_no_device_may_run_is_named(allowed: list[str], message: str) -> None:
+    b = GraphBuilder("work")
+    for i, kind in enumerate(allowed):
+        b.add(f"op{i}", outputs=[1], allowed=kind)
+    graph, machine = b.build(), cluster({"mesh": "*", "bytes_per_s": 1})
+    with pytest.raises(ClusterError) as e:
+        Problem.of(graph, machine, Grouping(np.zeros(graph.n, np.int32)))
+    assert re.search(message, e.value.message), e.value.message

@@ -197,3 +197,60 @@ def test_other_machines_and_backends_do_not_compete(finished: Summary, capsys: p
     for changes in ({"cluster_fingerprint": "another"}, {"config": config}):
         mixed = [*copies(finished, "mine", [1.0, 1.0]), *(r.model_copy(update=changes) for r in faster)]
         assert not any(line.startswith("best on") for line in shown(mixed, capsys))
+
+
+MODULE = {"name": "module", "max_groups": None, "min_share": 0.0, "repeat": False, "depth": None, "blocks": []}
+NONE = {"name": "none"}
+
+
+def labels(base: Summary, *sections: dict[str, object]) -> list[str]:
+    """Labels of rows of one policy whose configurations have these sections."""
+    return [r.label for r in rows([base.model_copy(update={"config": base.config | s}) for s in sections])]
+
+
+def test_another_component_is_named_once_with_the_options_that_are_not_its_defaults(finished: Summary) -> None:
+    blocks = {**MODULE, "blocks": [f"layer{i}.*" for i in range(12)]}
+    assert labels(finished, {"grouper": NONE}, {"grouper": blocks}) == [
+        "etf grouper=none",
+        "etf grouper=module grouper.blocks=[12 values]",
+    ]
+    assert labels(finished, {"grouper": NONE}, {"grouper": MODULE}, {"grouper": MODULE | {"depth": 2}}) == [
+        "etf grouper=none",
+        "etf grouper=module grouper.depth=default",
+        "etf grouper=module grouper.depth=2",
+    ]
+    assert labels(finished, {"trainer": {"name": "auto"}}, {"trainer": {"name": "not_installed", "lr": 0.1}}) == [
+        "etf trainer=auto",
+        "etf trainer=not_installed",
+    ]
+
+
+def test_options_of_one_component_are_shown_where_they_differ(finished: Summary) -> None:
+    assert labels(finished, {"grouper": MODULE | {"depth": 1}}, {"grouper": MODULE | {"depth": 2}}) == [
+        "etf grouper.depth=1",
+        "etf grouper.depth=2",
+    ]
+    long = "an/example/of/a/folder/with/a/rather/long/name"
+    first, second = labels(finished, {"costs": {"file": long}}, {"costs": {"file": "b"}})
+    assert (first, second) == ("etf costs.file=an/example/of/a/fo.../a/rather/long/name", "etf costs.file=b")
+
+
+def test_no_two_rows_have_the_same_label(finished: Summary) -> None:
+    blocks = [{"grouper": MODULE | {"blocks": [f"{kind}{i}.block.*" for i in range(12)]}} for kind in "ab"]
+    found = labels(finished, *blocks)
+    assert len(set(found)) == 2
+    assert all(x.startswith("etf grouper.blocks=[12 values] config:") for x in found)
+    code = {**finished.code, "placekit-a": "0" * 16}
+    edited = [finished.model_copy(update={"code": {**code, "placekit-a": c * 16}}) for c in "01"]
+    assert len({r.label for r in rows(edited)}) == 2, "the last code in order is the same"
+
+
+def test_no_column_is_dropped_however_long_a_label(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "[bold] " + 60 * "policy "
+    lines = shown([*copies(finished, name, [1.0]), *copies(finished, "b", [2.0])], capsys)
+    assert lines[0].split() == [
+        "workload", "cluster", "backend", "policy", "median", "interval", "coverage", "bound", "gap", "evaluations",
+        "seconds", "seeds",
+    ]  # fmt: skip
+    assert name.strip() in lines[1]
+    assert " 1 s " in lines[1]

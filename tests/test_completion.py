@@ -98,12 +98,12 @@ def test_options_of_a_preset_are_those_of_its_component(tmp_path: Path, monkeypa
 def test_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "first one").mkdir(parents=True)
-    for name in ("box.yaml", "g.graph.npz", "notes.txt", ".hidden.yaml"):
+    for name in ("box.yaml", "g.graph.npz", "notes.log", ".hidden.yaml"):
         (tmp_path / name).write_text("")
     assert words("run cluster=b") == ["cluster=box.yaml"]
     assert words("cluster show b") == ["box.yaml"]
     assert words("run importer.path=") == [
-        f"importer.path={n}" for n in ("box.yaml", "g.graph.npz", "notes.txt", "runs/")
+        f"importer.path={n}" for n in ("box.yaml", "g.graph.npz", "notes.log", "runs/")
     ]
     assert complete("placekit run resume=runs/") == ["resume=runs/first\\ one/"]
     assert complete("placekit run resume=runs/first\\ o") == ["resume=runs/first\\ one/"]

@@ -85,6 +85,13 @@ def test_every_component_has_json_defaults_that_validate() -> None:
         assert installed().get(group, name).component.config.model_validate(values) is not None
 
 
+@pytest.mark.parametrize("option", ["importer.parts={DE: {i: 2}}", "importer.parts.DE.i=2"])
+def test_a_dict_takes_new_keys_without_a_plus(option: str) -> None:
+    from placekit_core.cli.hydra_app import compose
+
+    assert compose(["workload=chainmm_small", option])["importer"]["parts"] == {"DE": {"i": 2}}
+
+
 def minimal(**changes: object) -> dict:
     data: dict = {
         "importer": {"name": "mlp"},

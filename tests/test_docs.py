@@ -121,6 +121,13 @@ never
         assert [d.step.output for d in differences] == [["never"]]
         assert "never" not in text
 
+    def test_blocks_that_need_a_variable_run_where_it_is_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        block = '<!-- needs: PLACEKIT_A_FOLDER -->\n```console\n$ python -c "print(1)"\nnever\n```\n'
+        monkeypatch.delenv("PLACEKIT_A_FOLDER", raising=False)
+        assert outputs.check(block) == (block, [])
+        monkeypatch.setenv("PLACEKIT_A_FOLDER", "x")
+        assert outputs.check(block)[0] == block.replace("never", "1")
+
     def test_the_column_of_seconds_and_dates_may_differ(self) -> None:
         shown = ["title", "name   seconds  seeds", "etf        0.0      1", "in outputs/2026-01-31/10-20-30-123456"]
         later = ["title", "name   seconds  seeds", "etf       12.3      1", "in outputs/2027-02-01/01-02-03-4"]
@@ -220,13 +227,13 @@ def documented_options(readme: str, entries: list[Entry]) -> dict[str, dict[str,
     """The options that a README lists, with defaults, by component.
 
     A table has a column `default` for all components, or for those that a further column names, or a column per component.
-    An empty cell is no option where components have columns, else a text that must be given; `none` is null.
+    An empty cell is no option where components have columns, else a text that must be given.
     """
     names = [e.component.name for e in entries]
     found: dict[str, dict[str, Any]] = {n: {} for n in names}
 
     def value(text: str) -> Any:
-        return None if text == "none" else yaml.safe_load(text) if text else ""
+        return yaml.safe_load(text) if text else ""
 
     for head, rows in tables(readme.partition("\n## Options\n")[2].partition("\n## ")[0]):
         for row in rows:
@@ -237,7 +244,7 @@ def documented_options(readme: str, entries: list[Entry]) -> dict[str, dict[str,
                     found[name][cells["option"]] = value(cells["default"])
             else:
                 for name in names:
-                    if cells[name]:
+                    if cells.get(name):
                         found[name][cells["option"]] = value(cells[name])
     return found
 

@@ -157,6 +157,14 @@ class SaysTooLittle(Right):
             raise GraphError("cannot read the graph") from None
 
 
+class ReadsOtherFiles(Right):
+    """`detect` does not know the file that it reads."""
+
+    def __init__(self, options: FileOptions | None = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        Path(self.options.path).write_bytes(b"another format")
+
+
 def executing(execution: type[Execution]) -> type[Right]:
     """The importer whose programs are run by `execution`, with the docstring of that."""
     return type(execution.__name__, (Right,), {"execution": execution, "__doc__": execution.__doc__})
@@ -281,6 +289,7 @@ WRONG: dict[str, type[Importer]] = {
     "test_loading_changes_no_option": WritesIntoItsOptions,
     "test_a_missing_file_is_an_error": OpensAnything,
     "test_a_damaged_file_is_an_error": SaysTooLittle,
+    "test_own_files_are_detected": ReadsOtherFiles,
     "test_initial_values_are_those_of_the_sources": executing(ForgetsTheInput),
     "test_initial_values_are_own_copies": executing(HandsOutItsOwn),
     "test_views_have_a_base": executing(ViewOfAView),
@@ -309,6 +318,7 @@ SAYS = {
     "test_loading_changes_no_option": "after loading",
     "test_a_missing_file_is_an_error": "FileNotFoundError",
     "test_a_damaged_file_is_an_error": "the error does not name the file: cannot read the graph",
+    "test_own_files_are_detected": "`detect` says that step.graph.npz is no file of 'file'",
     "test_initial_values_are_those_of_the_sources": "missing {1}, too many set()",
     "test_initial_values_are_own_copies": "two calls of `initial` share memory",
     "test_views_have_a_base": "3 is a view of the view 2",

@@ -14,6 +14,7 @@ import yaml
 
 import placekit_core.pipeline
 import placekit_core.results
+from placekit_core.cli.hydra_app import jobs
 from placekit_core.config import conf_dir
 from placekit_core.registry import installed
 from placekit_core.results import load_summary
@@ -255,10 +256,11 @@ def test_cfg_and_help_of_an_experiment(placekit: Run) -> None:
 @pytest.mark.parametrize("path", sorted((conf_dir() / "experiment").glob("*.yaml")), ids=lambda p: p.stem)
 def test_experiments_name_what_exists(path: Path) -> None:
     params = yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]
-    for key in ("workload", "cluster"):
-        presets = {p.stem for p in (conf_dir() / key).glob("*.yaml")}
-        assert set(params.get(key, "none" if key == "workload" else "p100x4").split(",")) <= presets
-    assert set(params["policy"].split(",")) <= set(installed().names("policy"))
+    known = {key: {p.stem for p in (conf_dir() / key).glob("*.yaml")} for key in ("workload", "cluster")}
+    known["policy"] = set(installed().names("policy"))
+    swept = {option for job in jobs([f"{k}={v}" for k, v in params.items()]) for option in job}
+    for key, names in known.items():
+        assert {o.partition("=")[2] for o in swept if o.startswith(f"{key}=")} <= names
 
 
 def test_baselines_are_all_that_learn_nothing() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
+import re
 import statistics
 import sys
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from placekit_core.cli import sweep
 from placekit_core.cli.console import table
 from placekit_core.config import CHANGES_NO_RESULT
 from placekit_core.errors import ConfigError, RunError
+from placekit_core.registry import installed
 from placekit_core.results import Summary, find_runs, load_summary
 from placekit_core.statistics import Interval, median_interval
 from placekit_core.units import percent, seconds
@@ -260,33 +263,69 @@ def _best(contest: list[Row]) -> str:
 
 
 def _labels(results: list[Summary]) -> list[str]:
-    """Policy names; where rows would look alike, with the options in which they differ."""
-
-    def flat(data: object, prefix: str = "") -> dict[str, object]:
-        if not isinstance(data, dict):
-            return {prefix: data}
-        return {
-            k: v for key, value in data.items() for k, v in flat(value, f"{prefix}.{key}" if prefix else key).items()
-        }
-
+    """Policy names; where rows would look alike, with the components and options in which they differ."""
     labels = []
     for r in results:
-        twins = [
-            x
-            for x in results
-            if (x.workload, x.cluster, x.backend, x.policy) == (r.workload, r.cluster, r.backend, r.policy)
-        ]
-        options = [flat(x.config) for x in twins]
-        own = flat(r.config)
-        same = [k for k in ("cluster", "graph") if all(_problems(x)[k] == _problems(r)[k] for x in twins)]
-        named = {"seed", "workload"} | CHANGES_NO_RESULT
-        hidden = tuple(f"{ {'cluster': 'cluster', 'graph': 'importer'}[k] }." for k in same)
-        differ = sorted(
-            k for k in own if k not in named and not k.startswith(hidden) and any(o.get(k) != own[k] for o in options)
-        )
-        marks = [f" {k}:{v[-8:]}" for k, v in _problems(r).items() if any(_problems(x)[k] != v for x in twins)]
-        marks = [] if differ else marks[:1]
-        labels.append(
-            r.policy + "".join([*(f" {k}={'default' if own[k] is None else own[k]}" for k in differ), *marks])
-        )
+        place = (r.workload, r.cluster, r.backend, r.policy)
+        twins = [x for x in results if (x.workload, x.cluster, x.backend, x.policy) == place]
+        labels.append(" ".join([r.policy, *_differences(r, twins)]))
+    kinds = {k: [_problems(r)[k] for r in results] for k in _problems(results[0])} if results else {}
+    kinds["config"] = [_key(r) for r in results]
+    for kind, values in kinds.items():  # until no two rows look alike
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for i, (r, label) in enumerate(zip(results, labels, strict=True)):
+            alike.setdefault((r.workload, r.cluster, r.backend, r.status, label), []).append(i)
+        for rows_alike in alike.values():
+            if len({values[i] for i in rows_alike}) > 1:
+                for i in rows_alike:
+                    labels[i] += f" {kind}:{_digits(values[i])}"
     return labels
+
+
+def _differences(result: Summary, twins: list[Summary]) -> list[str]:
+    """The components and options of a run in which its twins differ from it.
+
+    Where twins have another component in a section: its name, and the options that are not its defaults or in which runs
+    of it differ.
+    """
+    hidden = CHANGES_NO_RESULT | {"seed", "workload"}
+    sections = [("cluster", "cluster"), ("graph", "importer")]
+    hidden |= {s for kind, s in sections if all(_problems(x)[kind] == _problems(result)[kind] for x in twins)}
+    found = []
+    for section, own in sorted(result.config.items()):
+        if section in hidden:
+            continue
+        others = [_flat(x.config.get(section), section) for x in twins]
+        values, name = _flat(own, section), f"{section}.name"
+        if any(o.get(name) != values.get(name) for o in others):
+            found.append(f"{section}={values[name]}")
+            others = [o for o in others if o.get(name) == values[name]]
+            others += [_flat(d, section) for d in _defaults(section, str(values[name]))]
+        differ = [k for k in sorted(values) if k != name and any(o.get(k) != values[k] for o in others)]
+        found += [f"{k}={_short(values[k])}" for k in differ]
+    return found
+
+
+def _flat(data: object, prefix: str) -> dict[str, object]:
+    if not isinstance(data, dict):
+        return {prefix: data}
+    return {k: v for key, value in data.items() for k, v in _flat(value, f"{prefix}.{key}").items()}
+
+
+def _defaults(section: str, name: str) -> list[dict[str, Any]]:
+    """The defaults of a component; none if its plugin is not installed here."""
+    entries = installed().entries.get(("backend" if section == "proxy" else section, name), [])
+    return [e.component.config().model_dump(mode="json") for e in entries]
+
+
+def _short(value: object) -> str:
+    """The text of an option's value; a long one as the number of its values, or without its middle."""
+    text = "default" if value is None else str(value)
+    if len(text) <= 40:
+        return text
+    return f"[{len(value)} values]" if isinstance(value, list) else f"{text[:18]}...{text[-19:]}"
+
+
+def _digits(text: str) -> str:
+    """The end of a fingerprint; of several, or of any other text, of one that stands for it."""
+    return (text if re.fullmatch(r"[0-9a-f]+", text) else hashlib.sha256(text.encode()).hexdigest())[-8:]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: int = 1) -> None:
-    """Print a table; the first `left` columns are text, the others numbers. As wide as it needs to be in a pipe."""
+    """Print a table; the first `left` columns are text, the others numbers. As wide as it needs to be, everywhere."""
     t = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for i, c in enumerate(columns):
         t.add_column(c, justify="left" if i < left else "right", no_wrap=True)
     for row in rows:
         t.add_row(*row)
-    console = Console(highlight=False, width=240)
+    width = sum(max(map(cell_len, cells)) + 2 for cells in zip(columns, *rows, strict=True))
+    console = Console(highlight=False, markup=False, emoji=False, width=width)
     with console.capture() as capture:
         console.print(t)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))

@@ -77,7 +77,7 @@ def register(argv: Sequence[str] = ()) -> None:
     """Store every component's defaults, and the help text, in Hydra; with components in `argv`, the help is on those."""
     registry, store = installed(), ConfigStore.instance()
     for group, name, node in component_nodes(registry):
-        store.store(group=group, name=name, node=node, provider="placekit")
+        store.store(group=group, name=name, node=_opened(node), provider="placekit")
     for group in ("trainer", "cluster"):
         store.store(group=group, name=AUTO, node={"name": AUTO}, provider="placekit")
     store.store(group="cluster", name="file", node={"name": "file", "path": "???"}, provider="placekit")
@@ -85,6 +85,15 @@ def register(argv: Sequence[str] = ()) -> None:
     node = {"app_name": "placekit run", "header": "", "footer": "", "template": text}
     store.store(group="hydra/help", name="placekit", node=node, provider="placekit")
     Plugins.instance().register(_Presets)
+
+
+def _opened(node: dict[str, Any]) -> DictConfig:
+    """A component's defaults, whose dicts take new keys as if they had always had them."""
+    config = OmegaConf.create(node)
+    for key, value in node.items():
+        if isinstance(value, dict):
+            OmegaConf.set_struct(config[key], False)
+    return config
 
 
 def folder_name(overrides: str) -> str:
@@ -214,6 +223,15 @@ def _ending() -> Iterator[None]:
         end_of_sweep(SweepBegins.directory, stopped)
 
 
+def jobs(argv: list[str]) -> list[list[str]]:
+    """The options of each job of the sweep that `argv` describes: `a=1,2 b=glob(*)` and the like. Raises PlacekitError."""
+    register(argv)
+    with translated(argv), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        overrides = parser.parse_overrides([o for o in normalise(["-m", *argv]) if o != "-m"])
+        return [list(job) for job in BasicSweeper.split_arguments(overrides, None)[0]]
+
+
 def compose(argv: list[str]) -> dict[str, Any]:
     """The configuration that `argv` describes, without running anything. Raises PlacekitError."""
     register(argv)
@@ -255,7 +273,7 @@ def translated(argv: list[str]) -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as e:
         cause = e.__cause__ if isinstance(e.__cause__, OmegaConfBaseException) else None
         detail = f" ({_first_line(cause)})" if cause else ""
-        raise ConfigError(_first_line(e) + detail, _hint(str(e))) from None
+        raise ConfigError(_first_line(e) + detail, _hint(str(e), argv)) from None
     except YAMLError as e:
         raise ConfigError(f"a preset is not valid YAML: {' '.join(str(e).split())}", "correct the file") from None
     except OSError as e:
@@ -263,23 +281,37 @@ def translated(argv: list[str]) -> Iterator[None]:
         raise ConfigError(f"cannot write to {where}: {e.strerror}", "choose another: run_dir=PATH") from None
 
 
-def _hint(message: str) -> str:
+def _hint(message: str, argv: list[str]) -> str:
     """What to do about an error of Hydra's."""
     if "Ambiguous" in message:
         return "sweep over it with -m, or quote it"
+    everything = "`placekit run --help` lists all options"
     found = re.match(r"Could not override '([^']+)'", message)
     if not found:
-        return "`placekit run --help` lists all options"
-    section, _, rest = found[1].partition(".")
-    known = [k for k in RunConfig.model_fields if not rest]
-    for e in installed().all():
-        if rest and e.kind == section:
-            known += [f"{section}.{k}" for k in e.component.config.model_fields]
-    if rest.count(".") or found[1] in known:
+        return everything
+    section, _, option = found[1].rpartition(".")
+    if "." in section:
         return f"to add a new key, write +{found[1]}=..."
-    close = difflib.get_close_matches(found[1], known, 1)
-    guess = f"did you mean {close[0]!r}? " if close else ""
-    return f"{guess}`placekit run --help` lists all options"
+    owner, known = _options(section, option, argv) if section else ("", list(RunConfig.model_fields))
+    close = difflib.get_close_matches(option, known, 1)
+    if close:
+        return f"did you mean {'.'.join(filter(None, [section, close[0]]))!r}? {everything}"
+    return f"options of {owner}: {', '.join(known) or 'none'}" if owner else everything
+
+
+def _options(section: str, option: str, argv: list[str]) -> tuple[str, list[str]]:
+    """The component in `section`, and its options, of the first job of `argv` whose component lacks `option`."""
+    if section in swept_by_experiment(argv):
+        return "", []
+    decide = {section, "importer", "workload", "experiment"}
+    choices = [o for o in argv if (m := re.match(r"\+*(?:\w+@)?(\w+)=", o)) and m[1] in decide]
+    with suppress(PlacekitError):  # a second mistake, which is told when this one is corrected
+        for job in jobs(choices):
+            options = compose(job).get(section)
+            if isinstance(options, dict) and option not in options:
+                name = options.pop("name", "")
+                return f"{section}={name}" if name else section, list(options)
+    return "", []
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from placekit_core.detection import HEAD_BYTES
 from placekit_core.errors import PlacekitError
 from placekit_core.graph import Graph
 from placekit_core.graph_file import load_graph, save_graph
@@ -134,6 +135,20 @@ class ImporterContract(Contract, defines_checks=True):
                 with pytest.raises(PlacekitError) as error:
                     make(path=str(path)).load()
                 assert path.name in str(error.value), f"the error does not name the file: {error.value}"
+
+    def test_own_files_are_detected(self, make: Make) -> None:
+        """Where it has `detect`: that says yes to the file that `make` reads, and no to an empty and a random one."""
+        importer = make()
+        detect = entry_of(self.kind, importer.name).component.detect
+        path = getattr(importer.options, "path", "")
+        if detect is None or not path:
+            pytest.skip("this importer has no `detect`" if detect is None else "`make` reads no file")
+        with Path(path).open("rb") as file:
+            assert detect(file.read(HEAD_BYTES)), (
+                f"`detect` says that {Path(path).name} is no file of {importer.name!r}"
+            )
+        for head in (b"", np.random.default_rng(0).bytes(HEAD_BYTES)):
+            assert not detect(head), f"`detect` takes {head[:8]!r}... for a file of {importer.name!r}"
 
     def test_initial_values_are_those_of_the_sources(self, make: Make) -> None:
         """`initial` has a value for every tensor of a source that is no view of another, and for nothing else."""

@@ -1,8 +1,10 @@
-"""Groupers: `none`, `colocation` and `module`."""
+"""Groupers: `none`, `colocation`, `module`, `chains`, `heavy_edge` and `metis`."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
 
 from placekit_core.hookspecs import Component, hookimpl
 from placekit_core.interfaces import Options
@@ -14,10 +16,15 @@ class MergingOptions(Options):
     max_groups: int | None = Field(
         None,
         ge=1,
-        description="merge the cheapest groups until there are at most this many, as far as device types and order allow",
+        description="merge the cheapest groups until there are at most this many, as far as device types and the order allow",
     )
     min_share: float = Field(
         0.0, ge=0, le=1, description="merge groups that cost less than this share of the whole graph"
+    )
+    repeat: bool = Field(
+        False,
+        description="afterwards, tie corresponding groups of equal blocks (h.0, h.1, ...) together: one block is placed, and the"
+        " others like it; max_groups and min_share hold before, and groups over the border of a block are cut",
     )
 
 
@@ -30,11 +37,48 @@ class ColocationOptions(MergingOptions):
     )
 
 
+Pattern = Annotated[str, StringConstraints(pattern=r"^[^.]+(\.[^.]+)*$")]
+
+
 class ModuleOptions(MergingOptions):
     """Options of grouper `module`."""
 
+    blocks: tuple[Pattern, ...] = Field(
+        (),
+        description="patterns of module paths: a group per call of a module that one matches, with all inside it (the longest"
+        " match counts); `*` is any text without dots, `**` any number of parts: `encoder.layers.*`, `**.attention`",
+    )
     depth: int | None = Field(
-        None, ge=1, description="cut module paths after so many parts: `encoder.layers.3.attn` is `encoder` at 1"
+        None,
+        ge=1,
+        description="cut module paths that no block matches after so many parts: `encoder.layers.3.attn` is `encoder` at 1",
+    )
+
+
+class ChainsOptions(MergingOptions):
+    """Options of grouper `chains`."""
+
+    max_share: float = Field(
+        1.0, gt=0, le=1, description="end a chain before it costs more than this share of the graph"
+    )
+
+
+class HeavyEdgeOptions(MergingOptions):
+    """Options of grouper `heavy_edge`."""
+
+    max_share: float = Field(
+        0.02, gt=0, le=1, description="contract no edge into a group that costs more than this share of the graph"
+    )
+
+
+class MetisOptions(MergingOptions):
+    """Options of grouper `metis`."""
+
+    max_groups: int = Field(
+        128,
+        ge=1,
+        description="k, the number of groups: fewer only if there are fewer forward operations, more only if device types and the"
+        " order force it",
     )
 
 
@@ -59,5 +103,24 @@ def placekit_groupers() -> list[Component]:
             summary="one group per call of a module of the network",
             config=ModuleOptions,
             target="placekit_grouping.groupers:ModuleGrouper",
+        ),
+        Component(
+            name="chains",
+            summary="operations in a line, each the only consumer of the one before and fed by it alone",
+            config=ChainsOptions,
+            target="placekit_grouping.groupers:ChainsGrouper",
+        ),
+        Component(
+            name="heavy_edge",
+            summary="operations that exchange most bytes first, while groups are small enough",
+            config=HeavyEdgeOptions,
+            target="placekit_grouping.groupers:HeavyEdgeGrouper",
+        ),
+        Component(
+            name="metis",
+            summary="k groups of similar cost: heavy-edge matching, level by level",
+            config=MetisOptions,
+            target="placekit_grouping.groupers:MetisGrouper",
+            paper="Karypis & Kumar 1998, A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs, §3.1",
         ),
     ]

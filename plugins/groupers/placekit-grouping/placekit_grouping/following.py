@@ -46,7 +46,7 @@ def follow(units: Units, group: Ints) -> Ints:
     named = np.asarray([bool(m) for m in graph.module.vocabulary], np.bool_)[graph.module.codes]
     for v in np.flatnonzero(units.leading & named).tolist():
         known[int(tag[v])][int(group[of[v]])] += 1
-    for v in np.flatnonzero(graph.kernel & (group[of] == FREE)).tolist():
+    for v in np.flatnonzero(group[of] == FREE).tolist():
         if tag[v] in known:
             join(int(of[v]), known[int(tag[v])].most_common(1)[0][0])
 

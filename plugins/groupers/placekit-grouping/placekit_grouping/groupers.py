@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -12,9 +13,13 @@ from numpy.random import Generator
 from placekit_core.graph import Graph
 from placekit_core.grouping import Grouping
 from placekit_core.interfaces import Grouper
-from placekit_grouping import ColocationOptions, ModuleOptions
+from placekit_grouping import ChainsOptions, ColocationOptions, HeavyEdgeOptions, MetisOptions, ModuleOptions
+from placekit_grouping.blocks import block_tags
+from placekit_grouping.coarsening import contract_chains, contract_heavy_edges, match_by_levels
+from placekit_grouping.contraction import Contraction, nominal_s
 from placekit_grouping.following import follow
-from placekit_grouping.merging import merge_small, nominal_s
+from placekit_grouping.merging import merge_small
+from placekit_grouping.repetition import repeated
 from placekit_grouping.units import FREE, Ints, Units
 
 
@@ -35,6 +40,11 @@ class NoGrouper(Grouper):
 class _ForwardGrouper(Grouper):
     """Groups of forward operations, which gradients, parameters and updates follow."""
 
+    @property
+    def acyclic(self) -> bool:  # type: ignore[override]
+        """Not with `repeat`: the second halves of all blocks, one group, wait for the first ones, and these for them."""
+        return not self.options.repeat
+
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         """The groups; `rng` is not used."""
         units = Units.build(graph)
@@ -43,16 +53,23 @@ class _ForwardGrouper(Grouper):
         key = np.stack([self.label(units), units.types])[:, units.forward]
         label[units.forward] = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
         fine = follow(units, units.acyclic(label))
-        merged = merge_small(units, fine, self.options.max_groups, self.options.min_share)
-        return Grouping.of(merged[units.of], self._names(units, fine, merged)).check(graph)
+        groups = Contraction(units, fine)
+        self.contract(groups)
+        merge_small(groups, self.options.max_groups, self.options.min_share)
+        merged = groups.result()
+        grouping = Grouping.of(merged[units.of], self._names(units, fine, merged)).check(graph)
+        return repeated(graph, grouping) if self.options.repeat else grouping
 
     @abstractmethod
     def label(self, units: Units) -> Ints:
         """[u] units of one label belong together; only those of units with forward operations count."""
 
+    def contract(self, groups: Contraction) -> None:
+        """Merge groups, before the small ones are merged; most groupers are done with their labels."""
+
     @abstractmethod
-    def describe(self, units: Units, op: int) -> str:
-        """Name of the group whose costliest operation is `op`."""
+    def describe(self, units: Units) -> Sequence[str]:
+        """[n] name of a group by its costliest operation."""
 
     def _names(self, units: Units, fine: Ints, merged: Ints) -> tuple[str, ...]:
         """By the number of the group: that of its costliest part, and how many parts joined it."""
@@ -61,9 +78,10 @@ class _ForwardGrouper(Grouper):
         text = [""] * len(cost)
         order = np.lexsort((np.arange(units.graph.n), -nominal_s(units), ~units.leading))
         seen: Counter[str] = Counter()
+        described = self.describe(units)
         for v in order.tolist():
             if not text[fine_of[v]]:
-                name = self.describe(units, v)
+                name = described[v]
                 seen[name] += 1
                 text[fine_of[v]] = name if seen[name] == 1 else f"{name} ({seen[name]})"
         names = [""] * (int(merged_of.max(initial=-1)) + 1)
@@ -107,16 +125,17 @@ class ColocationGrouper(_ForwardGrouper):
                 parent[root(a)] = root(b)
         return np.asarray([root(x) for x in range(units.count)], np.int64)
 
-    def describe(self, units: Units, op: int) -> str:
+    def describe(self, units: Units) -> Sequence[str]:
         """The operation."""
-        return units.graph.op_name[op]
+        return units.graph.op_name
 
 
 class ModuleGrouper(_ForwardGrouper):
     """One group per call of a module, by the module path and call number that the importer gave every operation.
 
-    An operation without a module goes with the kernel that it reads most bytes from, else with one that reads from it;
-    where none of them has a module, with the others of its type.
+    With `blocks`, one per call of a module whose path they match. An operation without a module goes with the kernel that
+    it reads most bytes from (the last of equals: a residual sum goes with what is added), else with one that reads from it;
+    where none of them has a module, it is on its own.
     """
 
     name = "module"
@@ -124,33 +143,78 @@ class ModuleGrouper(_ForwardGrouper):
 
     def label(self, units: Units) -> Ints:
         """Module and call of the first forward operation of each unit."""
+        tags, number = self._tags(units), dict[str, int]()
+        keys = [tags[v] or f" {v}" if v >= 0 else "" for v in units.first_leading.tolist()]
+        return np.asarray([number.setdefault(key, len(number)) for key in keys], np.int64)
+
+    def describe(self, units: Units) -> Sequence[str]:
+        """Module and call, or the operation."""
+        return [tag or name for tag, name in zip(self._tags(units), units.graph.op_name, strict=True)]
+
+    def _tags(self, units: Units) -> list[str]:
         graph = units.graph
-        tags = [self._tag(graph, v) for v in range(graph.n)]
+        tags = block_tags(graph, self.options)
         order = [v for v in graph.topological_order.tolist() if units.leading[v]]
         producer, size = graph.tensor_producer.tolist(), graph.tensor_bytes.tolist()
         for v in order:
             if not tags[v]:
-                near = [(-size[t], producer[t]) for t in graph.inputs(v).tolist() if units.leading[producer[t]]]
-                tags[v] = next((tags[u] for _, u in sorted(near) if tags[u]), "")
+                near = [(size[t], producer[t]) for t in graph.inputs(v).tolist() if units.leading[producer[t]]]
+                tags[v] = next((tags[u] for _, u in sorted(near, reverse=True) if tags[u]), "")
         for v in reversed(order):
             if not tags[v]:
                 readers = [c for t in graph.outputs(v) for c in graph.consumers(t).tolist() if units.leading[c]]
                 tags[v] = next((tags[c] for c in readers if tags[c]), "")
-        number: dict[str, int] = {}
-        return np.asarray(
-            [
-                FREE if v < 0 else number.setdefault(tags[v] or f" {graph.op_type[v]}", len(number))
-                for v in units.first_leading.tolist()
-            ],
-            np.int64,
-        )
+        return tags
 
-    def _tag(self, graph: Graph, op: int) -> str:
-        path = graph.module[op]
-        if self.options.depth is not None:
-            path = ".".join(path.split(".")[: self.options.depth])
-        return f"{path}@{graph.call[op]}" if path and graph.call[op] else path
 
-    def describe(self, units: Units, op: int) -> str:
-        """Module and call, or the type of the operation."""
-        return self._tag(units.graph, op) or units.graph.op_type[op]
+class _CoarseningGrouper(_ForwardGrouper):
+    """Groups by the shape of the graph alone: single operations to begin with, which `contract` merges."""
+
+    def label(self, units: Units) -> Ints:
+        """Each unit on its own."""
+        return np.arange(units.count)
+
+    def describe(self, units: Units) -> Sequence[str]:
+        """The operation."""
+        return units.graph.op_name
+
+
+class ChainsGrouper(_CoarseningGrouper):
+    """Linear chains of forward operations, contracted: each the only consumer of the one before and fed by it alone.
+
+    Without `max_share`, and where no kernels are co-located, the groups are those of `colocation` with `keep_branches`.
+    """
+
+    name = "chains"
+    options_class = ChainsOptions
+
+    def contract(self, groups: Contraction) -> None:
+        """Merge along chains."""
+        contract_chains(groups, self.options.max_share)
+
+
+class HeavyEdgeGrouper(_CoarseningGrouper):
+    """Heavy edges, contracted one by one: whatever exchanges most bytes is merged first, while the group is small enough."""
+
+    name = "heavy_edge"
+    options_class = HeavyEdgeOptions
+
+    def contract(self, groups: Contraction) -> None:
+        """Merge along the heaviest edge that is left."""
+        contract_heavy_edges(groups, self.options.max_groups, self.options.max_share)
+
+
+class MetisGrouper(_CoarseningGrouper):
+    """The coarsening of METIS to k groups: heavy-edge matchings (Karypis & Kumar 1998, §3.1), which are merged level by level.
+
+    As in Herrmann et al. 2019 ("Multilevel Algorithms for Acyclic Partitioning of Directed Acyclic Graphs", §4.1) only pairs
+    that close no cycle are matched. There is no partition and no refinement: the k vertices of the coarsest graph are the
+    groups, and what is placed is for the policy to say.
+    """
+
+    name = "metis"
+    options_class = MetisOptions
+
+    def contract(self, groups: Contraction) -> None:
+        """Match and merge until there are `max_groups`."""
+        match_by_levels(groups, self.options.max_groups)

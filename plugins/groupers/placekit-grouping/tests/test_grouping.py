@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placekit_grouping.groupers import ColocationGrouper, ModuleGrouper, NoGrouper
+from placekit_grouping.groupers import (
+    ChainsGrouper,
+    ColocationGrouper,
+    HeavyEdgeGrouper,
+    MetisGrouper,
+    ModuleGrouper,
+    NoGrouper,
+)
 from placekit_grouping.units import Units
 
 from placekit_core.graph import Graph, GraphBuilder
 from placekit_core.grouping import Grouping, quotient
+from placekit_core.interfaces import Grouper
 from placekit_core.testing.strategies import random_step
 
 RNG = np.random.default_rng(0)
@@ -20,6 +29,12 @@ GROUPERS = [
     (ColocationGrouper, {"keep_branches": True}),
     (ModuleGrouper, {}),
     (ModuleGrouper, {"depth": 1}),
+    (ModuleGrouper, {"blocks": ["a", "c.*"]}),
+    (ChainsGrouper, {}),
+    (ChainsGrouper, {"max_share": 0.1}),
+    (HeavyEdgeGrouper, {"max_share": 0.2}),
+    (HeavyEdgeGrouper, {"max_share": 1.0}),
+    (MetisGrouper, {}),
 ]
 
 
@@ -52,15 +67,16 @@ def common_types(graph: Graph, members: Any) -> set[str]:
 
 @given(st.integers(0, 2**32), st.integers(1, 40), st.sampled_from(GROUPERS), st.sampled_from([None, 1, 3, 8]),
        st.sampled_from([0.0, 0.1]))  # fmt: skip
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_any_training_step(seed: int, n: int, which: Any, limit: int | None, share: float) -> None:
     graph = random_step(np.random.default_rng(seed), n)
-    grouper = which[0](max_groups=limit, min_share=share, **which[1])
+    options = {"min_share": share, **which[1]} | ({} if limit is None else {"max_groups": limit})
+    grouper = which[0](**options)
     grouping = grouper.group(graph, RNG).check(graph)
     assert not has_cycle(graph, grouping)
     assert len(grouping.names) == grouping.count
     assert all(grouping.names)
-    again = which[0](max_groups=limit, min_share=share, **which[1]).group(graph, np.random.default_rng(9))
+    again = which[0](**options).group(graph, np.random.default_rng(9))
     assert again.group_of.tolist() == grouping.group_of.tolist()
     assert again.names == grouping.names
     quotient(graph, grouping)
@@ -125,15 +141,15 @@ def test_colocation_that_keeps_branches() -> None:
 
 
 def test_modules_by_hand() -> None:
-    """`cat` has no module: it goes with what it reads most bytes from (the first of equals)."""
+    """`cat` has no module: it goes with what it reads most bytes from (the last of equals)."""
     graph = two_branches()
     grouping = ModuleGrouper().group(graph, RNG)
     assert members(graph, grouping) == [
-        {"x", "stem"}, {"w", "w.square_avg", "a1", "g_w", "update"}, {"a2", "cat", "g_cat", "g_a2"}, {"b1"}, {"loss"},
+        {"x", "stem"}, {"w", "w.square_avg", "a1", "g_w", "update"}, {"a2", "g_a2"}, {"b1", "cat", "g_cat"}, {"loss"},
     ]  # fmt: skip
     assert grouping.names == ("stem", "branch_a.conv", "branch_a.relu", "branch_b", "head")
     shallow = ModuleGrouper(depth=1).group(graph, RNG)
-    # branch_a holds cat, which waits for branch_b, which does not wait for branch_a: no cycle, nothing to split
+    # branch_b holds cat, which waits for branch_a, which does not wait for branch_b: no cycle, nothing to split
     assert shallow.names == ("stem", "branch_a", "branch_b", "head")
 
 
@@ -226,6 +242,30 @@ def test_merging_without_connections() -> None:
         grouping = ModuleGrouper(max_groups=limit).group(b.build(), RNG)
         assert grouping.count == limit
     assert ModuleGrouper(max_groups=1).group(b.build(), RNG).count == 2  # the CPU's and the others
+
+
+@pytest.mark.parametrize("inward", [False, True])
+@pytest.mark.parametrize("hubs", [1, 2])
+@pytest.mark.parametrize("grouper", [ModuleGrouper, ColocationGrouper, ChainsGrouper, HeavyEdgeGrouper, MetisGrouper])
+def test_leaves_of_other_types_than_their_hub(grouper: type[Grouper], hubs: int, inward: bool) -> None:
+    """The hub is the only neighbour of the CPU's leaves: they are merged with each other, which nothing orders."""
+    b = GraphBuilder("star")
+    leaves, middle = range(40), range(hubs)
+    made: list[int] = []
+    for i in middle if not inward else ():
+        made += b.add(f"hub{i}", outputs=[8], flops=1e9, module=f"hub{i}")
+    tensors = [
+        b.add(f"leaf{i}", inputs=made, outputs=[8], flops=1e9, module=f"leaf{i}", allowed="cpu" if i % 2 else "")[0]
+        for i in leaves
+    ]
+    for i in middle if inward else ():
+        b.add(f"hub{i}", inputs=tensors, flops=1e9, module=f"hub{i}")
+    graph = b.build()
+    for limit in (20, 4, 2):
+        grouping = grouper(max_groups=limit).group(graph, RNG).check(graph)
+        assert grouping.count == limit
+        assert not has_cycle(graph, grouping)
+    assert grouper(max_groups=1).group(graph, RNG).count == 2
 
 
 def test_large_graphs() -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from placekit_grouping.groupers import ColocationGrouper, ModuleGrouper, NoGrouper
+from placekit_grouping.groupers import (
+    ChainsGrouper,
+    ColocationGrouper,
+    HeavyEdgeGrouper,
+    MetisGrouper,
+    ModuleGrouper,
+    NoGrouper,
+)
 
 from placekit_core.testing import GrouperContract
 from placekit_core.testing.contract import Make
@@ -47,3 +54,35 @@ class TestModuleThatMerges(GrouperContract):
     @pytest.fixture
     def make(self) -> Make:
         return partial(ModuleGrouper, depth=1, min_share=0.1)
+
+
+class TestModuleWithBlocks(GrouperContract):
+    limit_option = "max_groups"
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(ModuleGrouper, blocks=["a", "c.*", "m1*"])
+
+
+class TestChains(GrouperContract):
+    limit_option = "max_groups"
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(ChainsGrouper, max_share=0.2)
+
+
+class TestHeavyEdge(GrouperContract):
+    limit_option = "max_groups"
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return HeavyEdgeGrouper
+
+
+class TestMetis(GrouperContract):
+    limit_option = "max_groups"
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return MetisGrouper

@@ -14,7 +14,7 @@ import torch.utils._pytree as pytree
 
 from placekit_core.errors import ImporterError
 from placekit_torch.factory import Builder
-from placekit_torch.joint import ALIAS, TAG, Joint, own_name, with_value
+from placekit_torch.joint import ALIAS, TAG, Joint, outside_calls, own_name, with_value
 from placekit_torch.optimizers import Optimizer, has_layout_of
 from placekit_torch.step import Step
 from placekit_torch.tracing import building, fake_mode, is_fake, like, quiet, trace_joint
@@ -240,7 +240,7 @@ def _own_new_values(captured: Captured) -> None:
             with graph.inserting_after(node):
                 copied = graph.call_function(aten.clone.default, (node,))
             phase = node.meta.get("phase", "forward")
-            copied.meta.update(phase=phase, custom={TAG: (source.rpartition(".")[0], 0)})
+            copied.meta.update(phase=phase, custom={TAG: outside_calls(source.rpartition(".")[0])})
             node = with_value(copied)
         taken.add(node)
         captured.updates[source] = node

@@ -146,8 +146,8 @@ def run_sequential(
     Returns the values of the sources after the step, and the results by name.
     """
     executable = program.executable
-    if not isinstance(executable, TorchExecutable):
-        raise ImporterError(f"program {program.graph.name!r} cannot be run by placekit-torch")
+    if executable is None:
+        raise ImporterError(f"program {program.graph.name!r} cannot be executed", "its importer gives a graph only")
     graph, views = program.graph, executable.views
     keep = set(executable.updates.values()) | {views.get(t, t) for t in executable.results.values()}
     run = executable.compile([op for op in range(graph.n) if graph.kernel[op]], device, keep)

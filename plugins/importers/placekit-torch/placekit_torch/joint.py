@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
 
 from placekit_core.errors import ImporterError
 
-TAG = "placekit"  # key of a node's (module path, call number) in its meta["custom"]
+TAG = "placekit"  # key of a node's Tag in its meta["custom"]
 ALIAS = "placekit_alias"  # key of a node's meta: the position among its inputs of the one whose memory it shares
 GRADIENT_SUM = "is_gradient_acc"
+
+
+class Tag(NamedTuple):
+    """Where an operation comes from: module path, the how-manieth call of it, and that of each part of the path."""
+
+    module: str = ""
+    call: int = 0
+    call_path: str = ""
+
+
+def outside_calls(module: str) -> Tag:
+    """The tag of what belongs to a module, but to no call of it."""
+    return Tag(module, 0, ".".join("0" for part in module.split(".") if part))
 
 
 def own_name(name: str) -> str:
@@ -70,7 +83,7 @@ def start_backward(graph: torch.fx.Graph, tangent: torch.fx.Node, value: float) 
             first = graph.call_function(
                 torch.ops.aten.full.default, (list(like.shape), value), {"dtype": like.dtype, "device": like.device}
             )
-        first.meta.update(val=like, partitioner_tag="is_backward", custom={TAG: ("", 0)})
+        first.meta.update(val=like, partitioner_tag="is_backward", custom={TAG: Tag()})
         tangent.replace_all_uses_with(first)
     graph.erase_node(tangent)
 

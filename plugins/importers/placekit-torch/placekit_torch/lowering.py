@@ -16,7 +16,7 @@ from placekit_core.graph import Graph, GraphBuilder, Labels
 from placekit_torch import operators
 from placekit_torch.capture import Captured, Source
 from placekit_torch.codegen import Call, Code, Ref
-from placekit_torch.joint import GRADIENT_SUM, TAG
+from placekit_torch.joint import GRADIENT_SUM, TAG, Tag, outside_calls
 from placekit_torch.views import Node, Views
 
 Output = tuple[Node, int | None]  # kernel and position in its result; or source, or smaller view
@@ -59,11 +59,12 @@ class _Lowering:
         self.replaces = {self._output(n): s.node for s in captured.sources if (n := captured.updates.get(s.name))}
         self.names: Counter[str] = Counter()
         self.signatures: list[str] = []
+        self.call_paths: list[str] = []
 
     def run(self, attributes: Mapping[str, Any]) -> Lowered:
         captured, builder = self.captured, self.builder
         self.forward_of = self._forward_of()
-        self.tags: dict[Node, tuple[str, int]] = {}
+        self.tags: dict[Node, Tag] = {}
         self.small: dict[Node, list[Node]] = {}  # by base: the smaller views that something reads
         for node in dict.fromkeys(self._read(n) for n in self._all_read()):
             if node in self.views:
@@ -75,7 +76,11 @@ class _Lowering:
         for node in self.kernels:
             outputs[self.op[node]] = self._add_kernel(node, colocate[self.op[node]])
         updates = {self.tensor[source, None]: self.tensor[new] for new, source in self.replaces.items()}
-        builder.columns = {"signature": Labels.of(self.signatures), "forward_of": self.forward_of}
+        builder.columns = {
+            "signature": Labels.of(self.signatures),
+            "forward_of": self.forward_of,
+            "call_path": Labels.of(self.call_paths),
+        }
         builder.attributes = {
             **attributes,
             "traced_operations": captured.operations,
@@ -127,6 +132,7 @@ class _Lowering:
         self._add_tensor(op, (source.node, None), value)
         self._add_views(op, source.node)
         self.signatures.append("")
+        self.call_paths.append(outside_calls(source.module).call_path)
 
     def _add_kernel(self, node: Node, colocate: int) -> tuple[tuple[int, int | None], ...]:
         op, value, target = self.op[node], node.meta["val"], node.target
@@ -134,7 +140,7 @@ class _Lowering:
         inputs = list(dict.fromkeys(self._tensor_of(self._read(n)) for n in node.all_input_nodes))
         written = operators.tensors(value)
         read = operators.bytes_read(target, [self.builder.tensors[t][1] for t in inputs], written)
-        module, call = self._tag(node)
+        module, call, call_path = self._tag(node)
         phase = node.meta["phase"]
         place = node.meta.get("owner") or (f"{module}@{call}" if call else module)
         name = "/".join(filter(None, [place, operators.base_name(target)]))
@@ -147,6 +153,7 @@ class _Lowering:
             phase=phase, module=module, call=call, colocate=colocate,
         )  # fmt: skip
         self.signatures.append(operators.signature(target, args, kwargs))
+        self.call_paths.append(call_path)
         if isinstance(value, torch.Tensor):
             outputs: list[tuple[int, int | None]] = [(self._add_tensor(op, (node, None), value), None)]
         else:
@@ -158,16 +165,21 @@ class _Lowering:
                 self._add_views(op, part)
         return tuple(outputs)
 
-    def _tag(self, node: Node) -> tuple[str, int]:
-        """Module path and call number. A gradient has those of its forward operation, a sum those of its first term."""
+    def _tag(self, node: Node) -> Tag:
+        """The tag of an operation. A gradient has that of its forward operation, a sum of gradients that of its last term.
+
+        The last term ends the waiting: along a residual connection each block then has the sum at its own input.
+        """
         if node not in self.tags:
             own = node.meta.get("custom", {}).get(TAG)
             forward = self.forward_of[self.op[node]]
             if forward >= 0:
                 own = self.tags[self.kernels[forward - len(self.captured.sources)]]
             elif own is None or node.meta.get(GRADIENT_SUM):
-                before = [self._kernel(n) for n in node.all_input_nodes]
-                own = next((self.tags[n] for n in before if n in self.tags), own or ("", 0))
+                terms = sorted(
+                    (k for k in map(self._kernel, node.all_input_nodes) if k in self.tags), key=self.op.__getitem__
+                )
+                own = self.tags[terms[-1 if node.meta.get(GRADIENT_SUM) else 0]] if terms else own or Tag()
             self.tags[node] = own
         return self.tags[node]
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
 _CLASSES: dict[str, str] = {
@@ -25,7 +24,7 @@ _CLASSES: dict[str, str] = {
     " _weight_norm_interface _weight_norm_interface_backward",
     "reduction": "nll_loss_forward nll_loss2d_forward cumsum cumprod logcumsumexp linalg_vector_norm _cdist_forward argmax"
     " argmin median mode norm var_mean std_mean aminmax logsumexp count_nonzero mse_loss l1_loss smooth_l1_loss",
-    "elementwise": "nll_loss_backward nll_loss2d_backward",
+    "elementwise": "nll_loss_backward nll_loss2d_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward",
     "pooling": "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices avg_pool2d avg_pool3d"
     " max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d adaptive_max_pool2d"
     " _adaptive_avg_pool2d_backward adaptive_max_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward",
@@ -50,7 +49,13 @@ _SHORT = {
 
 def tensors(value: Any) -> list[torch.Tensor]:
     """The tensors of a node's value, or of its arguments with the values in place of nodes."""
-    return [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [t for part in value for t in tensors(part)]
 
 
 def size(tensor: torch.Tensor) -> int:

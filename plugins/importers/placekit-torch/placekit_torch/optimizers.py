@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from placekit_core.errors import ImporterError
-from placekit_torch.joint import TAG, Joint, inline, own_name, with_value
-from placekit_torch.tracing import Update, explain, trace_update
+from placekit_torch.joint import TAG, Joint, inline, outside_calls, own_name, with_value
+from placekit_torch.tracing import Update, explain, repeat_update, trace_update
 
 # Settings under which the code of each is free of Python numbers that depend on data, and gives one operation per tensor.
 _SETTINGS: dict[type, dict[str, Any]] = {
@@ -59,6 +59,7 @@ class Optimizer:
         stay as they are, as in torch.optim. Raises ImporterError for an update that cannot be traced.
         """
         traced: dict[Any, Update] = {}
+        first: dict[Any, Update] = {}
         for number, group in enumerate(self.optimizer.param_groups):
             settings = {**group, **_SETTINGS[self.kind]}
             for parameter in group["params"]:
@@ -68,11 +69,19 @@ class Optimizer:
                 signature = (number, parameter.shape, parameter.dtype, parameter.stride())
                 if signature not in traced:
                     try:
-                        traced[signature] = trace_update(self.optimizer, settings, parameter, self.mode)
+                        traced[signature] = self._update(settings, parameter, first, (number, parameter.dtype))
                     except Exception as e:
                         message, _ = explain(e, f"the update of {self.kind.__name__} in {self.name} cannot be traced")
                         raise ImporterError(message, "learning rates and other settings must be Python numbers") from e
                 yield from _append(joint, traced[signature], own, updates)
+
+    def _update(self, settings: dict[str, Any], parameter: torch.Tensor, first: dict[Any, Update], kind: Any) -> Update:
+        repeated = repeat_update(first[kind], parameter, self.mode) if kind in first else None
+        if repeated is not None:
+            return repeated
+        traced = trace_update(self.optimizer, settings, parameter, self.mode)
+        first.setdefault(kind, traced)
+        return traced
 
 
 def has_layout_of(node: torch.fx.Node, other: torch.fx.Node) -> bool:
@@ -90,7 +99,7 @@ def _append(
 ) -> Iterator[tuple[str, str, torch.fx.Node]]:
     graph, node = joint.graph, joint.parameters[parameter]
     own = own_name(parameter)
-    tag = {TAG: (own.rpartition(".")[0], 0)}
+    tag = {TAG: outside_calls(own.rpartition(".")[0])}
     first = next(iter(graph.nodes))
     state = []
     for key, value in update.state.items():

@@ -1,4 +1,4 @@
-"""The adapter to PyTorch's tracing: all private interfaces of torch that placekit-torch uses are used in this file.
+"""The adapter to PyTorch's tracing: the private interfaces of torch that placekit-torch uses are used here and in shortcuts.py.
 
 Written against torch 2.13. The joint graph (forward and backward, functional: nothing is mutated) comes from
 `aot_export_joint_with_descriptors`, whose descriptors say what each input and output is; the optimiser's update from
@@ -33,11 +33,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from placekit_core.errors import ImporterError
-from placekit_torch.joint import ALIAS, TAG, Joint, Names, merge_tied, own_name, start_backward
+from placekit_torch.joint import ALIAS, TAG, Joint, Names, Tag, merge_tied, own_name, start_backward, with_value
+from placekit_torch.operators import tensors
+from placekit_torch.shortcuts import ShapeMode, shortcuts
 from placekit_torch.where import first_line, user_line
 
 
-class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
+class _Mode(ShapeMode):  # type: ignore[no-untyped-call]
     """Copies of fake tensors belong to the mode of the original: `nn.TransformerEncoder` copies its layer."""
 
     def __copy__(self) -> _Mode:
@@ -104,7 +106,7 @@ def like(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 
 class _Tagger:
-    """Writes (module path, call number) on every node that is traced inside a call of a module.
+    """Writes a Tag on every node that is traced inside a call of a module.
 
     `nn_module_stack` stays empty outside torch.export, so module hooks do it.
     """
@@ -112,14 +114,17 @@ class _Tagger:
     def __init__(self, root: torch.nn.Module, paths: dict[torch.nn.Module, str]) -> None:
         self.root, self.paths = root, paths
         self.calls: Counter[str] = Counter()
-        self.stack: list[tuple[str, int]] = []
+        self.stack: list[Tag] = []
 
     def _enter(self, module: torch.nn.Module, arguments: Any) -> None:
         if module is self.root:  # the forward pass is traced more than once
             self.calls.clear()
             self.stack.clear()
         path = self.paths[module]
-        self.stack.append((path, self.calls[path]))
+        active = {tag.module: tag.call for tag in self.stack} | {path: self.calls[path]}
+        parts = path.split(".") if path else []
+        prefixes = (".".join(parts[: i + 1]) for i in range(len(parts)))
+        self.stack.append(Tag(path, self.calls[path], ".".join(str(active.get(p, 0)) for p in prefixes)))
         self.calls[path] += 1
         self._write()
 
@@ -129,7 +134,7 @@ class _Tagger:
         self._write()
 
     def _write(self) -> None:
-        fx_traceback.current_meta["custom"] = {TAG: self.stack[-1] if self.stack else ("", 0)}
+        fx_traceback.current_meta["custom"] = {TAG: self.stack[-1] if self.stack else Tag()}
 
     @contextlib.contextmanager
     def hooks(self) -> Iterator[None]:
@@ -174,6 +179,7 @@ def _tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
             warnings.filterwarnings("ignore", message="TF32 acceleration")
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False))  # else nn.LSTM may become one operation
         stack.enter_context(mode)
+        stack.enter_context(shortcuts())
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(_whole_kernels())
         # the fused kernel of the CPU has no FLOP formula, and other devices have other ones
@@ -287,7 +293,7 @@ def _read(traced: torch.fx.GraphModule, names: Names, name: str) -> Joint:
 
 def storage(value: Any) -> list[int]:
     """Identities of the memory behind the tensors of a node's value."""
-    return [t.untyped_storage()._cdata for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+    return [t.untyped_storage()._cdata for t in tensors(value)]
 
 
 def mark_aliases(graph: torch.fx.Graph) -> None:
@@ -350,9 +356,43 @@ def trace_update(
         settings = {k: v for k, v in made.items() if k not in state}
         functional: Callable[..., Any] = torch.func.functionalize(step, remove="mutations")
         graph = make_fx(functional, tracing_mode="fake")(fresh(), fresh(), state).graph
-    for node in list(graph.nodes):  # the copies that keep the inputs: nothing here changes them
+    for node in reversed(graph.nodes):  # the copies that keep the inputs: nothing here changes them; and profiling
         if node.target is torch.ops.aten.clone.default and node.args[0].op == "placeholder":
             node.replace_all_uses_with(node.args[0])
+        if node.op == "call_function" and not node.users:
             graph.erase_node(node)
+    mark_aliases(graph)
+    return Update(graph, state)
+
+
+def repeat_update(update: Update, parameter: torch.Tensor, mode: FakeTensorMode) -> Update | None:
+    """The same update for a parameter of another shape; None where it might not be the same.
+
+    It is where all operations are pointwise and all state has the layout of the parameter or is one number.
+    """
+    given = next(iter(update.graph.nodes)).meta["val"]
+    operations = {n.target for n in update.graph.nodes if n.op == "call_function"} - {torch.ops.aten.copy.default}
+    if given.dim() == 0 or not all(torch.Tag.pointwise in getattr(op, "tags", ()) for op in operations):
+        return None
+    with mode, torch.no_grad():
+        layout = torch.empty_like(given).stride()
+        own = [torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype) for _ in range(2)]
+        state = {}
+        for key, value in update.state.items():
+            if value.shape == given.shape and value.stride() == layout:
+                state[key] = torch.empty_like(own[0], dtype=value.dtype)
+            elif value.dim() == 0:
+                state[key] = torch.empty_like(value)
+            else:
+                return None
+    graph = torch.fx.Graph()
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    values = iter([*own, *state.values()])
+    for node in update.graph.nodes:
+        made[node] = graph.node_copy(node, made.__getitem__)
+        if node.op == "placeholder":
+            made[node].meta["val"] = next(values)
+        elif node.op == "call_function":
+            with_value(made[node])
     mark_aliases(graph)
     return Update(graph, state)

@@ -203,6 +203,72 @@ def test_module_call_and_forward_of() -> None:
     assert all(of[v] == -1 and g.module[v] == "inner.cell" for v in sums)
 
 
+def test_sums_of_gradients_belong_where_their_last_term_is_made() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.h = nn.ModuleList([nn.Linear(4, 4) for _ in range(4)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.h:
+                x = x + block(x).tanh()
+            return x
+
+    g = imported(Residual(), torch.randn(2, 4), loss=nn.MSELoss(), targets=torch.randn(2, 4)).graph
+    sums = ops(g, "aten.add", "backward")
+    assert [g.module[v] for v in sums] == ["h.3", "h.2", "h.1"]  # all would be in h.3 where their first term is
+    assert all(g.op_class[v] == "elementwise" for v in ops(g, "aten.mse_loss_backward"))
+
+
+def test_call_path_numbers_the_call_of_each_part_of_the_path() -> None:
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = nn.ModuleList([nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for cell in (*self.cells, *self.cells):
+                x = cell(x).tanh()
+            return x
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stack = Stack()
+
+        def forward(self, x: Tensor) -> Tensor:
+            outside = self.stack.cells[0](self.stack(self.stack(x)))
+            return (outside + x).exp()
+
+    g = imported(Twice(), torch.randn(2, 4), optimizer=adam).graph
+    path = g.columns["call_path"]
+    forward = ops(g, "aten.mm", "forward")
+    found = [(g.module[v], path[v]) for v in forward]
+    first, second = "stack.cells.0", "stack.cells.1"
+    assert found == [
+        (first, "0.0.0"), (second, "0.0.0"), (first, "0.0.1"), (second, "0.0.1"),  # calls of the whole run are counted
+        (first, "1.0.2"), (second, "1.0.2"), (first, "1.0.3"), (second, "1.0.3"),
+        (first, "0.0.4"),  # the stack is not being called
+    ]  # fmt: skip
+    assert [path[v] for v in ops(g, "aten.tanh")] == ["0"] * 4 + ["1"] * 4
+    assert [(g.module[v], path[v]) for v in ops(g, "aten.exp")] == [("", "")]
+    assert [(g.module[v], path[v]) for v in ops(g, "aten.sum", "forward")] == [("loss", "0")]
+    of = g.columns["forward_of"]
+    assert all(path[v] == path[of[v]] for v in range(g.n) if of[v] >= 0)
+    sums = [v for v in ops(g, "aten.add", "backward") if g.module[v] == first]
+    assert sums
+    assert all(path[v] in dict.fromkeys(p for m, p in found if m == first) for v in sums)
+    outside_calls = {
+        path[v] for v in range(g.n) if g.module[v] == first and (not g.kernel[v] or PHASES[g.phase[v]] == "update")
+    }
+    assert outside_calls == {"0.0.0"}
+    for v in range(g.n):  # as many numbers as the path has parts, the last one is the column `call`
+        parts = [p for p in g.module[v].split(".") if p]
+        numbers = [p for p in path[v].split(".") if p]
+        assert len(numbers) == len(parts)
+        assert int((numbers or [0])[-1]) == g.call[v] or not parts
+
+
 def test_signature_and_classes() -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Softmax(-1), nn.Dropout(0.5))
     g = imported(module, torch.randn(4, 8), optimizer=adam).graph

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from placekit_core.hookspecs import Component
 from placekit_zoo.options import NetworkOptions
@@ -18,11 +18,92 @@ class MlpOptions(NetworkOptions):
     classes: int = Field(10, ge=2, description="classes")
 
 
+class FfnnOptions(NetworkOptions):
+    """Options of `ffnn`."""
+
+    batch: int = Field(2**15, ge=1, description="rows of the input")
+    mode: Literal["train", "inference"] = Field("inference", description="the paper's is the forward pass")
+    features: int = Field(2**5, ge=1, description="columns of the input")
+    hidden: int = Field(2**16, ge=1, description="width of the hidden layer")
+    classes: int = Field(2**5, ge=2, description="columns of the output")
+
+
+class LlamaBlockOptions(NetworkOptions):
+    """Options of `llama_block`."""
+
+    batch: int = Field(1, ge=1, description="sequences per step")
+    mode: Literal["train", "inference"] = Field("inference", description="the paper's is the forward pass")
+    embedding: int = Field(4096, ge=1, description="width of the embedding")
+    heads: int = Field(32, ge=1, description="attention heads, which divide the embedding into even widths")
+    sequence: int = Field(4096, ge=1, description="tokens per sequence")
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> LlamaBlockOptions:
+        if self.embedding % (2 * self.heads):
+            raise ValueError(f"heads={self.heads} does not divide embedding={self.embedding} into even widths")
+        return self
+
+
+class LlamaLayerOptions(LlamaBlockOptions):
+    """Options of `llama_layer`."""
+
+    feed_forward: int = Field(11008, ge=1, description="width of the feed-forward network")
+
+
+class GptOptions(NetworkOptions):
+    """Options of `gpt`; the defaults are GPT-2 small."""
+
+    batch: int = Field(8, ge=1, description="sequences per step")
+    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("adam", description="what updates the parameters")
+    layers: int = Field(12, ge=1, description="transformer blocks")
+    embedding: int = Field(768, ge=1, description="width of the embedding")
+    heads: int = Field(12, ge=1, description="attention heads, which divide the embedding")
+    sequence: int = Field(1024, ge=1, description="tokens per sequence")
+    vocabulary: int = Field(50257, ge=2, description="distinct tokens")
+    dropout: float = Field(0.1, ge=0, le=1, description="probability of dropping a value, at all places")
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> GptOptions:
+        if self.embedding % self.heads:
+            raise ValueError(f"heads={self.heads} does not divide embedding={self.embedding}")
+        return self
+
+
+DOPPLER = "Yao et al. 2026, Doppler: Dual-Policy Learning for Device Assignment in Asynchronous Dataflow Graphs"
+
 COMPONENTS = [
     Component(
         name="mlp",
         summary="a small multi-layer perceptron, for first steps and tests",
         config=MlpOptions,
         target="placekit_zoo.mlp:MlpImporter",
+    ),
+    Component(
+        name="ffnn",
+        summary="a feed-forward network with one wide hidden layer",
+        config=FfnnOptions,
+        target="placekit_zoo.ffnn:FfnnImporter",
+        paper=DOPPLER,
+    ),
+    Component(
+        name="llama_block",
+        summary="the attention block of a Llama-7B layer",
+        config=LlamaBlockOptions,
+        target="placekit_zoo.llama:LlamaBlockImporter",
+        paper=DOPPLER,
+    ),
+    Component(
+        name="llama_layer",
+        summary="one layer of Llama-7B: attention and feed-forward",
+        config=LlamaLayerOptions,
+        target="placekit_zoo.llama:LlamaLayerImporter",
+        paper=DOPPLER,
+    ),
+    Component(
+        name="gpt",
+        summary="a decoder of GPT-2's architecture and of any size",
+        config=GptOptions,
+        target="placekit_zoo.gpt:GptImporter",
+        paper="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
     ),
 ]

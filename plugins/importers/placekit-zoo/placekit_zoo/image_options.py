@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from placekit_core.hookspecs import Component
-from placekit_zoo.options import NetworkOptions
+from placekit_zoo.options import NetworkOptions, refuse_one_value
 
 
 class InceptionV3Options(NetworkOptions):
@@ -26,6 +26,62 @@ class InceptionV3Options(NetworkOptions):
             raise ValueError("the auxiliary classifier needs image_size >= 299")
         return self
 
+    @model_validator(mode="after")
+    def _normalises(self) -> InceptionV3Options:
+        least, otherwise = (347, ", aux=false") if self.aux else (107, "")
+        refuse_one_value(self, self.image_size < least, f"image_size >= {least}{otherwise}")
+        return self
+
+
+class ResNetOptions(NetworkOptions):
+    """Options of `resnet`."""
+
+    depth: Literal[50, 101, 152, 200] = Field(
+        50, description="layers: 50, 101 and 152 of He et al. 2016, 200 pre-activated (He et al. 2016b)"
+    )
+    image_size: int = Field(224, ge=32, description="height and width in pixels")
+    classes: int = Field(1000, ge=2, description="classes")
+    width: float = Field(1.0, gt=0, description="factor of all channel counts, for small variants")
+    blocks: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt] | None = Field(
+        None, description="blocks per stage instead of those of `depth`, for small variants"
+    )
+
+    @model_validator(mode="after")
+    def _normalises(self) -> ResNetOptions:
+        refuse_one_value(self, self.image_size < 33, "image_size >= 33")
+        return self
+
+
+class NasNetOptions(NetworkOptions):
+    """Options of `nasnet`."""
+
+    batch: int = Field(16, ge=1, description="examples per step; 16 per replica in the published code")
+    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("rmsprop", description="rmsprop as in the published code")
+    image_size: int = Field(331, ge=32, description="height and width in pixels")
+    classes: int = Field(1000, ge=2, description="classes")
+    aux: bool = Field(False, description="with the auxiliary classifier; its loss has weight 0.4")
+    dropout: float = Field(0.5, ge=0, le=1, description="probability of dropping a feature before the classifier")
+    drop_path: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="probability of dropping an operation's output in the last cell, less in earlier ones",
+    )
+    repeats: int = Field(6, ge=1, description="normal cells per stage, N in the paper")
+    width: float = Field(1.0, gt=0, description="factor of all channel counts, for small variants")
+
+    @model_validator(mode="after")
+    def _aux_fits(self) -> NasNetOptions:
+        if self.aux and self.image_size < 67:
+            raise ValueError("the auxiliary classifier needs image_size >= 67")
+        return self
+
+    @model_validator(mode="after")
+    def _normalises(self) -> NasNetOptions:
+        # the last convolution of the auxiliary classifier is as large as its grid
+        refuse_one_value(self, self.aux or self.image_size < 35, "aux=false" if self.aux else "image_size >= 35")
+        return self
+
 
 COMPONENTS = [
     Component(
@@ -34,5 +90,19 @@ COMPONENTS = [
         config=InceptionV3Options,
         target="placekit_zoo.inception_v3:InceptionV3Importer",
         paper="Szegedy et al. 2016, Rethinking the Inception Architecture for Computer Vision",
+    ),
+    Component(
+        name="resnet",
+        summary="residual networks of depth 50, 101, 152 and 200",
+        config=ResNetOptions,
+        target="placekit_zoo.resnet:ResNetImporter",
+        paper="He et al. 2016, Deep Residual Learning for Image Recognition",
+    ),
+    Component(
+        name="nasnet",
+        summary="NASNet-A large, image classifier of cells that were found by search",
+        config=NasNetOptions,
+        target="placekit_zoo.nasnet:NasNetImporter",
+        paper="Zoph et al. 2018, Learning Transferable Architectures for Scalable Image Recognition",
     ),
 ]

@@ -1,8 +1,9 @@
 """Inception-V3 (Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision", arXiv 1512.00567).
 
-The architecture of table 1 with the modules of figures 5, 6 and 7 and the grid reduction of figure 10; module names and
-details that the paper leaves open (channel counts inside the modules, pooling branches, epsilon of batch normalisation)
-are those of the widely used public definitions. [B, 3, S, S] images to [B, classes] logits; S = 299 in the paper.
+The architecture of table 1 with the modules of figures 5, 6 and 7 and the grid reduction of figure 10; names of modules
+and details that the paper leaves open (channel counts inside the modules, pooling branches, epsilon of batch
+normalisation) are those of the widely used public definitions. Each branch is one submodule (`Mixed_5b.branch5x5`), its
+pooling included. [B, 3, S, S] images to [B, classes] logits; S = 299 in the paper.
 """
 
 from __future__ import annotations
@@ -42,126 +43,111 @@ class Scale:
         return max(1, round(channels * self.width))
 
 
-class InceptionA(nn.Module):
+class Branches(nn.Module):
+    """Modules side by side on one input; their outputs [B, C_i, H, W], concatenated, have `channels` channels."""
+
+    def __init__(self, channels: int, **branches: nn.Module) -> None:
+        super().__init__()
+        self.channels = channels
+        for name, branch in branches.items():
+            self.add_module(name, branch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([branch(x) for branch in self.children()], 1)
+
+
+def pooled(inputs: int, outputs: int) -> nn.Sequential:
+    """The pooling branch of the modules that keep the grid."""
+    return nn.Sequential(nn.AvgPool2d(3, stride=1, padding=1), ConvNorm(inputs, outputs, 1))
+
+
+def inception_a(inputs: int, pool: int, c: Scale) -> Branches:
     """Figure 5: the 5x5 convolution next to two 3x3, on the 35x35 grid."""
-
-    def __init__(self, inputs: int, pool: int, c: Scale) -> None:
-        super().__init__()
-        self.branch1x1 = ConvNorm(inputs, c(64), 1)
-        self.branch5x5_1 = ConvNorm(inputs, c(48), 1)
-        self.branch5x5_2 = ConvNorm(c(48), c(64), 5, same=True)
-        self.branch3x3dbl_1 = ConvNorm(inputs, c(64), 1)
-        self.branch3x3dbl_2 = ConvNorm(c(64), c(96), 3, same=True)
-        self.branch3x3dbl_3 = ConvNorm(c(96), c(96), 3, same=True)
-        self.branch_pool = ConvNorm(inputs, pool, 1)
-        self.channels = 2 * c(64) + c(96) + pool
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat(
-            [
-                self.branch1x1(x),
-                self.branch5x5_2(self.branch5x5_1(x)),
-                self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(x))),
-                self.branch_pool(F.avg_pool2d(x, 3, stride=1, padding=1)),
-            ],
-            1,
-        )
+    double = [
+        ConvNorm(inputs, c(64), 1),
+        ConvNorm(c(64), c(96), 3, same=True),
+        ConvNorm(c(96), c(96), 3, same=True),
+    ]
+    return Branches(
+        2 * c(64) + c(96) + pool,
+        branch1x1=ConvNorm(inputs, c(64), 1),
+        branch5x5=nn.Sequential(ConvNorm(inputs, c(48), 1), ConvNorm(c(48), c(64), 5, same=True)),
+        branch3x3dbl=nn.Sequential(*double),
+        branch_pool=pooled(inputs, pool),
+    )
 
 
-class InceptionB(nn.Module):
+def inception_b(inputs: int, c: Scale) -> Branches:
     """Figure 10: reduction of the grid from 35x35 to 17x17."""
+    double = [
+        ConvNorm(inputs, c(64), 1),
+        ConvNorm(c(64), c(96), 3, same=True),
+        ConvNorm(c(96), c(96), 3, stride=2),
+    ]
+    return Branches(
+        c(384) + c(96) + inputs,
+        branch3x3=ConvNorm(inputs, c(384), 3, stride=2),
+        branch3x3dbl=nn.Sequential(*double),
+        branch_pool=nn.MaxPool2d(3, stride=2),
+    )
 
-    def __init__(self, inputs: int, c: Scale) -> None:
-        super().__init__()
-        self.branch3x3 = ConvNorm(inputs, c(384), 3, stride=2)
-        self.branch3x3dbl_1 = ConvNorm(inputs, c(64), 1)
-        self.branch3x3dbl_2 = ConvNorm(c(64), c(96), 3, same=True)
-        self.branch3x3dbl_3 = ConvNorm(c(96), c(96), 3, stride=2)
-        self.channels = c(384) + c(96) + inputs
 
-    def forward(self, x: Tensor) -> Tensor:
-        double = self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(x)))
-        return torch.cat([self.branch3x3(x), double, F.max_pool2d(x, 3, stride=2)], 1)
-
-
-class InceptionC(nn.Module):
+def inception_c(inputs: int, inner: int, c: Scale) -> Branches:
     """Figure 6: convolutions factorised into 1x7 and 7x1, on the 17x17 grid."""
-
-    def __init__(self, inputs: int, inner: int, c: Scale) -> None:
-        super().__init__()
-        row, column = (1, 7), (7, 1)
-        self.branch1x1 = ConvNorm(inputs, c(192), 1)
-        self.branch7x7_1 = ConvNorm(inputs, inner, 1)
-        self.branch7x7_2 = ConvNorm(inner, inner, row, same=True)
-        self.branch7x7_3 = ConvNorm(inner, c(192), column, same=True)
-        self.branch7x7dbl_1 = ConvNorm(inputs, inner, 1)
-        self.branch7x7dbl_2 = ConvNorm(inner, inner, column, same=True)
-        self.branch7x7dbl_3 = ConvNorm(inner, inner, row, same=True)
-        self.branch7x7dbl_4 = ConvNorm(inner, inner, column, same=True)
-        self.branch7x7dbl_5 = ConvNorm(inner, c(192), row, same=True)
-        self.branch_pool = ConvNorm(inputs, c(192), 1)
-        self.channels = 4 * c(192)
-
-    def forward(self, x: Tensor) -> Tensor:
-        double = self.branch7x7dbl_3(self.branch7x7dbl_2(self.branch7x7dbl_1(x)))
-        return torch.cat(
-            [
-                self.branch1x1(x),
-                self.branch7x7_3(self.branch7x7_2(self.branch7x7_1(x))),
-                self.branch7x7dbl_5(self.branch7x7dbl_4(double)),
-                self.branch_pool(F.avg_pool2d(x, 3, stride=1, padding=1)),
-            ],
-            1,
-        )
+    row, column = (1, 7), (7, 1)
+    single = [
+        ConvNorm(inputs, inner, 1),
+        ConvNorm(inner, inner, row, same=True),
+        ConvNorm(inner, c(192), column, same=True),
+    ]
+    double = [
+        ConvNorm(inputs, inner, 1),
+        ConvNorm(inner, inner, column, same=True),
+        ConvNorm(inner, inner, row, same=True),
+        ConvNorm(inner, inner, column, same=True),
+        ConvNorm(inner, c(192), row, same=True),
+    ]
+    return Branches(
+        4 * c(192),
+        branch1x1=ConvNorm(inputs, c(192), 1),
+        branch7x7=nn.Sequential(*single),
+        branch7x7dbl=nn.Sequential(*double),
+        branch_pool=pooled(inputs, c(192)),
+    )
 
 
-class InceptionD(nn.Module):
+def inception_d(inputs: int, c: Scale) -> Branches:
     """Reduction of the grid from 17x17 to 8x8."""
-
-    def __init__(self, inputs: int, c: Scale) -> None:
-        super().__init__()
-        self.branch3x3_1 = ConvNorm(inputs, c(192), 1)
-        self.branch3x3_2 = ConvNorm(c(192), c(320), 3, stride=2)
-        self.branch7x7x3_1 = ConvNorm(inputs, c(192), 1)
-        self.branch7x7x3_2 = ConvNorm(c(192), c(192), (1, 7), same=True)
-        self.branch7x7x3_3 = ConvNorm(c(192), c(192), (7, 1), same=True)
-        self.branch7x7x3_4 = ConvNorm(c(192), c(192), 3, stride=2)
-        self.channels = c(320) + c(192) + inputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        long = self.branch7x7x3_4(self.branch7x7x3_3(self.branch7x7x3_2(self.branch7x7x3_1(x))))
-        return torch.cat([self.branch3x3_2(self.branch3x3_1(x)), long, F.max_pool2d(x, 3, stride=2)], 1)
+    long = [
+        ConvNorm(inputs, c(192), 1),
+        ConvNorm(c(192), c(192), (1, 7), same=True),
+        ConvNorm(c(192), c(192), (7, 1), same=True),
+        ConvNorm(c(192), c(192), 3, stride=2),
+    ]
+    return Branches(
+        c(320) + c(192) + inputs,
+        branch3x3=nn.Sequential(ConvNorm(inputs, c(192), 1), ConvNorm(c(192), c(320), 3, stride=2)),
+        branch7x7x3=nn.Sequential(*long),
+        branch_pool=nn.MaxPool2d(3, stride=2),
+    )
 
 
-class InceptionE(nn.Module):
+def expanded(channels: int) -> Branches:
+    """The 1x3 and 3x1 convolutions in which a branch of figure 7 ends."""
+    row, column = ConvNorm(channels, channels, (1, 3), same=True), ConvNorm(channels, channels, (3, 1), same=True)
+    return Branches(2 * channels, row=row, column=column)
+
+
+def inception_e(inputs: int, c: Scale) -> Branches:
     """Figure 7: expanded filter banks, on the 8x8 grid."""
-
-    def __init__(self, inputs: int, c: Scale) -> None:
-        super().__init__()
-        row, column = (1, 3), (3, 1)
-        self.branch1x1 = ConvNorm(inputs, c(320), 1)
-        self.branch3x3_1 = ConvNorm(inputs, c(384), 1)
-        self.branch3x3_2a = ConvNorm(c(384), c(384), row, same=True)
-        self.branch3x3_2b = ConvNorm(c(384), c(384), column, same=True)
-        self.branch3x3dbl_1 = ConvNorm(inputs, c(448), 1)
-        self.branch3x3dbl_2 = ConvNorm(c(448), c(384), 3, same=True)
-        self.branch3x3dbl_3a = ConvNorm(c(384), c(384), row, same=True)
-        self.branch3x3dbl_3b = ConvNorm(c(384), c(384), column, same=True)
-        self.branch_pool = ConvNorm(inputs, c(192), 1)
-        self.channels = c(320) + 4 * c(384) + c(192)
-
-    def forward(self, x: Tensor) -> Tensor:
-        single = self.branch3x3_1(x)
-        double = self.branch3x3dbl_2(self.branch3x3dbl_1(x))
-        return torch.cat(
-            [
-                self.branch1x1(x),
-                torch.cat([self.branch3x3_2a(single), self.branch3x3_2b(single)], 1),
-                torch.cat([self.branch3x3dbl_3a(double), self.branch3x3dbl_3b(double)], 1),
-                self.branch_pool(F.avg_pool2d(x, 3, stride=1, padding=1)),
-            ],
-            1,
-        )
+    double = [ConvNorm(inputs, c(448), 1), ConvNorm(c(448), c(384), 3, same=True), expanded(c(384))]
+    return Branches(
+        c(320) + 4 * c(384) + c(192),
+        branch1x1=ConvNorm(inputs, c(320), 1),
+        branch3x3=nn.Sequential(ConvNorm(inputs, c(384), 1), expanded(c(384))),
+        branch3x3dbl=nn.Sequential(*double),
+        branch_pool=pooled(inputs, c(192)),
+    )
 
 
 class Auxiliary(nn.Module):
@@ -191,18 +177,18 @@ class InceptionV3(nn.Module):
         self.Conv2d_3b_1x1 = ConvNorm(c(64), c(80), 1)
         self.Conv2d_4a_3x3 = ConvNorm(c(80), c(192), 3)
         self.maxpool2 = nn.MaxPool2d(3, stride=2)
-        self.Mixed_5b = InceptionA(c(192), c(32), c)
-        self.Mixed_5c = InceptionA(self.Mixed_5b.channels, c(64), c)
-        self.Mixed_5d = InceptionA(self.Mixed_5c.channels, c(64), c)
-        self.Mixed_6a = InceptionB(self.Mixed_5d.channels, c)
-        self.Mixed_6b = InceptionC(self.Mixed_6a.channels, c(128), c)
-        self.Mixed_6c = InceptionC(self.Mixed_6b.channels, c(160), c)
-        self.Mixed_6d = InceptionC(self.Mixed_6c.channels, c(160), c)
-        self.Mixed_6e = InceptionC(self.Mixed_6d.channels, c(192), c)
+        self.Mixed_5b = inception_a(c(192), c(32), c)
+        self.Mixed_5c = inception_a(self.Mixed_5b.channels, c(64), c)
+        self.Mixed_5d = inception_a(self.Mixed_5c.channels, c(64), c)
+        self.Mixed_6a = inception_b(self.Mixed_5d.channels, c)
+        self.Mixed_6b = inception_c(self.Mixed_6a.channels, c(128), c)
+        self.Mixed_6c = inception_c(self.Mixed_6b.channels, c(160), c)
+        self.Mixed_6d = inception_c(self.Mixed_6c.channels, c(160), c)
+        self.Mixed_6e = inception_c(self.Mixed_6d.channels, c(192), c)
         self.AuxLogits = Auxiliary(self.Mixed_6e.channels, classes, c) if aux else None
-        self.Mixed_7a = InceptionD(self.Mixed_6e.channels, c)
-        self.Mixed_7b = InceptionE(self.Mixed_7a.channels, c)
-        self.Mixed_7c = InceptionE(self.Mixed_7b.channels, c)
+        self.Mixed_7a = inception_d(self.Mixed_6e.channels, c)
+        self.Mixed_7b = inception_e(self.Mixed_7a.channels, c)
+        self.Mixed_7c = inception_e(self.Mixed_7b.channels, c)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.dropout = nn.Dropout(dropout)
         self.fc = nn.Linear(self.Mixed_7c.channels, classes)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import resource
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from placekit_torch.executable import run_sequential
 from placekit_zoo.dense_options import MlpOptions
 from placekit_zoo.image_options import InceptionV3Options
 from placekit_zoo.inception_v3 import InceptionV3, InceptionV3Importer
@@ -62,31 +60,13 @@ def test_inception_v3_training_step_is_large_and_takes_no_memory() -> None:
         (MlpImporter, {"optimizer": "rmsprop", "hidden": []}),
     ],
 )
-def test_steps_equal_eager(importer: Any, options: dict[str, Any]) -> None:
-    network = importer(**options, seed=5)
-    program = network.load()[0]
-    values = program.executable.initial()
-    torch.manual_seed(5)
-    step = network.step()
-    optimizer = step.optimizer(step.module.parameters())
-    for group in optimizer.param_groups:
-        group.update({"foreach": False} | ({"capturable": True} if "capturable" in group else {}))
-    for i in range(2):
-        values, results = run_sequential(program, values, i)
-        optimizer.zero_grad()
-        loss = step.loss(step.module(step.inputs), step.targets)
-        loss.backward()
-        with mock.patch("torch.compiler.is_compiling", return_value=True):
-            optimizer.step()
-        assert torch.equal(results["loss"], loss.detach())
-        found = {program.graph.op_name[program.graph.tensor_producer[t]]: v for t, v in values.items()}
-        for name, value in [*step.module.named_parameters(), *step.module.named_buffers()]:
-            assert torch.equal(found[name], value), name
+def test_steps_equal_eager(importer: Any, options: dict[str, Any], steps_equal_eager: Any) -> None:
+    steps_equal_eager(importer, options)
 
 
 @pytest.mark.slow
-def test_inception_v3_with_auxiliary_classifier_equals_eager() -> None:
-    test_steps_equal_eager(InceptionV3Importer, {**SMALL, "image_size": 299, "aux": True})
+def test_inception_v3_with_auxiliary_classifier_equals_eager(steps_equal_eager: Any) -> None:
+    steps_equal_eager(InceptionV3Importer, {**SMALL, "image_size": 299, "aux": True})
 
 
 def test_modes() -> None:

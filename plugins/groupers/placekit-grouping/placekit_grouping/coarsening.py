@@ -1,0 +1,105 @@
+"""Groups by the shape of the graph alone: three ways to choose what a Contraction merges."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import pairwise
+
+from placekit_grouping.contraction import Contraction
+
+STALLED = 0.9  # a level of matching that leaves more than this share of the groups: their neighbours are used up
+
+
+def contract_chains(groups: Contraction, max_share: float) -> None:
+    """Merge each group with its successor where neither has another neighbour on that side, in topological order.
+
+    A chain ends before it would cost more than `max_share` of the whole, and a new one begins.
+    """
+    limit = max_share * groups.total
+    for x in sorted(groups.groups(), key=lambda x: groups.at[x]):
+        before = groups.before[x]
+        if len(before) == 1:
+            (u,) = before
+            fits = groups.cost[u] + groups.cost[x] <= limit or max_share == 1
+            if len(groups.after[u]) == 1 and groups.types[u] == groups.types[x] and fits:
+                groups.merge(u, x, groups.at[u])
+
+
+def contract_heavy_edges(groups: Contraction, max_groups: int | None, max_share: float) -> None:
+    """Merge the two groups that exchange most bytes, again and again, among pairs that are safe.
+
+    Bytes are summed as groups grow. No merge makes a group that costs more than `max_share` of the whole. Pairs that were
+    not safe have another turn, heaviest first, when no other pair is left.
+    """
+    limit = max_share * groups.total
+
+    def edge(x: int, y: int) -> tuple[int, int, int]:
+        return -groups.bytes[x][y], min(x, y), max(x, y)
+
+    blocked = {edge(x, y) for x in groups.groups() for y in groups.bytes[x]}
+    before = groups.left + 1
+    while groups.left < before:
+        before, heap, blocked = groups.left, sorted(blocked), set()
+        while heap and groups.left > (max_groups or 1):
+            size, x, y = heapq.heappop(heap)
+            if groups.bytes[x].get(y) != -size or groups.cost[x] + groups.cost[y] > limit:
+                continue
+            place = groups.place(x, y)
+            if place is None:
+                blocked.add((size, x, y))
+                continue
+            changed = list(groups.bytes[x] if len(groups.bytes[x]) <= len(groups.bytes[y]) else groups.bytes[y])
+            kept = groups.merge(x, y, place)
+            for z in changed:
+                if z != kept and z in groups.bytes[kept]:
+                    heapq.heappush(heap, edge(kept, z))
+
+
+def match_by_levels(groups: Contraction, k: int) -> None:
+    """Halve the number of groups level by level, until there are k: heavy-edge matching.
+
+    On a level every group is merged once at most, the lightest choose first, and choose the safe neighbour with which they
+    exchange most bytes. No group grows over 1.5 times the average of k groups. Where neighbours are used up (a hub with
+    many leaves takes one per level), light groups between which the order has no other of their device types are matched,
+    related or not, if that is safe. What then is left over k is merged in the same way under a limit of 2 averages. That is
+    enough where all types are equal: of m > k groups in an order, some two that follow each other cost
+    2 total / (m - 1) <= 2 total / k at most.
+    """
+    for limit in (1.5 * groups.total / k, 2 * groups.total / k):
+        before = groups.left + 1
+        while k < groups.left < before:
+            before = groups.left
+            _match_neighbours(groups, k, limit)
+            if groups.left > STALLED * before:
+                _match_in_order(groups, k, limit)
+
+
+def _match_neighbours(groups: Contraction, k: int, limit: float) -> None:
+    matched: set[int] = set()
+    for x in sorted(groups.groups(), key=lambda x: (groups.cost[x], groups.at[x])):
+        if groups.left == k:
+            return
+        if x in matched or groups.into[x] != x:
+            continue
+        places = {
+            y: place
+            for y, place in groups.safe(x).items()
+            if y not in matched and groups.cost[x] + groups.cost[y] <= limit
+        }
+        if places:
+            y = min(places, key=lambda y: (-groups.bytes[x].get(y, 0), groups.cost[y], y))
+            matched.add(groups.merge(x, y, places[y]))
+
+
+def _match_in_order(groups: Contraction, k: int, limit: float) -> None:
+    order = sorted(groups.groups(), key=lambda x: (groups.types[x], groups.at[x]))
+    matched: set[int] = set()
+    for x, y in sorted(pairwise(order), key=lambda pair: groups.cost[pair[0]] + groups.cost[pair[1]]):
+        if groups.left == k or groups.cost[x] + groups.cost[y] > limit:
+            return
+        if x in matched or y in matched:
+            continue
+        place = groups.place(x, y)
+        if place is not None:
+            groups.merge(x, y, place)
+            matched |= {x, y}

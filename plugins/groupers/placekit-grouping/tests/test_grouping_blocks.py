@@ -1,0 +1,189 @@
+"""Manual groups: patterns of module paths, and the preset for the zoo's networks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from placekit_grouping import ModuleOptions
+from placekit_grouping.blocks import block_tags
+from placekit_grouping.groupers import ModuleGrouper
+from pydantic import ValidationError
+
+from placekit_core.cli.hydra_app import compose
+from placekit_core.config import validate
+from placekit_core.errors import GraphError
+from placekit_core.graph import Graph, GraphBuilder, Labels
+from placekit_core.grouping import Grouping
+
+RNG = np.random.default_rng(0)
+
+
+def tags(rows: list[tuple[str, int, str]], **options: object) -> list[str]:
+    """Blocks of operations with these modules, call numbers and call paths."""
+    b = GraphBuilder("rows")
+    for i, (module, call, _) in enumerate(rows):
+        b.add(f"op{i}", module=module, call=call)
+    if any(calls for *_, calls in rows):
+        b.columns["call_path"] = Labels.of(calls for *_, calls in rows)
+    return block_tags(b.build(), ModuleOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "block"),
+    [
+        ("encoder.layers.*", "encoder.layers.3.attention.q", "encoder.layers.3"),
+        ("encoder.layers.*", "encoder.layers.3", "encoder.layers.3"),
+        ("encoder.layers.*", "encoder.layers", None),
+        ("encoder.layers.*", "my.encoder.layers.3", None),
+        ("*.attention", "decoder.attention.score", "decoder.attention"),
+        ("*.attention", "a.b.attention.score", None),
+        ("**.attention", "a.b.attention.score", "a.b.attention"),
+        ("**.attention", "attention.score", "attention"),
+        ("Mixed_*.branch*", "Mixed_5b.branch_pool.conv", "Mixed_5b.branch_pool"),
+        ("a.**.c", "a.b.c.c.d", "a.b.c.c"),
+        ("h.[0-2]", "h.1.mlp", "h.1"),
+        ("h.[0-2]", "h.5.mlp", None),
+        ("**", "a.b", "a.b"),
+    ],
+)
+def test_patterns(pattern: str, path: str, block: str | None) -> None:
+    assert tags([(path, 0, "")], blocks=[pattern]) == [block or path]
+
+
+def test_the_longest_match_counts() -> None:
+    rows = [("layers.0.norm", 0, ""), ("layers.0.attention.q", 0, ""), ("head", 0, ""), ("", 0, "")]
+    expected = ["layers.0", "layers.0.attention", "head", ""]
+    assert tags(rows, blocks=["layers.*", "layers.*.attention"]) == expected
+    assert tags(rows, blocks=["layers.*.attention", "layers.*"]) == expected
+
+
+def test_depth_is_for_what_no_block_matches() -> None:
+    rows = [("a.b.c", 0, ""), ("x.y.z", 0, "")]
+    assert tags(rows, blocks=["a.b"], depth=1) == ["a.b", "x"]
+
+
+def test_calls_are_those_of_the_block() -> None:
+    """A cell that is called twice, with a linear layer inside that it calls twice each time."""
+    rows = [("cell.linear", k, f"{k // 2}.{k}") for k in range(4)]
+    assert tags(rows, blocks=["cell"]) == ["cell", "cell", "cell@1", "cell@1"]
+    assert tags(rows, depth=1) == ["cell", "cell", "cell@1", "cell@1"]
+    assert tags(rows) == ["cell.linear", "cell.linear@1", "cell.linear@2", "cell.linear@3"]
+    without = [(module, call, "") for module, call, _ in rows]
+    assert tags(without, blocks=["cell"]) == ["cell", "cell@1", "cell@2", "cell@3"]
+
+
+@pytest.mark.parametrize("calls", ["1", "0.0", "0.0.0.1", "0..1", "0.0.x"])
+def test_call_paths_that_do_not_fit_their_module(calls: str) -> None:
+    with pytest.raises(GraphError, match="'op1'") as error:
+        tags([("h.0", 0, "0.0"), ("h.0.a", 0, calls)])
+    assert repr(calls) in error.value.message
+    assert "'h.0.a'" in error.value.message
+
+
+@pytest.mark.parametrize("pattern", ["", ".", "a.", ".a", "a..b"])
+def test_paths_with_empty_parts_are_refused(pattern: str) -> None:
+    with pytest.raises(ValidationError, match="blocks"):
+        ModuleOptions(blocks=[pattern])
+
+
+def test_residual_sums_go_with_what_is_added() -> None:
+    """Two sums without a module: each joins the block before it, whose groups then follow one another."""
+    b = GraphBuilder("residual")
+    (x,) = b.add("embed", outputs=[8], module="embed")
+    for i in range(2):
+        (y,) = b.add(f"linear{i}", inputs=[x], outputs=[8], module=f"h.{i}.linear")
+        (x,) = b.add(f"sum{i}", inputs=[x, y], outputs=[8])
+    grouping = ModuleGrouper(blocks=["h.*"]).group(b.build(), RNG)
+    assert grouping.names == ("embed", "h.0", "h.1")
+    assert grouping.group_of.tolist() == [0, 1, 1, 2, 2]
+
+
+def run(workload: str, grouper: str = "manual") -> tuple[Graph, Grouping]:
+    """Groups of a workload, composed as on the command line."""
+    config = validate(compose([f"workload={workload}", f"grouper={grouper}"]))
+    graph = config.build("importer").load()[0].graph
+    return graph, config.build("grouper").group(graph, RNG)
+
+
+def gradient_sums(graph: Graph, grouping: Grouping) -> Counter[str]:
+    """Number of sums of gradients, which belong to no single forward operation, by the name of their group."""
+    own = (graph.phase == 1) & (np.asarray(graph.columns["forward_of"]) < 0)
+    sums = [v for v in np.flatnonzero(own).tolist() if graph.op_type[v] == "aten.add"]
+    return Counter(grouping.name(int(grouping.group_of[v])) for v in sums)
+
+
+def kinds(grouping: Grouping) -> Counter[str]:
+    """Number of groups by name, without the numbers of calls."""
+    return Counter(name.partition("@")[0] for name in grouping.names)
+
+
+class TestPreset:
+    """conf/grouper/manual.yaml gives the papers' groups."""
+
+    @pytest.fixture(autouse=True)
+    def zoo(self) -> None:
+        pytest.importorskip("placekit_zoo")
+        pytest.importorskip("torch").set_num_threads(1)
+
+    def test_rnnlm(self) -> None:
+        """4 steps: each LSTM cell, embedding lookup and softmax step, with its gradients."""
+        graph, grouping = run("rnnlm_small")
+        assert kinds(grouping) == {"cells.0": 4, "cells.1": 4, "embedding": 4, "softmax": 4}
+        forward, backward = (set(grouping.group_of[graph.kernel & (graph.phase == p)].tolist()) for p in (0, 1))
+        assert forward == backward == set(range(16))
+
+    def test_gradient_sums_of_rnnlm_are_spread_over_the_steps(self) -> None:
+        """The last of the 4 steps has the first term of each sum, every other adds one for each tensor that it reads."""
+        steps = {"cells.0": 3, "cells.1": 4, "embedding": 1, "softmax": 3}
+        expected = {f"{name}@{k}" if k else name: count for name, count in steps.items() for k in range(3)}
+        assert gradient_sums(*run("rnnlm_small")) == expected
+
+    def test_nmt(self) -> None:
+        """3 steps of encoder and decoder, and the memory that attention reads."""
+        cells = {f"{side}.{layer}": 3 for side in ("encoder", "decoder") for layer in (0, 1)}
+        steps = {"source_embedding": 3, "target_embedding": 3, "attention": 3, "softmax": 3}
+        assert kinds(run("nmt_small")[1]) == {**cells, **steps, "memory": 1}
+
+    def test_inception(self) -> None:
+        """Each branch, the concatenation after them, and those that the branches of Mixed_7b and Mixed_7c fork into."""
+        names = run("inception_v3_small")[1].names
+        block = Counter(name.partition(".")[0] for name in names if name.startswith("Mixed_"))
+        four = dict.fromkeys(["Mixed_5b", "Mixed_5c", "Mixed_5d", "Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"], 5)
+        assert block == {**four, "Mixed_6a": 4, "Mixed_7a": 4, "Mixed_7b": 11, "Mixed_7c": 11}
+        assert sum(name.startswith("Conv2d_") for name in names) == 5
+        assert {*names[-2:], "fc", "maxpool1", "maxpool2"} == {"avgpool", "dropout", "fc", "maxpool1", "maxpool2"}
+        assert len(names) == 65 + 5 + 5
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("workload", "count", "paper"), [("rnnlm", 160, 188), ("nmt", 321, 280), ("inception_v3", 76, 83)]
+    )
+    def test_counts_of_the_paper(self, workload: str, count: int, paper: int) -> None:
+        """Table 1 of Mirhoseini et al. 2017, within 15 %."""
+        assert run(workload)[1].count == count
+        assert abs(count - paper) <= 0.15 * paper
+
+    def test_resnet(self) -> None:
+        names = run("resnet_small")[1].names
+        assert {n for n in names if n.startswith("layer")} == {f"layer{i}.0" for i in range(1, 5)}
+
+    def test_nasnet(self) -> None:
+        names = run("nasnet_small")[1].names
+        cells = {"stem_0", "stem_1", "cell_0", "reduction_0", "cell_1", "reduction_1", "cell_2"}
+        assert cells == {n for n in names if "_" in n}
+
+    def test_gpt(self) -> None:
+        graph, grouping = run("gpt_small")
+        assert {n for n in grouping.names if n.startswith("h.")} == {"h.0", "h.1"}
+        # where the two residual connections of a block branch off; one for the embedding, which is also the head
+        assert gradient_sums(graph, grouping) == {"h.0": 2, "h.1": 2, "wte": 1}
+
+    def test_without_modules(self) -> None:
+        """In a graph without modules, the patterns match nothing: every operation is on its own."""
+        config = validate(compose(["importer=mlp", "grouper=manual"]))
+        b = GraphBuilder("numbers")
+        (x,) = b.add("first", op_type="matmul", outputs=[4])
+        b.add("second", op_type="matmul", inputs=[x])
+        assert config.build("grouper").group(b.build(), RNG).names == ("first", "second")

@@ -1,0 +1,303 @@
+"""`chains`, `heavy_edge` and `metis`: what they merge, by hand and on random graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations, pairwise, permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placekit_grouping.coarsening import contract_heavy_edges, match_by_levels
+from placekit_grouping.contraction import Contraction, nominal_s
+from placekit_grouping.following import follow
+from placekit_grouping.groupers import ChainsGrouper, ColocationGrouper, HeavyEdgeGrouper, MetisGrouper
+from placekit_grouping.merging import merge_small
+from placekit_grouping.units import Units, in_cycle
+
+from placekit_core.graph import Graph, GraphBuilder
+from placekit_core.grouping import Grouping
+from placekit_core.interfaces import Grouper
+from placekit_core.testing.strategies import random_step
+
+RNG = np.random.default_rng(0)
+
+
+def drawn(edges: Iterable[tuple[str, str, int]], seconds: float = 1e-3) -> Graph:
+    """A graph of kernels that take `seconds` each; (u, v, bytes) is a tensor of its own."""
+    edges = list(edges)
+    names = sorted({name for u, v, _ in edges for name in (u, v)})  # every edge goes to a later letter
+    b, tensor = GraphBuilder("drawn"), dict[tuple[str, str], int]()
+    for name in names:
+        out = [(u, v, size) for u, v, size in edges if u == name]
+        ins = [tensor[u, v] for u, v, _ in edges if v == name]
+        made = b.add(name, inputs=ins, outputs=[size for *_, size in out], flops=seconds * 1e13)
+        tensor |= {(u, v): t for (u, v, _), t in zip(out, made, strict=True)}
+    return b.build()
+
+
+def layered(n: int, width: int, seed: int = 0) -> Graph:
+    """n kernels of different costs, each reading two of the last `width`."""
+    rng, b = np.random.default_rng(seed), GraphBuilder("layered")
+    made: list[int] = []
+    for i in range(n):
+        reads = {made[-1 - int(k)] for k in rng.integers(0, min(len(made), width), 2)} if made else ()
+        size, flops = int(rng.integers(1, 10**6)), float(rng.integers(1, 10**9))
+        made += b.add(f"op{i}", inputs=reads, outputs=[size], flops=flops)
+    return b.build()
+
+
+def groups(graph: Graph, grouper: Grouper) -> list[str]:
+    """The members of each group, by the first letters of their names."""
+    group_of = grouper.group(graph, RNG).group_of
+    return ["".join(graph.op_name[v][0] for v in np.flatnonzero(group_of == g)) for g in range(group_of.max() + 1)]
+
+
+def shares(graph: Graph, grouper: Grouper) -> np.ndarray:
+    """[g] the cost of each group as a share of the whole."""
+    grouping, cost = grouper.group(graph, RNG), nominal_s(Units.build(graph))
+    return np.bincount(grouping.group_of, cost) / cost.sum()
+
+
+DIAMOND = drawn(
+    [("a", "b", 1), ("b", "c", 9), ("b", "d", 1), ("c", "e", 1), ("d", "e", 1), ("e", "f", 1), ("f", "g", 1)]
+)
+
+
+def test_chains_by_hand() -> None:
+    """a -> b, then c and d side by side, then e -> f -> g."""
+    assert groups(DIAMOND, ChainsGrouper()) == ["ab", "c", "d", "efg"]
+    assert groups(DIAMOND, ChainsGrouper(max_share=2 / 7 + 1e-9)) == ["ab", "c", "d", "ef", "g"]
+    assert groups(DIAMOND, ChainsGrouper(max_share=0.1)) == list("abcdefg")
+
+
+def test_gradients_follow_their_chain() -> None:
+    b = GraphBuilder("step")
+    w = b.source("w", 9, colocate=0)
+    (x,) = b.add("f1", inputs=[w], outputs=[1])
+    (y,) = b.add("f2", inputs=[x], outputs=[1])
+    (g,) = b.add("g2", inputs=[y, x], outputs=[1], phase="backward")
+    (g,) = b.add("g1", inputs=[g], outputs=[9], phase="backward")
+    b.add("update", inputs=[w, g], phase="update", colocate=0)
+    b.columns["forward_of"] = np.asarray([-1, -1, -1, 2, 1, -1], np.int32)
+    assert ChainsGrouper().group(b.build(), RNG).count == 1
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_chains_are_those_of_colocation_that_keeps_branches(seed: int, n: int) -> None:
+    """Where no kernels of the forward phase are co-located; what follows them may follow another of equals."""
+    graph = random_step(np.random.default_rng(seed), n)
+    graph = graph.replace(colocate=np.where(graph.kernel & (graph.phase == 0), -1, graph.colocate).astype(np.int32))
+    leading = Units.build(graph).leading
+    chains, branches = (
+        Grouping.of(grouper.group(graph, RNG).group_of[leading]).group_of.tolist()
+        for grouper in (ChainsGrouper(), ColocationGrouper(keep_branches=True))
+    )
+    assert chains == branches
+
+
+def test_heavy_edges_by_hand() -> None:
+    """b -> c carries most; then all edges are equal."""
+    assert groups(DIAMOND, HeavyEdgeGrouper(max_groups=6, max_share=1.0)) == ["a", "bc", "d", "e", "f", "g"]
+    assert groups(DIAMOND, HeavyEdgeGrouper(max_share=1 / 7)) == list("abcdefg")
+    assert groups(DIAMOND, HeavyEdgeGrouper(max_share=1.0)) == ["abcdefg"]
+
+
+def test_the_heaviest_edge_waits_until_it_is_safe() -> None:
+    """a -> c is heaviest, but b is between them: it joins one of the two first."""
+    graph = drawn([("a", "b", 5), ("a", "c", 90), ("b", "c", 1)])
+    assert groups(graph, HeavyEdgeGrouper(max_groups=2, max_share=1.0)) == ["ab", "c"]
+    # with x, the heaviest, in the group of a and b, the 90 bytes are an edge again, and the next to go
+    graph = drawn([("a", "b", 5), ("a", "c", 90), ("b", "c", 1), ("c", "d", 2), ("d", "e", 3)])
+    assert groups(graph, HeavyEdgeGrouper(max_groups=3, max_share=1.0)) == ["abc", "d", "e"]
+
+
+def test_what_was_not_safe_has_another_turn() -> None:
+    """a -> f is not known to be safe before e, the first that a feeds, has joined a, and c has joined f."""
+    graph = drawn([("a", "e", 4), ("a", "f", 5), ("b", "d", 2), ("b", "f", 3), ("c", "f", 1)])
+    assert groups(graph, HeavyEdgeGrouper(max_groups=3, max_share=1.0)) == ["ae", "bd", "cf"]
+    assert groups(graph, HeavyEdgeGrouper(max_groups=2, max_share=1.0)) == ["acef", "bd"]
+
+
+def test_matching_merges_pairs_level_by_level() -> None:
+    """Edges of 9, 8, 7 bytes in a line: greedy makes one group of four; on a level each is matched once."""
+    graph = drawn(
+        [("a", "b", 8), ("b", "c", 9), ("c", "d", 8), ("d", "e", 1), ("e", "f", 7), ("f", "g", 1), ("g", "h", 7)]
+    )
+    assert groups(graph, HeavyEdgeGrouper(max_groups=5, max_share=1.0)) == ["abcd", "e", "f", "g", "h"]
+    assert groups(graph, MetisGrouper(max_groups=4)) == ["ab", "cd", "ef", "gh"]
+
+
+@pytest.mark.parametrize("k", [2, 7, 40, 150])
+@pytest.mark.parametrize(("n", "width"), [(600, 5), (600, 60), (900, 300)])
+def test_metis_gives_k_groups_of_similar_cost(n: int, width: int, k: int) -> None:
+    found = shares(layered(n, width), MetisGrouper(max_groups=k))
+    assert len(found) == k
+    assert found.max() <= 1.5 / k
+
+
+@given(st.integers(0, 2**32), st.integers(2, 120), st.integers(1, 30))
+@settings(max_examples=60, deadline=None)
+def test_metis_never_exceeds_two_averages(seed: int, n: int, k: int) -> None:
+    """Unless a single operation does."""
+    graph = layered(n, 1 + seed % 20, seed)
+    found, single = shares(graph, MetisGrouper(max_groups=k)), nominal_s(Units.build(graph))
+    assert len(found) == min(k, n)
+    assert found.max() <= max(2 / k, single.max() / single.sum()) + 1e-12
+
+
+def test_three_groups_too_many_are_merged_in_pairs() -> None:
+    """13 equal operations in 10 groups: no pair is under 1.5 averages, and none of three is wanted."""
+    names = "abcdefghijklm"
+    graph = drawn((u, v, 100 - i) for i, (u, v) in enumerate(pairwise(names)))
+    assert sorted(map(len, groups(graph, MetisGrouper(max_groups=10)))) == [1] * 7 + [2] * 3
+
+
+def test_leaves_of_a_hub_are_matched_with_each_other() -> None:
+    """A hub takes one leaf per level, and soon none: without matching in the order a thousand leaves would be left."""
+    b = GraphBuilder("star")
+    (hub,) = b.add("hub", outputs=[8], flops=1e9)
+    for i in range(1000):
+        b.add(f"leaf{i}", inputs=[hub], outputs=[8], flops=1e9)
+    found = shares(b.build(), MetisGrouper(max_groups=20))
+    assert len(found) == 20
+    assert found.max() <= 1.5 / 20
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_what_a_contraction_keeps_is_what_is_there(seed: int, n: int) -> None:
+    """After merging, its costs, order, neighbours and bytes are those of its groups, built anew."""
+    units = Units.build(random_step(np.random.default_rng(seed), n))
+    single = np.where(units.forward, np.cumsum(units.forward) - 1, -1)
+    fine = follow(units, single)
+    for contract in (lambda g: contract_heavy_edges(g, 3, 0.5), lambda g: match_by_levels(g, 3)):
+        merged = Contraction(units, fine)
+        contract(merged)
+        result = merged.result()
+        assert not in_cycle(units, result)
+        alive = list(merged.groups())
+        assert merged.left == len(alive)
+        assert sorted(set(result.tolist())) == alive
+        anew = Contraction(units, np.searchsorted(alive, result))
+        place = [merged.at[x] for x in alive]
+        assert len(set(place)) == len(place)
+        for i, x in enumerate(alive):
+            assert merged.cost[x] == pytest.approx(anew.cost[i])
+            assert {alive.index(y) for y in merged.after[x]} == anew.after[i]
+            assert {alive.index(y) for y in merged.before[x]} == anew.before[i]
+            assert all(merged.at[x] < merged.at[y] for y in merged.after[x])
+            assert {alive.index(y) for y in merged.bytes[x]} == set(anew.bytes[i])
+
+
+def typed(seed: int, n: int) -> Graph:
+    """n kernels in a random order, each reading from up to three others, for up to three sets of device types."""
+    rng, b = np.random.default_rng(seed), GraphBuilder("typed")
+    density, kinds = rng.random(), ["", "cpu", "gpu"][: int(rng.integers(1, 4))]
+    made: list[int] = []
+    for i in range(n):
+        reads = (
+            {made[int(k)] for k in rng.integers(0, i, int(rng.integers(1, 4)))} if i and rng.random() < density else ()
+        )
+        allowed = kinds[int(rng.integers(len(kinds)))]
+        made += b.add(
+            f"op{i}", inputs=reads, outputs=[int(rng.integers(1, 9))], allowed=allowed, flops=1e9 * rng.random()
+        )
+    return b.build()
+
+
+def contraction(graph: Graph) -> Contraction:
+    units = Units.build(graph)
+    return Contraction(units, np.arange(units.count))
+
+
+def reached(groups: Contraction, x: int) -> set[int]:
+    """All that is after x: by walking."""
+    found, work = set[int](), [x]
+    while work:
+        new = groups.after[work.pop()] - found
+        found |= new
+        work += new
+    return found
+
+
+def closes_cycle(groups: Contraction, x: int, y: int) -> bool:
+    """Whether a path leads from one of the two to the other through a third."""
+    return any(b in reached(groups, z) for a, b in ((x, y), (y, x)) for z in groups.after[a] - {b})
+
+
+def meets_rule(groups: Contraction, x: int, y: int) -> bool:
+    """The rule of `Contraction`, as it is written there."""
+    at = groups.at
+    x, y = (x, y) if at[x] < at[y] else (y, x)
+    return groups.types[x] == groups.types[y] and (
+        max((at[z] for z in groups.before[y]), default=-1) <= at[x]
+        or min((at[z] for z in groups.after[x]), default=len(at)) >= at[y]
+    )
+
+
+@given(st.integers(0, 2**32), st.integers(1, 14))
+@settings(max_examples=150, deadline=None)
+def test_which_merges_are_safe(seed: int, n: int) -> None:
+    """Whatever has been merged: what is called safe closes no cycle, and leaves a topological order."""
+    groups, rng = contraction(typed(seed, n)), np.random.default_rng(seed)
+    while True:
+        left = sorted(groups.groups(), key=lambda x: groups.at[x])
+        assert len({groups.at[x] for x in left}) == len(left)
+        assert all(groups.at[x] < groups.at[y] for x in left for y in groups.after[x])
+        choices = []
+        for x, y in permutations(left, 2):
+            place = groups.place(x, y)
+            assert (place is not None) == meets_rule(groups, x, y)
+            choices += [(x, y, place)] if place is not None else []
+        for x in left:
+            same = [y for y in left if groups.types[y] == groups.types[x]]
+            i = same.index(x)
+            assert groups.next_to(x) == same[max(i - 1, 0) : i] + same[i + 1 : i + 2]
+            assert set(groups.beside(x)) == {y for y in groups.next_to(x) if meets_rule(groups, x, y)}
+            choices += [(x, y, place) for known in (groups.safe(x), groups.beside(x)) for y, place in known.items()]
+        assert not any(closes_cycle(groups, x, y) or groups.types[x] != groups.types[y] for x, y, _ in choices)
+        assert all(place in (groups.at[x], groups.at[y]) for x, y, place in choices)
+        assert bool(choices) == any(groups.beside(x) for x in left)
+        if not choices:
+            break
+        groups.merge(*choices[int(rng.integers(len(choices)))])
+
+
+@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 6), st.sampled_from([0.0, 0.2]))
+@settings(max_examples=300, deadline=None)
+def test_no_more_groups_are_left_than_the_rule_forces(seed: int, n: int, limit: int, share: float) -> None:
+    groups = contraction(typed(seed, n))
+    merge_small(groups, limit, share)
+    cheap = [x for x in groups.groups() if groups.left > limit or groups.cost[x] < share * groups.total]
+    assert not any(meets_rule(groups, x, y) for x, y in combinations(cheap, 2))
+
+
+@pytest.mark.parametrize(
+    ("types", "edges", "merged"),
+    [
+        # a waits for d, the next of its types, until the place of b, which reads from a, goes to e
+        ("cpu any gpu cpu any", ["ab", "cd", "de"], ["ad", "be", "c"]),
+        # e waits for b until the place of d, which e reads from, goes to a
+        ("any cpu gpu any cpu", ["ab", "bc", "de"], ["ad", "be", "c"]),
+    ],
+)
+def test_what_is_stuck_waits_until_a_merge_frees_it(types: str, edges: list[str], merged: list[str]) -> None:
+    """The two cheapest groups, for CPUs, are unrelated; in the order from a to e that is not known at first."""
+    flops, b, tensor = {"cpu": 1e9, "any": 1e10, "gpu": 1e11}, GraphBuilder("freed"), dict[str, int]()
+    for name, kind in zip("abcde", types.split(), strict=True):
+        reads = [tensor[u] for u, v in edges if v == name]
+        allowed = kind.replace("any", "")
+        (tensor[name],) = b.add(name, inputs=reads, outputs=[8], allowed=allowed, flops=flops[kind])
+    graph = b.build()
+    assert np.take(contraction(graph).at, Units.build(graph).of).tolist() == [0, 1, 2, 3, 4]
+    assert groups(graph, HeavyEdgeGrouper(max_groups=3)) == merged
+
+
+def test_graphs_of_numbers() -> None:
+    """No modules, no phases but one, no co-location: an inference graph from a file."""
+    graph = layered(60, 8)
+    for grouper in (ChainsGrouper(), HeavyEdgeGrouper(), MetisGrouper(max_groups=9)):
+        assert grouper.group(graph, RNG).check(graph).count <= 60

@@ -1,0 +1,39 @@
+"""Importer `einsum`: the papers' tensor programs by name, and those that are written in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from placekit_core.errors import ImporterError
+from placekit_core.interfaces import Importer
+from placekit_core.problem import Program
+from placekit_einsum import EinsumOptions
+from placekit_einsum.decompose import ITEM_BYTES
+from placekit_einsum.execute import import_decomposed
+from placekit_einsum.program import TensorProgram
+from placekit_einsum.programs import build
+
+
+class EinsumImporter(Importer):
+    """A tensor program, decomposed."""
+
+    name = "einsum"
+    options_class = EinsumOptions
+
+    @classmethod
+    def convert(cls, source: Any, **about: Any) -> list[Program]:
+        """The program of a `TensorProgram`, with `dtype` and `seed` as in `import_program`. Raises ImporterError."""
+        dtype, seed = about.pop("dtype", "float32"), about.pop("seed", 0)
+        if about:
+            raise ImporterError(f"importing a TensorProgram takes no {next(iter(about))!r}", "it takes dtype, seed")
+        if not isinstance(source, TensorProgram):
+            raise ImporterError(f"{source!r} is no TensorProgram")
+        if dtype not in ITEM_BYTES:
+            raise ImporterError(f"a TensorProgram of {dtype!r} cannot be imported", f"known: {', '.join(ITEM_BYTES)}")
+        return [import_decomposed(source, dtype, seed)]
+
+    def load(self) -> list[Program]:
+        """One program."""
+        o: EinsumOptions = self.options
+        recipe = {"importer": self.name, "options": o.model_dump(mode="json")}
+        return [import_decomposed(build(o), o.dtype, o.seed, recipe)]

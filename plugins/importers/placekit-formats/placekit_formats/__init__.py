@@ -1,0 +1,57 @@
+"""Importers of files. Importing this module reads none."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field
+
+from placekit_core.hookspecs import Component, hookimpl
+from placekit_core.interfaces import Options
+
+
+class JsonOptions(Options):
+    """Options of importer `json`."""
+
+    path: str = Field("", description="a program in JSON (docs/formats.md); needed")
+
+
+class DopplerOptions(Options):
+    """Options of importer `doppler`."""
+
+    path: str = Field("", description="a graph in Doppler's text format (docs/formats.md); needed")
+
+
+def is_json(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a program in JSON: `format` is among its first members."""
+    return re.search(rb'"format"\s*:\s*"placekit-program"', head) is not None
+
+
+def is_doppler(head: bytes) -> bool:
+    """Whether a file that begins with `head` is Doppler's: a number, then a line of numbers and commas."""
+    return re.match(rb"(\xef\xbb\xbf)?[ \t]*\d+[ \t]*\r?\n[\d, \t]*(\r?\n|\Z)", head) is not None
+
+
+@hookimpl
+def placekit_importers() -> list[Component]:
+    """The formats."""
+    return [
+        Component(
+            name="json",
+            summary="a program in JSON: operations, tensors, and optionally seconds and a machine",
+            config=JsonOptions,
+            target="placekit_formats.json_program:JsonImporter",
+            files=(".json",),
+            detect=is_json,
+            writes=True,
+        ),
+        Component(
+            name="doppler",
+            summary="a graph in the text format that Doppler's authors published",
+            config=DopplerOptions,
+            target="placekit_formats.doppler:DopplerImporter",
+            paper="Yao et al. 2026, Doppler (ICLR)",
+            files=(".txt",),
+            detect=is_doppler,
+        ),
+    ]

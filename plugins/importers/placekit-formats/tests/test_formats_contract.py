@@ -1,0 +1,27 @@
+"""Both importers keep the contract of importers."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from placekit_formats.doppler import DopplerImporter
+from placekit_formats.json_program import JsonImporter
+
+from placekit_core.testing import ImporterContract
+from placekit_core.testing.contract import Make
+
+SAMPLES = Path(__file__).with_name("samples")
+
+
+class TestJson(ImporterContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(JsonImporter, path=str(SAMPLES / "pair.json"))
+
+
+class TestDoppler(ImporterContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(DopplerImporter, path=str(SAMPLES / "triangle.txt"))

@@ -1,0 +1,318 @@
+"""Importer `json`: what each field becomes, what is written back, and errors that name file, operation and field."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from placekit_formats.json_program import Document, JsonImporter, Operation, Output
+
+from placekit_core.errors import ImporterError
+from placekit_core.graph import PHASES, GraphBuilder, Labels
+from placekit_core.problem import Problem, Program
+from placekit_core.testing.strategies import random_step
+
+SAMPLE = Path(__file__).with_name("samples") / "pair.json"
+
+
+def load(path: Path) -> Program:
+    [program] = JsonImporter(path=str(path)).load()
+    return program
+
+
+def test_the_sample() -> None:
+    program = load(SAMPLE)
+    g = program.graph
+    assert g.name == "pair"
+    assert g.op_name == ("weight", "update", "split", "join")
+    assert g.kernel.tolist() == [False, True, True, True]
+    assert g.op_type.tolist() == ["parameter", "operation", "aten.split", "operation"]
+    assert g.op_class.tolist() == ["source", "other", "copy", "other"]
+    assert g.dtype[3] == "float16"
+    assert g.flops.tolist() == [0, 0, 10, 0]
+    # by default what is read and written; `join` reads the first output of `split` once, though it names it twice
+    assert g.bytes_accessed.tolist() == [0, 3000 + 4000 + 4000, 500, 1000 + 3000 + 8]
+    assert g.persistent_bytes.tolist() == [4000, 0, 0, 0]
+    assert [PHASES[p] for p in g.phase] == ["forward", "update", "forward", "forward"]
+    assert (g.module[2], g.call[2], g.allowed[2]) == ("net.split", 1, "gpu")
+    assert g.colocate.tolist() == [0, 0, -1, -1]
+    assert g.tensor_bytes.tolist() == [4000, 4000, 1000, 3000, 8]
+    assert g.tensor_storage.tolist() == [0, 0, 2, 3, 4]
+    assert g.shape(2) == (10, 25)
+    assert [g.inputs(v).tolist() for v in range(g.n)] == [[], [3, 0], [0], [2, 3]]
+
+
+def test_seconds_and_machine_of_the_sample() -> None:
+    program = load(SAMPLE)
+    assert program.cluster is not None
+    assert program.costs is not None
+    assert program.cluster.device_names == ("gpu:0", "cpu:0")
+    problem = Problem.of(program.graph, program.cluster, costs=program.costs)
+    assert problem.op_s.tolist() == [[0, 0], [0.001, 0.002], [0.5, 0.5], [0.25, 1]]
+    assert not program.costs.measured.any()
+
+
+def test_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.json"
+    path.write_text('{"format": "placekit-program", "version": 1, "operations": [{"name": "a"}]}')
+    program = load(path)
+    assert (program.graph.name, program.graph.n, program.graph.t) == ("tiny", 1, 0)
+    assert program.costs is None
+    assert program.cluster is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_written_and_read_again(seed: int, tmp_path: Path) -> None:
+    graph = random_step(np.random.default_rng(seed), 30).replace(columns={})
+    JsonImporter.write(Program(graph), tmp_path / "step.json")
+    again = load(tmp_path / "step.json").graph
+    assert (again.name, again.attributes) == (graph.name, graph.attributes)
+    assert again.fingerprint == graph.fingerprint
+
+
+def test_seconds_and_machine_are_written(tmp_path: Path) -> None:
+    program = load(SAMPLE)
+    JsonImporter.write(program, tmp_path / "again.json")
+    again = load(tmp_path / "again.json")
+    assert again.graph.fingerprint == program.graph.fingerprint
+    assert again.cluster == program.cluster
+    assert again.costs is not None
+    assert program.costs is not None
+    np.testing.assert_array_equal(again.costs.op_s, program.costs.op_s)
+
+
+def test_measured_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "measured.json"
+    path.write_text(json.dumps(json.loads(SAMPLE.read_text()) | {"measured": True}))
+    program = load(path)
+    assert program.costs is not None
+    assert program.costs.measured.tolist() == [[False] * 2, [True] * 2, [True] * 2, [True] * 2]
+    for measured, written in ((program.costs.measured, True), (program.costs.measured & [True, False], False)):
+        costs = replace(program.costs, measured=measured)
+        JsonImporter.write(replace(program, costs=costs), path)
+        assert json.loads(path.read_text())["measured"] is written
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"op_class": Labels.of(["source", "other", "frobnicate", "other"])},
+            "operations[2] ('split'): op_class: input",
+        ),
+        (
+            {"allowed": Labels.of(["", "", "tpu", ""])},
+            "operations[2] ('split'): allowed.0: input should be 'cpu' or 'gpu'",
+        ),
+        ({"call": np.asarray([0, 0, 0, -3], np.int32)}, "operations[3] ('join'): call: input should be greater"),
+        (
+            {"tensor_bytes": np.asarray([4000, 4000, 8, 8, 2**54])},
+            "operations[3] ('join'): outputs.0: input should be less",
+        ),
+        ({"attributes": {"a": float("nan")}}, "attributes.a: input should be a finite number"),
+        ({"attributes": {"a": (1, 2)}}, "attributes.a: input was not a valid JSON value"),
+    ],
+)
+def test_what_cannot_be_read_is_not_written(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.json"
+    program = load(SAMPLE)
+    with pytest.raises(ImporterError) as error:
+        JsonImporter.write(replace(program, graph=program.graph.replace(**change)), path)
+    assert f"cannot write {path}: {said}" in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_name_is_a_name(tmp_path: Path) -> None:
+    program = load(SAMPLE)
+    JsonImporter.write(replace(program, graph=program.graph.replace(name="")), tmp_path / "again.json")
+    assert load(tmp_path / "again.json").graph.name == ""
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    b = GraphBuilder("g")
+    b.add("a")
+    with pytest.raises(ImporterError, match=r"cannot write .*nowhere"):
+        JsonImporter.write(Program(b.build()), tmp_path / "nowhere" / "g.json")
+
+
+def message(path: Path) -> str:
+    with pytest.raises(ImporterError) as error:
+        load(path)
+    assert str(path) in error.value.message
+    return str(error.value)
+
+
+def wrong(tmp_path: Path, **changes: Any) -> str:
+    """The error for the sample with other fields; `operation` changes its third operation, `split`."""
+    document = json.loads(SAMPLE.read_text())
+    document["operations"][2].update(changes.pop("operation", {}))
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps(document | changes))
+    return message(path)
+
+
+@pytest.mark.parametrize(
+    ("operation", "said"),
+    [
+        ({"flops": -1}, "operations[2] ('split'): flops: input should be greater than or equal to 0 (got -1)"),
+        ({"flops": float("nan")}, "flops: input should be a finite number (got nan)"),
+        ({"flops": float("inf")}, "flops: input should be a finite number"),
+        ({"flops": "many"}, "flops: it must be a number (got 'many')"),
+        ({"flops": "3"}, "flops: it must be a number"),
+        ({"flops": True}, "flops: it must be a number"),
+        ({"flops": None}, "flops: input should be a valid number"),
+        ({"bytes_accessed": -3}, "bytes_accessed: input should be greater"),
+        ({"persistent_bytes": 2**60}, "persistent_bytes: input should be less than or equal to 9007199254740992"),
+        ({"outputs": [1, 0.5]}, "outputs.1: input should be a valid integer, got a number with a fractional part (got 0.5)"),
+        ({"outputs": [{"bytes": 1, "shape": [-1]}]}, "outputs.0.shape.0: input should be greater"),
+        ({"call": 2**31}, "call: input should be less than 2147483648"),
+        ({"phase": "sideways"}, "phase: input should be 'forward', 'backward' or 'update' (got 'sideways')"),
+        ({"op_class": "matmull"}, "op_class: input should be 'matmul', 'convolution'"),
+        ({"allowed": ["tpu"]}, "allowed.0: input should be 'cpu' or 'gpu'"),
+        ({"seconds": {"gpu": -1, "cpu": 1}}, "seconds.gpu: input should be greater"),
+        ({"seconds": {"gpu": 2e12, "cpu": 1}}, "seconds.gpu: input should be less than or equal to 1000000000000"),
+        ({"seconds": {"gpu": 1}}, "seconds are for gpu, those of 'update' for gpu, cpu; either every kernel has them"),
+        ({"seconds": {}}, "seconds are for nothing"),
+        ({"flop": 1}, "operations[2] ('split'): no field is called 'flop'"),
+        ({"inputs": ["wait"]}, "operations[2] ('split'): inputs: no operation is called 'wait'"),
+        ({"inputs": [["weight", 1]]}, "inputs: 'weight' has 1 outputs, so none is 1"),
+        ({"inputs": [["weight", -1]]}, "inputs.0.1: input should be greater"),
+        ({"outputs": []}, "operations[1] ('update'): inputs: 'split' has 0 outputs, so none is 1"),
+        ({"outputs": [{"bytes": 1, "storage": "nowhere"}, 1]}, "storage: no operation is called 'nowhere'"),
+        ({"outputs": [{"bytes": 1, "storage": "weight"}, 1]}, "an output of 'split' shares the memory of 'weight'"),
+        ({"name": "weight"}, "operations[2] ('weight'): operations[0] has the same name"),
+        ({"name": ""}, "operations[2]: name: string should have at least 1 character"),
+        ({"name": "a\nb"}, "name: it has characters that cannot be printed"),
+        ({"name": "a\0b"}, "name: it has characters that cannot be printed"),
+        ({"op_type": "\x1b[2J"}, "op_type: it has characters that cannot be printed"),
+        ({"kernel": "no"}, "kernel: input should be a valid boolean (got 'no')"),
+        ({"kernel": 0}, "kernel: input should be a valid boolean (got 0)"),
+        ({"dtype": "fp16"}, "dtype: input should be 'bool', 'uint8'"),
+        ({"inputs": ["split"]}, "has a cycle: split -> split"),
+        ({"inputs": ["join"]}, "has a cycle"),
+    ],
+)  # fmt: skip
+def test_an_error_names_operation_and_field(operation: dict[str, Any], said: str, tmp_path: Path) -> None:
+    if not operation.get("name", "x").isprintable() or operation.get("name") == "":
+        document = json.loads(SAMPLE.read_text())
+        document["operations"] = [*document["operations"][:1], {"name": "only"}, operation]
+        path = tmp_path / "wrong.json"
+        path.write_text(json.dumps(document))
+        assert said in message(path)
+    else:
+        assert said in wrong(tmp_path, operation=operation)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": "another"}, "format: input should be 'placekit-program' (got 'another')"),
+        ({"version": 2}, "version: input should be 1 (got 2)"),
+        ({"version": True}, "version: input should be 1 (got True)"),
+        ({"version": 1.0}, "version: input should be 1 (got 1.0)"),
+        ({"measured": 1}, "measured: input should be a valid boolean (got 1)"),
+        ({"name": "a\nb"}, "name: it has characters that cannot be printed"),
+        ({"attributes": {"a": float("nan")}}, "attributes.a: input should be a finite number (got nan)"),
+        (
+            {"attributes": {"a": [1, {"b": float("inf")}]}},
+            "attributes.a.1.b: input should be a finite number (got inf)",
+        ),
+        ({"operations": []}, "operations: list should have at least 1 item"),
+        ({"operations": [3]}, "operations[0]: input should be an object (got 3)"),
+        ({"operations": {}}, "operations: input should be a valid"),
+        ({"edges": []}, "no field is called 'edges'"),
+        ({"cluster": {"devices": []}}, "its machine is not a valid cluster"),
+    ],
+)
+def test_an_error_of_the_file_as_a_whole(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    assert said in wrong(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"inputs": ["split"]}, "inputs: a source reads nothing"),
+        ({"seconds": {"gpu": 1, "cpu": 1}}, "seconds: a source takes no time"),
+        ({"op_class": "copy"}, "op_class: that of a source is `source`"),
+        ({"flops": 7}, "flops: a source computes nothing"),
+        ({"bytes_accessed": 7}, "bytes_accessed: a source reads and writes nothing"),
+    ],
+)
+def test_what_sources_have_none_of(source: dict[str, Any], said: str, tmp_path: Path) -> None:
+    operations = json.loads(SAMPLE.read_text())["operations"]
+    operations[0].update(source)
+    assert f"operations[0] ('weight'): `kernel` is false, and it has {said}" in wrong(tmp_path, operations=operations)
+
+
+def test_long_names_make_short_messages(tmp_path: Path) -> None:
+    long = "x" * 10**6
+    for operation in ({"name": long, "flops": -1}, {long: 1}, {"inputs": [long]}, {"name": long, "inputs": [long]}):
+        assert len(wrong(tmp_path, operation=operation)) < 1000
+
+
+def test_of_many_mistakes_the_first_is_told_at_once(tmp_path: Path) -> None:
+    start = time.process_time()
+    assert "operations[0]: name" in wrong(tmp_path, operations=[{"outputs": ["a", "b"]}] * 50_000)
+    assert time.process_time() - start < 2
+
+
+def test_a_machine_of_which_the_seconds_lack_a_kind(tmp_path: Path) -> None:
+    cluster = json.loads(SAMPLE.read_text())["cluster"]
+    cluster["kinds"]["tpu"] = cluster["kinds"]["gpu"]
+    cluster["devices"].append({"kind": "tpu"})
+    assert "know no device kind 'tpu'" in wrong(tmp_path, cluster=cluster)
+
+
+def test_sizes_whose_sum_overflows(tmp_path: Path) -> None:
+    path = tmp_path / "huge.json"
+    operations = [{"name": str(i), "outputs": [2**53]} for i in range(600)]
+    path.write_text(json.dumps({"format": "placekit-program", "version": 1, "operations": operations}))
+    assert "5.4e+18 bytes together" in message(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"\xff\xfe{", "byte 0 is not UTF-8"),
+        (b"not json", "invalid JSON: Expecting value: line 1 column 1"),
+        (b"[]", "input should be an object"),
+        (b"{}", "format: field required"),
+        (b"[" * 100000, "invalid JSON: maximum recursion depth exceeded"),
+        (b'{"version": 1, "version": 1}', "invalid JSON: an object has the member 'version' twice: {'version': 1}"),
+        (b'{"attributes": {"a": 1, "b": {"c": 0, "c": 0}}}', "invalid JSON: an object has the member 'c' twice"),
+        (b'{"format": 1e999}', "format: input should be 'placekit-program'"),
+    ],
+)
+def test_files_that_hold_no_program(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_bytes(content)
+    assert said in message(path)
+
+
+def test_every_beginning_of_a_file_is_an_error(tmp_path: Path) -> None:
+    text = SAMPLE.read_text().rstrip()
+    path = tmp_path / "part.json"
+    for end in range(0, len(text), 7):
+        path.write_text(text[:end])
+        message(path)
+
+
+def test_no_path() -> None:
+    with pytest.raises(ImporterError, match="importer 'json' needs a file"):
+        JsonImporter().load()
+
+
+def test_every_field_is_documented() -> None:
+    page = Path(__file__).parents[4] / "docs" / "formats.md"
+    section = page.read_text().partition("\n## JSON\n")[2].partition("\n## Doppler\n")[0]
+    tables = re.findall(r"^\| field .*\n\|.*\n((?:\|.*\n)+)", section, re.M)
+    documented = [set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\|([^|]*)\|", t, re.M)))) for t in tables]
+    assert documented == [set(model.model_fields) for model in (Document, Operation, Output)]

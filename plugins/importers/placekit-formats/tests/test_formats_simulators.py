@@ -1,0 +1,160 @@
+"""The cluster presets `doppler_sim` and `placeto_sim`: their authors' simulators, by hand and against a second implementation."""
+
+from __future__ import annotations
+
+import heapq
+from pathlib import Path
+
+import numpy as np
+import pytest
+from placekit_formats.doppler import DopplerImporter
+from placekit_sim.simulator import Simulator
+
+from placekit_core.cluster import Cluster, load_cluster
+from placekit_core.config import conf_dir
+from placekit_core.graph import Graph, GraphBuilder, Labels
+from placekit_core.problem import Problem
+from placekit_core.testing.strategies import random_graph
+
+SAMPLE = Path(__file__).with_name("samples") / "triangle.txt"
+
+
+def preset(name: str) -> Cluster:
+    return load_cluster(conf_dir() / "cluster" / f"{name}.yaml")
+
+
+def makespan(problem: Problem, device: list[int], priority: list[float] | None = None, order: str = "fifo") -> float:
+    session = Simulator(ready_order=order).open(problem)
+    return float(session.evaluate(problem.placement(device, priority).batch()).value_s[0])
+
+
+class TestDoppler:
+    @pytest.mark.parametrize(
+        ("device", "expected"),
+        [
+            ([0, 0, 0], 6),  # v0 3 s, v1 1 s, v2 2 s
+            ([3, 3, 3], 6),
+            ([0, 1, 1], 18),  # v0 0..3, its output to 1 in 12 s, 3..15, v1 15..16, v2 16..18
+            ([0, 0, 1], 17),  # the outputs of v0, 3..15, and v1, 4..8, do not wait for each other; v2 15..17
+            ([0, 1, 2], 22),  # v0's to both at once, 3..15, v1 15..16, its output 16..20, v2 20..22
+        ],
+    )
+    def test_by_hand(self, device: list[int], expected: float) -> None:
+        [program] = DopplerImporter(path=str(SAMPLE)).load()
+        assert makespan(Problem.of(program.graph, preset("doppler_sim")), device) == pytest.approx(expected, rel=1e-12)
+
+    def test_first_ready_runs_first(self) -> None:
+        b = GraphBuilder("fifo")
+        (early,) = b.add("early", outputs=[1e10], flops=1e10)
+        (late,) = b.add("late", outputs=[1e10], flops=2e10)
+        b.add("after_late", inputs=[late], flops=1e10)  # ready at 3, with the lower index
+        (out,) = b.add("after_early", inputs=[early], outputs=[1e10], flops=2e10)  # ready at 2
+        b.add("blocker", flops=4e10)  # 0..4 on the device of both
+        b.add("end", inputs=[out], flops=3e10)
+        p = Problem.of(b.build(), preset("doppler_sim"))
+        device = [0, 1, 2, 2, 2, 3]
+        assert makespan(p, device) == pytest.approx(4 + 2 + 1 + 3)  # after_early 4..6, its output ..7, end ..10
+        assert makespan(p, device, [0, 0, 1, 0, 9, 0], "priority") == pytest.approx(5 + 2 + 1 + 3)
+
+    def test_operations_of_any_class_take_their_flops(self) -> None:
+        machine = preset("doppler_sim")
+        b = GraphBuilder("classes")
+        for name in machine.kinds["gpu"].efficiency:
+            b.add(name, op_class=name, dtype="bfloat16", flops=1e10, bytes_accessed=1e15)
+        assert Problem.of(b.build(), machine).op_s.tolist() == [[1.0] * 4] * 10
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_equals_a_second_implementation(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        graph = random_graph(rng, 30)
+        graph = graph.replace(
+            flops=rng.uniform(1e10, 9e10, graph.n),  # no ties, in which the two may differ
+            tensor_bytes=rng.integers(1, 10**11, graph.t),
+            tensor_storage=np.arange(graph.t, dtype=np.int32),
+            persistent_bytes=np.zeros(graph.n, np.int64),
+            colocate=np.full(graph.n, -1, np.int32),
+            allowed=Labels.of([""] * graph.n),
+        )
+        p = Problem.of(graph, preset("doppler_sim"))
+        device = rng.integers(0, 4, graph.n).tolist()
+        assert makespan(p, device) == pytest.approx(published(graph, device), rel=1e-9)
+
+
+def published(graph: Graph, device: list[int]) -> float:
+    """Doppler's rules: every edge delays by itself, and each device serves who asked first."""
+    missing = np.diff(graph.input_ptr).tolist()
+    events = [(0.0, 1, v) for v in range(graph.n) if not graph.kernel[v]]  # time, 0 asks / 1 ends, operation
+    events += [(0.0, 0, v) for v in range(graph.n) if graph.kernel[v] and not missing[v]]
+    heapq.heapify(events)
+    asking: list[list[tuple[float, int]]] = [[] for _ in range(4)]
+    busy, ready, now = [False] * 4, [0.0] * graph.n, 0.0
+    while events:
+        now = events[0][0]
+        while events and events[0][0] == now:
+            _, ends, v = heapq.heappop(events)
+            if not ends:
+                heapq.heappush(asking[device[v]], (now, v))
+                continue
+            if graph.kernel[v]:
+                busy[device[v]] = False
+            for x in graph.outputs(v):
+                for c in graph.consumers(x).tolist():
+                    delay = 0.0 if device[c] == device[v] else graph.tensor_bytes[x] / 1e10
+                    ready[c] = max(ready[c], now + delay)
+                    missing[c] -= 1
+                    if not missing[c]:
+                        heapq.heappush(events, (ready[c], 0, c))
+        for d in range(4):
+            if asking[d] and not busy[d]:
+                _, v = heapq.heappop(asking[d])
+                busy[d] = True
+                heapq.heappush(events, (now + graph.flops[v] / 1e10, 1, v))
+    return now
+
+
+US = 0.5 * 4.37e6
+"""FLOPs of a microsecond, for operations of class `other`."""
+
+
+class TestPlaceto:
+    """Microseconds. Every operation computes for 10 and then takes 5.7; 7600 bytes are sent in 25 + 1."""
+
+    def measure(self, builder: GraphBuilder, device: list[int]) -> float:
+        return 1e6 * makespan(Problem.of(builder.build(), preset("placeto_sim")), device)
+
+    def chain(self) -> GraphBuilder:
+        b = GraphBuilder("chain")
+        (x,) = b.add("a", outputs=[7600], flops=10 * US)
+        b.add("b", inputs=[x], flops=10 * US)
+        return b
+
+    def test_one_device(self) -> None:
+        assert self.measure(self.chain(), [0, 0]) == pytest.approx(2 * 15.7)
+
+    def test_a_send_begins_later_by_the_time_after_the_operation(self) -> None:
+        # There the output is sent while the device spends its 5.7: a 0..10, send 10..36, b 36..46, and 5.7 after it.
+        published = 10 + 26 + 10 + 5.7
+        assert self.measure(self.chain(), [0, 1]) == pytest.approx(15.7 + 26 + 15.7)
+        assert self.measure(self.chain(), [0, 1]) - published == pytest.approx(5.7)
+
+    def test_one_send_serves_all_destinations(self) -> None:
+        b = GraphBuilder("multicast")
+        (x,) = b.add("a", outputs=[7600], flops=10 * US)
+        for name in "bcd":
+            b.add(name, inputs=[x], flops=10 * US)
+        assert self.measure(b, [0, 1, 2, 3]) == pytest.approx(15.7 + 26 + 15.7)
+
+    def test_sends_leave_one_after_the_other(self) -> None:
+        b = GraphBuilder("egress")
+        x, y = b.add("a", outputs=[7600, 15200], flops=10 * US)
+        b.add("b", inputs=[x], flops=10 * US)
+        b.add("c", inputs=[y], flops=10 * US)
+        assert self.measure(b, [0, 1, 2]) == pytest.approx(15.7 + 26 + 27 + 15.7)
+
+    def test_sends_from_several_devices_arrive_together(self) -> None:
+        b = GraphBuilder("ingress")
+        tensors = [b.add(name, outputs=[7600], flops=10 * US)[0] for name in ("a", "b")]
+        for name, x in zip(("c", "d"), tensors, strict=True):
+            b.add(name, inputs=[x], flops=10 * US)
+        assert self.measure(b, [0, 1, 2, 3]) == pytest.approx(15.7 + 26 + 15.7)
+        assert self.measure(b, [0, 1, 2, 2]) == pytest.approx(15.7 + 26 + 2 * 15.7)

@@ -1,0 +1,211 @@
+"""Families: importers of many graphs, sampled from a seed, with a split for training and testing. Imports no torch.
+
+A large family is traced by several processes at once. Its programs then have graphs only; what executes one is traced at
+its first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.random import Generator
+
+from placekit_core.errors import ImporterError, PlacekitError
+from placekit_core.graph import Graph
+from placekit_core.graph_file import load_graph, save_graph, write_atomically
+from placekit_core.interfaces import Executable, Importer
+from placekit_core.problem import Program
+from placekit_zoo.family_options import FamilyOptions
+
+if TYPE_CHECKING:
+    from placekit_torch.step import Step
+
+APART = 8
+"""From so many members on, other processes trace them: starting those takes seconds."""
+
+
+class FamilyImporter(Importer):
+    """A family; a subclass says what is sampled for each member, and how its step is built."""
+
+    @abstractmethod
+    def sample(self, member: int) -> Any:
+        """What member number `member` is, as JSON values; the same whatever `graphs` is."""
+
+    @abstractmethod
+    def step(self, sampled: Any) -> Step:
+        """The network, with inputs, targets and loss, of a member; called under a fake mode, and when it is executed."""
+
+    def rng(self, *key: int) -> Generator:
+        """A generator of the family's seed, for `key`."""
+        return np.random.default_rng([self.options.family_seed, *key])
+
+    def split(self, member: int) -> Literal["train", "test"]:
+        """Which part of the random split the member is in."""
+        o: FamilyOptions = self.options
+        place = np.random.default_rng([o.family_seed, 2**32 - 1]).permutation(o.graphs)
+        return "train" if place[member] < o.train else "test"
+
+    def load(self) -> list[Program]:
+        """The members by number, or the one that option `only` names."""
+        o: FamilyOptions = self.options
+        if o.only is not None:
+            return [self.member(o.only)]
+        workers = min(usable_cores(), o.graphs)
+        if o.graphs < APART or workers == 1:
+            return [self.member(i) for i in range(o.graphs)]
+        return [
+            Program(graph, executable=Deferred(partial(self.member, i), graph, self.recipe(i)), split=self.split(i))
+            for i, graph in enumerate(trace_apart(self, workers))
+        ]
+
+    def recipe(self, member: int) -> dict[str, Any]:
+        """What another process rebuilds a member from."""
+        return {"importer": self.name, "options": {**self.options.model_dump(mode="json"), "only": member}}
+
+    def member(self, member: int) -> Program:
+        """One member, traced in this process."""
+        from placekit_torch.factory import Made
+        from placekit_torch.importer import import_program
+
+        o: FamilyOptions = self.options
+        sampled, name = self.sample(member), f"{self.name}-{member:02d}"
+        program = import_program(
+            Made(partial(self.step, sampled), name), name=name, mode=o.mode, seed=o.seed, recipe=self.recipe(member)
+        )
+        graph = program.graph.replace(attributes={**program.graph.attributes, "sampled": sampled})
+        return replace(program, graph=graph, split=self.split(member))
+
+
+class Deferred:
+    """`placekit_core.interfaces.Executable` of a program that is traced at the first use of it."""
+
+    def __init__(self, trace: Callable[[], Program], graph: Graph, recipe: Mapping[str, Any]) -> None:
+        self._trace, self._graph, self.recipe = trace, graph, recipe
+
+    @cached_property
+    def _made(self) -> Executable:
+        program = self._trace()
+        if program.graph.fingerprint != self._graph.fingerprint or program.executable is None:
+            raise ImporterError(f"tracing {self._graph.name!r} again gave another graph", "load the family again")
+        return program.executable
+
+    def initial(self, seed: int | None = None) -> dict[int, Any]:
+        """Values of all sources."""
+        return self._made.initial(seed)
+
+    def compile(
+        self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
+    ) -> Callable[..., dict[int, Any]]:
+        """A function that runs kernels `ops`."""
+        return self._made.compile(ops, device, keep)
+
+    @property
+    def views(self) -> Mapping[int, int]:
+        """Tensors that are views."""
+        return self._made.views
+
+    def view(self, tensor: int) -> Callable[[Any], Any]:
+        """The function from the value of `views[tensor]` to that of `tensor`."""
+        return self._made.view(tensor)
+
+    @property
+    def updates(self) -> Mapping[int, int]:
+        """New value for old."""
+        return self._made.updates
+
+    @property
+    def results(self) -> Mapping[str, int]:
+        """What the step computes."""
+        return self._made.results
+
+    def result(self, name: str, values: Mapping[int, Any]) -> Any:
+        """The result `name`."""
+        return self._made.result(name, values)
+
+    @property
+    def random_ops(self) -> frozenset[int]:
+        """Operations that draw random numbers."""
+        return self._made.random_ops
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def trace_apart(family: FamilyImporter, workers: int) -> list[Graph]:
+    """The graphs of all members, traced by so many new processes. Raises ImporterError for what fails in one of them.
+
+    Workers are started as commands, not by multiprocessing, which would run the main script of the user once more.
+    """
+    o: FamilyOptions = family.options
+    task = {"module": type(family).__module__, "class": type(family).__name__, "options": o.model_dump(mode="json")}
+    # they trace, which needs no threads; nor may a file in the current folder take the place of a module
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+    with tempfile.TemporaryDirectory(prefix="placekit-") as folder:
+        (Path(folder) / _TASK).write_text(json.dumps(task))
+        logs = [Path(folder) / f"{i}.log" for i in range(workers)]
+        running = []
+        try:
+            for log in logs:
+                with log.open("wb") as output:
+                    command = [sys.executable, "-m", __name__, folder]
+                    running.append(
+                        subprocess.Popen(
+                            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                        )
+                    )
+            while any(p.poll() is None for p in running) and not any(p.poll() for p in running):
+                time.sleep(0.05)
+            failed = [i for i, p in enumerate(running) if p.poll()]
+        finally:
+            for p in running:
+                p.kill()
+                p.wait()
+        if failed:
+            said = sorted(Path(folder).glob(_ERROR.format("*")))
+            if said:
+                raise ImporterError(*json.loads(said[0].read_text()))
+            last = (logs[failed[0]].read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+            raise ImporterError(
+                f"a process that traced members of {family.name!r} ended with exit code {running[failed[0]].returncode}: {last}",
+                "if it was killed, memory may be short: let placekit use fewer cores (taskset)",
+            )
+        return [load_graph(Path(folder) / _GRAPH.format(i)) for i in range(o.graphs)]
+
+
+_TASK, _GRAPH, _ERROR, _TAKEN = "task.json", "{}.graph.npz", "{}.error.json", "{}.taken"
+
+
+def _work(folder: Path) -> None:
+    """Trace members that no other worker has taken, into `folder`, until none is left."""
+    task = json.loads((folder / _TASK).read_text())
+    family_class = getattr(importlib.import_module(task["module"]), task["class"])
+    family: FamilyImporter = family_class(family_class.options_class.model_validate(task["options"]))
+    for i in range(family.options.graphs):
+        try:
+            (folder / _TAKEN.format(i)).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        try:
+            save_graph(family.member(i).graph, folder / _GRAPH.format(i))
+        except PlacekitError as e:
+            write_atomically(folder / _ERROR.format(i), json.dumps([e.message, e.hint]).encode())
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    _work(Path(sys.argv[1]))
