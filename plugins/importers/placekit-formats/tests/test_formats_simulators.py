@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from placekit_formats.doppler import DopplerImporter
-from placekit_sim.simulator import Simulator
 
 from placekit_core.cluster import Cluster, load_cluster
 from placekit_core.config import conf_dir
@@ -16,6 +15,7 @@ from placekit_core.graph import Graph, GraphBuilder, Labels
 from placekit_core.problem import Problem
 from placekit_core.testing.strategies import random_graph
 
+Simulator = pytest.importorskip("placekit_sim.simulator").Simulator  # of another plugin
 SAMPLE = Path(__file__).with_name("samples") / "triangle.txt"
 
 
