@@ -19,7 +19,7 @@ help:
 
 $(STAMP): pyproject.toml $(PLUGINS) requirements-dev.txt constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check hatchling editables
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check hatchling editables setuptools wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -r requirements-dev.txt
 	@touch $(STAMP)
 
@@ -28,7 +28,7 @@ setup: $(STAMP)
 OUT := outputs/make-run-$(shell date +%Y%m%d-%H%M%S)
 
 run: $(STAMP)
-	$(BIN)/placekit run -m +policy=single_device,critical_path,etf,heft,annealing run_dir=$(OUT)
+	$(BIN)/placekit run -m +policy=single_device,critical_path,etf,heft,portfolio run_dir=$(OUT)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Heaps for the compiled loops of _list_scheduling_kernel.py; importing it imports numba."""
+"""Heaps for the compiled loops of list_scheduling.py; importing it imports numba."""
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
@@ -7,10 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.core.options import DefaultOptions
 from numpy.typing import NDArray
 
+# Without reference counts of the many arrays, calls take a fifth of the time. What allocates does not compile then. It is
+# an internal option of numba: a version that drops it costs time, not results.
+UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
+compiled: Any = njit(cache=True, **UNCOUNTED)
 
-@njit(cache=True)
+
+@compiled
 def push(heap: NDArray[np.int64], size: int, key: int) -> int:
     """Binary heap of integers, smallest first. Returns the new size."""
     i = size
@@ -21,7 +27,7 @@ def push(heap: NDArray[np.int64], size: int, key: int) -> int:
     return size + 1
 
 
-@njit(cache=True)
+@compiled
 def pop(heap: NDArray[np.int64], size: int) -> int:
     """Drop the first of a heap. Returns the new size."""
     size -= 1
@@ -54,9 +60,20 @@ class Pairs(NamedTuple):
     key: NDArray[np.float64]  # [D, n]
     position: NDArray[np.int64]  # [D, n] in `coming`; -1 is not there
     size: NDArray[np.int64]  # [2, D] of `waiting`, of `coming`
+    blocked: NDArray[np.float64]  # [D] most live bytes at which a pair had no room (its key is inf); -inf is none
+    scratch: NDArray[np.int64]  # [n]
+
+    @classmethod
+    def none(cls, n: int, devices: int) -> Pairs:
+        """No pair yet."""
+        table = (devices, n)
+        return cls(
+            np.empty(table, np.int64), np.empty(table, np.int64), np.empty(table), np.full(table, -1, np.int64),
+            np.zeros((2, devices), np.int64), np.full(devices, -np.inf), np.empty(n, np.int64),
+        )  # fmt: skip
 
 
-@njit(cache=True)
+@compiled
 def sift(q: Pairs, rank: NDArray[np.int64], d: int, i: int) -> None:
     """Restore heap order of `coming` after the key of entry i changed."""
     heap, key, position, size = q.coming[d], q.key[d], q.position[d], q.size[1, d]
@@ -86,7 +103,7 @@ def sift(q: Pairs, rank: NDArray[np.int64], d: int, i: int) -> None:
     position[v] = i
 
 
-@njit(cache=True)
+@compiled
 def insert(q: Pairs, rank: NDArray[np.int64], d: int, op: int, key: float) -> None:
     q.key[d, op] = key
     q.coming[d, q.size[1, d]] = op
@@ -94,7 +111,7 @@ def insert(q: Pairs, rank: NDArray[np.int64], d: int, op: int, key: float) -> No
     sift(q, rank, d, q.size[1, d] - 1)
 
 
-@njit(cache=True)
+@compiled
 def drop_first(q: Pairs, rank: NDArray[np.int64], d: int) -> None:
     """Take the first of `coming` out."""
     q.position[d, q.coming[d, 0]] = -1

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-INSERTION, GROUPS, LANES, ARRIVALS, FRESH = range(5)  # entries of State.counts
+INSERTION, GROUPS, LANES, ARRIVALS, FRESH, SENT, BOUND = range(7)  # entries of State.counts
 
 
 class Fixed(NamedTuple):
@@ -23,6 +23,11 @@ class Fixed(NamedTuple):
     consumer_op: Ints  # [e]
     producer: Ints  # [t]
     bytes_: Floats  # [t]
+    storage: Ints  # [t] tensor that owns the memory
+    owned_bytes: Floats  # [t] bytes that a kernel's output owns; 0 for views and what sources and updates write
+    output_bytes: Floats  # [n] bytes that the outputs of each operation own
+    unread_bytes: Floats  # [n] of these, what nobody reads
+    most_bytes: Floats  # [n] at least what placing the operation adds to a device
     op_s: Floats  # [n, D]
     group: Ints  # [n]
     source_ptr: Ints  # [g+1] sources of each group
@@ -47,11 +52,16 @@ class State(NamedTuple):
     finish: Floats  # [n] 0 for sources
     group_device: Ints  # [g]
     used: Floats  # [D] persistent bytes
+    live: Floats  # [D] bytes of outputs and received copies that an operation not yet placed reads
+    peak: Floats  # [D] most of them so far
+    readers: Ints  # [t] operations not yet placed that read it
+    storage_readers: Ints  # [t] the same for all tensors that share its memory
+    held: NDArray[np.bool_]  # [t, D] a received copy is live
     arrival: Floats  # [t, D] when a copy is there; -1 not sent
     lane_free: Floats  # [lanes]
     tail: Ints  # [streams] last operation
     before: Ints  # [n] operation before it on its stream
-    counts: Ints  # [5] INSERTION: 1 to fill gaps; then the lengths of the logs
+    counts: Ints  # [7] INSERTION: 1 to fill gaps; then the lengths of the logs
     fresh: Ints  # operations that the last placed one made ready
     log_group: Ints
     log_lane: Ints
@@ -59,3 +69,9 @@ class State(NamedTuple):
     log_tensor: Ints
     log_device: Ints
     waiting: Ints  # tensors that one attempt has to send
+    sent_tensor: Ints  # what the last placement sent and bound: log_tensor, log_device, log_group, kept
+    sent_device: Ints
+    bound: Ints
+    heap: Ints  # [n] of a rule
+    ready: Floats  # [D] of a rule: what `starts` fills
+    begin: Floats  # [D]

@@ -38,7 +38,7 @@ def place(
     source: Any,
     *,
     cluster: ClusterSpec = AUTO,
-    policy: PolicySpec = "annealing",
+    policy: PolicySpec = "portfolio",
     budget: BudgetSpec = None,
     seed: int = 0,
     grouper: Spec = "none",

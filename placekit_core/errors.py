@@ -48,6 +48,10 @@ class BackendError(PlacekitError):
     """A backend cannot evaluate this problem."""
 
 
+class NotApplicable(PlacekitError):
+    """A component says nothing about this program or machine: it is made for others, and nothing is broken."""
+
+
 class RunError(PlacekitError):
     """A run directory cannot be written, read, or continued; or a run found nothing that fits."""
 

@@ -94,7 +94,10 @@ class Best:
 
 
 class Evaluator:
-    """Evaluates placements of one problem on one backend session, within a budget."""
+    """Evaluates placements of one problem on one backend session, within a budget.
+
+    `objective` is that of the backend (`Backend.objective`); None where nobody said.
+    """
 
     def __init__(
         self,
@@ -105,15 +108,17 @@ class Evaluator:
         deterministic: bool = True,
         failing_signal_s: float | None = None,
         on_row: Callable[[Mapping[str, float]], None] | None = None,
+        objective: str | None = None,
     ) -> None:
         self.problem, self.session = problem, session
         self.ledger = ledger or Ledger()
-        self.deterministic = deterministic
+        self.deterministic, self.objective = deterministic, objective
         self.failing_signal_s = failing_signal_s if failing_signal_s is not None else default_failing_signal_s(problem)
         self.on_row = on_row
         self.evaluations = 0
         self.best: Best | None = None
         self.proven_s: float | None = None
+        self.notes: list[str] = []
         self.least_over_bytes = math.inf
         self.last_error: str | None = None
         self.history: list[tuple[float, ...]] = []
@@ -182,6 +187,11 @@ class Evaluator:
         """Record a lower bound on the objective, seconds, that a policy has proven; the run reports the highest."""
         self.proven_s = bound_s if self.proven_s is None else max(self.proven_s, bound_s)
 
+    def note(self, text: str) -> None:
+        """Tell the user, in one plain sentence, what was done beyond what was asked; the same sentence is kept once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     def _count(self, evaluations: int) -> None:
         self.evaluations += evaluations
         self.ledger.evaluations += evaluations
@@ -231,6 +241,7 @@ class Evaluator:
             "ledger": self.ledger.state(),
             "least_over_bytes": self.least_over_bytes,
             "proven_s": self.proven_s,
+            "notes": list(self.notes),
             "history": np.asarray(self.history, np.float64).reshape(-1, len(HISTORY)),
         }
         if best is not None:
@@ -252,6 +263,7 @@ class Evaluator:
         self.ledger.restore(state["ledger"])
         self.least_over_bytes = float(state["least_over_bytes"])
         self.proven_s = state["proven_s"]
+        self.notes = list(state["notes"])
         self.history = [tuple(row) for row in np.asarray(state["history"]).tolist()]
         best = state.get("best")
         if best is not None:

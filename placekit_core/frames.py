@@ -80,7 +80,7 @@ def history(p: ProgramResult) -> Columns:
 
 def programs(p: ProgramResult) -> Columns:
     """One row: the numbers of the program."""
-    values = p.summary.model_dump(exclude={"peak_bytes", "directory"})
+    values = p.summary.model_dump(exclude={"peak_bytes", "notes", "directory"})
     return {name: [value] for name, value in values.items()}
 
 
@@ -114,6 +114,7 @@ def _lines(result: Result) -> list[tuple[str, str]]:
     ]
     if len(result.programs) == 1 and s.peak_bytes:
         lines.append(("peak memory", ", ".join(f"{d} {mebibytes(b)}" for d, b in s.peak_bytes.items())))
+    lines += [("note", note) for note in s.notes]
     if s.status != "finished":
         lines.append(("status", s.status))
     if result.run_dir is not None:

@@ -8,12 +8,23 @@ order in which they are placed.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placekit_core._list_scheduling_levels import (
+    b_level,
+    critical_path,
+    critical_path_device,
+    group_priority,
+    mean_optimistic_cost,
+    op_cost,
+    optimistic_cost,
+    t_level,
+    transfer_cost,
+)
 from placekit_core._list_scheduling_state import INSERTION, Fixed, State
 from placekit_core.cluster import UNLIMITED, Cluster
 from placekit_core.errors import PlacementError
@@ -21,83 +32,36 @@ from placekit_core.graph import GraphBuilder
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem
 
-Rule = Literal["critical_path", "earliest_finish", "etf", "heft"]
-RULES: tuple[Rule, ...] = ("critical_path", "earliest_finish", "etf", "heft")
+__all__ = [
+    "RULES",
+    "ListScheduler",
+    "Rule",
+    "b_level",
+    "critical_path",
+    "critical_path_device",
+    "group_priority",
+    "mean_optimistic_cost",
+    "op_cost",
+    "optimistic_cost",
+    "t_level",
+    "transfer_cost",
+    "warm_up",
+]
 
-
-def op_cost(problem: Problem, cost: Literal["mean", "min"] = "mean") -> NDArray[np.float64]:
-    """[n] seconds of each operation: mean or least over the devices that its group may run on."""
-    allowed = problem.expand(problem.allowed.T).T
-    if cost == "min":
-        return np.asarray(np.where(allowed, problem.op_s, np.inf).min(axis=1, initial=np.inf))
-    return np.asarray(np.where(allowed, problem.op_s, 0.0).sum(axis=1) / allowed.sum(axis=1))
-
-
-def transfer_cost(problem: Problem) -> NDArray[np.float64]:
-    """[t] mean seconds of sending each tensor, over the ordered pairs of devices; 0 for sources, which follow consumers.
-
-    HEFT's mean communication cost (Topcuoglu et al. 2002, Eq. 2), with each pair's own latency and bandwidth.
-    """
-    graph, size = problem.graph, problem.cluster.size
-    if size == 1:
-        return np.zeros(graph.t)
-    routes, pairs = problem.cluster.routes, size * (size - 1)
-    seconds = routes.latency_s.sum() / pairs + graph.tensor_bytes * (routes.s_per_byte.sum() / pairs)
-    return np.where(graph.kernel[graph.tensor_producer], seconds, 0.0)
-
-
-def b_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communication: float = 1.0) -> NDArray[np.float64]:
-    """[n] seconds on the longest path from each operation to an exit, its own included (bottom level).
-
-    `communication` scales the transfers on the path (`transfer_cost`): 1 gives the b-level of Kwok and Ahmad (1999) and
-    HEFT's upward rank, 0 the static level that ETF breaks ties by (Hwang et al. 1989) and a part of the proven bounds.
-    """
-    graph = problem.graph
-    own, sent = op_cost(problem, cost).tolist(), (communication * transfer_cost(problem)).tolist()
-    out, first, reader = (a.tolist() for a in (graph.output_ptr, graph.consumer_ptr, graph.consumer_op))
-    level = [0.0] * graph.n
-    for v in reversed(graph.topological_order.tolist()):
-        longest = 0.0
-        for t in range(out[v], out[v + 1]):
-            for k in range(first[t], first[t + 1]):
-                longest = max(longest, sent[t] + level[reader[k]])
-        level[v] = own[v] + longest
-    return np.asarray(level)
-
-
-def t_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communication: float = 1.0) -> NDArray[np.float64]:
-    """[n] seconds on the longest path from an entry to each operation, its own not included (top level)."""
-    graph = problem.graph
-    own, sent = op_cost(problem, cost).tolist(), (communication * transfer_cost(problem)).tolist()
-    first, read, producer = (a.tolist() for a in (graph.input_ptr, graph.input_tensor, graph.tensor_producer))
-    level = [0.0] * graph.n
-    for v in graph.topological_order.tolist():
-        for t in read[first[v] : first[v + 1]]:
-            u = producer[t]
-            level[v] = max(level[v], level[u] + own[u] + sent[t])
-    return np.asarray(level)
-
-
-def group_priority(problem: Problem, value: NDArray[np.float64]) -> NDArray[np.float32]:
-    """[g] priorities of groups from values [n] of operations: the highest of a group's kernels; of its sources, if it
-
-    has no kernel. A group is as urgent as its most urgent operation: with b-levels, a forward operation of the group.
-    """
-    graph, group = problem.graph, problem.grouping.group_of
-    result = np.full(problem.g, -np.inf)
-    np.maximum.at(result, group[graph.kernel], value[graph.kernel])
-    empty = np.isneginf(result)
-    sources = ~graph.kernel & empty[group]
-    np.maximum.at(result, group[sources], value[sources])
-    return result.astype(np.float32)
+Rule = Literal["critical_path", "earliest_finish", "etf", "heft", "cpop", "peft"]
+RULES: tuple[Rule, ...] = ("critical_path", "earliest_finish", "etf", "heft", "cpop", "peft")
 
 
 class ListScheduler:
     """A schedule under construction: place ready operations one by one, or let a rule place all that are left.
 
     Sources never decide: they exist from time 0, and the first consumer that is placed binds a free group of sources to
-    its device (then reading them costs nothing). A free group goes to a device only if its persistent bytes still fit
-    there, unless they fit on no allowed device.
+    its device (then reading them costs nothing).
+
+    Memory is an estimate of docs/machine-model.md with the order of placing for time: outputs and received copies are live
+    from when their operation is placed until the last one that reads them is. A free group goes to a device only if there
+    is room for its persistent bytes, the free sources, the received copies and the outputs of the operation that decides.
+    If no allowed device has that, its persistent bytes must fit; if they fit nowhere, it may go anywhere.
 
     >>> scheduler = ListScheduler(problem)
     >>> while not scheduler.done:
@@ -105,25 +69,29 @@ class ListScheduler:
     ...     scheduler.place(op, int(scheduler.earliest_start(op).argmin()))
     >>> placement = scheduler.placement()
 
+    `allowed` [g, D] keeps groups off devices that may run them; no group may be left without any.
+
     Attributes:
         problem: what is placed.
         start_s, finish_s: [n] seconds; 0 for what is not placed, and for sources.
         group_device: [g] device that each group is bound to; -1 is none yet.
         used_bytes: [D] persistent bytes of the groups bound to each device.
+        peak_bytes: [D] estimated most bytes in use on each device, of what is placed.
         level: [n] levels that the last `run` went by; b-levels before that.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, allowed: NDArray[np.bool_] | None = None) -> None:
         from placekit_core import _list_scheduling_kernel  # numba: at first use
 
         self.problem = problem
         self._kernel = _list_scheduling_kernel
-        self._fixed = self._pack()
+        self._devices = problem.cluster.size
+        self._fixed = self._pack(problem.allowed if allowed is None else problem.allowed & allowed)
         self._levels: dict[float, NDArray[np.float64]] = {}
         self._level: NDArray[np.float64] | None = None
         self.reset()
 
-    def _pack(self) -> Fixed:
+    def _pack(self, allowed: NDArray[np.bool_]) -> Fixed:
         problem, graph, cluster = self.problem, self.problem.graph, self.problem.cluster
         routes, group = cluster.routes, problem.grouping.group_of
         most = max(graph.n, graph.t, 1)  # as many at a time as there can be: nothing waits
@@ -133,29 +101,42 @@ class ListScheduler:
         lanes[used] = np.minimum(routes.capacity[used], most)
         sources = np.flatnonzero(~graph.kernel)
         sources = sources[np.argsort(group[sources], kind="stable")]
+        storage, reads, persistent = graph.tensor_storage, graph.input_tensor, problem.group_persistent_bytes[group]
+        owned = _floats(graph.tensor_bytes)
+        owned[(storage != np.arange(graph.t)) | ~graph.kernel[graph.tensor_producer]] = 0.0
+        read = np.bincount(storage[reads], minlength=graph.t) > 0
+        output = np.bincount(graph.tensor_producer, owned, minlength=graph.n)
+        unread = np.bincount(graph.tensor_producer, np.where(read, 0.0, owned), minlength=graph.n)
+        producer = graph.tensor_producer[reads]
+        received = graph.tensor_bytes[reads] + np.where(graph.kernel[producer], 0.0, persistent[producer])
+        added = output + persistent + np.bincount(graph.edge_op, received, minlength=graph.n)
         return Fixed(
-            _ints(graph.input_ptr), _ints(graph.input_tensor), _ints(graph.output_ptr), _ints(graph.consumer_ptr),
-            _ints(graph.consumer_op), _ints(graph.tensor_producer), _floats(graph.tensor_bytes), _floats(problem.op_s),
-            _ints(group), _pointer(np.bincount(group[sources], minlength=problem.g)), _ints(sources),
-            problem.allowed.copy(), _floats(problem.group_persistent_bytes), _floats(cluster.memory_bytes),
-            _pointer(streams), _pointer(lanes), _ints(routes.ptr), _ints(routes.channel), _floats(routes.latency_s),
-            _floats(routes.s_per_byte), bool(cluster.multicast),
+            _ints(graph.input_ptr), _ints(reads), _ints(graph.output_ptr), _ints(graph.consumer_ptr),
+            _ints(graph.consumer_op), _ints(graph.tensor_producer), _floats(graph.tensor_bytes), _ints(storage), owned,
+            _floats(output), _floats(unread), _floats(added), _floats(problem.op_s), _ints(group),
+            _pointer(np.bincount(group[sources], minlength=problem.g)), _ints(sources), allowed.copy(),
+            _floats(problem.group_persistent_bytes), _floats(cluster.memory_bytes), _pointer(streams), _pointer(lanes),
+            _ints(routes.ptr), _ints(routes.channel), _floats(routes.latency_s), _floats(routes.s_per_byte),
+            bool(cluster.multicast),
         )  # fmt: skip
 
     def reset(self, insertion: bool = False) -> None:
         """Start again with nothing placed. `insertion`: an operation may run in a gap before others (HEFT)."""
-        p, graph, devices = self._fixed, self.problem.graph, self.problem.cluster.size
+        p, graph, devices = self._fixed, self.problem.graph, self._devices
         n, inputs = graph.n, int(np.diff(p.input_ptr).max(initial=0)) + 1
         hops = int(np.diff(p.route_ptr).max(initial=0))
         by_kernel = _pointer(graph.kernel[graph.tensor_producer[graph.input_tensor]])
         missing = np.where(graph.kernel, np.diff(by_kernel[graph.input_ptr]), -1)
         i64 = np.int64
+        zeros, sends = np.zeros, inputs * devices
         self._state = State(
-            missing, np.zeros(n), np.zeros(n), np.full(self.problem.g, -1, i64), np.zeros(devices),
-            np.full((graph.t, devices), -1.0), np.zeros(int(p.lane_ptr[-1])), np.full(int(p.stream_ptr[-1]), -1, i64),
-            np.full(n, -1, i64), np.asarray([insertion, 0, 0, 0, 0], i64), np.zeros(n, i64), np.zeros(inputs, i64),
-            np.zeros(inputs * hops, i64), np.zeros(inputs * hops), np.zeros(inputs * devices, i64),
-            np.zeros(inputs * devices, i64), np.zeros(inputs, i64),
+            missing, zeros(n), zeros(n), np.full(self.problem.g, -1, i64), zeros(devices), zeros(devices), zeros(devices),
+            _ints(np.diff(p.consumer_ptr)), _ints(np.bincount(p.storage[p.input_tensor], minlength=graph.t)),
+            zeros((graph.t, devices), np.bool_), np.full((graph.t, devices), -1.0), zeros(int(p.lane_ptr[-1])),
+            np.full(int(p.stream_ptr[-1]), -1, i64), np.full(n, -1, i64), np.asarray([insertion, 0, 0, 0, 0, 0, 0], i64),
+            zeros(n, i64), zeros(inputs, i64), zeros(inputs * hops, i64), zeros(inputs * hops), zeros(sends, i64),
+            zeros(sends, i64), zeros(inputs, i64), zeros(sends, i64), zeros(sends, i64), zeros(inputs, i64), zeros(n, i64),
+            zeros(devices), zeros(devices),
         )  # fmt: skip
 
     @property
@@ -173,6 +154,10 @@ class ListScheduler:
     @property
     def used_bytes(self) -> NDArray[np.float64]:
         return self._state.used
+
+    @property
+    def peak_bytes(self) -> NDArray[np.float64]:
+        return self._state.used + self._state.peak
 
     @property
     def ready(self) -> NDArray[np.int64]:
@@ -197,10 +182,6 @@ class ListScheduler:
     @property
     def level(self) -> NDArray[np.float64]:
         return self._b_level(1.0) if self._level is None else self._level
-
-    @property
-    def _devices(self) -> int:
-        return self.problem.cluster.size
 
     def _b_level(self, communication: float) -> NDArray[np.float64]:
         if communication not in self._levels:
@@ -240,7 +221,11 @@ class ListScheduler:
         return float(self._state.start[op])
 
     def run(
-        self, rule: Rule = "critical_path", level: NDArray[np.float64] | None = None, seed: int | None = None
+        self,
+        rule: Rule = "critical_path",
+        level: NDArray[np.float64] | None = None,
+        seed: int | None = None,
+        favourite: NDArray[np.int64] | None = None,
     ) -> ListScheduler:
         """Place all that is left by a rule. Returns self.
 
@@ -249,29 +234,74 @@ class ListScheduler:
                 earliest finish). `earliest_finish`: the same, on the device of earliest finish. `etf`: the (ready
                 operation, device) pair of earliest start, ties by higher level (Hwang et al. 1989). `heft`:
                 `earliest_finish`, which may also fill gaps (Topcuoglu et al. 2002); start it from a fresh `reset`.
-            level: [n]; default: b-levels with communication, for `etf` without.
+                `cpop`: `heft` by b-level plus t-level, with a critical path on the device that is fastest for all of it
+                (same paper; `critical_path`). `peft`: `heft` by the mean of `optimistic_cost`, whose entry is
+                added to the finish on each device (Arabnejad and Barbosa 2014).
+            level: [n]; default: b-levels with communication, for `etf` without; for `cpop` and `peft` see there.
             seed: of what decides ties; None: the lower index does.
+            favourite: [n] operation that the device of each waits for, if it is ready, can start nowhere earlier and no
+                urgent operation comes before it (one that could start on any device at once); -1 is none. `etf` only:
+                SCT's scheduling (Hanen and Munier 1995; Baechi, Jeon et al. 2020, section 3).
         """
         if rule not in RULES:
             raise PlacementError(f"no list scheduling rule {rule!r}", f"rules: {', '.join(RULES)}")
-        chosen = self._b_level(0.0 if rule == "etf" else 1.0) if level is None else np.asarray(level, np.float64)
-        if chosen.shape != (self.problem.graph.n,):
-            raise PlacementError(f"levels have shape {chosen.shape}, the graph has {self.problem.graph.n} operations")
+        n = self.problem.graph.n
+        if favourite is not None and rule != "etf":
+            raise PlacementError(f"rule {rule!r} knows no favourite children", "rule 'etf' does")
+        if favourite is not None and (len(favourite) != n or not np.isin(favourite, np.arange(-1, n)).all()):
+            raise PlacementError(f"favourites are {n} operations, or -1 for none")
+        chosen = self.default_level(rule) if level is None else np.asarray(level, np.float64)
+        if chosen.shape != (n,):
+            raise PlacementError(f"levels have shape {chosen.shape}, the graph has {n} operations")
         self._level = chosen
         # sums of one path added in another order differ in the last bits: they are ties all the same
         rounded = np.round(chosen / max(float(np.abs(chosen).max(initial=0.0)), 1e-300) * 2.0**40)
-        tie = np.arange(len(chosen)) if seed is None else np.random.default_rng(seed).permutation(len(chosen))
+        tie = np.arange(n) if seed is None else np.random.default_rng(seed).permutation(n)
         by_rank = np.lexsort((tie, -rounded))
-        rank = np.empty(len(chosen), np.int64)
-        rank[by_rank] = np.arange(len(chosen))
+        rank = np.empty(n, np.int64)
+        rank[by_rank] = np.arange(n)
         number = -1 if seed is None else seed % 2**62
-        if rule == "etf":
-            self._kernel.run_earliest(self._fixed, self._state, rank, by_rank, number)
+        if favourite is not None:
+            from placekit_core._list_scheduling_favourite import Favourites, run_favourites
+
+            favourites = Favourites.of(_ints(favourite), self._devices)
+            run_favourites(self._fixed, self._state, favourites, rank, by_rank, number)
+        elif rule == "etf":
+            from placekit_core._list_scheduling_earliest import run_earliest
+            from placekit_core._list_scheduling_heaps import Pairs
+
+            pairs = Pairs.none(n, self._devices)
+            run_earliest(self._fixed, self._state, pairs, rank, by_rank, number)
         else:
-            if rule == "heft":
-                self._state.counts[INSERTION] = 1
-            self._kernel.run_level(self._fixed, self._state, rank, by_rank, number, rule != "critical_path")
+            home = self._on_critical_path if rule == "cpop" else np.full(n, -1, np.int64)
+            ahead = self._optimistic if rule == "peft" else np.zeros((n, self._devices))
+            self._state.counts[INSERTION] |= rule in ("heft", "cpop", "peft")
+            by_finish = rule != "critical_path"
+            self._kernel.run_level(self._fixed, self._state, rank, by_rank, number, by_finish, home, ahead)
         return self
+
+    def default_level(self, rule: Rule) -> NDArray[np.float64]:
+        """[n] levels that `run` goes by if it is given none."""
+        if rule == "cpop":
+            return self._b_level(1.0) + self._t_level
+        if rule == "peft":
+            return mean_optimistic_cost(self.problem, self._optimistic)
+        return self._b_level(0.0 if rule == "etf" else 1.0)
+
+    @cached_property
+    def _t_level(self) -> NDArray[np.float64]:
+        return t_level(self.problem)
+
+    @cached_property
+    def _optimistic(self) -> NDArray[np.float64]:
+        return optimistic_cost(self.problem)
+
+    @cached_property
+    def _on_critical_path(self) -> NDArray[np.int64]:
+        """[n] device that a critical path goes to; -1 elsewhere."""
+        home, path = np.full(self.problem.graph.n, -1, np.int64), critical_path(self.problem)
+        home[path] = critical_path_device(self.problem, path)
+        return home
 
     def devices(self) -> NDArray[np.int16]:
         """[g] device of every group; groups that nothing bound (unread sources) go where they may and most is free."""
@@ -332,10 +362,11 @@ def _floats(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 @cache
-def warm_up() -> None:
+def warm_up(favourites: bool = False) -> None:
     """Compile the scheduler's loops, or load them from numba's cache: seconds that no search should pay for.
 
-    Policies that schedule call it when they are built, before the budget's clock starts.
+    Policies that schedule call it when they are built, before the budget's clock starts; with `favourites`, if they run
+    `etf` with favourite children.
     """
     builder = GraphBuilder("warm-up")
     [t] = builder.add("a", outputs=[1])
@@ -347,6 +378,9 @@ def warm_up() -> None:
     for rule in RULES:
         scheduler.reset()
         scheduler.run(rule)
+    if favourites:
+        scheduler.reset()
+        scheduler.run("etf", favourite=np.full(2, -1))
 
 
 def _pointer(counts: NDArray[Any]) -> NDArray[np.int64]:

@@ -74,6 +74,33 @@ class Schedule:
 
 
 @dataclass(frozen=True, eq=False)
+class Trace:
+    """Where `Kernel.function` leaves when and why everything started, in its working arrays.
+
+    Tasks are numbers: operation v is v; the transfer that makes received copy k is n + k, for k from 0 in the order of
+    announcement (with multicast, one task makes several copies and has the number of the first).
+
+    Attributes:
+        tasks: how many numbers there can be.
+        times: place in the float scratch of [tasks] starts, then [tasks] ends, seconds; only of tasks that ran. Sources
+            end at 0.
+        cause: place in the integer scratch of [tasks]: the task at whose end this one started, because it produced or
+            brought the last thing waited for, or released the stream or channel; -1 for what started at time 0.
+        last: place in the integer scratch of the task that ended last; -1 if none ran.
+        copies: place in the integer scratch of the number of received copies.
+        copy_tensor, copy_dst: places in the integer scratch of the tensor and destination of each received copy.
+    """
+
+    tasks: int
+    times: int
+    cause: int
+    last: int
+    copies: int
+    copy_tensor: int
+    copy_dst: int
+
+
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """A numba-callable evaluation that a search may call in its own compiled loop.
 
@@ -85,6 +112,7 @@ class Kernel:
         function: compiled function of the signature `kernel_signature()`.
         ints, floats: the packed problem; `function` only reads them.
         scratch_ints, scratch_floats: sizes of the working arrays (int32, float64) that each thread allocates for itself.
+        trace: where the critical path of the run can be read afterwards, or None where the backend does not leave one.
 
     `device` is [g] int16; `priority` is [g] float32, or of length 0 for none; `peak_bytes` is [D] float64.
 
@@ -103,6 +131,7 @@ class Kernel:
     floats: NDArray[np.float64]
     scratch_ints: int
     scratch_floats: int
+    trace: Trace | None = None
 
 
 def kernel_signature() -> Any:

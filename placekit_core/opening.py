@@ -131,6 +131,7 @@ def _open(
             Ledger(config.budget.proxy_evaluations),
             deterministic=proxy.deterministic,
             failing_signal_s=config.failing_signal_s,
+            objective=proxy.objective,
         )
 
     session = open_on(backend)
@@ -141,6 +142,7 @@ def _open(
         deterministic=backend.deterministic,
         failing_signal_s=config.failing_signal_s,
         on_row=lambda row: on_row(search, row),
+        objective=backend.objective,
     )
     proxy = None if given_proxy is None and config.proxy == config.backend else open_proxy
     search = OpenProgram(program, problem, session, Task(problem, evaluator, proxy, program.executable), directory)

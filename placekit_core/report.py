@@ -162,6 +162,7 @@ def report(
         cluster=searches[0].problem.cluster.name,
         cluster_fingerprint=searches[0].problem.cluster.fingerprint,
         peak_bytes=peak,
+        notes=list(dict.fromkeys(note for p in programs for note in p.notes)),
         budget={
             "evaluations": ledger.limit,
             "seconds": ledger.limit_s,
@@ -215,6 +216,7 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
         proxy_evaluations=s.task.opened_proxy.evaluations if s.task.opened_proxy else 0,
         seconds=evaluate.ledger.seconds,
         peak_bytes=dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True)) if best else {},
+        notes=list(evaluate.notes),
         measured_costs=float(measured.mean()) if measured.size else 0.0,
         directory=str(s.directory.relative_to(run_dir)),
     )

@@ -52,6 +52,7 @@ class Found(BaseModel):
     proxy_evaluations: int = 0
     seconds: float
     peak_bytes: dict[str, float]
+    notes: list[str] = []
 
 
 class ProgramSummary(Found):

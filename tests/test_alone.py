@@ -28,7 +28,8 @@ def import_all(python: Path, folder: Path, **env: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("plugin", PLUGINS, ids=NAMES)
 def test_a_plugin_needs_only_what_it_declares(plugin: Path, tmp_path: Path) -> None:
-    needs = closure(plugin.name, *TESTING)
+    extras = ",".join(project(plugin)["project"].get("optional-dependencies", {}))
+    needs = closure(f"{plugin.name}[{extras}]" if extras else plugin.name, *TESTING)
     python = make_venv(tmp_path / "venv", needs)
     import_all(python, plugin)
     run(python, "placekit", "plugins")  # fails if one is broken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from placekit_core import (
     place,
     search,
 )
+from placekit_core.cli.console import show_result
 from placekit_core.cluster import load_cluster
 from placekit_core.config import conf_dir
 from placekit_core.errors import BudgetExhausted, ConfigError, ImporterError, PluginError, RunError
@@ -45,7 +47,7 @@ def without_time(summary: Any) -> dict[str, Any]:
 
 
 def test_place_finds_what_the_command_line_finds(placekit: Any, tmp_path: Path) -> None:
-    outcome = placekit("run", "workload=mlp", "+policy=annealing", "seed=3", "budget.evaluations=300", "run_dir=cli")
+    outcome = placekit("run", "workload=mlp", "+policy=portfolio", "seed=3", "budget.evaluations=300", "run_dir=cli")
     assert outcome.code == 0, outcome.err
     result = place("mlp", cluster="p100x4", budget=300, seed=3)
     assert without_time(result.summary) == without_time(load_summary(tmp_path / "cli"))
@@ -114,6 +116,23 @@ def test_to_frame_without_pandas(problem: Problem, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(PlacekitError, match=r"needs pandas\n  pip install 'placekit\[notebook\]'"):
         result.to_frame()
+
+
+def test_notes_are_in_the_result(problem: Problem, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def talkative(task: Task, rng: np.random.Generator) -> Placement:
+        task.evaluate.note("put everything <here>")
+        return task.problem.placement(np.zeros(task.problem.g, np.int16))
+
+    result = place(problem.graph, cluster=problem.cluster, policy=talkative, run_dir=tmp_path / "run")
+    assert result.summary.notes == result.programs[0].summary.notes == ["put everything <here>"]
+    assert load_summary(tmp_path / "run") == result.summary
+    assert re.search(r"^note +put everything <here>$", repr(result), re.M)
+    assert "put everything &lt;here&gt;" in result._repr_html_()
+    show_result(result.summary, "run")
+    assert "\nnote: put everything <here>\n" in capsys.readouterr().out
+    assert place([chain(4, 0), chain(5, 1)], cluster=machine(), policy=talkative).summary.notes == [
+        "put everything <here>"
+    ]
 
 
 def test_notebook_display(problem: Problem) -> None:

@@ -32,7 +32,8 @@ def test_commands() -> None:
 def test_groups_in_both_forms_and_their_choices(plus: str) -> None:
     assert f"{plus}policy=" in words(f"run {plus}po")
     assert f"{plus}backend@proxy=" in words(f"run {plus}")
-    assert words(f"run {plus}policy=") == [f"{plus}policy={name}" for name in installed().names("policy")]
+    names = {*installed().names("policy"), *(p.stem for p in (conf_dir() / "policy").glob("*.yaml"))}
+    assert words(f"run {plus}policy=") == [f"{plus}policy={name}" for name in sorted(names)]
     assert complete(f"placekit run {plus}policy=ann") == [f"{plus}policy=annealing "]
     assert words(f"run {plus}backend@proxy=b") == [f"{plus}backend@proxy=bulk_synchronous"]
 

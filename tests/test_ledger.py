@@ -74,6 +74,18 @@ def test_policies_can_prove_bounds(problem: Problem) -> None:
     assert other.proven_s == 0.5
 
 
+def test_policies_can_leave_notes(problem: Problem) -> None:
+    evaluate = Evaluator(problem, Table())
+    for text in ("moved 2 groups", "moved 1 group", "moved 2 groups"):
+        evaluate.note(text)
+    other = Evaluator(problem, Table())
+    other.restore(evaluate.state())
+    other.note("moved 1 group")
+    assert other.notes == ["moved 2 groups", "moved 1 group"], "each once, also after a checkpoint"
+    other.note("moved 3 groups")
+    assert len(evaluate.notes) == 2
+
+
 def test_a_proxy_that_is_the_backend_is_not_another_one(problem: Problem) -> None:
     task = Task(problem, Evaluator(problem, Table()))
     assert task.proxy is task.evaluate

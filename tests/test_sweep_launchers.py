@@ -280,7 +280,7 @@ def test_optuna_minimises_the_value(tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
     space = ["policy.starts=range(1,9)", "policy.temperature_start=interval(-0.1,0.5)"]  # below 0 the trial fails
     sweeper = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=6", "hydra.sweeper.sampler.seed=1"]
-    args = ["-m", *MLP, *space, *sweeper, "run_dir=sweep"]
+    args = ["-m", *MLP, "policy=annealing", *space, *sweeper, "run_dir=sweep"]
     first = run(*args, cwd=tmp_path)
     runs = [load_summary(p.parent) for p in (tmp_path / "sweep").glob("*/result.json")]
     failed = list((tmp_path / "sweep").glob("*/failed.json"))

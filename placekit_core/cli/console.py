@@ -106,4 +106,6 @@ def show_result(result: Summary, run_dir: str | Path) -> None:
     if len(result.programs) == 1 and result.peak_bytes:
         peaks = ", ".join(f"{d} {mebibytes(b)}" for d, b in result.peak_bytes.items())
         print(f"peak memory: {peaks}")
+    for note in result.notes:
+        print(f"note: {note}")
     print(f"written to {run_dir}")

@@ -21,6 +21,7 @@ from placekit_core.cli.findings import Finding, fail, ok, warn
 from placekit_core.cli.self_test import self_test
 from placekit_core.cluster import Cluster, load_cluster
 from placekit_core.config import conf_dir, validate
+from placekit_core.cores import usable_cores
 from placekit_core.errors import ConfigError, PlacekitError, PluginError
 from placekit_core.hookspecs import KINDS
 from placekit_core.registry import Choice, Entry, installed
@@ -108,7 +109,7 @@ def _requirements(distribution: str) -> Iterator[Finding]:
 
 
 def _devices() -> Iterator[Finding]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = usable_cores()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield ok(f"{cores} CPU cores, {mebibytes(memory)} of memory")
     torch = sys.modules.get("torch")

@@ -11,7 +11,7 @@ import numpy as np
 from placekit_core.cli.findings import Finding, fail, ok, warn
 from placekit_core.cluster import Cluster
 from placekit_core.config import Streams
-from placekit_core.errors import BudgetExhausted, PluginError
+from placekit_core.errors import BudgetExhausted, NotApplicable, PluginError
 from placekit_core.evaluator import Best, Evaluator, Ledger
 from placekit_core.graph import Graph, GraphBuilder
 from placekit_core.grouping import Grouping
@@ -58,6 +58,8 @@ def _policy(entry: Entry, problem: Problem, backend: Backend) -> Finding:
     try:
         first, bound = _place(entry, problem, backend)
         again, _ = _place(entry, problem, backend)
+    except NotApplicable as e:
+        return ok(f"{name} does not take the self-test's program: {e.message}")
     except Exception as e:
         return fail(f"{name}: {type(e).__name__}: {e}", hint)
     text = f"{name} finds {seconds(first.value_s)}, proven bound {seconds(bound)}"

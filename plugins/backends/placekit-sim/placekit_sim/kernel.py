@@ -2,7 +2,7 @@
 
 Tasks are numbers: operation v is v; the transfer that makes received copies k, k+1, ... is n + k. Copies are numbered as
 they are announced, which is in the order (round, tensor, destination). Queues are intrusive: lists through `link` in
-first-come order, pairing heaps (Fredman et al. 1986) through `link` and `child` where a rank or priority decides.
+first-come order, pairing heaps through `link` and `child` where a rank or priority decides (heaps.py).
 """
 # mypy: ignore-errors
 # Types in here are numba's business; the signature of `simulate` is explicit.
@@ -13,105 +13,8 @@ import numpy as np
 from numba import njit
 
 from placekit_core.measurement import kernel_signature
+from placekit_sim.heaps import enqueue, push, remove_first, sort, without_root
 from placekit_sim.packing import HEADER, OFFSETS
-
-
-@njit(cache=True, forceinline=True)
-def _push(times, tasks, size, time, task):
-    """Put an event into the binary heap of `size` events, ordered by (time, task)."""
-    i = size
-    while i > 0:
-        up = (i - 1) >> 1
-        if times[up] < time or (times[up] == time and tasks[up] < task):
-            break
-        times[i], tasks[i] = times[up], tasks[up]
-        i = up
-    times[i], tasks[i] = time, task
-
-
-@njit(cache=True, forceinline=True)
-def _remove_first(times, tasks, size):
-    """Take the first event out of the heap; `size` is the number of events that remain."""
-    time, task = times[size], tasks[size]
-    i, down = 0, 1
-    while down < size:
-        if down + 1 < size and (
-            times[down + 1] < times[down] or (times[down + 1] == times[down] and tasks[down + 1] < tasks[down])
-        ):
-            down += 1
-        if time < times[down] or (time == times[down] and task < tasks[down]):
-            break
-        times[i], tasks[i] = times[down], tasks[down]
-        i, down = down, 2 * down + 1
-    times[i], tasks[i] = time, task
-
-
-@njit(cache=True, forceinline=True)
-def _meld(a, b, key, child, link):
-    """Root of the union of two pairing heaps, neither empty."""
-    if key[b] < key[a]:
-        link[a] = child[b]
-        child[b] = a
-        return b
-    link[b] = child[a]
-    child[a] = b
-    return a
-
-
-@njit(cache=True, forceinline=True)
-def _enqueue(q, task, ranked, head, tail, key, child, link):
-    """Put a task into queue `q`: at the end, or into its heap by `key`."""
-    link[task] = -1
-    child[task] = -1
-    if head[q] < 0:
-        head[q] = task
-    elif ranked:
-        head[q] = _meld(np.int64(head[q]), task, key, child, link)
-    else:
-        link[tail[q]] = task
-    tail[q] = task
-
-
-@njit(cache=True, forceinline=True)
-def _without_root(root, key, child, link):
-    """Root of a pairing heap after its root was taken, -1 if none is left: melds pairs of children, then all of them."""
-    x = np.int64(child[root])
-    if x < 0 or link[x] < 0:
-        return x
-    pairs = np.int64(-1)
-    while x >= 0:
-        y = np.int64(link[x])
-        if y < 0:
-            link[x] = pairs
-            pairs = x
-            break
-        after = np.int64(link[y])
-        x = _meld(x, y, key, child, link)
-        link[x] = pairs
-        pairs, x = x, after
-    heap = pairs
-    pairs = np.int64(link[heap])
-    link[heap] = -1
-    while pairs >= 0:
-        after = np.int64(link[pairs])
-        link[pairs] = -1
-        heap = _meld(heap, pairs, key, child, link)
-        pairs = after
-    return heap
-
-
-@njit(cache=True, forceinline=True)
-def _sort(values, count):
-    """Sort `values[:count]` ascending, in place (Shell 1959)."""
-    gap = count
-    while gap > 1:
-        gap //= 2
-        for i in range(gap, count):
-            x, j = values[i], i
-            while j >= gap and values[j - gap] > x:
-                values[j] = values[j - gap]
-                j -= gap
-            values[j] = x
 
 
 @njit(kernel_signature(), cache=True, nogil=True)
@@ -138,7 +41,8 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
     child, event_task, starting, head, tail = si[at[42] :], si[at[43] :], si[at[44] :], si[at[45] :], si[at[46] :]
     free, mark, touched, candidates, channel_free = si[at[47] :], si[at[48] :], si[at[49] :], si[at[50] :], si[at[51] :]
     to, to_readers, to_rank = si[at[52] :], si[at[53] :], si[at[54] :]
-    event_s, key, used, times = sf[at[55] :], sf[at[56] : at[57]].view(np.int64), sf[at[57] :], sf[at[58] :]
+    cause, ready_by, released_by = si[at[55] :], si[at[56] :], si[at[57] :]
+    event_s, key, used, times = sf[at[58] :], sf[at[59] : at[60]].view(np.int64), sf[at[60] :], sf[at[61] :]
     # ---- the placement
     for d in range(size):
         used[d], to_readers[d] = 0.0, 0
@@ -172,6 +76,13 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
         n_fresh = n_roots
         for i in range(n_roots):
             fresh[i] = roots[i]
+    if record:
+        for i in range(n_sources):
+            cause[sources[i]], times[tasks + sources[i]] = -1, 0.0
+        for i in range(n_roots):
+            ready_by[roots[i]] = -1
+        for q in range(n_queues + n_channels + 1):
+            released_by[q] = -1
     now, n_events, n_touched, n_candidates = 0.0, np.int64(0), np.int64(0), np.int64(0)
     known = np.int64(0)  # copies announced so far
     arrivals = np.int64(0)  # breaks ties of rank in first-come order
@@ -196,6 +107,8 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                             if missing[c] == 0:
                                 fresh[n_fresh] = c
                                 n_fresh += 1
+                                if record:
+                                    ready_by[c] = v
                     else:
                         if to_readers[b] == 0:
                             k = n_to
@@ -227,11 +140,13 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                         task = n + first_copy[x]
                         r = best
                     n_readers += 1
+                    if record:
+                        ready_by[task] = v
                     q = np.int64(queue_of_route[a * size + b])
                     if ranked:
                         key[task] = (r << 32) + arrivals
                         arrivals += 1
-                    _enqueue(q, task, ranked, head, tail, key, child, link)
+                    enqueue(q, task, ranked, head, tail, key, child, link)
                     if mark[q] != round_:
                         mark[q] = round_
                         if q < first_shared:
@@ -245,14 +160,14 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
         n_done = 0
 
         # ---- 2. queue the operations that became ready in this round, by index
-        _sort(fresh, n_fresh)
+        sort(fresh, n_fresh)
         for i in range(n_fresh):
             v = np.int64(fresh[i])
             q = np.int64(home[v])
             if ranked:
                 key[v] = (np.int64(rank[v]) << 32) + arrivals
                 arrivals += 1
-            _enqueue(q, v, ranked, head, tail, key, child, link)
+            enqueue(q, v, ranked, head, tail, key, child, link)
             if mark[q] != round_:
                 mark[q] = round_
                 touched[n_touched] = q
@@ -265,7 +180,7 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
             q = np.int64(touched[i])
             while free[q] > 0 and head[q] >= 0:
                 task = np.int64(head[q])
-                head[q] = _without_root(task, key, child, link) if ranked else link[task]
+                head[q] = without_root(task, key, child, link) if ranked else link[task]
                 free[q] -= 1
                 starting[n_starting] = task
                 n_starting += 1
@@ -293,7 +208,7 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
             if chosen < 0:
                 break
             task = np.int64(head[chosen])
-            head[chosen] = _without_root(task, key, child, link) if ranked else link[task]
+            head[chosen] = without_root(task, key, child, link) if ranked else link[task]
             for j in range(held_ptr[chosen - first_shared], held_ptr[chosen - first_shared + 1]):
                 channel_free[held[j]] -= 1
             starting[n_starting] = task
@@ -327,7 +242,18 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
             if record:
                 times[task] = now
                 times[tasks + task] = end
-            _push(event_s, event_task, n_events, end, task)
+                why = np.int64(-1) if bulk else np.int64(ready_by[task])
+                if not bulk and now > (times[tasks + why] if why >= 0 else 0.0):  # it waited for what runs it
+                    q = a if task < n else np.int64(queue_of_route[route])
+                    if q < first_shared:
+                        why = np.int64(released_by[q])
+                    else:
+                        for j in range(held_ptr[q - first_shared], held_ptr[q - first_shared + 1]):
+                            why = np.int64(released_by[n_queues + held[j]])
+                            if why >= 0 and times[tasks + why] == now:
+                                break
+                cause[task] = why
+            push(event_s, event_task, n_events, end, task)
             n_events += 1
 
         # ---- 5. nothing runs: the end, or a barrier
@@ -351,10 +277,14 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
         while n_events > 0 and event_s[0] == now:
             task = np.int64(event_task[0])
             n_events -= 1
-            _remove_first(event_s, event_task, n_events)
+            remove_first(event_s, event_task, n_events)
+            if record:
+                released_by[n_queues + n_channels] = task
             if task < n:
                 a = np.int64(home[task])
                 free[a] += 1
+                if record:
+                    released_by[a] = task
                 if mark[a] != round_:
                     mark[a] = round_
                     touched[n_touched] = a
@@ -386,6 +316,8 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                 q = np.int64(queue_of_route[a * size + d])
                 if q < first_shared:
                     free[q] += 1
+                    if record:
+                        released_by[q] = task
                     if mark[q] != round_:
                         mark[q] = round_
                         touched[n_touched] = q
@@ -394,6 +326,8 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                     for j in range(held_ptr[q - first_shared], held_ptr[q - first_shared + 1]):
                         c = np.int64(held[j])
                         channel_free[c] += 1
+                        if record:
+                            released_by[n_queues + c] = task
                         for u in range(user_ptr[c], user_ptr[c + 1]):
                             q = np.int64(user[u])
                             if head[q] >= 0 and mark[q] != round_:
@@ -414,4 +348,8 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                             if missing[c] == 0:
                                 fresh[n_fresh] = c
                                 n_fresh += 1
+                                if record:
+                                    ready_by[c] = task
+    if record:
+        released_by[n_queues + n_channels + 1] = known
     return now

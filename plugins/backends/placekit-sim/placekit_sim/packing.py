@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core.cluster import UNLIMITED, Routes
+from placekit_core.measurement import Trace
 from placekit_core.problem import Problem
 from placekit_sim.rules import Rules
 
-OFFSETS, HEADER = 20, 80  # where the offsets begin in the integers, and where the arrays do
+OFFSETS, HEADER = 20, 84  # where the offsets begin in the integers, and where the arrays do
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,7 @@ class Packed:
         tasks: n + e, room for all operations and all received copies.
         recorded: where the recorded times begin in the float scratch: starts of all tasks, then their ends.
         first_copy: where the first received copy of each tensor is noted in the integer scratch.
+        trace: where a recorded run leaves why everything started when it did.
     """
 
     ints: NDArray[np.int32]
@@ -38,6 +40,7 @@ class Packed:
     tasks: int
     recorded: int
     first_copy: int
+    trace: Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,16 +126,18 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
         rules.op_s(problem).ravel(), graph.tensor_bytes, home_bytes, op_bytes, unread_bytes,
         problem.group_persistent_bytes, routes.latency_s.ravel(), routes.s_per_byte.ravel(), noise,
     ]  # fmt: skip
-    tasks, q = n + e, len(queues.capacity)
-    scratch_ints = [n] * 5 + [t] * 4 + [e] * 3 + [tasks] * 4 + [q] * 6 + [len(routes.channels)] + [size] * 3
+    tasks, q, channels = n + e, len(queues.capacity), len(routes.channels)
+    scratch_ints = [n] * 5 + [t] * 4 + [e] * 3 + [tasks] * 4 + [q] * 6 + [channels] + [size] * 3
+    scratch_ints += [tasks, tasks, q + channels + 2] if record else [0, 0, 0]
     scratch_floats = [tasks, tasks, size, 2 * tasks if record else 0]
     header = [
         n, t, tasks, size, problem.g, len(queues.capacity), queues.first_shared, len(routes.channels),
         len(sources), len(roots), order, track_memory, cluster.multicast, rules.bulk, len(levels), len(noise), record,
     ]  # fmt: skip
+    working = _starts(scratch_ints)
     offsets = [
         *_starts([len(a) for a in ints], HEADER), *_starts([len(a) for a in floats]),
-        *_starts(scratch_ints), *_starts(scratch_floats),
+        *working, *_starts(scratch_floats),
     ]  # fmt: skip
     first = np.zeros(HEADER, np.int32)
     first[: len(header)] = header
@@ -144,7 +149,16 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
         scratch_floats=sum(scratch_floats),
         tasks=tasks,
         recorded=sum(scratch_floats[:3]),
-        first_copy=5 * n + 2 * t,
+        first_copy=working[7],
+        trace=Trace(
+            tasks=tasks,
+            cause=working[26],
+            last=working[28] + q + channels,
+            copies=working[28] + q + channels + 1,
+            copy_tensor=working[9],
+            copy_dst=working[10],
+            times=sum(scratch_floats[:3]),
+        ),
     )
 
 

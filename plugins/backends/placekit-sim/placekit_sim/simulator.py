@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
 import numpy as np
 
+from placekit_core.cores import usable_cores
 from placekit_core.interfaces import Backend, Executable, Session
 from placekit_core.measurement import Kernel, Measurements, Schedule
 from placekit_core.placement import Placement, Placements
@@ -46,7 +46,7 @@ class SimulatorSession(Session):
 
     def __init__(self, problem: Problem, options: SimulatorOptions, bulk: bool) -> None:
         self.problem, self.options, self.bulk = problem, options, bulk
-        self.threads = options.threads or _cores()
+        self.threads = options.threads or usable_cores()
         self.pool = ThreadPoolExecutor(self.threads, "placekit-sim") if self.threads > 1 else None
 
     @property
@@ -101,8 +101,9 @@ class SimulatorSession(Session):
         """The compiled evaluation of one placement; None where a value is the mean of several simulations."""
         if self.repetitions > 1:
             return None
-        packed = self.packed[0]
-        return Kernel(simulate, packed.ints, packed.floats, packed.scratch_ints, packed.scratch_floats)
+        packed = pack(self.problem, self._rules(0), record=not self.bulk)
+        trace = None if self.bulk else packed.trace
+        return Kernel(simulate, packed.ints, packed.floats, packed.scratch_ints, packed.scratch_floats, trace)
 
     def close(self) -> None:
         if self.pool is not None:
@@ -111,9 +112,3 @@ class SimulatorSession(Session):
 
     def _rules(self, repetition: int) -> Rules:
         return Rules.of(self.problem, self.options, self.bulk, repetition)
-
-
-def _cores() -> int:
-    """Cores that this process may use, where the system says so."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

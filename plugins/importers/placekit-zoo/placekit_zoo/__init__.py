@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from placekit_core.hookspecs import Component, hookimpl
-from placekit_zoo import dense_options, family_options, image_options, recurrent_options
+from placekit_zoo import dense_options, family_options, image_options, recurrent_options, towers_options
 
 
 @hookimpl
 def placekit_importers() -> list[Component]:
     """One importer per network or family."""
-    parts = (image_options, recurrent_options, dense_options, family_options)
+    parts = (image_options, recurrent_options, dense_options, family_options, towers_options)
     return [component for part in parts for component in part.COMPONENTS]

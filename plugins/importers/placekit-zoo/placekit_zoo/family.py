@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.random import Generator
 
+from placekit_core.cores import usable_cores
 from placekit_core.errors import ImporterError, PlacekitError
 from placekit_core.graph import Graph
 from placekit_core.graph_file import load_graph, save_graph, write_atomically
@@ -139,11 +140,6 @@ class Deferred:
     def random_ops(self) -> frozenset[int]:
         """Operations that draw random numbers."""
         return self._made.random_ops
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def trace_apart(family: FamilyImporter, workers: int) -> list[Graph]:

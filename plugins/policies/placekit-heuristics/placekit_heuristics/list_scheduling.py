@@ -12,8 +12,8 @@ from placekit_core.interfaces import Checkpoint, Policy, State
 from placekit_core.list_scheduling import ListScheduler, Rule, b_level, warm_up
 from placekit_core.placement import Placement
 from placekit_core.problem import Task
-from placekit_heuristics import CriticalPathOptions, ListSchedulingOptions
 from placekit_heuristics.best_of import best_of
+from placekit_heuristics.list_options import CriticalPathOptions, ListSchedulingOptions
 
 
 class _ListScheduling(Policy):
@@ -24,8 +24,6 @@ class _ListScheduling(Policy):
 
     options_class: ClassVar[type[ListSchedulingOptions]] = ListSchedulingOptions
     rule: ClassVar[Rule]
-    communication: ClassVar[float] = 1.0
-    """Scale of transfers in the levels that the rule goes by."""
 
     def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
         super().__init__(options, **values)
@@ -40,15 +38,15 @@ class _ListScheduling(Policy):
     ) -> Placement:
         """The best placement; with `samples=1` nothing is evaluated."""
         problem = task.problem
-        scheduler = ListScheduler(problem)
-        level, priority = b_level(problem, communication=self.communication), b_level(problem)
+        scheduler, rule = ListScheduler(problem), self.chosen_rule()
+        level, priority = scheduler.default_level(rule), b_level(problem)
 
         def schedule(i: int) -> Placement:
             seed, levels = (None, level) if i == 0 else (int(rng.integers(2**62)), level)
             if i and self.options.perturbation:
                 levels = level * np.exp(self.options.perturbation * rng.standard_normal(len(level)))
             scheduler.reset()
-            return scheduler.run(self.chosen_rule(), levels, seed).placement(priority)
+            return scheduler.run(rule, levels, seed).placement(priority)
 
         return best_of(task, self.options.samples, schedule, rng, state, checkpoint)
 
@@ -76,7 +74,6 @@ class Etf(_ListScheduling):
 
     name = "etf"
     rule = "etf"
-    communication = 0.0
 
 
 class Heft(_ListScheduling):
@@ -87,3 +84,23 @@ class Heft(_ListScheduling):
 
     name = "heft"
     rule = "heft"
+
+
+class Cpop(_ListScheduling):
+    """Critical path on a processor: `heft` by upward plus downward rank, with a critical path on one device.
+
+    Topcuoglu, Hariri and Wu 2002.
+    """
+
+    name = "cpop"
+    rule = "cpop"
+
+
+class Peft(_ListScheduling):
+    """Predict earliest finish time: by the mean of the optimistic costs, onto the device of least finish plus optimistic cost.
+
+    Arabnejad and Barbosa 2014.
+    """
+
+    name = "peft"
+    rule = "peft"

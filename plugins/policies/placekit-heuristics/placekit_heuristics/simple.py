@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_core.interfaces import Checkpoint, Policy, State
+from placekit_core.errors import ClusterError, NotApplicable
+from placekit_core.interfaces import Checkpoint, Options, Policy, State
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Task
 from placekit_heuristics import RandomOptions, RoundRobinOptions, SingleDeviceOptions
 from placekit_heuristics.best_of import best_of
+from placekit_heuristics.expert_options import FallbackOptions, SingleTypeOptions
 
 
 class SingleDevice(Policy):
@@ -22,31 +27,95 @@ class SingleDevice(Policy):
     """
 
     name = "single_device"
-    options_class = SingleDeviceOptions
+    options_class: ClassVar[type[Options]] = SingleDeviceOptions
+    device_type: ClassVar[str] = ""
+    """Type of the device, `cpu` or `gpu`; any if empty."""
 
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
     ) -> Placement:
         """The placement; nothing is evaluated. Raises ClusterError if the device does not exist."""
         problem = task.problem
-        if self.options.device is not None:
-            return problem.placement(single(problem, problem.cluster.device_index(self.options.device)))
-        candidates = [single(problem, d) for d in range(problem.cluster.size)]
-        rows = np.arange(problem.g)
-        fits = [
-            (np.bincount(c, problem.group_persistent_bytes, minlength=problem.cluster.size)
-             <= problem.cluster.memory_bytes).all()
-            for c in candidates
-        ]  # fmt: skip
-        seconds = [problem.group_s[rows, c].sum() for c in candidates]
-        best = min(range(len(candidates)), key=lambda d: (not fits[d], seconds[d], d))
-        return problem.placement(candidates[best])
+        if self.options.device is None:
+            return problem.placement(fastest_single(problem, devices_of(problem, self.device_type)))
+        index = problem.cluster.device_index(self.options.device)
+        if self.device_type not in ("", problem.device_type(index)):
+            names = [problem.cluster.device_names[d] for d in devices_of(problem, self.device_type)]
+            raise ClusterError(f"{self.options.device!r} is no {self.device_type}", f"there are: {', '.join(names)}")
+        return problem.placement(single(problem, index))
+
+
+class _SingleOfType(SingleDevice):
+    """`SingleDevice` among the devices of one type. Raises NotApplicable if there are none."""
+
+    options_class = SingleTypeOptions
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        """The placement; nothing is evaluated. Raises NotApplicable without such a device, ClusterError for a wrong name."""
+        return or_single_device(task, self.options, lambda: super(_SingleOfType, self).place(task, rng))
+
+
+class SingleGpu(_SingleOfType):
+    """Everything on one GPU; "if an operation lacks GPU implementation, it will be placed on CPU" (Mirhoseini, 4.2)."""
+
+    name = "single_gpu"
+    device_type = "gpu"
+
+
+class SingleCpu(_SingleOfType):
+    """Everything on one CPU, but for operations that only GPUs may run."""
+
+    name = "single_cpu"
+    device_type = "cpu"
+
+
+def devices_of(problem: Problem, device_type: str) -> list[int]:
+    """Indices of the devices of a type (all if it is empty). Raises NotApplicable if there are none."""
+    cluster = problem.cluster
+    found = [d for d in range(cluster.size) if device_type in ("", problem.device_type(d))]
+    if not found:
+        has = ", ".join(f"{name} ({problem.device_type(d)})" for d, name in enumerate(cluster.device_names))
+        raise NotApplicable(
+            f"cluster {cluster.name!r} has no {device_type}",
+            f"devices: {has}; take a cluster that has one, such as k80x4, or policy.otherwise=single_device",
+        )
+    return found
+
+
+def or_single_device(task: Task, options: FallbackOptions, place: Callable[[], Placement]) -> Placement:
+    """`place()`; where that is not defined, what the option `otherwise` says. Raises NotApplicable."""
+    try:
+        return place()
+    except NotApplicable as e:
+        if options.otherwise == "error":
+            raise
+        task.evaluate.note(f"{e.message}: everything was placed on one device")
+        return task.problem.placement(fastest_single(task.problem, devices_of(task.problem, "")))
+
+
+def fastest_single(problem: Problem, devices: Sequence[int]) -> NDArray[np.int16]:
+    """[g] everything on that of `devices` of least total time, those first that hold their persistent bytes."""
+    candidates = [single(problem, d) for d in devices]
+    rows, size = np.arange(problem.g), problem.cluster.size
+    fits = [
+        (np.bincount(c, problem.group_persistent_bytes, minlength=size) <= problem.cluster.memory_bytes).all()
+        for c in candidates
+    ]
+    seconds = [problem.group_s[rows, c].sum() for c in candidates]
+    return candidates[min(range(len(candidates)), key=lambda i: (not fits[i], seconds[i], i))]
 
 
 def single(problem: Problem, device: int) -> NDArray[np.int16]:
     """[g] `device` where it is allowed; elsewhere the device that is fastest for the other groups together."""
-    result = np.full(problem.g, device, np.int16)
-    left = ~problem.allowed[:, device]
+    return within_allowed(problem, np.full(problem.g, device, np.int16))
+
+
+def within_allowed(problem: Problem, wanted: NDArray[np.int16]) -> NDArray[np.int16]:
+    """[g] `wanted` where it is allowed; elsewhere the device that is fastest for the other groups together."""
+    result = wanted.copy()
+    left = ~problem.allowed[np.arange(problem.g), wanted]
     while left.any():  # once for each type of device, at most
         able = problem.allowed[left]
         count, seconds = able.sum(axis=0), np.where(able, problem.group_s[left], 0.0).sum(axis=0)

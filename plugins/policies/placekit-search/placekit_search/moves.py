@@ -1,6 +1,8 @@
-"""The compiled part of annealing: proposing moves, taking them back, and the whole loop over a backend's kernel.
+"""The compiled moves of local searches: proposing one, taking it back.
 
-Random numbers come from SplitMix64 (Steele, Lea and Flood 2014), whose state is one word of the checkpoint.
+A move changes the devices of some groups, or the priorities of one or two. It is applied at once and noted in a log, so
+that it can be taken back. Half of the moves are guided: they are about a task on the critical path of the current
+schedule, because a move elsewhere rarely makes it shorter.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -10,238 +12,298 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import njit
 from numpy.typing import NDArray
 
-from placekit_core.measurement import kernel_signature
-from placekit_core.problem import Problem
+from placekit_search.kinds import KINDS
+from placekit_search.randomness import below, uniform
 
-# Part of the penalty that any excess costs, however small: else a search settles a few bytes over capacity.
-STEP = 0.01
+SINGLE, SWAP, CLUSTER, REGION, PIECE, EXCHANGE, CRITICAL, TRANSFER, ORDER = range(len(KINDS))
+TRIES = 8  # looks for a suitable task on the critical path
+LARGEST_PIECE = 5  # a piece has up to 2 to the power of this less one units
+WITH_ALIKE = 0.8  # share of swaps with a unit of about the same seconds
+CRITICAL_SWAPS = 1 / 3  # share of critical moves that swap
 
 
-class Neighbourhood(NamedTuple):
-    """What moves are made of; g groups, D devices.
+class Log(NamedTuple):
+    """What a move changed, newest last, and the critical path of the current schedule.
 
     Attributes:
-        movable: groups that may run on more than one device.
-        allowed: [g, D].
-        near_ptr, near: groups that each group exchanges tensors with, in compressed rows.
-        tree, tree_first, tree_end: groups in preorder of the forest in which a group's parent is its only consumer;
-            `tree[tree_first[v]:tree_end[v]]` is v with its producers that have no other consumer, theirs, and so on.
-        region_ptr, region, region_of: groups of the same call of the same module, in compressed rows; the row of each.
-        share: [4] shares of swaps, of cluster moves, of region moves, and of moves to a neighbour's device.
+        counts: [3] devices changed, priorities changed, tasks on the path.
+        group, device: groups whose device changed, and what it was.
+        ranked, priority: [2] groups whose priority changed, and what it was.
+        mark: [u + 1] the last piece that each unit was in, and the number of pieces so far.
+        unit: [u] units of the piece that is being made.
+        path: [3, tasks] tasks from the end of the schedule back: the operation, or the tensor sent; -1 for an operation, or
+            the destination; why it started when it did, as a task number.
     """
 
-    movable: NDArray[np.int32]
-    allowed: NDArray[np.bool_]
-    near_ptr: NDArray[np.int32]
-    near: NDArray[np.int32]
-    tree: NDArray[np.int32]
-    tree_first: NDArray[np.int32]
-    tree_end: NDArray[np.int32]
-    region_ptr: NDArray[np.int32]
-    region: NDArray[np.int32]
-    region_of: NDArray[np.int32]
-    share: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    group: NDArray[np.int32]
+    device: NDArray[np.int16]
+    ranked: NDArray[np.int64]
+    priority: NDArray[np.float32]
+    mark: NDArray[np.int64]
+    unit: NDArray[np.int32]
+    path: NDArray[np.int32]
 
 
-def neighbourhood(problem: Problem, swap: float, cluster: float, region: float, near: float) -> Neighbourhood:
-    """The moves of `problem`, from its graph of groups and the modules that they came from."""
-    quotient, g = problem.grouped, problem.g
-    producers: list[list[int]] = [[] for _ in range(g)]
-    consumers: list[list[int]] = [[] for _ in range(g)]
-    for u, v in zip(*(a.tolist() for a in quotient.op_edges), strict=True):
-        producers[v].append(u)
-        consumers[u].append(v)
-    movable = np.flatnonzero(problem.allowed.sum(axis=1) > 1).astype(np.int32)
-    near_rows = [a + b for a, b in zip(producers, consumers, strict=True)]
-    share = np.asarray([swap, cluster, region, near], np.float64)
-    tree, tree_first, tree_end = _forest(producers, consumers)
-    return Neighbourhood(
-        movable, problem.allowed, *_rows(near_rows), tree, tree_first, tree_end, *_regions(problem), share
-    )
-
-
-Rows = NDArray[np.int32]
-
-
-def _forest(producers: list[list[int]], consumers: list[list[int]]) -> tuple[Rows, Rows, Rows]:
-    """Preorder of the forest of only consumers; first and end of each subtree in it."""
-    g = len(producers)
-    tree: list[int] = []
-    first, end = [0] * g, [0] * g
-    for root in (v for v in range(g) if len(consumers[v]) != 1):
-        stack = [(root, False)]
-        while stack:
-            v, left = stack.pop()
-            if left:
-                end[v] = len(tree)
-                continue
-            first[v] = len(tree)
-            tree.append(v)
-            stack.append((v, True))
-            stack += [(u, False) for u in producers[v] if len(consumers[u]) == 1]
-    return np.asarray(tree, np.int32), np.asarray(first, np.int32), np.asarray(end, np.int32)
-
-
-def _regions(problem: Problem) -> tuple[Rows, Rows, Rows]:
-    """Groups by the module and call that their longest operation came from; alone where it came from none."""
-    graph, group = problem.graph, problem.grouping.group_of
-    longest = np.zeros(problem.g, np.int64)
-    order = np.argsort(problem.op_s.min(axis=1), kind="stable")
-    longest[group[order]] = order  # of several, the last one stays
-    keys = zip(graph.module.codes[longest].tolist(), graph.call[longest].tolist(), strict=True)
-    row_of: dict[object, int] = {}
-    rows: list[list[int]] = []
-    region_of = []
-    for i, key in enumerate(keys):
-        row = row_of.setdefault(key if graph.module[longest[i]] else i, len(rows))
-        if row == len(rows):
-            rows.append([])
-        rows[row].append(i)
-        region_of.append(row)
-    return *_rows(rows), np.asarray(region_of, np.int32)
-
-
-def _rows(rows: list[list[int]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    ptr = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int32)
-    return ptr, np.asarray([x for r in rows for x in r], np.int32)
+def new_log(units: int, groups: int, tasks: int) -> Log:
+    """An empty log."""
+    return Log(
+        np.zeros(3, np.int64), np.empty(2 * groups + 2, np.int32), np.empty(2 * groups + 2, np.int16),
+        np.zeros(2, np.int64), np.zeros(2, np.float32), np.zeros(units + 1, np.int64), np.empty(units, np.int32),
+        np.empty((3, max(tasks, 1)), np.int32),
+    )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
-def _next(state: Any) -> Any:
-    """The next random word."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+def _at(hood: Any, device: Any, u: Any) -> Any:
+    """Device of a unit: that of its first group."""
+    return np.int64(device[hood.member[hood.member_ptr[u]]])
 
 
 @njit(cache=True, nogil=True)
-def uniform(state: Any) -> Any:
-    """A float in [0, 1)."""
-    return (_next(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+def _put(hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
+    """Put all groups of a unit on a device where it may run, and note it."""
+    if not hood.allowed[u, target]:
+        return
+    for k in range(hood.member_ptr[u], hood.member_ptr[u + 1]):
+        v = hood.member[k]
+        if device[v] != target and log.counts[0] < len(log.group):
+            log.group[log.counts[0]], log.device[log.counts[0]] = v, device[v]
+            log.counts[0] += 1
+            device[v] = target
 
 
 @njit(cache=True, nogil=True)
-def below(state: Any, n: Any) -> Any:
-    """An integer in 0..n-1."""
-    return np.int64(uniform(state) * n)
-
-
-@njit(cache=True, nogil=True)
-def propose(state: Any, device: Any, moves: Any, changed: Any, before: Any) -> Any:
-    """Change `device` [g] by one move. Returns how many groups changed: `changed` has them, `before` their devices."""
-    movable, allowed, near_ptr, near, tree, tree_first, tree_end, region_ptr, region, region_of, share = moves
-    v = movable[below(state, len(movable))]
-    old = device[v]
-    kind = uniform(state)
-    if kind < share[0]:
-        w = movable[below(state, len(movable))]
-        other = device[w]
-        if other != old and allowed[v, other] and allowed[w, old]:
-            changed[0], before[0], changed[1], before[1] = v, old, w, other
-            device[v], device[w] = other, old
-            return 2
-    target = np.int64(-1)
-    degree = near_ptr[v + 1] - near_ptr[v]
-    if degree > 0 and uniform(state) < share[3]:
-        d = device[near[near_ptr[v] + below(state, degree)]]
-        if d != old and allowed[v, d]:
-            target = np.int64(d)
-    while target < 0:  # v has at least two devices, so this ends
-        d = np.int64(below(state, allowed.shape[1]))
-        if d != old and allowed[v, d]:
-            target = d
-    count = 0
-    member, first = tree, tree_first[v]
-    end = first + 1  # the group alone: it stands first in its subtree
-    if share[0] <= kind < share[0] + share[1]:
-        end = tree_end[v]
-    elif share[0] + share[1] <= kind < share[0] + share[1] + share[2]:
-        member, first, end = region, region_ptr[region_of[v]], region_ptr[region_of[v] + 1]
-    for i in range(first, end):
-        u = member[i]
-        if device[u] != target and allowed[u, target]:
-            changed[count], before[count] = u, device[u]
-            device[u] = target
-            count += 1
-    return count
-
-
-@njit(cache=True, nogil=True)
-def undo(device: Any, changed: Any, before: Any, count: Any) -> None:
+def undo(device: Any, priority: Any, log: Any) -> None:
     """Take the last move back."""
-    for i in range(count):
-        device[changed[i]] = before[i]
+    for i in range(log.counts[0] - 1, -1, -1):
+        device[log.group[i]] = log.device[i]
+    for i in range(log.counts[1] - 1, -1, -1):
+        priority[log.ranked[i]] = log.priority[i]
 
 
 @njit(cache=True, nogil=True)
-def step(state: Any, energy: Any, new: Any, fits: Any, temperature: Any) -> Any:
-    """Whether to keep a move to energy `new`; updates `energy` ([3], see `anneal`).
-
-    The rule of Metropolis (better always, worse with probability exp(-difference / temperature)) until something fits;
-    from then on only among placements that fit. The first that fits is always kept, and so is a new best one.
-    """
-    known = energy[2] > 0
-    if fits and not known:
-        energy[:] = new
-        energy[2] = 1.0
-        return True
-    if known and not fits:
-        return False
-    if new > energy[0] and not uniform(state) < math.exp((energy[0] - new) / temperature):
-        return False
-    energy[0] = new
-    energy[1] = min(energy[1], new)
-    return True
+def _target(state: Any, hood: Any, device: Any, u: Any, bias: Any) -> Any:
+    """Another device for a unit that has one: with probability `bias` that of a neighbour, if it may run there."""
+    old = _at(hood, device, u)
+    degree = hood.near_ptr[u + 1] - hood.near_ptr[u]
+    if degree > 0 and uniform(state) < bias:
+        d = _at(hood, device, hood.near[hood.near_ptr[u] + below(state, degree)])
+        if d != old and hood.allowed[u, d]:
+            return d
+    while True:
+        d = below(state, hood.allowed.shape[1])
+        if d != old and hood.allowed[u, d]:
+            return d
 
 
-_moves = types.NamedTuple(  # type: ignore[no-untyped-call]
-    (types.int32[::1], types.boolean[:, ::1], *[types.int32[::1]] * 8, types.float64[::1]), Neighbourhood,
-)  # fmt: skip
-_anneal = types.float64(
-    types.FunctionType(kernel_signature()), types.int32[::1], types.float64[::1], types.int64, types.int64,
-    types.int16[::1], types.float32[::1], types.int16[::1], types.float64[::1], types.uint64[::1], _moves,
-    types.float64[::1], types.float64, types.int64, types.float64[::1],
-)  # fmt: skip
+@njit(cache=True, nogil=True)
+def _swap(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
+    """Exchange the devices of a unit and another, preferably one that takes as long."""
+    row = hood.alike_of[u]
+    size = hood.alike_ptr[row + 1] - hood.alike_ptr[row]
+    if size > 1 and uniform(state) < WITH_ALIKE:
+        w = np.int64(hood.alike[hood.alike_ptr[row] + below(state, size)])
+    else:
+        w = np.int64(hood.movable[below(state, len(hood.movable))])
+    a, b = _at(hood, device, u), _at(hood, device, w)
+    if a != b and hood.allowed[u, b] and hood.allowed[w, a]:
+        _put(hood, device, u, b, log)
+        _put(hood, device, w, a, log)
 
 
-@njit(_anneal, cache=True, nogil=True)
-def anneal(  # type: ignore[no-untyped-def]
-    evaluate, ints, floats, scratch_ints, scratch_floats, device, priority, best_device, energy, state, moves,
-    memory_bytes, penalty_s, count, temperature,
-):  # fmt: skip
-    """`count` evaluations. Returns the sum of their energies, seconds.
+@njit(cache=True, nogil=True)
+def _piece(state: Any, hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
+    """Move a connected piece of the graph around a unit, all of it on that unit's device: 1 to 16 units."""
+    old, size = _at(hood, device, u), np.int64(1) << below(state, LARGEST_PIECE)
+    stamp = log.mark[-1] + 1
+    log.mark[-1] = stamp
+    log.unit[0], log.mark[u] = u, stamp
+    count = 1
+    for _ in range(4 * size):
+        if count == size:
+            break
+        w = log.unit[below(state, count)]
+        degree = hood.near_ptr[w + 1] - hood.near_ptr[w]
+        if degree > 0:
+            x = hood.near[hood.near_ptr[w] + below(state, degree)]
+            if log.mark[x] != stamp and _at(hood, device, x) == old:
+                log.unit[count], log.mark[x] = x, stamp
+                count += 1
+    for k in range(count):
+        _put(hood, device, log.unit[k], target, log)
 
-    Args:
-        evaluate, ints, floats, scratch_ints, scratch_floats: see `placekit_core.measurement.Kernel`.
-        device: [g] current placement, changed in place; `priority`: [g] or of length 0.
-        best_device: [g] the best placement so far; `energy`: [3] of the current and of the best one, and 1 if that fits.
-        state: [1] of the random numbers.
-        memory_bytes: [D] capacities; `penalty_s`: what the whole of a device over capacity costs.
-        temperature: [2] seconds before the first of these evaluations, and the factor of each.
-    """
-    work_ints, work_floats = np.empty(scratch_ints, np.int32), np.empty(scratch_floats)
-    changed, before = np.empty(max(len(device), 2), np.int32), np.empty(max(len(device), 2), np.int16)
-    peak = np.empty(len(memory_bytes))
-    total, t = 0.0, temperature[0]
-    for _ in range(count):
-        moved = propose(state, device, moves, changed, before)
-        value = evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
-        over = 0.0
-        for d in range(len(peak)):
-            if peak[d] > memory_bytes[d]:
-                over += STEP + peak[d] / memory_bytes[d] - 1.0
-        value += penalty_s * over
-        total += value
-        if step(state, energy, value, over == 0.0, t):
-            if energy[0] == energy[1]:
-                best_device[:] = device
+
+@njit(cache=True, nogil=True)
+def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
+    """Exchange two devices for all units of a region, or of an interval of b-levels."""
+    a, b = _at(hood, device, u), below(state, hood.allowed.shape[1] - 1)
+    if b >= a:
+        b += 1
+    row = hood.region_of[u]
+    units, first, end = hood.region, np.int64(hood.region_ptr[row]), np.int64(hood.region_ptr[row + 1])
+    if end - first < 2 or uniform(state) < 0.5:
+        units, size = hood.urgent, len(hood.urgent)
+        length = np.int64(2.0 ** (uniform(state) * math.log2(size)))
+        first = below(state, size - length + 1)
+        end = first + length
+    for k in range(first, end):
+        here = _at(hood, device, units[k])
+        if here == a:
+            _put(hood, device, units[k], b, log)
+        elif here == b:
+            _put(hood, device, units[k], a, log)
+
+
+@njit(cache=True, nogil=True)
+def _transfer(state: Any, hood: Any, flow: Any, device: Any, i: Any, log: Any) -> None:
+    """Make a transfer on the critical path unnecessary: its producer to the destination, or its readers to the producer."""
+    tensor, dst = log.path[0, i], np.int64(log.path[1, i])
+    u = np.int64(hood.unit_of[flow.group_of[flow.producer[tensor]]])
+    home = _at(hood, device, u)
+    if uniform(state) < 0.5:
+        end = hood.tree_first[u] + 1
+        if uniform(state) < 0.3:
+            end = hood.tree_end[u]
+        for k in range(hood.tree_first[u], end):
+            _put(hood, device, hood.tree[k], dst, log)
+        return
+    for k in range(flow.consumer_ptr[tensor], flow.consumer_ptr[tensor + 1]):
+        reader = np.int64(hood.unit_of[flow.group_of[flow.consumer_op[k]]])
+        if _at(hood, device, reader) == dst:
+            _put(hood, device, reader, home, log)
+
+
+@njit(cache=True, nogil=True)
+def _reader(flow: Any, device: Any, priority: Any, tensor: Any, dst: Any) -> Any:
+    """The most urgent group on a device that reads a tensor; -1 if none does."""
+    best = np.int64(-1)
+    for k in range(flow.consumer_ptr[tensor], flow.consumer_ptr[tensor + 1]):
+        v = np.int64(flow.group_of[flow.consumer_op[k]])
+        if device[v] == dst and (best < 0 or priority[v] > priority[best]):
+            best = v
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _rank(priority: Any, group: Any, value: Any, log: Any) -> None:
+    """Give a group another priority, and note it."""
+    log.ranked[log.counts[1]], log.priority[log.counts[1]] = group, priority[group]
+    log.counts[1] += 1
+    priority[group] = value
+
+
+@njit(cache=True, nogil=True)
+def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
+    """Let a critical task that waited for its device or channel go before what it waited for; or shift a priority."""
+    m = log.counts[2]
+    if m > 0 and uniform(state) < 0.5:
+        for _ in range(TRIES):
+            i = below(state, m)
+            a = b = np.int64(-1)
+            if i + 1 < m and log.path[1, i] < 0 and log.path[1, i + 1] < 0:
+                a, b = np.int64(flow.group_of[log.path[0, i]]), np.int64(flow.group_of[log.path[0, i + 1]])
+            elif i + 1 < m and log.path[1, i] >= 0 and log.path[1, i + 1] >= 0:
+                a = _reader(flow, device, priority, log.path[0, i], log.path[1, i])
+                b = _reader(flow, device, priority, log.path[0, i + 1], log.path[1, i + 1])
+            if a >= 0 and b >= 0 and a != b and priority[a] <= priority[b]:
+                high, low = priority[b], priority[a]
+                after = low if uniform(state) < 0.5 else np.float32(high - abs(high) * np.float32(1e-4))
+                _rank(priority, a, high, log)
+                _rank(priority, b, after, log)
+                return
+    v = np.int64(-1)
+    if m > 0:
+        i = below(state, m)
+        if log.path[1, i] < 0:
+            v = np.int64(flow.group_of[log.path[0, i]])
         else:
-            undo(device, changed, before, moved)
-        t *= temperature[1]
-    temperature[0] = t
-    return total
+            v = _reader(flow, device, priority, log.path[0, i], log.path[1, i])
+    if v < 0 or uniform(state) < 0.4:
+        v = below(state, len(priority))
+    scale = np.float32(0.0)
+    for k in range(len(priority)):
+        scale = max(scale, abs(priority[k]))
+    step = scale * np.float32(2.0 ** (-6.0 * uniform(state)))
+    value = priority[v] + (step if uniform(state) < 0.5 else -step)
+    _rank(priority, v, min(max(value, -scale), scale), log)
+
+
+@njit(cache=True, nogil=True)
+def _follow(hood: Any, device: Any, log: Any) -> None:
+    """Parameters and inputs that nothing reads where they are go with the moved unit that reads them."""
+    for i in range(log.counts[0]):
+        u = hood.unit_of[log.group[i]]
+        if hood.source[u]:
+            continue
+        here = np.int64(device[log.group[i]])
+        for e in range(hood.near_ptr[u], hood.near_ptr[u + 1]):
+            x = hood.near[e]
+            if not hood.source[x]:
+                continue
+            home = _at(hood, device, x)
+            if home == here:
+                continue
+            needed = False
+            for f in range(hood.near_ptr[x], hood.near_ptr[x + 1]):
+                if _at(hood, device, hood.near[f]) == home:
+                    needed = True
+                    break
+            if not needed:
+                _put(hood, device, x, here, log)
+
+
+@njit(cache=True, nogil=True)
+def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares: Any, bias: Any, log: Any) -> None:
+    """Make one move: change `device` [g] or `priority` [g]; `log` says what. `shares` [9] are cumulative, the last is 1."""
+    log.counts[0] = log.counts[1] = 0
+    x, kind = uniform(state), 0
+    while kind < ORDER and x >= shares[kind]:
+        kind += 1
+    u = np.int64(hood.movable[below(state, len(hood.movable))])
+    m = log.counts[2]
+    if kind == ORDER and len(priority) == 0:
+        kind = CRITICAL
+    if kind in (CRITICAL, TRANSFER) and m == 0:  # no schedule to be guided by
+        kind = SINGLE
+    if kind == ORDER:
+        _order(state, flow, device, priority, log)
+        return
+    if kind >= CRITICAL:
+        i = below(state, m)
+        for _ in range(TRIES):
+            if (log.path[1, i] >= 0) == (kind == TRANSFER):
+                break
+            i = below(state, m)
+        if log.path[1, i] >= 0:
+            _transfer(state, hood, flow, device, i, log)
+        else:
+            v = np.int64(hood.unit_of[flow.group_of[log.path[0, i]]])
+            movable = 0
+            for d in range(hood.allowed.shape[1]):
+                movable += hood.allowed[v, d]
+            u = v if movable > 1 else u
+            if uniform(state) < CRITICAL_SWAPS:
+                _swap(state, hood, device, u, log)
+            else:
+                _put(hood, device, u, _target(state, hood, device, u, bias), log)
+    elif kind == SWAP:
+        _swap(state, hood, device, u, log)
+    elif kind == EXCHANGE:
+        _exchange(state, hood, device, u, log)
+    else:
+        target = _target(state, hood, device, u, bias)
+        if kind == PIECE:
+            _piece(state, hood, device, u, target, log)
+        elif kind == CLUSTER:
+            for k in range(hood.tree_first[u], hood.tree_end[u]):
+                _put(hood, device, hood.tree[k], target, log)
+        elif kind == REGION:
+            for k in range(hood.region_ptr[hood.region_of[u]], hood.region_ptr[hood.region_of[u] + 1]):
+                _put(hood, device, hood.region[k], target, log)
+        else:
+            _put(hood, device, u, target, log)
+    _follow(hood, device, log)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from placekit_search.annealing import Annealing
+from placekit_search.local_search import LocalSearch
+from placekit_search.portfolio import Portfolio
 
 from placekit_core.testing import PolicyContract
 from placekit_core.testing.contract import Make
@@ -15,3 +17,19 @@ class TestAnnealing(PolicyContract):
     @pytest.fixture
     def make(self) -> Make:
         return Annealing
+
+
+class TestLocalSearch(PolicyContract):
+    finds_optimum = True
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return LocalSearch
+
+
+class TestPortfolio(PolicyContract):
+    finds_optimum = True
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return Portfolio

@@ -1,0 +1,230 @@
+"""Data parallelism (Mirhoseini et al. 2017, section 4.4): the training step of a network, replicated. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from placekit_core.config import explain
+from placekit_core.errors import ImporterError
+from placekit_core.graph import PHASES, Graph, GraphBuilder, Labels
+from placekit_core.interfaces import Importer
+from placekit_core.problem import Program
+from placekit_core.registry import installed
+from placekit_zoo.towers_options import TowersOptions
+
+SHARED = ("parameter", "state")
+"""Sources that there are once for all towers; inputs and buffers are each tower's own."""
+UPDATE = PHASES.index("update")
+
+
+class TowersImporter(Importer):
+    """Importer `towers`: each program of another importer, replicated; see `replicate`."""
+
+    name = "towers"
+    options_class = TowersOptions
+
+    def load(self) -> list[Program]:
+        """The replicated programs, without executables.
+
+        Raises ImporterError if the importer that `of` names has no option `batch`, its batch cannot be divided, it brings
+        costs of its own, or what it loads is no training step; PluginError if there is no such importer.
+        """
+        o: TowersOptions = self.options
+        programs = self.inner().load()
+        if any(p.costs is not None for p in programs):
+            raise ImporterError(
+                f"the costs that importer {o.of['name']!r} brings are those of one replica", "use costs.file"
+            )
+        return [
+            Program(replicate(p.graph, o.towers, o.synchronous, o.steps), cluster=p.cluster, split=p.split)
+            for p in programs
+        ]
+
+    def inner(self) -> Importer:
+        """The importer of one tower, built: with its part of the batch."""
+        o: TowersOptions = self.options
+        values = dict(o.of)
+        if "name" not in values:
+            raise ImporterError("importer.of names no importer", "importer.of.name=inception_v3, for example")
+        entry = installed().get("importer", str(values.pop("name")))
+        model = entry.component.config
+        if "batch" not in model.model_fields:
+            having = [e.component.name for e in installed().all() if e.kind == "importer"]
+            having = [n for n in having if "batch" in installed().get("importer", n).component.config.model_fields]
+            raise ImporterError(
+                f"importer {entry.component.name!r} has no option `batch` that could be divided among towers",
+                f"these have: {', '.join(having)}",
+            )
+        try:
+            batch = model.model_validate(values).batch  # type: ignore[attr-defined]
+            if batch % o.towers:
+                below = batch // o.towers * o.towers
+                near = " or ".join(f"importer.of.batch={b}" for b in (below, below + o.towers) if b)
+                raise ImporterError(f"a batch of {batch} cannot be divided among {o.towers} towers", f"{near} can")
+            importer: Importer = entry.build(model.model_validate({**values, "batch": batch // o.towers}))
+        except ValidationError as e:
+            raise ImporterError(*explain(e, model, "importer.of.")) from None
+        return importer
+
+
+def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 1) -> Graph:
+    """`steps` training steps of `towers` towers, each a copy of the forward and backward operations of `graph`.
+
+    Parameters and optimiser state are there once, inputs once per tower and step, buffers (statistics of batch normalisation)
+    once per tower. Synchronous: an operation `average` for each gradient, of which there is one per tower; then one
+    update. Asynchronous: the updates once for each tower and step, of its own gradients; no tower waits for another. A step
+    reads what the tower's own update made of the parameters in the step before. All versions of a parameter are in its
+    memory, as on a parameter server without locks: in which order updates of different towers are applied is left open.
+
+    Column `tower` is the tower of each operation, -1 for what is shared: parameters, state, averages, updates.
+
+    Raises ImporterError if nothing is updated, or what is updated is read in the same step.
+    """
+    order = graph.topological_order
+    source = np.isin(graph.op_type.tolist(), SHARED) & ~graph.kernel
+    update = graph.kernel & (graph.phase == UPDATE)
+    if not update.any():
+        raise ImporterError(
+            f"{graph.name!r} updates no parameters: towers replicate a training step", "set importer.of.mode=train"
+        )
+    early = graph.kernel[graph.edge_op] & ~update[graph.edge_op] & update[graph.tensor_producer[graph.input_tensor]]
+    if early.any():
+        name = graph.op_name[graph.edge_op[early][0]]
+        raise ImporterError(
+            f"{name!r} of {graph.name!r} reads what the step has updated: its towers would be in no order"
+        )
+    given = ~graph.kernel & graph.op_type.is_value("input")
+    parameters, updates = order[source[order]].tolist(), order[update[order]].tolist()
+    buffers = order[(~graph.kernel & ~source & ~given)[order]].tolist()
+    computing = order[(given | (graph.kernel & ~update))[order]].tolist()
+
+    copy = _Copy(graph, source | update, f"{graph.name}_towers")
+    shared = [_Values()]
+    for v in parameters:
+        copy.add(v, shared[0], [], "", -1)
+    if not synchronous:
+        shared += [_Values(dict(shared[0].now), dict(shared[0].now), dict(shared[0].op)) for _ in range(1, towers)]
+    own = [_Values() for _ in range(towers)]
+    for i, values in enumerate(own):
+        for v in buffers:
+            copy.add(v, values, [], f"tower{i}/", i)
+    for step in range(steps):
+        prefix = f"step{step}/" if steps > 1 else ""
+        for i, values in enumerate(own):
+            for v in computing:
+                copy.add(v, values, [values, shared[i % len(shared)]], f"{prefix}tower{i}/", i)
+        gradients = [copy.averages(own, updates, prefix)] if synchronous else own
+        for i, values in enumerate(shared):
+            for v in updates:
+                copy.add(v, values, [values, gradients[i]], prefix if synchronous else f"{prefix}tower{i}/", -1)
+        for values in (*own, *shared):
+            values.now.update(values.next)
+    return copy.build({"towers": towers, "synchronous": synchronous, "steps": steps, "of": dict(graph.attributes)})
+
+
+@dataclass
+class _Values:
+    """What stands for the tensors of the original, in one tower or among what is shared.
+
+    Attributes:
+        now: tensor by original tensor.
+        home: tensor of a source, whose memory all its versions share, by original tensor.
+        op: operation by original operation.
+        next: what replaces the tensors of sources in the next step, by original tensor.
+    """
+
+    now: dict[int, int] = field(default_factory=dict)
+    home: dict[int, int] = field(default_factory=dict)
+    op: dict[int, int] = field(default_factory=dict)
+    next: dict[int, int] = field(default_factory=dict)
+
+
+class _Copy:
+    """The graph of towers while it is made. Operations of `shared` [n] keep their co-location sets, others have one per tower."""
+
+    def __init__(self, graph: Graph, shared: NDArray[np.bool_], name: str) -> None:
+        self.graph, self.builder = graph, GraphBuilder(name)
+        self.one_set = set(graph.colocate[shared].tolist())
+        self.sets: dict[tuple[int, int], int] = {}
+        self.rows: list[int] = []  # original of each operation; of an average, the update that reads it
+        self.tower: list[int] = []
+        self.signature: dict[int, str] = {}  # of averages
+        self.forward_of: list[int] = []
+
+    def add(self, v: int, values: _Values, read: list[_Values], prefix: str, tower: int) -> None:
+        """Copy operation v; what it reads is in `read`, what it makes goes to `values`."""
+        g, op = self.graph, len(self.rows)
+        together = int(g.colocate[v])
+        key = (together, -1 if together in self.one_set else tower)
+        name = prefix + g.op_name[v]
+        inputs = [next(x.now[t] for x in read if t in x.now) for t in g.inputs(v).tolist()]
+        self.builder.add(
+            name, op_type=g.op_type[v], op_class=g.op_class[v], dtype=g.dtype[v], inputs=inputs,
+            flops=float(g.flops[v]), bytes_accessed=float(g.bytes_accessed[v]),
+            persistent_bytes=int(g.persistent_bytes[v]), kernel=bool(g.kernel[v]), phase=PHASES[g.phase[v]],
+            module=g.module[v], call=int(g.call[v]), allowed=g.allowed[v],
+            colocate=-1 if together < 0 else self.sets.setdefault(key, len(self.sets)),
+        )  # fmt: skip
+        for t in sorted(
+            g.outputs(v), key=lambda t: int(g.tensor_storage[t]) != t
+        ):  # what owns memory, then views of it
+            owner = int(g.tensor_storage[t])
+            renewed = int(g.tensor_producer[owner]) if owner != t else v
+            if renewed == v:
+                values.now[t] = self._output(op, t, -1 if owner == t else values.now[owner])
+            else:  # an update, which writes into the memory of a source
+                values.next[owner] = values.now[t] = self._output(op, t, values.home[owner])
+                for view in (x for x in g.outputs(renewed) if x != owner and g.tensor_storage[x] == owner):
+                    values.next[view] = self._output(op, view, values.home[owner])
+            if not g.kernel[v]:
+                values.home[t] = values.now[t]
+        values.op[v] = op
+        forward = g.columns.get("forward_of")
+        known = isinstance(forward, np.ndarray) and forward[v] >= 0
+        self.forward_of.append(values.op[int(forward[v])] if known else -1)  # type: ignore[index]
+        self.rows.append(v)
+        self.tower.append(tower)
+
+    def _output(self, op: int, tensor: int, storage: int) -> int:
+        return self.builder.output(op, int(self.graph.tensor_bytes[tensor]), self.graph.shape(tensor), storage)
+
+    def averages(self, own: list[_Values], updates: list[int], prefix: str) -> _Values:
+        """Average what the updates read of each tower: one addition less than towers, and a scaling, per element."""
+        g, result = self.graph, _Values()
+        for v in updates:
+            for t in (t for t in g.inputs(v).tolist() if t in own[0].now and t not in result.now):
+                u = int(g.tensor_producer[t])
+                size, elements = int(g.tensor_bytes[t]), math.prod(g.shape(t))
+                name = f"{prefix}{g.op_name[u]}{'' if t == g.output_ptr[u] else f'.{t - g.output_ptr[u]}'}/average"
+                [result.now[t]] = self.builder.add(
+                    name, op_type="average", op_class="elementwise", dtype=g.dtype[u],
+                    inputs=[values.now[t] for values in own], outputs=[size], shapes=[g.shape(t)],
+                    flops=float(len(own) * elements), bytes_accessed=float((len(own) + 1) * size),
+                    phase="backward", module=g.module[v],
+                )  # fmt: skip
+                shape = ",".join(map(str, g.shape(t)))
+                self.signature[len(self.rows)] = f"average({len(own)} * {g.dtype[u]}[{shape}])"
+                self.rows.append(v)
+                self.tower.append(-1)
+                self.forward_of.append(-1)
+        return result
+
+    def build(self, attributes: dict[str, object]) -> Graph:
+        """The graph, with the columns of the original and `tower`."""
+        rows = np.asarray(self.rows)
+        for key, column in self.graph.columns.items():
+            self.builder.columns[key] = column.take(rows) if isinstance(column, Labels) else column[rows]
+        if "forward_of" in self.graph.columns:
+            self.builder.columns["forward_of"] = np.asarray(self.forward_of, np.int32)
+        signature = self.graph.columns.get("signature")
+        if isinstance(signature, Labels):
+            texts = (self.signature.get(i, signature[v]) for i, v in enumerate(self.rows))
+            self.builder.columns["signature"] = Labels.of(texts)
+        self.builder.columns["tower"] = np.asarray(self.tower, np.int16)
+        self.builder.attributes = attributes
+        return self.builder.build()

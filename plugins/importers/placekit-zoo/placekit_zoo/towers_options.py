@@ -1,0 +1,37 @@
+"""Data parallelism: options and component of `towers`; imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from placekit_core.hookspecs import Component
+from placekit_core.interfaces import Options
+
+
+class TowersOptions(Options):
+    """Options of `towers`."""
+
+    of: dict[str, Any] = Field(
+        {"name": "inception_v3", "batch": 128},
+        description="the importer of the training step, by `name`, and its options; its `batch` is that of all towers together",
+    )
+    towers: int = Field(4, ge=2, description="replicas of the training step, each of an equal part of the batch")
+    synchronous: bool = Field(
+        True, description="average the gradients of all towers for one update; else each tower updates without waiting"
+    )
+    steps: int = Field(
+        1, ge=1, description="training steps that every tower makes; a value divided by them is one step's"
+    )
+
+
+COMPONENTS = [
+    Component(
+        name="towers",
+        summary="data parallelism: the training step of another importer replicated, its batch divided",
+        config=TowersOptions,
+        target="placekit_zoo.towers:TowersImporter",
+        paper="Mirhoseini et al. 2017, Device Placement Optimization with Reinforcement Learning",
+    ),
+]

@@ -1,0 +1,198 @@
+"""Importer `towers`: what is replicated, what is shared, and in what order things can happen."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from placekit_zoo.mlp import MlpImporter
+from placekit_zoo.towers import TowersImporter, replicate
+
+from placekit_core.errors import ImporterError, PluginError
+from placekit_core.graph import PHASES, Graph, GraphBuilder
+from placekit_core.testing import ImporterContract
+from placekit_core.testing.contract import Make
+
+torch.set_num_threads(1)
+
+OF = {"name": "mlp", "batch": 12, "hidden": [8], "optimizer": "adam"}
+FORWARD, BACKWARD, UPDATE = range(len(PHASES))
+
+
+class TestTowers(ImporterContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(TowersImporter, of=OF, towers=3, steps=2)
+
+
+class TestAsynchronousTowers(ImporterContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(TowersImporter, of=OF, towers=2, steps=2, synchronous=False)
+
+
+def load(towers: int = 3, of: dict[str, Any] | None = None, **options: Any) -> tuple[Graph, Graph]:
+    """The graph of towers, and that of one."""
+    of = of or OF
+    graph = TowersImporter(of=of, towers=towers, **options).load()[0].graph
+    values = {k: v for k, v in of.items() if k != "name"}
+    return graph, MlpImporter(**{**values, "batch": of["batch"] // towers}).load()[0].graph
+
+
+def ancestors(graph: Graph, op: int) -> set[int]:
+    found, waiting = {op}, [op]
+    while waiting:
+        new = set(graph.tensor_producer[graph.inputs(waiting.pop())].tolist()) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def select(graph: Graph, tower: int, phase: int) -> list[int]:
+    """Kernels of a tower and phase."""
+    rows: list[int] = np.flatnonzero(graph.kernel & (graph.columns["tower"] == tower) & (graph.phase == phase)).tolist()
+    return rows
+
+
+def test_towers_are_copies_with_a_part_of_the_batch() -> None:
+    graph, one = load()
+    for phase in (FORWARD, BACKWARD):
+        own = np.flatnonzero(one.kernel & (one.phase == phase))
+        for tower in range(3):
+            rows = select(graph, tower, phase)
+            assert [graph.op_name[v] for v in rows] == [f"tower{tower}/{one.op_name[v]}" for v in own]
+            assert graph.flops[rows].tolist() == one.flops[own].tolist()
+            assert (
+                graph.columns["signature"].take(np.asarray(rows)).tolist()
+                == one.columns["signature"].take(own).tolist()
+            )
+            assert graph.module.take(np.asarray(rows)).tolist() == one.module.take(own).tolist()
+    for v in np.flatnonzero(graph.columns["forward_of"] >= 0):
+        forward = graph.columns["forward_of"][v]
+        assert graph.columns["tower"][v] == graph.columns["tower"][forward]
+        assert graph.phase[forward] == FORWARD
+
+
+def test_parameters_and_updates_are_there_once() -> None:
+    graph, one = load()
+    for kind, times in (("parameter", 1), ("state", 1), ("input", 3)):
+        assert graph.op_type.is_value(kind).sum() == times * one.op_type.is_value(kind).sum() > 0
+    assert len(select(graph, -1, UPDATE)) == (one.kernel & (one.phase == UPDATE)).sum()
+    shared = graph.columns["tower"] < 0
+    assert (
+        graph.persistent_bytes[shared].sum()
+        == one.persistent_bytes[one.op_type.is_value("parameter") | one.op_type.is_value("state")].sum()
+    )
+
+
+def test_synchronous_updates_wait_for_all_towers() -> None:
+    graph, one = load()
+    averages = [v for v in range(graph.n) if graph.op_type[v] == "average"]
+    assert len(averages) == one.op_type.is_value("parameter").sum()
+    for v in averages:
+        producers = graph.tensor_producer[graph.inputs(v)]
+        assert graph.columns["tower"][producers].tolist() == [0, 1, 2]
+        [t] = graph.outputs(v)
+        assert (graph.tensor_bytes[graph.inputs(v)] == graph.tensor_bytes[t]).all()
+        assert graph.bytes_accessed[v] == 4 * graph.tensor_bytes[t]
+        assert graph.flops[v] == 3 * graph.tensor_bytes[t] / 4
+        readers = {int(r) for r in graph.consumers(t)}
+        assert readers <= set(select(graph, -1, UPDATE))
+        assert all(graph.module[r] == graph.module[v] for r in readers)
+        assert (graph.phase[v], graph.colocate[v]) == (BACKWARD, -1)
+    read = {int(u) for v in select(graph, -1, UPDATE) for u in graph.tensor_producer[graph.inputs(v)]}
+    assert set(graph.columns["tower"][sorted(read)].tolist()) == {-1}
+    assert read >= set(averages)
+
+
+def test_asynchronous_towers_never_wait_for_each_other() -> None:
+    graph, one = load(synchronous=False, steps=3)
+    assert not graph.op_type.is_value("average").any()
+    assert len(select(graph, -1, UPDATE)) == 9 * (one.kernel & (one.phase == UPDATE)).sum()
+    for v in select(graph, -1, UPDATE):
+        own = graph.op_name[v].split("/")[1]
+        assert {graph.op_name[u].split("/")[1] for u in ancestors(graph, v) if graph.kernel[u]} == {own}
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_a_step_reads_what_the_step_before_updated(synchronous: bool) -> None:
+    graph, _ = load(synchronous=synchronous, steps=2)
+    before = {v for v in range(graph.n) if graph.op_name[v].startswith("step0/") and graph.phase[v] == UPDATE}
+    weights = [v for v in range(graph.n) if graph.op_type[v] == "parameter"]
+    assert before
+    for tower in range(3):
+        second = [v for v in select(graph, tower, FORWARD) if graph.op_name[v].startswith("step1/")]
+        read = {int(u) for v in second for u in graph.tensor_producer[graph.inputs(v)]}
+        assert not read & set(weights)
+        updated = read & before
+        assert len(updated) == len(weights)
+        assert all(synchronous or f"tower{tower}/" in graph.op_name[u] for u in updated)
+    for weight in weights:
+        home = graph.outputs(weight)[0]
+        versions = np.flatnonzero(graph.tensor_storage == home)
+        assert len(versions) == 1 + 2 * (1 if synchronous else 3)
+        assert len(set(graph.colocate[graph.tensor_producer[versions]].tolist())) == 1
+
+
+def test_statistics_belong_to_a_tower() -> None:
+    """Batch normalisation writes statistics: each tower its own, step by step; of a parameter in parts, each part is renewed."""
+    of = {"name": "inception_v3", "batch": 4, "image_size": 75, "width": 0.05, "classes": 3, "optimizer": "sgd"}
+    graph = TowersImporter(of=of, towers=2, steps=2).load()[0].graph
+    mean = [graph.op_name.index(f"tower{i}/Conv2d_1a_3x3.bn.running_mean") for i in range(2)]
+    assert graph.columns["tower"][mean].tolist() == [0, 1]
+    assert graph.colocate[mean[0]] != graph.colocate[mean[1]]
+    versions = np.flatnonzero(graph.tensor_storage == graph.outputs(mean[0])[0])
+    first, second = (int(v) for v in graph.tensor_producer[versions[1:]])
+    assert first in graph.tensor_producer[graph.inputs(second)]
+
+
+def test_views_of_parameters_are_renewed() -> None:
+    b = GraphBuilder("views")
+    w = b.source("w", 80, colocate=0)
+    half = b.output(0, 40, storage=w)
+    x = b.source("x", 8, op_type="input")
+    [y] = b.add("forward", inputs=[half, x], outputs=[8])
+    [d] = b.add("gradient", inputs=[y], outputs=[80], phase="backward")
+    b.output(len(b.operations), 80, storage=w)
+    b.add("update", inputs=[w, d], phase="update", colocate=0)
+    graph = replicate(b.build(), 2, steps=2)
+    second = graph.op_name.index("step1/tower1/forward")
+    read = [t for t in graph.inputs(second) if graph.op_name[graph.tensor_producer[t]] == "step0/update"]
+    assert graph.tensor_bytes[read].tolist() == [40]
+    assert graph.op_name[graph.tensor_producer[graph.tensor_storage[read[0]]]] == "w"
+
+
+def test_one_batch_normally_comes_from_the_inner_importer() -> None:
+    graph, one = load(of={"name": "mlp", "batch": 32}, towers=4)
+    assert graph.attributes["towers"] == 4
+    assert graph.attributes["of"] == one.attributes
+    default = TowersImporter(of={"name": "mlp"}, towers=4).load()[0].graph
+    assert default.fingerprint == graph.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"of": {"name": "planted"}}, ImporterError, r"'planted' has no option `batch`[\s\S]*inception_v3.*mlp"),
+        (
+            {"of": {"name": "mlp", "batch": 10}, "towers": 4},
+            ImporterError,
+            r"batch of 10.*4 towers[\s\S]*batch=8 or .*batch=12",
+        ),
+        ({"of": {"name": "mlp", "batch": 3}, "towers": 4}, ImporterError, r"batch of 3.*\n\s+importer.of.batch=4 can"),
+        (
+            {"of": {"name": "mlp", "batch": 8, "mode": "inference"}},
+            ImporterError,
+            r"updates no parameters[\s\S]*mode=train",
+        ),
+        ({"of": {"name": "mlp", "bach": 8}}, ImporterError, r"importer.of.bach[\s\S]*batch"),
+        ({"of": {"batch": 8}}, ImporterError, "names no importer"),
+        ({"of": {"name": "inceptoin_v3"}}, PluginError, "did you mean 'inception_v3'"),
+    ],
+)
+def test_mistakes(options: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        TowersImporter(**options).load()

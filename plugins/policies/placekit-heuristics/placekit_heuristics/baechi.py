@@ -1,0 +1,201 @@
+"""m-TOPO, m-ETF and m-SCT: the placers of Baechi (Jeon et al., SoCC 2020, section 3)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from pydantic import BaseModel
+from scipy.optimize import linprog
+from scipy.sparse import coo_array, vstack
+
+from placekit_core.errors import PlacekitError
+from placekit_core.interfaces import Checkpoint, Policy, State
+from placekit_core.list_scheduling import ListScheduler, b_level, group_priority, warm_up
+from placekit_core.placement import Placement
+from placekit_core.problem import Problem, Task
+from placekit_heuristics.list_options import MSctOptions
+
+TOLERANCE = 1e-6  # of HiGHS's solutions is 1e-7
+
+
+def accelerators(problem: Problem) -> NDArray[np.bool_]:
+    """[g, D] the devices that Baechi places on: GPUs where there are any; what only CPUs may run goes there."""
+    gpu = np.asarray([problem.device_type(d) == "gpu" for d in range(problem.cluster.size)])
+    on_gpu = problem.allowed & gpu
+    return np.where(on_gpu.any(axis=1, keepdims=True), on_gpu, problem.allowed)
+
+
+class MTopo(Policy):
+    """Groups in topological order fill one device after another, each up to its share of the memory plus the largest group.
+
+    Section 3.1. The share is in proportion to the devices' memory; equal devices have equal shares, as in the paper.
+    """
+
+    name = "m_topo"
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        """The placement, with b-levels as priorities; nothing is evaluated."""
+        problem = task.problem
+        return problem.placement(fill(problem), group_priority(problem, b_level(problem)))
+
+
+def fill(problem: Problem) -> NDArray[np.int16]:
+    """[g] devices by m-TOPO. A group needs its persistent bytes and those of all outputs of its kernels.
+
+    A device is left earlier if a group's persistent bytes do not fit any more; when the last one is full in this sense, a
+    group goes where most room is. Types of devices are filled apart: a group that only CPUs may run takes part in theirs.
+    """
+    graph, group, memory = problem.graph, problem.grouping.group_of, problem.cluster.memory_bytes
+    owner = np.flatnonzero((graph.tensor_storage == np.arange(graph.t)) & graph.kernel[graph.tensor_producer])
+    persistent = problem.group_persistent_bytes
+    need = persistent.copy()
+    np.add.at(need, group[graph.tensor_producer[owner]], graph.tensor_bytes[owner])
+    device = np.empty(problem.g, np.int16)
+    used, stays = np.zeros(problem.cluster.size), np.zeros(problem.cluster.size)
+    order, allowed = first_use(problem), accelerators(problem)
+    for row in np.unique(allowed, axis=0):
+        mine, turn = (allowed == row).all(axis=1), np.flatnonzero(row).tolist()
+        cap = need[mine].sum() * memory / memory[turn].sum() + need[mine].max()
+        for g in order[mine[order]].tolist():
+            while len(turn) > 1 and (
+                used[turn[0]] + need[g] > cap[turn[0]] or stays[turn[0]] + persistent[g] > memory[turn[0]]
+            ):
+                turn.pop(0)
+            d = turn[0]
+            if stays[d] + persistent[g] > memory[d]:
+                d = int(np.where(row, memory - stays, -np.inf).argmax())
+            device[g] = d
+            used[d] += need[g]
+            stays[d] += persistent[g]
+    return device
+
+
+def first_use(problem: Problem) -> NDArray[np.int64]:
+    """The groups by their first operation in topological order; sources count where they are read first."""
+    graph = problem.graph
+    position = np.empty(graph.n, np.int64)
+    position[graph.topological_order] = np.arange(graph.n)
+    source = np.flatnonzero(~graph.kernel)
+    position[source] = graph.n
+    np.minimum.at(position, graph.tensor_producer[graph.input_tensor], position[graph.edge_op])
+    first = np.full(problem.g, graph.n)
+    np.minimum.at(first, problem.grouping.group_of, position)
+    return np.argsort(first, kind="stable")
+
+
+class MEtf(Policy):
+    """Earliest task first with memory, ties in topological order. Section 3.2."""
+
+    name = "m_etf"
+
+    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        warm_up(favourites=True)
+
+    def favourites(self, problem: Problem) -> NDArray[np.int64] | None:
+        """[n] child that each operation's device waits for; None: it waits for none."""
+        return None
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        """The placement, with b-levels as priorities; nothing is evaluated."""
+        problem, order = task.problem, task.problem.graph.topological_order
+        level = np.empty(len(order))
+        level[order] = -np.arange(len(order))
+        scheduler = ListScheduler(problem, accelerators(problem))
+        return scheduler.run("etf", level, favourite=self.favourites(problem)).placement(b_level(problem))
+
+
+class MSct(MEtf):
+    """`m_etf` with favourite children: a device waits for that of the operation that it ran last. Section 3.3.
+
+    After the small communication times schedule of Hanen and Munier 1995.
+    """
+
+    name = "m_sct"
+    options_class = MSctOptions
+
+    def favourites(self, problem: Problem) -> NDArray[np.int64]:
+        return favourite_children(problem, self.options.threshold, self.options.lp_seconds)
+
+
+class Edges(NamedTuple):
+    """Distinct pairs of kernels that read from each other, with the seconds of the largest tensor between them."""
+
+    source: NDArray[np.int64]  # [e]
+    target: NDArray[np.int64]  # [e]
+    seconds: NDArray[np.float64]  # [e] 0 within a group
+
+
+def edges(problem: Problem) -> Edges:
+    """The edges of the linear program; sources are none: they follow their consumers."""
+    graph, group, size = problem.graph, problem.grouping.group_of, problem.cluster.size
+    d = np.flatnonzero(accelerators(problem).any(axis=0))
+    apart = np.ix_(d, d) if len(d) > 1 else np.ix_(range(size), range(size))
+    pairs = max(len(apart[0]) * (len(apart[0]) - 1), 1)
+    routes = problem.cluster.routes
+    producer, reader = graph.tensor_producer[graph.input_tensor].astype(np.int64), graph.edge_op
+    between = graph.kernel[producer]
+    seconds = (
+        routes.latency_s[apart].sum() + graph.tensor_bytes[graph.input_tensor] * routes.s_per_byte[apart].sum()
+    ) / pairs
+    seconds[group[producer] == group[reader]] = 0.0
+    key, row = np.unique((producer * graph.n + reader)[between], return_inverse=True)
+    longest = np.zeros(len(key))
+    np.maximum.at(longest, row, seconds[between])
+    return Edges(key // graph.n, key % graph.n, longest)
+
+
+def favourite_children(problem: Problem, threshold: float = 0.5, lp_seconds: float = 60.0) -> NDArray[np.int64]:
+    """[n] favourite child of each operation, by the relaxed program of section 3.3; -1 has none.
+
+    Minimise w over starts s and y in [0, 1] (1 - x of the paper): s_i + k_i + c_ij (1 - y_ij) <= s_j and s_i + k_i <= w,
+    where the y of an operation's children, and those of its parents, add up to 1 at most. A child is the favourite if
+    its x is below `threshold`, at most 1/2. Edges within a group take nothing and have no y. Raises PlacekitError if
+    HiGHS finds no optimum in `lp_seconds`.
+    """
+    n, (source, target, seconds) = problem.graph.n, edges(problem)
+    favourite = np.full(n, -1)
+    free = np.flatnonzero(problem.grouping.group_of[source] != problem.grouping.group_of[target])
+    m, e = len(free), len(source)
+    if m == 0:
+        return favourite
+    allowed = accelerators(problem)[problem.grouping.group_of]
+    own = np.where(allowed, problem.op_s, 0.0).sum(axis=1) / allowed.sum(axis=1)
+    unit = max(float(np.concatenate([own, seconds]).mean()), 1e-300)  # tolerances are absolute
+    own, seconds = own / unit, seconds / unit
+    last, rows, columns = m + n, np.arange(e), np.arange(m)  # variables: y of the free edges, s, w
+    ends = np.setdiff1d(np.flatnonzero(problem.graph.kernel), source)
+
+    def block(values: list[Any], row: list[Any], column: list[Any], count: int) -> coo_array:
+        entries = [np.broadcast_to(v, len(r)) for v, r in zip(values, row, strict=True)]
+        where = (np.concatenate(row), np.concatenate(column))
+        return coo_array((np.concatenate(entries), where), shape=(count, last + 1))
+
+    matrix = vstack([
+        block([1, -1, -seconds[free]], [rows, rows, free], [m + source, m + target, columns], e),
+        block([1, -1], [np.arange(len(ends))] * 2, [m + ends, np.full(len(ends), last)], len(ends)),
+        block([1], [source[free]], [columns], n),
+        block([1], [target[free]], [columns], n),
+    ]).tocsr()  # fmt: skip
+    limit = np.concatenate([-own[source] - seconds, -own[ends], np.ones(2 * n)])
+    bounds = np.zeros((last + 1, 2))
+    bounds[:m, 1], bounds[m:, 1] = 1, np.inf
+    result = linprog(
+        np.arange(last + 1) == last, matrix, limit, bounds=bounds, method="highs", options={"time_limit": lp_seconds}
+    )
+    if result.status != 0:
+        why = f" in {lp_seconds:g} s" if result.status == 1 else f": {result.message}"
+        raise PlacekitError(
+            f"m_sct: no optimum of the linear program of {m} edges between groups{why}",
+            "raise `lp_seconds`, or take `m_etf`, which is the same without favourite children",
+        )
+    chosen = free[result.x[:m] > 1 - threshold + TOLERANCE]
+    favourite[source[chosen]] = target[chosen]
+    return favourite

@@ -1,0 +1,40 @@
+"""The component `enumerative`, and its options."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from placekit_core.hookspecs import Component
+from placekit_core.interfaces import Options
+
+
+class EnumerativeOptions(Options):
+    """Options of policy `enumerative`."""
+
+    meta_operations: Literal["columns", "recovered"] = Field(
+        "columns",
+        description="where they come from: the graph's columns `meta_op` and `meta_role`, or runs of equal operations",
+    )
+    assignment: Literal["auto", "enumerate", "linear", "sample"] = Field(
+        "auto", description="how the best assignment of shards to devices is found"
+    )
+    permutations: int = Field(1000, ge=1, description="how many random assignments `sample` compares")
+    samples: int = Field(
+        1, ge=1, description="placements to make; with more than one they are evaluated, the best is taken"
+    )
+    priority: Literal["b_level", "meta_op", "none"] = Field(
+        "b_level", description="what runs first: the longest path to an exit, the earlier meta-operation, or no opinion"
+    )
+
+
+COMPONENTS = [
+    Component(
+        name="enumerative",
+        summary="meta-operations one by one, their shards on the devices to which the least has to be sent",
+        config=EnumerativeOptions,
+        target="placekit_heuristics.enumerative:Enumerative",
+        paper="Yao et al. 2026, Doppler: Dual-Policy Learning for Device Assignment in Asynchronous Dataflow Graphs, Appendix A",
+    ),
+]

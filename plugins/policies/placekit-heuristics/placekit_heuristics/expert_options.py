@@ -1,0 +1,79 @@
+"""What people do by hand: options and components of `single_cpu`, `single_gpu`, `expert` and `data_parallel`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from placekit_core.hookspecs import Component
+from placekit_core.interfaces import Options
+
+
+class FallbackOptions(Options):
+    """What policies share that some problems are not for."""
+
+    otherwise: Literal["error", "single_device"] = Field(
+        "error", description="where the policy is not defined: an error, or everything on one device, with a note"
+    )
+
+
+class SingleTypeOptions(FallbackOptions):
+    """Options of `single_cpu` and `single_gpu`."""
+
+    device: str | None = Field(
+        None, description="name of the device; default: the fastest of its type that holds the parameters and state"
+    )
+
+
+class ExpertOptions(FallbackOptions):
+    """Options of policy `expert`."""
+
+    inception: Literal["contiguous", "branches", "single"] = Field(
+        "contiguous",
+        description="networks like Inception: contiguous parts of equal cost (Mirhoseini), each parallel branch on its own"
+        " device (Placeto), or everything on one GPU (Post)",
+    )
+
+
+class DataParallelOptions(FallbackOptions):
+    """Options of policy `data_parallel`."""
+
+    parameters: str = Field(
+        "cpu",
+        description="who holds and updates the parameters: `cpu`, the name of a device, or `spread` over the GPUs",
+    )
+
+
+MIRHOSEINI = "Mirhoseini et al. 2017, Device Placement Optimization with Reinforcement Learning"
+
+COMPONENTS = [
+    Component(
+        name="single_cpu",
+        summary="everything on one CPU",
+        config=SingleTypeOptions,
+        target="placekit_heuristics.simple:SingleCpu",
+        paper=MIRHOSEINI,
+    ),
+    Component(
+        name="single_gpu",
+        summary="everything on one GPU, but for what only CPUs may run",
+        config=SingleTypeOptions,
+        target="placekit_heuristics.simple:SingleGpu",
+        paper=MIRHOSEINI,
+    ),
+    Component(
+        name="expert",
+        summary="the placement that the papers call expert: by recurrent layers, blocks, branches, or on a single GPU",
+        config=ExpertOptions,
+        target="placekit_heuristics.experts:Expert",
+        paper=MIRHOSEINI,
+    ),
+    Component(
+        name="data_parallel",
+        summary="one replica of the training step per GPU, for graphs of the importer `towers`",
+        config=DataParallelOptions,
+        target="placekit_heuristics.data_parallel:DataParallel",
+        paper=MIRHOSEINI,
+    ),
+]

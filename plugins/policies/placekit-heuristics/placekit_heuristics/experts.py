@@ -1,0 +1,216 @@
+"""What the papers call the expert's placement, by the structure of the network's modules."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from placekit_core.errors import NotApplicable
+from placekit_core.interfaces import Checkpoint, Policy, State
+from placekit_core.placement import Placement
+from placekit_core.problem import Problem, Task
+from placekit_heuristics.expert_options import ExpertOptions
+from placekit_heuristics.experts_structure import (
+    Block,
+    Modules,
+    branch_blocks,
+    prefixes,
+    recurrent_stacks,
+    residual_blocks,
+)
+from placekit_heuristics.simple import devices_of, fastest_single, or_single_device, within_allowed
+
+Wanted = NDArray[np.int16]
+"""[n] device of each operation; -1 where the rule says nothing of it."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Networks that experts place alike.
+
+    Attributes:
+        name: what the family is called.
+        what: the structure by which a network belongs to it.
+        find: that structure; empty if there is none.
+        rule: the name of what experts do, a key of `RULES`; empty: the option `inception` says it.
+    """
+
+    name: str
+    what: str
+    find: Callable[[Modules], Any]
+    rule: str
+
+
+def _chained(modules: Modules) -> list[Block]:
+    """Blocks of parallel branches, each of which reads one tensor: what the block before it made."""
+    blocks = branch_blocks(modules)
+    return blocks if all(len(block.reads) <= 1 for block in blocks) else []
+
+
+FAMILIES = (  # the first that a graph belongs to
+    # Mirhoseini, 4.2: "For RNNLM and NMT, we put each LSTM layer on a device. For NMT, we also put the attention mechanism and
+    # the softmax layer on the same device with the highest LSTM layer, and we put the embedding layer on the same device with
+    # the first LSTM layer." Placeto (3.2) and Post (4) say the same.
+    Family("recurrent", "cells that read the state of their call before", recurrent_stacks, "layers"),
+    # Mirhoseini, 4.2: "we heuristically partition the model into contiguous parts that have roughly the same number of layers".
+    # Post: "places the entire model on a single GPU for Inception-V3 and ResNet".
+    Family("inception", "a chain of modules that concatenate parallel branches", _chained, ""),
+    # Placeto, 3.2: "for vision models, we place each parallel branch on a different device".
+    Family("cells", "modules that concatenate parallel branches, and read several such", branch_blocks, "branches"),
+    # Post, 4: "a method that places the entire model on a single GPU for Inception-V3 and ResNet".
+    Family("residual", "modules that add their input to what their convolutions make of it", residual_blocks, "single"),
+)
+
+
+class Expert(Policy):
+    """The expert's placement of the papers, for networks of the families that it is defined for.
+
+    Nothing is repaired: where the papers' experts run out of memory, so does this one.
+    """
+
+    name = "expert"
+    options_class = ExpertOptions
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        """The placement; nothing is evaluated. Raises NotApplicable for a graph of no family, or a machine without GPUs."""
+        return or_single_device(task, self.options, lambda: self._place(task))
+
+    def _place(self, task: Task) -> Placement:
+        problem = task.problem
+        modules = Modules(problem.graph)
+        gpus = devices_of(problem, "gpu")
+        for family in FAMILIES:
+            structure = family.find(modules)
+            if structure:
+                rule = family.rule or self.options.inception
+                if rule == "single":
+                    return problem.placement(fastest_single(problem, gpus))
+                return of_operations(task, complete(modules, RULES[rule](problem, modules, structure, gpus), gpus))
+        raise NotApplicable(
+            f"no expert's placement is defined for {problem.graph.name!r}",
+            "its modules have none of the structures that there is one for: "
+            + "; ".join(f"{f.name} ({f.what})" for f in FAMILIES),
+        )
+
+
+def layers(problem: Problem, modules: Modules, stacks: list[list[str]], gpus: list[int]) -> Wanted:
+    """Layer i of every stack on GPU i mod D; what no layer leads to with the first, all else with the last one.
+
+    More layers than devices take turns, as in Luong, Brevdo and Zhao 2017, "Neural Machine Translation (seq2seq) Tutorial", whose
+    code puts layer i on GPU i % num_gpus.
+    """
+    layer = {path: i for stack in stacks for i, path in enumerate(stack)}
+    own = [next((layer[p] for p in prefixes(path) if p in layer), -1) for path in modules.module]
+    fed: set[int] = set()
+    for v in modules.forward:
+        if own[v] >= 0 or any(u in fed for u in modules.producers[v]):
+            fed.add(v)
+    reached, forward = {modules.module[v] for v in fed}, set(modules.forward)
+    index = np.asarray(own)
+    for v in np.flatnonzero(index < 0).tolist():
+        path = modules.module[v]
+        if path or v in forward:
+            index[v] = max(layer.values()) if (path in reached if path else v in fed) else 0
+    return np.where(index < 0, -1, np.asarray(gpus)[index % len(gpus)]).astype(np.int16)
+
+
+def branches(problem: Problem, modules: Modules, blocks: list[Block], gpus: list[int]) -> Wanted:
+    """Parallel branches of a block on different GPUs, the costliest first, each on the one that has least of them.
+
+    Branches that read others follow as parallel branches of a further level. All else is on the first GPU.
+    """
+    seconds = _seconds(problem, gpus[0])
+    device = np.full(problem.graph.n, gpus[0], np.int16)
+    block_of = {block.path: block for block in blocks}
+    members: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for v, path in enumerate(modules.module):
+        block = next((block_of[p] for p in prefixes(path) if p in block_of), None)
+        branch = block.branch_of.get(modules.key(v, block.path, block.base), -1) if block else -1
+        if block and branch >= 0:
+            members[block.path, branch].append(v)
+    cost = {key: float(seconds[rows].sum()) for key, rows in members.items()}
+    for block in blocks:
+        load = {level: [0.0] * len(gpus) for level in block.level}
+        for key in sorted((k for k in members if k[0] == block.path), key=lambda k: (-cost[k], k[1])):
+            own = load[block.level[key[1]]]
+            g = int(np.argmin(own))
+            own[g] += cost[key]
+            device[members[key]] = gpus[g]
+    device[[not path for path in modules.module]] = -1
+    return device
+
+
+def contiguous(problem: Problem, modules: Modules, blocks: list[Block], gpus: list[int]) -> Wanted:
+    """Parts of the network in data order, of equal time (each GPU as much as its speed allows); no block is divided.
+
+    A part holds the forward, backward and update operations of its modules.
+    """
+    block_of = {block.path for block in blocks}
+
+    def unit(v: int) -> str:
+        path = modules.module[v]
+        return next((p for p in prefixes(path) if p in block_of), path) or f"#{v}"
+
+    order = {name: i for i, name in enumerate(dict.fromkeys(unit(v) for v in modules.forward))}
+    index = np.asarray([order.get(unit(v), -1) for v in range(problem.graph.n)])
+    cost = np.bincount(index[index >= 0], _seconds(problem, gpus[0])[index >= 0], minlength=len(order))
+    speed = np.asarray([1 / max(_seconds(problem, d).sum(), 1e-30) for d in gpus])
+    middle = (np.cumsum(cost) - cost / 2) / max(cost.sum(), 1e-30)
+    part = np.searchsorted(np.cumsum(speed)[:-1] / speed.sum(), middle, side="right")
+    return np.where(index < 0, -1, np.asarray(gpus)[part][index]).astype(np.int16)
+
+
+RULES: dict[str, Callable[[Problem, Modules, Any, list[int]], Wanted]] = {
+    "layers": layers,
+    "branches": branches,
+    "contiguous": contiguous,
+}
+
+
+def _seconds(problem: Problem, device: int) -> NDArray[np.float64]:
+    """[n] seconds on a device, 0 where it may not run an operation."""
+    return np.where(problem.op_allowed[:, device], problem.op_s[:, device], 0.0)
+
+
+def complete(modules: Modules, wanted: Wanted, gpus: list[int]) -> Wanted:
+    """What no rule says: a gradient goes with its forward operation, else with what it reads; a source with its first reader."""
+    graph, result = modules.graph, wanted.copy()
+    for v in graph.topological_order.tolist():
+        if result[v] < 0 and graph.kernel[v]:
+            before = [int(modules.forward_of[v]), *graph.tensor_producer[graph.inputs(v)].tolist()]
+            result[v] = next((result[u] for u in before if u >= 0 and result[u] >= 0), -1)
+    for v in graph.topological_order[::-1].tolist():
+        if result[v] < 0:
+            readers = [int(r) for t in graph.outputs(v) for r in graph.consumers(t)]
+            result[v] = next((result[r] for r in readers if result[r] >= 0), gpus[0])
+    return result
+
+
+def of_operations(task: Task, wanted: Wanted) -> Placement:
+    """The placement of groups: each where most of its seconds are wanted (without any: most of its operations).
+
+    A group that may not run there goes to the allowed device that is fastest for all such groups. Operations that others of
+    their group take elsewhere are reported in a note.
+    """
+    problem = task.problem
+    rows = np.arange(problem.graph.n)
+    weight = problem.op_s[rows, wanted] + 1e-15
+    votes = np.zeros((problem.g, problem.cluster.size))
+    np.add.at(votes, (problem.grouping.group_of, wanted), weight)
+    device = within_allowed(problem, votes.argmax(axis=1).astype(np.int16))
+    away = problem.graph.kernel & (problem.expand(device) != wanted) & problem.op_allowed[rows, wanted]
+    if away.any():
+        groups = len(np.unique(problem.grouping.group_of[away]))
+        task.evaluate.note(
+            f"{away.sum()} operations in {groups} groups are not where the rule puts them:"
+            " a group is on one device, the one that most of its seconds are meant for"
+        )
+    return problem.placement(device)

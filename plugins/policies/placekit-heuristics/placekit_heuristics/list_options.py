@@ -1,0 +1,105 @@
+"""The list schedulers `critical_path`, `etf`, `heft`, `cpop`, `peft`, `m_topo`, `m_etf`, `m_sct`, and their options."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from placekit_core.hookspecs import Component
+from placekit_core.interfaces import Options
+
+
+class ListSchedulingOptions(Options):
+    """Options of `etf`, `heft`, `cpop` and `peft`."""
+
+    samples: int = Field(
+        1, ge=1, description="schedules to make; with more than one they are evaluated, the best is taken"
+    )
+    perturbation: float = Field(
+        0.0, ge=0, le=1, description="sigma of the log-normal factors on the levels of all schedules but the first"
+    )
+
+
+class CriticalPathOptions(ListSchedulingOptions):
+    """Options of policy `critical_path`."""
+
+    samples: int = Field(
+        50, ge=1, description="schedules to make; with more than one they are evaluated, the best is taken"
+    )
+    choose: Literal["earliest_start", "earliest_finish"] = Field(
+        "earliest_start", description="device for an operation; they differ where devices are unequally fast"
+    )
+
+
+class MSctOptions(Options):
+    """Options of policy `m_sct`."""
+
+    threshold: float = Field(
+        0.5, gt=0, le=0.5, description="a child is the favourite if its variable in the linear program is below this"
+    )
+    lp_seconds: float = Field(60.0, gt=0, description="what the linear program may take; more is an error")
+
+
+LIST_SCHEDULING = "placekit_heuristics.list_scheduling"
+BAECHI = "placekit_heuristics.baechi"
+BAECHI_PAPER = "Jeon et al. 2020, Baechi: fast device placement of machine learning graphs"
+
+COMPONENTS = [
+    Component(
+        name="critical_path",
+        summary="list scheduling by longest path to an exit, onto the device of earliest start; best of 50",
+        config=CriticalPathOptions,
+        target=f"{LIST_SCHEDULING}:CriticalPath",
+        paper="Kwok and Ahmad 1999; baseline of Doppler (ICLR 2026)",
+    ),
+    Component(
+        name="etf",
+        summary="list scheduling of the operation and device of earliest start",
+        config=ListSchedulingOptions,
+        target=f"{LIST_SCHEDULING}:Etf",
+        paper="Hwang, Chow, Anger and Lee 1989, Scheduling precedence graphs in systems with interprocessor communication",
+    ),
+    Component(
+        name="heft",
+        summary="list scheduling by upward rank, onto the device of earliest finish, filling gaps",
+        config=ListSchedulingOptions,
+        target=f"{LIST_SCHEDULING}:Heft",
+        paper="Topcuoglu, Hariri and Wu 2002, Performance-effective and low-complexity task scheduling",
+    ),
+    Component(
+        name="cpop",
+        summary="heft with a critical path on one device",
+        config=ListSchedulingOptions,
+        target=f"{LIST_SCHEDULING}:Cpop",
+        paper="Topcuoglu, Hariri and Wu 2002, Performance-effective and low-complexity task scheduling",
+    ),
+    Component(
+        name="peft",
+        summary="list scheduling that looks ahead by a table of optimistic costs",
+        config=ListSchedulingOptions,
+        target=f"{LIST_SCHEDULING}:Peft",
+        paper="Arabnejad and Barbosa 2014, List scheduling algorithm for heterogeneous systems by an optimistic cost table",
+    ),
+    Component(
+        name="m_topo",
+        summary="groups in topological order, one device after another, each up to its share of the memory",
+        config=Options,
+        target=f"{BAECHI}:MTopo",
+        paper=BAECHI_PAPER,
+    ),
+    Component(
+        name="m_etf",
+        summary="list scheduling of the operation and device of earliest start, ties in topological order",
+        config=Options,
+        target=f"{BAECHI}:MEtf",
+        paper=BAECHI_PAPER,
+    ),
+    Component(
+        name="m_sct",
+        summary="m_etf whose devices wait for favourite children, which a linear program chooses",
+        config=MSctOptions,
+        target=f"{BAECHI}:MSct",
+        paper=BAECHI_PAPER,
+    ),
+]

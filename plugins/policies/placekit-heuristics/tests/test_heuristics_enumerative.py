@@ -1,0 +1,432 @@
+"""Policy `enumerative`: every choice against brute force in plain Python, and what it promises about balance."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import partial
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import Generator
+from placekit_heuristics.enumerative import Assignment, Devices, Enumerative, Row, Share
+from placekit_heuristics.meta_operations import from_columns, recovered
+
+from placekit_core.cluster import Cluster
+from placekit_core.errors import GraphError, PlacekitError
+from placekit_core.given import load_programs
+from placekit_core.graph import Graph, GraphBuilder, Labels
+from placekit_core.grouping import Grouping
+from placekit_core.list_scheduling import b_level, group_priority
+from placekit_core.placement import Placement
+from placekit_core.problem import Problem
+from placekit_core.testing import PolicyContract, fakes
+from placekit_core.testing.contract import Make
+
+PROGRAMS = [(name, d) for name in ("chainmm", "ffnn", "llama_block", "llama_layer") for d in (4, 8)]
+PUBLISHED = {
+    "chain_mm_112nodes": (16, 4, 16, 8, 16, 8, 8),
+    "ffnn_192nodes": (16, 16, 16, 16, 4, 16, 16, 16, 16, 16, 16, 16),
+}
+
+
+class TestEnumerative(PolicyContract):
+    """The kit's graphs have no columns."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(Enumerative, meta_operations="recovered")
+
+
+class TestEnumerativeOfMany(PolicyContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(Enumerative, meta_operations="recovered", assignment="sample", permutations=5, samples=40)
+
+
+def machine(devices: int, rng: Generator | None = None, cpus: int = 0) -> Cluster:
+    """Devices that are linked in pairs, alike without `rng`."""
+    names = [f"d{i}" for i in range(devices + cpus)]
+    rates = {"flops_per_s": {"float32": 1e6}, "memory_bytes": 10**9, "memory_bytes_per_s": 1.0}
+    return Cluster.parse({
+        "kinds": {"gpu": rates, "cpu": {**rates, "type": "cpu"}},
+        "devices": [{"kind": "gpu" if i < devices else "cpu", "name": n} for i, n in enumerate(names)],
+        "links": [
+            {"a": a, "b": b, "bytes_per_s": 1.0 if rng is None else float(rng.choice([0.25, 0.5, 1.0, 2.0])),
+             "latency_s": 0.5 if rng is None else float(rng.choice([0.5, 4.0]))}
+            for i, a in enumerate(names) for b in names[:i]
+        ],
+    })  # fmt: skip
+
+
+class Sharded:
+    """A graph under construction, with its meta-operations."""
+
+    def __init__(self) -> None:
+        self.builder = GraphBuilder("sharded")
+        self.columns: dict[str, list[str]] = {"meta_op": [], "meta_role": []}
+
+    def source(self, bytes_: int, **properties: Any) -> int:
+        self._describe("", "input")
+        return self.builder.source(f"s{len(self.builder.operations)}", bytes_, **properties)
+
+    def add(self, meta: str, role: str, inputs: list[int], bytes_: int = 1, **properties: Any) -> int:
+        self._describe(meta, role)
+        name = f"{meta}.{role}{len(self.builder.operations)}"
+        return self.builder.add(name, op_type=role, inputs=inputs, outputs=[bytes_], flops=1.0, **properties)[0]
+
+    def build(self) -> Graph:
+        self.builder.columns = {key: Labels.of(values) for key, values in self.columns.items()}
+        return self.builder.build()
+
+    def _describe(self, meta: str, role: str) -> None:
+        self.columns["meta_op"].append(meta)
+        self.columns["meta_role"].append(role)
+
+
+def random_sharded(rng: Generator, metas: int = 5, most: int = 4) -> Graph:
+    """Meta-operations with up to `most` shards and reduces (or neither of one), which read each other's and sources."""
+    graph = Sharded()
+    tensors = [graph.source(int(rng.integers(1, 9))) for _ in range(4)]
+    for m in range(metas):
+        shards, reduces = rng.integers(0, most + 1, 2)
+        written = [
+            graph.add(f"m{m}", "shard", rng.choice(tensors, 2).tolist(), int(rng.integers(1, 9))) for _ in range(shards)
+        ]
+        tensors = tensors[-8:] + [
+            graph.add(f"m{m}", "reduce", rng.choice(written or tensors, 2).tolist(), int(rng.integers(1, 9)))
+            for _ in range(reduces)
+        ]
+        tensors += written
+    return graph.build()
+
+
+def place(problem: Problem, seed: int = 0, **options: Any) -> Placement:
+    return Enumerative(**options).place(fakes.fake_task(problem), np.random.default_rng(seed))
+
+
+class Replay:
+    """What was sent so far, in plain Python: the machine model's transfers, each at its seconds on an idle machine."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.graph, self.routes = problem, problem.graph, problem.cluster.routes
+        self.device: dict[int, int] = {}
+        self.sent: set[tuple[int, int]] = set()
+
+    def run(self, ops: list[int], devices: tuple[int, ...]) -> float:
+        """Run `ops` there. Seconds of the transfers that are new; a source is where it is read first."""
+        self.device.update(zip(ops, devices, strict=True))
+        total = 0.0
+        for v, d in zip(ops, devices, strict=True):
+            for t in self.graph.inputs(v).tolist():
+                u = int(self.graph.tensor_producer[t])
+                home = self.device.setdefault(u, d)
+                if home != d and (t, d) not in self.sent:
+                    self.sent.add((t, d))
+                    seconds = (
+                        self.routes.latency_s[home, d] + self.graph.tensor_bytes[t] * self.routes.s_per_byte[home, d]
+                    )
+                    total += float(seconds)
+        return total
+
+    def cost(self, ops: list[int], devices: tuple[int, ...]) -> float:
+        """What `run` would return, without running."""
+        kept = dict(self.device), set(self.sent)
+        total = self.run(ops, devices)
+        self.device, self.sent = kept
+        return total
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_every_step_costs_the_least(seed: int, alike: bool) -> None:
+    """By brute force over all assignments of its operations to different devices."""
+    rng = np.random.default_rng(seed)
+    problem = Problem.of(random_sharded(rng), machine(4, None if alike else rng))
+    device = problem.expand(place(problem).device)
+    replay = Replay(problem)
+    for ops in from_columns(problem.graph):
+        chosen = tuple(device[ops].tolist())
+        least = min(replay.cost(ops.tolist(), p) for p in permutations(range(4), len(ops)))
+        assert len(set(chosen)) == len(ops)
+        assert replay.run(ops.tolist(), chosen) == pytest.approx(least)
+    sources = np.flatnonzero(~problem.graph.kernel)
+    assert all(device[v] == replay.device.get(v, device[v]) for v in sources.tolist())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_shards_than_devices_are_assigned_in_rows(seed: int) -> None:
+    """Of which each costs the least; what was sent for one is there for the next."""
+    rng = np.random.default_rng(seed)
+    problem = Problem.of(random_sharded(rng, metas=4, most=11), machine(3, rng))
+    device = problem.expand(place(problem).device)
+    replay, rows = Replay(problem), 0
+    for ops in from_columns(problem.graph):
+        for row in np.split(ops, range(3, len(ops), 3)):
+            chosen = tuple(device[row].tolist())
+            least = min(replay.cost(row.tolist(), p) for p in permutations(range(3), len(row)))
+            assert len(set(chosen)) == len(row)
+            assert replay.run(row.tolist(), chosen) == pytest.approx(least)
+        rows = max(rows, -(-len(ops) // 3))
+    assert rows > 1
+
+
+def rows_of(problem: Problem) -> list[Row]:
+    """All rows that are decided on the way."""
+    work, rows = Assignment(problem), []
+
+    def choose(row: Row) -> Devices:
+        rows.append(row)
+        return row.linear()
+
+    for ops in from_columns(problem.graph):
+        work.step(ops, choose)
+    return rows
+
+
+def least(row: Row) -> float:
+    return min(float(row.cost(np.asarray([p]))[0]) for p in permutations(row.slots.tolist(), len(row.direct)))
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_linear_assignment_is_exact_where_separable(alike: bool) -> None:
+    """It equals enumeration there; elsewhere it is no better, and somewhere worse."""
+    rng = np.random.default_rng(1)
+    gaps: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(12):
+        problem = Problem.of(random_sharded(rng), machine(4, None if alike else rng))
+        for row in rows_of(problem):
+            gaps[row.separable].append(float(row.cost(row.linear()[None])[0]) - least(row))
+    assert np.allclose(gaps[True], 0, atol=1e-9)
+    assert len(gaps[True]) > 20
+    assert min(gaps[False], default=0.0) > -1e-9
+    assert (max(gaps[False], default=0.0) > 1e-6) == (not alike)
+
+
+def test_shares_on_equal_routes_are_separable() -> None:
+    """Which source is where makes no difference there, and on unequal routes it does."""
+    share = [Share(0, 1, np.arange(3), 4.0)]
+    equal = np.ones((3, 3)) - np.eye(3)
+    unequal = equal + np.triu(equal)
+    assert Row(np.arange(3), np.zeros((2, 3)), share, equal, equal).separable
+    assert not Row(np.arange(3), np.zeros((2, 3)), share, unequal, equal).separable
+    assert Row(np.arange(3), np.zeros((2, 3)), [], unequal, equal).separable
+    assert not Row(np.arange(3), np.zeros((2, 3)), [Share(0, 1, np.zeros(3, int), 4.0)], equal, equal).separable
+
+
+@pytest.mark.parametrize(("name", "devices"), PROGRAMS)
+def test_steps_are_balanced(name: str, devices: int) -> None:
+    """Never two of at most D operations on one device, and ceil or floor of n / D of more."""
+    pytest.importorskip("placekit_einsum")
+    graph = load_programs({"name": "einsum", "program": name, "devices": devices})[0].graph
+    problem = Problem.of(graph, machine(devices, np.random.default_rng(0)))
+    for options in ({}, {"assignment": "linear"}, {"assignment": "sample", "permutations": 2}):
+        device = problem.expand(place(problem, **options).device)
+        for ops in from_columns(graph):
+            count = np.bincount(device[ops], minlength=devices)
+            assert count.max() == math.ceil(len(ops) / devices)
+            assert count.min() == len(ops) // devices
+
+
+def test_samples_are_no_better_than_enumeration_and_no_worse_than_linear() -> None:
+    rng = np.random.default_rng(3)
+    problem = Problem.of(random_sharded(rng, metas=1), machine(4, rng))
+    row = max(rows_of(problem), key=lambda r: len(r.shares))
+    costs = {
+        how: row.cost(Enumerative(assignment=how, permutations=3)._choose(row, np.random.default_rng(0))[None])[0]
+        for how in ("enumerate", "sample", "linear")
+    }
+    assert costs["enumerate"] == pytest.approx(least(row))
+    assert costs["enumerate"] <= costs["sample"] <= costs["linear"]
+
+
+def test_auto_on_many_devices() -> None:
+    """Linear where exact, enumeration of what is few, samples for the rest; `enumerate` refuses that."""
+    routes = np.random.default_rng(0).random((12, 12))
+    few, many = (
+        Row(np.arange(12), np.random.default_rng(1).random((m, 12)), [Share(0, 1, np.arange(12), 1.0)], routes, routes)
+        for m in (2, 11)
+    )
+    rng = np.random.default_rng(0)
+    assert few.cost(Enumerative()._choose(few, rng)[None])[0] == pytest.approx(least(few))
+    better = many.cost(Enumerative(permutations=3000)._choose(many, rng)[None])[0]
+    assert better <= many.cost(many.linear()[None])[0]
+    with pytest.raises(PlacekitError, match=r"11 operations have 479001600 assignments to 12 devices[\s\S]*linear"):
+        Enumerative(assignment="enumerate")._choose(many, rng)
+
+
+def test_reduces_without_shards_and_empty_roles() -> None:
+    """Selections are meta-operations of reduces alone; they follow what they read, on devices of their own."""
+    graph = Sharded()
+    inputs = [graph.source(8) for _ in range(2)]
+    blocks = [graph.add("a", "shard", [t], 8) for t in inputs]
+    parts = [graph.add("a in 2", "reduce", [t], 8) for t in blocks]
+    graph.add("b", "shard", parts, 1)
+    problem = Problem.of(graph.build(), machine(2))
+    device = problem.expand(place(problem).device).tolist()
+    assert device[0:2] == device[2:4] == device[4:6]  # each source, shard and selection stays where it is
+    assert sorted(device[2:4]) == [0, 1]
+    assert [len(s) for s in from_columns(problem.graph)] == [2, 2, 1]
+
+
+def test_meta_operations_are_ordered_topologically() -> None:
+    """The second in the graph comes first if the first one reads from it; ties keep the order of the graph."""
+    graph = Sharded()
+    graph.add("late", "shard", [])
+    graph.add("early", "shard", [])
+    graph.add("late", "reduce", [1])
+    graph.add("last", "shard", [])
+    problem = Problem.of(graph.build(), machine(2))
+    names = [problem.graph.columns["meta_op"][ops[0]] for ops in from_columns(problem.graph)]
+    assert names == ["early", "late", "late", "last"]
+
+
+def test_operations_for_cpus_go_there() -> None:
+    """Shards are balanced over the GPUs, those that only CPUs may run over the CPUs."""
+    graph = Sharded()
+    source = graph.source(4)
+    for i in range(6):
+        graph.add("a", "shard", [source], allowed="cpu" if i < 2 else "")
+    problem = Problem.of(graph.build(), machine(2, cpus=2))
+    device = problem.expand(place(problem).device).tolist()[1:]
+    assert sorted(device[:2]) == [2, 3]
+    assert sorted(device[2:]) == [0, 0, 1, 1]
+    only_cpus = Problem.of(problem.graph, machine(0, cpus=3))
+    assert np.bincount(only_cpus.expand(place(only_cpus).device)[1:]).tolist() == [2, 2, 2]
+
+
+def test_source_that_may_not_be_where_it_is_read() -> None:
+    """It goes to the nearest device that it may be on, and is sent from there."""
+    graph = Sharded()
+    table = graph.source(4, allowed="cpu")
+    graph.add("a", "shard", [table])
+    graph.add("a", "shard", [table])
+    problem = Problem.of(graph.build(), machine(2, cpus=1))
+    assert problem.expand(place(problem).device).tolist()[0] == 2
+
+
+def test_first_operation_decides_for_a_group() -> None:
+    """Shards in a group that is placed already count on its device, and the others go elsewhere."""
+    graph = Sharded()
+    x = graph.source(4)
+    first = graph.add("a", "shard", [x])
+    for i in range(4):
+        graph.add("b", "shard", [first] if i < 3 else [x], 1)
+    built = graph.build()
+    problem = Problem.of(built, machine(2), Grouping.of(np.asarray([0, 1, 2, 1, 3, 4])))
+    device = problem.expand(place(problem).device).tolist()
+    assert device[3] == device[1] != device[2]
+    assert sorted(device[2:]) == [0, 0, 1, 1]
+
+
+def test_what_a_placed_group_reads_is_sent_there() -> None:
+    """`c` reads what `a` wrote where it was sent for `b`, which is in one group with what wrote the rest."""
+    graph = Sharded()
+    large = graph.add("a", "shard", [], 8)
+    small = graph.add("a", "shard", [], 2)
+    graph.add("b", "shard", [large])
+    graph.add("c", "shard", [large, small])
+    problem = Problem.of(graph.build(), machine(2), Grouping.of(np.asarray([0, 1, 1, 2])))
+    device = place(problem).device
+    assert device[2] == device[1] != device[0]
+
+
+def test_source_in_a_group_with_a_kernel() -> None:
+    """A parameter with its update is where it is read first; one with a shard of the same row is where that goes."""
+    graph = Sharded()
+    a, b = graph.source(4, colocate=0), graph.source(4, colocate=1)
+    graph.add("a", "shard", [a])
+    graph.add("a", "shard", [b])
+    graph.add("a", "shard", [], colocate=1)
+    graph.add("update", "shard", [a], colocate=0)
+    problem = Problem.of(graph.build(), machine(3))
+    [row, *_] = rows_of(problem)
+    assert [(s.first, s.other, s.bytes_) for s in row.shares] == [(2, 1, 4.0)]
+    device = problem.expand(place(problem).device).tolist()
+    assert device[0] == device[2] == device[5]
+    assert device[1] == device[4] != device[3]
+
+
+def test_ties_go_to_the_device_with_less_to_do() -> None:
+    """A lone operation after one that keeps device 0 busy."""
+    graph = Sharded()
+    graph.add("a", "shard", [])
+    graph.add("b", "shard", [])
+    problem = Problem.of(graph.build(), machine(2))
+    assert sorted(place(problem).device.tolist()) == [0, 1]
+
+
+def test_priorities() -> None:
+    rng = np.random.default_rng(0)
+    problem = Problem.of(random_sharded(rng), machine(3))
+    by_level, by_order, none = (place(problem, priority=p) for p in ("b_level", "meta_op", "none"))
+    assert by_level.device.tolist() == by_order.device.tolist() == none.device.tolist()
+    assert none.priority is None
+    assert by_level.priority is not None
+    assert by_order.priority is not None
+    assert by_level.priority.tolist() == group_priority(problem, b_level(problem)).tolist()
+    steps = from_columns(problem.graph)
+    value = problem.expand(by_order.priority)
+    assert [set(value[ops].tolist()) for ops in steps] == [{len(steps) - i} for i in range(len(steps))]
+
+
+def test_samples_take_the_best() -> None:
+    """The first is the placement without samples; the others differ where assignments cost the same."""
+    problem = Problem.of(random_sharded(np.random.default_rng(0), metas=8), machine(4))
+    task = fakes.fake_task(problem)
+    best = Enumerative(samples=30).place(task, np.random.default_rng(0))
+    seen = fakes.session_of(task).seen
+    assert task.evaluate.evaluations == 30
+    assert place(problem).device.tobytes() in seen
+    assert len(seen) > 10
+    assert task.evaluate.best is not None
+    assert best.same_as(task.evaluate.best.placement)
+
+
+def test_graphs_without_meta_operations_are_refused() -> None:
+    with pytest.raises(PlacekitError, match=r"needs meta-operations[\s\S]*'einsum' gives them[\s\S]*recovered"):
+        place(fakes.diamond())
+
+
+@pytest.mark.parametrize(("meta", "role"), [("", "shard"), ("a", "input"), ("a", "")])
+def test_operations_of_no_meta_operation_are_refused(meta: str, role: str) -> None:
+    graph = Sharded()
+    graph.add(meta, role, [])
+    with pytest.raises(PlacekitError, match=rf"meta_op '{meta}' and meta_role '{role}'"):
+        place(Problem.of(graph.build(), machine(2)))
+
+
+def test_meta_operations_that_depend_on_each_other_are_refused() -> None:
+    graph = Sharded()
+    first = graph.add("a", "shard", [])
+    second = graph.add("b", "shard", [first])
+    graph.add("a", "reduce", [second])
+    with pytest.raises(GraphError, match="meta-operation a -> meta-operation b -> meta-operation a"):
+        place(Problem.of(graph.build(), machine(2)))
+
+
+def test_recovered_runs() -> None:
+    """A run ends where operator, FLOPs or depth change; sources do not interrupt it."""
+    graph = Sharded()
+    a = [graph.add("a", "shard", []), graph.add("a", "shard", [])]
+    graph.source(1)
+    a.append(graph.add("a", "shard", []))
+    b = [graph.add("a", "reduce", a[:2]), graph.add("a", "reduce", a[1:])]
+    graph.add("b", "reduce", b)
+    assert [s.tolist() for s in recovered(graph.build())] == [[0, 1, 3], [4, 5], [6]]
+
+
+@pytest.mark.skipif("PLACEKIT_SAMPLES" not in os.environ, reason="needs the published graphs: PLACEKIT_SAMPLES")
+@pytest.mark.parametrize("file", PUBLISHED)
+def test_meta_operations_of_the_published_graphs(file: str) -> None:
+    """Recovered, they are those of the fresh decomposition: 3 products and a sum, and FFNN's eight expressions."""
+    pytest.importorskip("placekit_formats")
+    path = Path(os.environ["PLACEKIT_SAMPLES"]) / "doppler" / f"gdp_{file}.txt"
+    graph = load_programs({"name": "doppler", "path": str(path)})[0].graph
+    assert tuple(len(s) for s in recovered(graph)) == PUBLISHED[file]
+    problem = Problem.of(graph, machine(4))
+    device = problem.expand(place(problem, meta_operations="recovered").device)
+    assert all(np.ptp(np.bincount(device[ops], minlength=4)) == 0 for ops in recovered(graph))

@@ -1,0 +1,256 @@
+"""cpop, peft and Baechi's placers: what each promises beyond the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from numpy.typing import NDArray
+from placekit_heuristics.baechi import MEtf, MSct, MTopo, accelerators, edges, favourite_children, first_use
+from placekit_heuristics.list_scheduling import Cpop, Etf, Peft
+
+from placekit_core.cluster import Cluster
+from placekit_core.costs import CostTable
+from placekit_core.errors import PlacekitError
+from placekit_core.graph import Graph, GraphBuilder
+from placekit_core.list_scheduling import ListScheduler, b_level, group_priority
+from placekit_core.placement import Placement
+from placekit_core.problem import Problem, Task
+from placekit_core.testing.strategies import Case, problems
+
+POLICIES: list[Any] = [Cpop, Peft, MTopo, MEtf, MSct]
+
+
+def machine(gpus: list[int], cpus: int = 0) -> Cluster:
+    """GPUs with these bytes of memory, CPUs with much, a channel per ordered pair, 1 byte/s."""
+    rates = {"flops_per_s": {"float32": 1.0}, "memory_bytes_per_s": 1.0}
+    return Cluster.parse({
+        "kinds": {
+            **{f"g{i}": {**rates, "memory_bytes": m} for i, m in enumerate(gpus)},
+            "c": {**rates, "type": "cpu", "memory_bytes": 10**9},
+        },
+        "devices": [{"kind": f"g{i}"} for i in range(len(gpus))] + [{"kind": "c", "count": cpus}] * (cpus > 0),
+        "links": [{"mesh": "*", "bytes_per_s": 1.0}] if len(gpus) + cpus > 1 else [],
+    })  # fmt: skip
+
+
+def problem_of(graph: Graph, cluster: Cluster, seconds: Any) -> Problem:
+    kinds = cluster.kind_names
+    table = np.repeat(np.broadcast_to(np.asarray(seconds, float), graph.n)[:, None], len(kinds), axis=1)
+    return Problem.of(graph, cluster, None, CostTable(kinds, table, np.zeros(table.shape, bool)))
+
+
+def place(policy: Any, problem: Problem) -> Placement:
+    placement: Placement = policy.place(Task(problem, None), np.random.default_rng(0))  # type: ignore[arg-type]
+    return placement
+
+
+def devices(policy: Any, problem: Problem) -> list[int]:
+    result: list[int] = place(policy, problem).device.tolist()
+    return result
+
+
+def chain(n: int, out: int, cpu_only: tuple[int, ...] = (), persistent: int = 0) -> Graph:
+    b = GraphBuilder("chain")
+    last: list[int] = []
+    for i in range(n):
+        allowed = "cpu" if i in cpu_only else ""
+        last = b.add(f"op{i}", inputs=last, outputs=[out], allowed=allowed, persistent_bytes=persistent)
+    return b.build()
+
+
+@given(problems(max_n=20))
+@settings(max_examples=60, deadline=None)
+def test_any_problem(case: Case) -> None:
+    """Every group on an allowed device, b-levels as priorities, and the CPU only where there is no other."""
+    problem = case.problem
+    for policy in POLICIES:
+        placement = place(policy(), problem)
+        problem.check(placement.batch())
+        assert placement.priority is not None
+        assert placement.priority.tolist() == group_priority(problem, b_level(problem)).tolist()
+        if policy in (MTopo, MEtf, MSct):
+            read = ListScheduler(problem).run("etf").group_device >= 0
+            assert accelerators(problem)[np.arange(problem.g), placement.device][read].all()
+
+
+@pytest.mark.parametrize(("policy", "rule"), [(Cpop, "cpop"), (Peft, "peft")])
+def test_one_sample_is_the_list_schedule(policy: Any, rule: Any) -> None:
+    problem = problem_of(chain(6, 3), machine([100, 100]), range(6))
+    assert devices(policy(), problem) == ListScheduler(problem).run(rule).devices().tolist()
+
+
+def test_m_topo_fills_one_device_after_another() -> None:
+    """Baechi, section 3.1: a device takes total / devices + largest. 8 * 10 / 2 + 10 = 50: five operations, then three."""
+    assert devices(MTopo(), problem_of(chain(8, 10), machine([100, 100]), 1)) == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert devices(MTopo(), problem_of(chain(8, 10), machine([100]), 1)) == [0] * 8
+    assert devices(MTopo(), problem_of(chain(8, 10), machine([300, 100]), 1)) == [0, 0, 0, 0, 0, 0, 0, 1]
+    assert devices(MTopo(), problem_of(chain(0, 10), machine([100, 100]), 1)) == []
+
+
+def test_m_topo_leaves_what_only_cpus_may_run_to_them() -> None:
+    mixed = problem_of(chain(8, 10, cpu_only=(0, 3)), machine([100, 100], 1), 1)  # 60 / 2 + 10
+    assert devices(MTopo(), mixed) == [2, 0, 0, 2, 0, 0, 1, 1]
+    assert devices(MTopo(), problem_of(chain(4, 10), machine([], 2), 1)) == [0, 0, 0, 1]
+
+
+def test_m_topo_leaves_a_device_where_persistent_bytes_do_not_fit() -> None:
+    """40 in all, caps 40 * 12 / 60 + 10 = 18 and 42: two groups are 20, one is 10."""
+    assert devices(MTopo(), problem_of(chain(4, 0, persistent=10), machine([12, 48]), 1)) == [0, 1, 1, 1]
+    three = problem_of(chain(3, 0, persistent=10), machine([19, 19]), 1)  # nowhere is room for the third: most is left
+    assert sorted(devices(MTopo(), three)[:2]) == [0, 1]
+
+
+def test_parameters_go_with_their_first_reader() -> None:
+    b = GraphBuilder("training")
+    tensors: list[int] = []
+    weights = [b.source(f"w{i}", 4, colocate=i) for i in range(3)]
+    for i in range(3):
+        tensors = b.add(f"forward{i}", inputs=[*tensors[-1:], weights[i]], outputs=[4])
+    for i in range(3):
+        b.add(f"update{i}", inputs=[tensors[-1], weights[i]], colocate=i)
+    b.source("unread", 1)
+    problem = problem_of(b.build(), machine([100, 100]), [0, 0, 0, 1, 1, 1, 1, 1, 1, 0])
+    group = problem.grouping.group_of
+    assert first_use(problem).tolist() == [group[i] for i in (0, 3, 1, 4, 2, 5, 9)]
+
+
+def test_m_etf_breaks_ties_in_topological_order() -> None:
+    """Both can start at once; `second` has the longer path behind it, so it is first in `etf`."""
+    b = GraphBuilder("ties")
+    b.add("first")
+    (x,) = b.add("second", outputs=[1])
+    b.add("third", inputs=[x])
+    problem = problem_of(b.build(), machine([100, 100]), 1)
+    assert devices(MEtf(), problem)[:2] == [0, 1]
+    assert devices(Etf(), problem)[:2] == [1, 0]
+
+
+def test_baechi_places_on_gpus() -> None:
+    b = GraphBuilder("independent")
+    for i in range(4):
+        b.add(f"op{i}", allowed="cpu" if i == 3 else "")
+    problem = problem_of(b.build(), machine([100], 1), 1)
+    assert accelerators(problem).tolist() == [[True, False]] * 3 + [[False, True]]
+    assert 1 in devices(Etf(), problem)[:3]
+    for policy in (MTopo, MEtf, MSct):
+        assert devices(policy(), problem) == [0, 0, 0, 1]
+
+
+def fork_and_join() -> Graph:
+    """a -> long -> end, a -> short -> end."""
+    b = GraphBuilder("fork")
+    (x,) = b.add("a", outputs=[4])
+    (y,) = b.add("long", inputs=[x], outputs=[4])
+    (z,) = b.add("short", inputs=[x], outputs=[4])
+    b.add("end", inputs=[y, z])
+    return b.build()
+
+
+def test_favourites_are_on_the_longest_path() -> None:
+    problem = problem_of(fork_and_join(), machine([100, 100]), [1, 20, 1, 1])
+    assert favourite_children(problem).tolist() == [1, 3, -1, -1]
+    b = GraphBuilder("fork")
+    (x,) = b.add("a", outputs=[4])
+    for i in range(2):
+        b.add(f"equal{i}", inputs=[x])
+    # each is the favourite by half, which is none
+    assert favourite_children(problem_of(b.build(), machine([100, 100]), 1)).tolist() == [-1, -1, -1]
+
+
+def test_edges_of_the_program() -> None:
+    """The largest tensor between two kernels counts; a group sends itself nothing; sources are no kernels."""
+    b = GraphBuilder("edges")
+    w = b.source("w", 50)
+    [x, y] = b.add("a", inputs=[w], outputs=[4, 6], colocate=0)
+    b.add("b", inputs=[x, y], colocate=0)
+    b.add("c", inputs=[x, y, w])
+    found = edges(problem_of(b.build(), machine([100, 100], 1), [0, 1, 1, 1]))
+    assert [v.tolist() for v in found] == [[1, 1], [2, 3], [0, 6]]
+
+
+def paper(problem: Problem) -> tuple[float, NDArray[np.float64]]:
+    """The program as section 3.3 writes it, densely: makespan, and x per edge."""
+    from scipy.optimize import linprog
+
+    n, (source, target, seconds) = problem.graph.n, edges(problem)
+    e, own = len(source), problem.op_s.mean(axis=1)
+    rows, limits = [], []
+
+    def at_most(limit: float, **terms: dict[int, float]) -> None:
+        row = np.zeros(e + n + 1)
+        for name, entries in terms.items():
+            for i, value in entries.items():
+                row[{"x": 0, "s": e, "w": e + n}[name] + i] += value
+        rows.append(row)
+        limits.append(limit)
+
+    for k in range(e):
+        at_most(-own[source[k]], s={int(source[k]): 1, int(target[k]): -1}, x={k: seconds[k]})
+    for v in range(n):
+        at_most(-own[v], s={v: 1}, w={0: -1})
+        for end in (source, target):
+            mine = np.flatnonzero(end == v).tolist()
+            if mine:
+                at_most(1 - len(mine), x=dict.fromkeys(mine, -1))
+    result = linprog(np.arange(e + n + 1) == e + n, np.stack(rows), limits, bounds=[(0, 1)] * e + [(0, None)] * (n + 1))
+    return float(result.fun), result.x[:e]
+
+
+def test_the_program_is_that_of_the_paper() -> None:
+    """The favourites, taken as certain, are no worse than the optimum of the paper's program where it is integral."""
+    integral = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        b = GraphBuilder("tree")  # every operation has one reader: in-trees have integral optima
+        open_: list[int] = []
+        for i in range(12):
+            reads = [open_.pop(int(rng.integers(len(open_)))) for _ in range(min(int(rng.integers(0, 3)), len(open_)))]
+            open_ += b.add(f"op{i}", inputs=reads, outputs=[int(rng.integers(1, 9))])
+        problem = problem_of(b.build(), machine([100, 100]), rng.integers(1, 9, 12))
+        optimum, x = paper(problem)
+        if ((x > 1e-6) & (x < 1 - 1e-6)).any():
+            continue
+        integral += 1
+        favourite, (source, target, seconds) = favourite_children(problem), edges(problem)
+        end = np.zeros(12)
+        for v in range(12):
+            mine = target == v
+            sent = np.where(favourite[source[mine]] == v, 0.0, seconds[mine])
+            end[v] = problem.op_s[v, 0] + (end[source[mine]] + sent).max(initial=0.0)
+        assert end.max() == pytest.approx(optimum)
+    assert integral >= 5
+
+
+@given(problems(max_n=25))
+@settings(max_examples=60, deadline=None)
+def test_favourites_are_children_and_at_most_one_each(case: Case) -> None:
+    problem = case.problem
+    group = problem.grouping.group_of
+    pairs = {(int(u), int(v)) for u, v in zip(*problem.graph.op_edges, strict=True)}
+    favourite = favourite_children(problem)
+    chosen = [(v, int(c)) for v, c in enumerate(favourite) if c >= 0]
+    assert all(p in pairs and group[p[0]] != group[p[1]] for p in chosen)
+    assert len({c for _, c in chosen}) == len(chosen)
+    fewer = favourite_children(problem, threshold=0.1)
+    assert all(c in (-1, favourite[v]) for v, c in enumerate(fewer))
+
+
+def test_a_program_that_takes_too_long_is_an_error() -> None:
+    rng = np.random.default_rng(0)
+    b = GraphBuilder("wide")
+    before: list[int] = []
+    now: list[int] = []
+    for i in range(2000):
+        reads = [int(t) for t in rng.choice(before, 2)] if before else []
+        now += b.add(f"op{i}", inputs=reads, outputs=[int(rng.integers(1, 9))])
+        if len(now) == 20:
+            before, now = now, []
+    problem = problem_of(b.build(), machine([10**9, 10**9]), rng.random(2000))
+    with pytest.raises(
+        PlacekitError, match=r"m_sct: no optimum of the linear program of \d+ edges between groups in 0.01 s"
+    ) as error:
+        place(MSct(lp_seconds=0.01), problem)
+    assert "m_etf" in str(error.value)

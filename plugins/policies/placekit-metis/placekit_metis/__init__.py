@@ -1,0 +1,28 @@
+"""The policy `metis`: the graph of groups in parts of the devices' speeds, by the METIS library."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from placekit_core.hookspecs import Component, hookimpl
+from placekit_core.partitioning import PartitionOptions
+
+
+class MetisOptions(PartitionOptions):
+    """Options of policy `metis`."""
+
+    cpu: bool = Field(False, description="parts for the CPUs, too; false: they run only what no GPU may run")
+    cuts: int = Field(20, ge=1, le=10_000, description="partitions to make; the one that cuts least is taken")
+
+
+@hookimpl
+def placekit_policies() -> list[Component]:
+    return [
+        Component(
+            name="metis",
+            summary="k-way partition over the GPUs, by their speeds (METIS)",
+            config=MetisOptions,
+            target="placekit_metis.partition:Metis",
+            paper="Karypis and Kumar 1998, Multilevel k-way Partitioning; baseline of Post (Gao, Chen and Li, NeurIPS 2018)",
+        )
+    ]

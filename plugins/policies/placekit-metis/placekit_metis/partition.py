@@ -1,0 +1,73 @@
+"""The policy `metis`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from placekit_core.errors import PlacekitError
+from placekit_core.partitioning import Partitioning, Parts, gpus, integers
+from placekit_core.problem import Problem
+from placekit_metis import MetisOptions
+
+
+class Metis(Partitioning):
+    """The graph of groups in as many parts as there are GPUs, part i on GPU i (baseline of Post, §4).
+
+    Vertices weigh the seconds of the groups, edges the bytes that they exchange, and a part gets the share of the work
+    that its GPU has of the speed of all. Raises PlacekitError when it is built if there is no pymetis, ClusterError if
+    the machine has no GPU.
+    """
+
+    name = "metis"
+    options_class = MetisOptions
+
+    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        load()
+
+    def targets(self, problem: Problem) -> NDArray[np.int64]:
+        """[p] the GPUs; with `cpu` all devices."""
+        return super().targets(problem) if self.options.cpu else gpus(problem, self.name, "or set policy.cpu=true")
+
+    def parts(self, parts: Parts, rng: Generator) -> NDArray[np.int64]:
+        """[k] the part of each vertex."""
+        if len(parts.groups) <= len(parts.targets):  # METIS leaves parts empty, and says so on standard output
+            part = np.empty(len(parts.groups), np.int64)
+            part[np.argsort(-parts.load, kind="stable")] = np.argsort(-parts.speed, kind="stable")[: len(part)]
+            return part
+        pymetis = load()
+        share = parts.speed / parts.speed.sum()
+        options = pymetis.Options(
+            ncuts=self.options.cuts,
+            seed=int(rng.integers(2**31)),
+            ufactor=max(round(1000 * self.options.imbalance), 1),
+        )
+        exchange = parts.exchange
+        _, found = pymetis.part_graph(
+            len(share),
+            pymetis.CSRAdjacency(exchange.ptr.tolist(), exchange.neighbour.tolist()),
+            vweights=np.maximum(parts.load, 1).tolist(),
+            eweights=np.maximum(integers(exchange.bytes_.astype(np.float64)), 1).tolist(),
+            tpwgts=share.tolist(),
+            recursive=False,
+            options=options,
+        )
+        return np.asarray(found, np.int64)
+
+
+def load() -> Any:
+    """`pymetis`. Raises PlacekitError that says where there is one."""
+    try:
+        import pymetis
+    except (ImportError, OSError) as e:
+        raise PlacekitError(
+            f"policy 'metis' needs the package pymetis, which cannot be imported: {e}",
+            "pip install pymetis: it has wheels for Linux on x86-64 and for macOS; elsewhere take policy=scotch (which has"
+            " wheels for Linux on aarch64), or policy=heft, which needs no library",
+        ) from None
+    return pymetis

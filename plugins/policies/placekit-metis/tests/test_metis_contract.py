@@ -1,0 +1,25 @@
+"""The policy keeps to the contract of policies."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from placekit_metis.partition import Metis
+
+from placekit_core.testing import PolicyContract
+from placekit_core.testing.contract import Make
+
+pytest.importorskip("pymetis")
+
+
+class TestMetis(PolicyContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return Metis
+
+
+class TestMetisWithCpus(PolicyContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(Metis, cpu=True)

@@ -1,0 +1,115 @@
+"""Scotch through the ctypes layer of pyscotch, which has what its classes lack: weighted targets with links, fixed vertices.
+
+Everything happens in a Scotch context of its own, with one thread, the deterministic option and a seeded generator: the
+mapping depends on the arguments alone, and the environment (SCOTCH_DETERMINISTIC) has no say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from ctypes import POINTER, byref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.errors import PlacekitError
+from placekit_core.exchange import Exchange
+from placekit_core.partitioning import integers
+
+# of scotch.h; pyscotch does not define them
+QUALITY, BALANCE = 0x1, 0x4
+DETERMINISTIC = 0
+
+
+def load(policy: str) -> Any:
+    """`pyscotch.libscotch`. Raises PlacekitError that says where there is one."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # it tells how it was loaded
+            from pyscotch import libscotch
+    except (ImportError, OSError, RuntimeError) as e:
+        raise PlacekitError(
+            f"policy {policy!r} needs the package pyscotch, which cannot be imported: {e}",
+            "pip install pyscotch: it has wheels for Linux on x86-64 and aarch64; elsewhere take policy=metis (which has"
+            " wheels for macOS), or policy=heft, which needs no library",
+        ) from None
+    return libscotch
+
+
+def static_mapping(
+    exchange: Exchange,
+    load_: NDArray[np.int64],
+    speed: NDArray[np.int64],
+    link: NDArray[np.int64],
+    fixed: NDArray[np.int64],
+    imbalance: float,
+    seed: int,
+) -> NDArray[np.int64]:
+    """Map k vertices onto p >= 2 targets, so that loads are as speeds and little is exchanged over dear links.
+
+    Args:
+        exchange: the graph of the vertices.
+        load_: [k] non-negative loads, of about 1e8 in all.
+        speed: [p] positive.
+        link: [p, p] positive, symmetric; the diagonal is not looked at.
+        fixed: [k] target of a vertex that has one, else -1.
+        imbalance: share by which a target may be overloaded.
+        seed: of Scotch's generator, below 2**31.
+
+    Returns:
+        [k] target of each vertex.
+    """
+    lib, targets = load("scotch"), len(speed)
+    apart = ~np.eye(targets, dtype=bool)
+    complete = Exchange(np.arange(targets + 1) * (targets - 1), np.nonzero(apart)[1], link[apart])
+    read: list[NDArray[Any]] = []  # Scotch reads arrays where they are: they live as long as its graphs
+    with contextlib.ExitStack() as stack:
+
+        def made(structure: str, begin: str, end: str) -> Any:
+            thing = getattr(lib, structure)()
+            check(f"SCOTCH_{begin}", byref(thing))
+            stack.callback(getattr(lib, f"SCOTCH_{end}"), byref(thing))
+            return thing
+
+        def check(function: str, *arguments: Any) -> None:
+            if getattr(lib, function)(*arguments):
+                raise PlacekitError(f"{function} failed: {lib.get_scotch_messages().strip() or 'no reason given'}")
+
+        context = made("SCOTCH_Context", "contextInit", "contextExit")
+        check("SCOTCH_contextThreadSpawn", byref(context), lib.SCOTCH_Num(1), None)
+        check("SCOTCH_contextOptionSetNum", byref(context), DETERMINISTIC, 1)
+        check("SCOTCH_contextRandomClone", byref(context))
+        lib.SCOTCH_contextRandomSeed(byref(context), seed)
+        lib.SCOTCH_contextRandomReset(byref(context))
+
+        def graph(of: Exchange, weight: NDArray[np.int64], cost: NDArray[np.int64]) -> Any:
+            """The graph, bound to the context."""
+            plain = made("SCOTCH_Graph", "graphInit", "graphExit")
+            arrays = [_own(lib, a) for a in (of.ptr, weight, of.neighbour, cost)]
+            read.extend(arrays)
+            ptr, loads, neighbours, costs = (_pointer(lib, a) for a in arrays)
+            check(
+                "SCOTCH_graphBuild", byref(plain), 0, len(weight), ptr, None, loads, None, len(cost), neighbours, costs
+            )
+            bound = made("SCOTCH_Graph", "graphInit", "graphExit")
+            check("SCOTCH_contextBindGraph", byref(context), byref(plain), byref(bound))
+            return bound
+
+        machine = made("SCOTCH_Arch", "archInit", "archExit")
+        check("SCOTCH_archBuild2", byref(machine), byref(graph(complete, speed, complete.bytes_)), 0, None)
+        source = graph(exchange, load_, np.maximum(integers(exchange.bytes_.astype(np.float64)), 1))
+        strategy = made("SCOTCH_Strat", "stratInit", "stratExit")
+        check("SCOTCH_stratGraphMapBuild", byref(strategy), QUALITY | BALANCE, targets, imbalance)
+        mapping = _own(lib, fixed)
+        check("SCOTCH_graphMapFixed", byref(source), byref(machine), byref(strategy), _pointer(lib, mapping))
+        return mapping.astype(np.int64)
+
+
+def _own(lib: Any, values: NDArray[np.int64]) -> NDArray[Any]:
+    """A contiguous copy in Scotch's integers."""
+    return np.array(values, lib.get_scotch_dtype(), order="C")
+
+
+def _pointer(lib: Any, values: NDArray[Any]) -> Any:
+    return values.ctypes.data_as(POINTER(lib.SCOTCH_Num))

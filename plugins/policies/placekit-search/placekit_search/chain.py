@@ -1,0 +1,154 @@
+"""One local search on its way: what it is at, its neighbourhoods, and how it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.interfaces import State
+from placekit_core.measurement import Kernel, Measurements
+from placekit_core.placement import Placement, Placements
+from placekit_core.problem import Task
+from placekit_search.kinds import KINDS
+from placekit_search.moves import new_log, propose, undo
+from placekit_search.neighbourhood import Flow, Neighbourhood, flow
+from placekit_search.walk import STEP, step, walk
+
+
+class Moves:
+    """What the chains of one task share: the compiled evaluation, the graph, and how often each kind of move is made."""
+
+    def __init__(self, task: Task, share: Mapping[str, float], bias: float) -> None:
+        self.task = task
+        self.kernel: Kernel | None = task.evaluate.kernel()
+        self.flow: Flow = flow(task.problem, self.kernel)
+        weight = np.asarray([share[kind] for kind in KINDS], np.float64)
+        self.shares = np.cumsum(weight / weight.sum())
+        self.shares[-1] = 1.0
+        self.bias = bias
+
+
+class Chain:
+    """A placement that is changed move by move.
+
+    Attributes:
+        device, priority: [g] where it is; `best_device`, `best_priority`: [g] the best it has seen.
+        energy: [3] of both, seconds, and 1 if the best one fits: the value, plus a penalty for memory over capacity.
+    """
+
+    def __init__(self, moves: Moves, state: State) -> None:
+        self.moves = moves
+        self.device: NDArray[np.int16] = np.array(state["device"], np.int16)
+        self.priority: NDArray[np.float32] = np.array(state["priority"], np.float32)
+        self.best_device: NDArray[np.int16] = np.array(state["best_device"], np.int16)
+        self.best_priority: NDArray[np.float32] = np.array(state["best_priority"], np.float32)
+        self.energy: NDArray[np.float64] = np.array(state["energy"], np.float64)
+        self.random: NDArray[np.uint64] = np.array(state["random"], np.uint64)
+        self.restart: NDArray[np.int64] = np.array(state["restart"], np.int64)
+        self.start_s = float(state["start_s"])
+        self.penalty_s = moves.task.evaluate.failing_signal_s
+
+    @staticmethod
+    def begin(
+        device: NDArray[np.int16],
+        priority: NDArray[np.float32] | None,
+        energy: float,
+        fits: bool,
+        random: NDArray[np.uint64],
+    ) -> dict[str, Any]:
+        """The state of a chain at its start; `random` is [1]."""
+        order = np.zeros(0, np.float32) if priority is None else priority
+        return {
+            "device": device.copy(), "priority": order.copy(), "best_device": device.copy(), "best_priority": order.copy(),
+            "energy": np.array([energy, energy, float(fits)]), "random": random.copy(), "restart": np.zeros(3, np.int64),
+            "start_s": float(energy),
+        }  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        """What a chain goes on from."""
+        return {
+            "device": self.device, "priority": self.priority, "best_device": self.best_device,
+            "best_priority": self.best_priority, "energy": self.energy, "random": self.random, "restart": self.restart,
+            "start_s": self.start_s,
+        }  # fmt: skip
+
+    def walk(self, hood: Neighbourhood, count: int, temperature: float, factor: float) -> float:
+        """`count` evaluations in one compiled loop. Returns the sum of their energies; the caller charges them.
+
+        `temperature` is in seconds, and multiplied by `factor` after each evaluation.
+        """
+        kernel, flow_ = self.moves.kernel, self.moves.flow
+        assert kernel is not None
+        log = new_log(len(hood.allowed), len(self.device), int(flow_.trace[0]))
+        return float(
+            walk(
+                kernel.function, kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats, self.device,
+                self.priority, self.best_device, self.best_priority, self.energy, self.random, hood, flow_, log,
+                self.moves.shares, self.moves.bias, self.moves.task.problem.cluster.memory_bytes.astype(np.float64),
+                self.penalty_s, count, np.array([temperature, factor]), self.restart,
+            )
+        )  # fmt: skip
+
+    def advance(self, hood: Neighbourhood, temperature: float, factor: float) -> None:
+        """Go on for a while, at most as long as the budget lasts, and charge it."""
+        task = self.moves.task
+        if self.moves.kernel is None:
+            self.one(hood, temperature)
+            return
+        count = max(1, int(min(chunk(task), task.evaluate.remaining)))  # the seconds may have ended just now
+        total = self.walk(hood, count, temperature, factor)
+        task.evaluate.charge(count, self.placements(best=True), total / count)
+
+    def placement(self) -> Placement:
+        """The best placement it has seen."""
+        device, priority = self.placements(best=True).one(0)
+        return self.moves.task.problem.placement(device, priority)
+
+    def one(self, hood: Neighbourhood, temperature: float) -> None:
+        """One evaluation, by a backend that has no compiled one; nothing guides it there."""
+        log, evaluate = new_log(len(hood.allowed), len(self.device), 0), self.moves.task.evaluate
+        kicked = bool(self.restart[0] > 0 and self.restart[2] >= self.restart[0])
+        if kicked:
+            self.device[:], self.priority[:] = self.best_device, self.best_priority
+            self.restart[2] = 0
+        for _ in range(int(self.restart[1]) if kicked else 1):
+            propose(
+                self.random, self.device, self.priority, hood, self.moves.flow, self.moves.shares, self.moves.bias, log
+            )
+        measured = evaluate(self.placements())
+        new, fits = float(energies(measured, self.moves.task)[0]), bool(measured.fits[0])
+        before, fitted = self.energy[1], self.energy[2]
+        if kicked and (fits or not fitted):
+            self.energy[0] = new
+        if step(self.random, self.energy, new, fits, temperature):
+            if self.energy[1] < before or self.energy[2] != fitted:
+                self.best_device[:], self.best_priority[:] = self.device, self.priority
+                self.restart[2] = -1
+        elif kicked:
+            self.device[:], self.priority[:] = self.best_device, self.best_priority
+            self.energy[0] = self.energy[1]
+        else:
+            undo(self.device, self.priority, log)
+        self.restart[2] += 1
+
+    def placements(self, best: bool = False) -> Placements:
+        """Where it is, or the best it has seen, as a batch of one."""
+        device, priority = (self.best_device, self.best_priority) if best else (self.device, self.priority)
+        return Placements.of(device, priority if len(priority) else None)
+
+
+def chunk(task: Task) -> int:
+    """Evaluations to make in one compiled loop: not too many, so that the clock and the checkpoints are looked at."""
+    return max(1, min(2000, 2_000_000 // max(task.problem.graph.n, 1)))
+
+
+def energies(measurements: Measurements, task: Task) -> NDArray[np.float64]:
+    """[b] what searches make small, seconds: the value, plus a penalty for memory over capacity or a failure."""
+    memory = task.problem.cluster.memory_bytes
+    excess = measurements.peak_bytes / memory - 1.0
+    over = np.where(excess > 0, STEP + excess, 0.0).sum(axis=1)
+    energy = measurements.value_s + task.evaluate.failing_signal_s * over
+    return np.where(np.isfinite(energy), energy, 10.0 * task.evaluate.failing_signal_s)

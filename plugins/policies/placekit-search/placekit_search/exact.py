@@ -1,0 +1,216 @@
+"""Policy `exact`: device and order of every operation by constraint programming, with a proven bound."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from placekit_core.bounds import ROUNDING
+from placekit_core.errors import NotApplicable, PlacekitError
+from placekit_core.interfaces import Checkpoint, Policy, State
+from placekit_core.list_scheduling import b_level, group_priority
+from placekit_core.measurement import Measurements
+from placekit_core.placement import Placement, Placements
+from placekit_core.problem import Problem, Task
+from placekit_search.exact_machine import in_ticks
+from placekit_search.exact_options import ExactOptions
+from placekit_search.starts import list_schedules
+
+if TYPE_CHECKING:
+    from placekit_search.exact_model import Model, Solution
+
+# Deterministic seconds. Every further slice is twice as long: at most half of the work is repeated by starting anew.
+FIRST_SLICE = 1.0
+
+
+class Exact(Policy):
+    """Solves the machine model by CP-SAT of OR-tools (Perron and Furnon), from the best of several list schedules.
+
+    Each solution is evaluated twice, with priorities in the order of its starts and with b-levels: the value of a placement
+    is what the backend says. The solver may let a device wait on purpose, which a work-conserving execution never does,
+    so the best value can lie above what the solver proves to be the optimum. What it proves is a bound on the simulator's
+    values (`exact_model`); it is recorded where the backend's objective is the makespan of the machine model.
+
+    The solver works in slices, each from the best solution and the bound of those before, with a checkpoint after each.
+    With one worker and a budget of evaluations the result is the same to the last bit for the same seed.
+    """
+
+    name = "exact"
+    options_class = ExactOptions
+
+    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        try:
+            import ortools  # noqa: F401
+        except ImportError:
+            raise PlacekitError(
+                "policy 'exact' needs OR-tools, which is not installed", 'pip install "placekit-search[exact]"'
+            ) from None
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        """The best placement found. Resumes exactly from `state`.
+
+        Raises PlacekitError, before any work, if the graph has more kernels than `max_operations`.
+        """
+        problem, limit = task.problem, self.options.max_operations
+        kernels = int(problem.graph.kernel.sum())
+        if kernels > limit:
+            raise NotApplicable(
+                f"policy 'exact' takes graphs of at most {limit} kernels, {problem.graph.name!r} has {kernels}",
+                "use `portfolio`; or raise `max_operations`, if you have the memory and the time",
+            )
+        search = _Search(task, self.options, _start(task, self.options, rng) if state is None else state)
+        while True:
+            if checkpoint is not None:
+                checkpoint(search.state())
+            if search.done or task.evaluate.remaining <= 0:
+                return search.placement()
+            search.slice()
+
+
+def _start(task: Task, options: ExactOptions, rng: Generator) -> dict[str, Any]:
+    """Evaluate list schedules in one batch, at most a quarter of what is left of the budget, and take the best."""
+    starts = list_schedules(task.problem, int(max(1, min(options.starts, task.evaluate.remaining / 4))), rng)
+    values = _values(task.evaluate(starts))
+    device, priority = starts.one(int(np.argmin(values)))
+    value_s, session = float(values.min()), task.evaluate.session
+    proven_s = session.lower_bound() if task.evaluate.objective == "makespan" else None
+    modelled = proven_s is not None  # neither measured nor noisy
+    tick_s = _most_s(task.problem) / options.resolution
+    if modelled and math.isfinite(value_s):
+        tick_s = max(value_s, 1e-12) / options.resolution
+        schedule = session.schedule(task.problem.placement(device, priority))
+        # a simulator that is faster than the model is of another machine
+        modelled = in_ticks(task.problem, schedule, tick_s).makespan <= options.resolution + 1
+    return {
+        "device": device.copy(),
+        "priority": np.zeros(0, np.float32) if priority is None else priority.copy(),
+        "value_s": value_s,
+        "modelled": modelled,
+        "tick_s": tick_s,
+        "random_seed": int(rng.integers(2**31)),
+        "solution": np.zeros(0, np.int64),
+        "makespan": -1,
+        "bound": math.floor((proven_s or 0.0) / tick_s) if modelled else 0,
+        "slices": 0,
+        "spent": 0.0,
+        "done": False,
+    }
+
+
+def _most_s(problem: Problem) -> float:
+    """Seconds of everything one after another, on the slowest devices and routes."""
+    graph, routes = problem.graph, problem.cluster.routes
+    work = np.where(problem.op_allowed, problem.op_s, 0.0).max(axis=1).sum()
+    sent = routes.latency_s.max() * graph.t + graph.tensor_bytes.sum() * routes.s_per_byte.max()
+    return max(float(work + sent * (problem.cluster.size - 1)), 1e-12)
+
+
+def _values(measured: Measurements) -> NDArray[np.float64]:
+    """[b] the value where it fits, inf elsewhere."""
+    return np.where(measured.fits & np.isfinite(measured.value_s), measured.value_s, np.inf)
+
+
+class _Search:
+    """The solver at work on one task. `state` is all that it needs to go on after a slice.
+
+    Attributes:
+        device, priority, value_s: the best placement evaluated; the value is inf if none fits.
+        modelled: the backend's values are makespans of the machine model.
+        solution, makespan: values of all variables of the solver's best solution, and its ticks; -1 if there is none.
+        bound: ticks that no solution is below.
+    """
+
+    def __init__(self, task: Task, options: ExactOptions, state: State) -> None:
+        self.task, self.problem, self.options = task, task.problem, options
+        self.device: NDArray[np.int16] = np.array(state["device"], np.int16)
+        self.priority: NDArray[np.float32] = np.array(state["priority"], np.float32)
+        self.value_s, self.tick_s = float(state["value_s"]), float(state["tick_s"])
+        self.modelled, self.random_seed = bool(state["modelled"]), int(state["random_seed"])
+        self.solution: NDArray[np.int64] = np.array(state["solution"], np.int64)
+        self.makespan, self.bound = int(state["makespan"]), int(state["bound"])
+        self.slices, self.spent, self.done = int(state["slices"]), float(state["spent"]), bool(state["done"])
+        self.level = group_priority(self.problem, b_level(self.problem))
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "priority": self.priority,
+            "value_s": self.value_s,
+            "modelled": self.modelled,
+            "tick_s": self.tick_s,
+            "random_seed": self.random_seed,
+            "solution": self.solution,
+            "makespan": self.makespan,
+            "bound": self.bound,
+            "slices": self.slices,
+            "spent": self.spent,
+            "done": self.done,
+        }
+
+    def placement(self) -> Placement:
+        """The best placement evaluated."""
+        return self.problem.placement(self.device, self.priority if len(self.priority) else None)
+
+    def slice(self) -> None:
+        """Solve once, from the best that is known. Raises BudgetExhausted if the budget ends meanwhile."""
+        from placekit_search.exact_model import solve
+
+        evaluate, o = self.task.evaluate, self.options
+        limit_s, work = evaluate.ledger.limit_s, FIRST_SLICE * 2.0**self.slices
+        parameters: dict[str, Any] = {"num_workers": o.workers, "random_seed": self.random_seed}
+        model = self._model()
+        if limit_s is None:
+            work = min(work, o.deterministic_limit - self.spent)
+        else:
+            parameters["max_time_in_seconds"] = max(limit_s - evaluate.ledger.seconds, 0.0)
+        outcome = solve(model, {**parameters, "max_deterministic_time": work}, self._improved)
+        self.bound = max(self.bound, outcome.bound)
+        if self.modelled:
+            evaluate.prove(self.bound * self.tick_s * (1 - ROUNDING))
+        if outcome.error is not None:
+            raise outcome.error
+        self.slices += 1
+        self.spent += outcome.work
+        ended = limit_s is None and self.spent >= o.deterministic_limit
+        self.done = outcome.status != "open" or ended
+
+    def _model(self) -> Model:
+        """The constraint program between what is proven and what is known, with the best known solution as a hint."""
+        from placekit_search.exact_model import Model
+
+        timed = None
+        if self.modelled and math.isfinite(self.value_s):
+            timed = in_ticks(self.problem, self.task.evaluate.session.schedule(self.placement()), self.tick_s)
+        if timed is not None and (self.makespan < 0 or timed.makespan <= self.makespan):
+            self.makespan, self.solution = timed.makespan, np.zeros(0, np.int64)
+        most = self.makespan if self.makespan >= 0 else self.options.resolution + 1
+        model = Model(self.problem, self.tick_s, min(self.bound, most), most)
+        if len(self.solution):
+            model.hint_all(self.solution)
+        elif timed is not None:
+            model.hint(timed)
+        return model
+
+    def _improved(self, solution: Solution) -> None:
+        """Evaluate a solution with two orders."""
+        if 0 <= self.makespan <= solution.makespan:
+            return
+        self.makespan, self.solution = solution.makespan, solution.values
+        rank = np.empty(self.problem.graph.n)
+        rank[np.argsort(solution.start, kind="stable")] = np.arange(self.problem.graph.n)
+        priority = np.stack([group_priority(self.problem, -rank), self.level])
+        placements = Placements.of(np.stack([solution.device] * 2), priority)
+        values = _values(self.task.evaluate(placements))
+        row = int(np.argmin(values))
+        if values[row] < self.value_s:
+            device, order = placements.one(row)
+            self.device, self.value_s = device.copy(), float(values[row])
+            self.priority = np.zeros(0, np.float32) if order is None else order.copy()

@@ -1,0 +1,145 @@
+"""What the constraint program of policy `exact` knows of machines: schedules in whole ticks, and devices that are alike."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.cluster import Cluster
+from placekit_core.measurement import Schedule
+from placekit_core.problem import Problem
+
+ALL = -1  # destination of a multicast send: all devices that need the tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """An execution in ticks.
+
+    Attributes:
+        device: [n] device of each operation.
+        start, end: [n] ticks; 0 for sources.
+        sent: start of each transfer, by tensor and destination (`ALL` with multicast).
+        makespan: the last end.
+    """
+
+    device: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    sent: dict[tuple[int, int], int]
+    makespan: int
+
+
+def op_ticks(problem: Problem, tick_s: float) -> NDArray[np.int64]:
+    """[n, D] whole ticks of each operation on each device, rounded down."""
+    return np.floor(problem.op_s / tick_s).astype(np.int64)
+
+
+def transfer_ticks(cluster: Cluster, bytes_: float, tick_s: float) -> NDArray[np.int64]:
+    """[D, D] whole ticks of a transfer between each pair of devices, rounded down."""
+    return np.floor((cluster.routes.latency_s + bytes_ * cluster.routes.s_per_byte) / tick_s).astype(np.int64)
+
+
+def route(cluster: Cluster, source: int, to: int) -> tuple[int, list[int]]:
+    """The destination that decides a transfer's time (`to`, or any for `ALL`: they are alike), and the channels it holds."""
+    if to == ALL:
+        to = 1 if source == 0 else 0
+    r, routes = source * cluster.size + to, cluster.routes
+    return to, routes.channel[routes.ptr[r] : routes.ptr[r + 1]].tolist()
+
+
+def in_ticks(problem: Problem, schedule: Schedule, tick_s: float) -> Timed:
+    """The tasks of `schedule` in its order, each as early as it can in ticks; `op_ticks`, `transfer_ticks` long.
+
+    On the machine model, the makespan is at most that of the schedule, for the reason of `exact_model`, (2). Raises KeyError
+    if an operation of the schedule reads what was not sent to its device before it started.
+    """
+    graph, cluster = problem.graph, problem.cluster
+    ticks, there = op_ticks(problem, tick_s), schedule.op_device.astype(np.int64)
+    position = np.empty(graph.n, np.int64)
+    position[graph.topological_order] = np.arange(graph.n)
+    # of tasks that start together, inputs first: (start, order in the graph, transfer?, number, destination)
+    tasks = {(float(schedule.op_start_s[v]), int(position[v]), 0, int(v), 0) for v in np.flatnonzero(graph.kernel)}
+    for t, to, start in zip(
+        schedule.transfer_tensor.tolist(), schedule.transfer_dst.tolist(), schedule.transfer_start_s, strict=True
+    ):
+        where = int(position[graph.tensor_producer[t]])
+        tasks.add((float(start), where, 1, t, ALL if cluster.multicast else to))
+    busy: dict[tuple[str, int], list[int]] = defaultdict(list)
+    begin, end = np.zeros(graph.n, np.int64), np.zeros(graph.n, np.int64)
+    sent: dict[tuple[int, int], int] = {}
+    arrived: dict[tuple[int, int], int] = {}
+    for _, _, is_transfer, number, to in sorted(tasks):
+        if is_transfer:
+            producer = int(graph.tensor_producer[number])
+            source = int(there[producer])
+            d, channels = route(cluster, source, to)
+            length = int(transfer_ticks(cluster, float(graph.tensor_bytes[number]), tick_s)[source, d])
+            keys = [("channel", c, int(cluster.routes.capacity[c])) for c in channels]
+            sent[number, to] = _reserve(busy, keys, int(end[producer]), length)
+            arrived[number, to] = sent[number, to] + length
+        else:
+            d, ready = int(there[number]), 0
+            for t in graph.inputs(number).tolist():
+                producer = int(graph.tensor_producer[t])
+                remote = there[producer] != d
+                ready = max(ready, arrived[t, ALL if cluster.multicast else d] if remote else int(end[producer]))
+            length = int(ticks[number, d])
+            begin[number] = _reserve(busy, [("device", d, int(cluster.streams[d]))], ready, length)
+            end[number] = begin[number] + length
+    return Timed(there, begin, end, sent, int(end.max(initial=0)))
+
+
+def _reserve(busy: dict[tuple[str, int], list[int]], keys: list[tuple[str, int, int]], ready: int, length: int) -> int:
+    """When a task can start that is ready at `ready` and needs a lane of each of `keys` (kind, number, capacity)."""
+    if length == 0:
+        return ready  # holds nothing for any time
+    full = [k for k in keys if len(busy[k[:2]]) >= k[2]]
+    begin = max([ready, *(min(busy[k[:2]]) for k in full)])
+    for k in full:
+        busy[k[:2]].remove(min(busy[k[:2]]))
+    for k in keys:
+        busy[k[:2]].append(begin + length)
+    return begin
+
+
+def alike(problem: Problem) -> list[list[int]]:
+    """Classes, of two devices or more, within which any renaming of devices changes no makespan.
+
+    Two devices are alike if exchanging them changes no operation's seconds, no permission, stream or memory, and maps
+    the routes onto each other: equal seconds for exchanged pairs of devices, and to every channel there is one of equal
+    capacity that is on just the exchanged routes. Then every execution remains one when the two are exchanged. If that
+    holds for a and b, and for b and c, it holds for a and c (exchange b and c, then a and b, then b and c), so that the
+    classes are well defined, and every renaming within a class is a sequence of such exchanges.
+    """
+    classes: list[list[int]] = []
+    for d in range(problem.cluster.size):
+        for devices in classes:
+            if _exchangeable(problem, devices[0], d):
+                devices.append(d)
+                break
+        else:
+            classes.append([d])
+    return [c for c in classes if len(c) > 1]
+
+
+def _exchangeable(problem: Problem, a: int, b: int) -> bool:
+    cluster, routes = problem.cluster, problem.cluster.routes
+    same = [problem.op_s.T, problem.op_allowed.T, cluster.memory_bytes, cluster.streams]
+    if not all(np.array_equal(values[a], values[b]) for values in same):
+        return False
+    other = np.arange(cluster.size)
+    other[a], other[b] = b, a
+    if not all(np.array_equal(m, m[np.ix_(other, other)]) for m in (routes.latency_s, routes.s_per_byte)):
+        return False
+    users: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for r in range(cluster.size**2):
+        for c in routes.channel[routes.ptr[r] : routes.ptr[r + 1]].tolist():
+            users[c].append(divmod(r, cluster.size))
+    capacity = {c: int(routes.capacity[c]) for c in users}
+    before = Counter((frozenset(pairs), capacity[c]) for c, pairs in users.items())
+    after = Counter((frozenset((int(other[s]), int(other[d])) for s, d in p), capacity[c]) for c, p in users.items())
+    return before == after

@@ -1,0 +1,52 @@
+"""Options of policy `genetic`; its body is imported only when it is used."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from placekit_core.hookspecs import Component
+from placekit_core.interfaces import Options
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class GeneticOptions(Options):
+    """Options of policy `genetic`."""
+
+    population: int | None = Field(
+        None,
+        ge=4,
+        description="placements in a generation; default: the square root of the evaluations that are left, in"
+        " 20..1000, and 200 where only seconds are limited",
+    )
+    elite: float = Field(0.2, gt=0, lt=1, description="share of a generation, its best, that passes to the next one")
+    mutants: float = Field(0.05, ge=0, lt=1, description="share of a generation that is drawn by chance")
+    elite_bias: float = Field(
+        0.9, ge=0.5, lt=1, description="share of a child's genes that comes from its elite parent"
+    )
+    crossover: Literal["segment", "uniform"] = Field(
+        "segment",
+        description="what the other parent gives: a segment of the topological order, or each gene by itself",
+    )
+    mutation: float = Field(
+        1.5, ge=0, description="devices of a child that are drawn anew, on average, and likewise priorities"
+    )
+    scheduled: Share = Field(
+        0.9, description="share of the first generation that are list schedules; others are chance"
+    )
+    perturbation: float = Field(
+        0.1, ge=0, description="sigma of the log-normal factors on the levels of the second half of the list schedules"
+    )
+
+
+COMPONENTS = [
+    Component(
+        name="genetic",
+        summary="biased random-key genetic algorithm over devices and priorities",
+        config=GeneticOptions,
+        target="placekit_search.genetic:Genetic",
+        paper="Goncalves and Resende 2011; Paliwal et al. 2020, REGAL",
+    )
+]

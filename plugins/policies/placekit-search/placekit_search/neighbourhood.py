@@ -1,0 +1,171 @@
+"""What moves are made of: the graph as compiled loops read it, and neighbourhoods over units of groups."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.graph import Labels
+from placekit_core.list_scheduling import b_level, group_priority
+from placekit_core.measurement import Kernel
+from placekit_core.problem import Problem
+
+Ints = NDArray[np.int32]
+ALIKE = 0.05  # relative difference of seconds up to which two units are exchanged as equals
+
+
+class Flow(NamedTuple):
+    """The graph of operations, and where a run leaves its trace; n operations, t tensors.
+
+    Attributes:
+        group_of: [n].
+        kernel: [n].
+        producer: [t] operation that produces each tensor.
+        consumer_ptr, consumer_op: operations that read each tensor, in compressed rows.
+        trace: [6] tasks, times, cause, last, copy_tensor, copy_dst of `placekit_core.measurement.Trace`; all 0 without one.
+    """
+
+    group_of: Ints
+    kernel: NDArray[np.bool_]
+    producer: Ints
+    consumer_ptr: Ints
+    consumer_op: Ints
+    trace: NDArray[np.int64]
+
+
+class Neighbourhood(NamedTuple):
+    """Units (sets of groups that move together) and how they are related; u units, g groups, D devices.
+
+    Attributes:
+        member_ptr, member: groups of each unit, in compressed rows.
+        unit_of: [g].
+        movable: units that may run on more than one device.
+        allowed: [u, D].
+        near_ptr, near: units that each unit exchanges tensors with, in compressed rows.
+        tree, tree_first, tree_end: units in preorder of the forest in which a unit's parent is its only consumer;
+            `tree[tree_first[v]:tree_end[v]]` is v with its producers that have no other consumer, theirs, and so on.
+        region_ptr, region, region_of: units of the same call of the same module (or of the same meta-operation), in
+            compressed rows; the row of each.
+        alike_ptr, alike, alike_of: units of about the same seconds, in compressed rows; the row of each.
+        source: [u] nothing in it is computed: parameters and inputs.
+        urgent: [u] units by falling b-level.
+    """
+
+    member_ptr: Ints
+    member: Ints
+    unit_of: Ints
+    movable: Ints
+    allowed: NDArray[np.bool_]
+    near_ptr: Ints
+    near: Ints
+    tree: Ints
+    tree_first: Ints
+    tree_end: Ints
+    region_ptr: Ints
+    region: Ints
+    region_of: Ints
+    alike_ptr: Ints
+    alike: Ints
+    alike_of: Ints
+    source: NDArray[np.bool_]
+    urgent: Ints
+
+
+def flow(problem: Problem, kernel: Kernel | None) -> Flow:
+    """The graph of `problem`, with the trace of `kernel`."""
+    graph = problem.graph
+    trace = kernel.trace if kernel is not None else None
+    places = [0] * 6
+    if trace is not None:
+        places = [trace.tasks, trace.times, trace.cause, trace.last, trace.copy_tensor, trace.copy_dst]
+    return Flow(
+        _ints(problem.grouping.group_of), graph.kernel.copy(), _ints(graph.tensor_producer), _ints(graph.consumer_ptr),
+        _ints(graph.consumer_op), np.asarray(places, np.int64),
+    )  # fmt: skip
+
+
+def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) -> Neighbourhood:
+    """The neighbourhood over the groups of `problem`, or over the units [g] that they are in, numbered 0..u-1."""
+    g = problem.g
+    of = np.arange(g) if unit_of is None else np.asarray(unit_of, np.int64)
+    count = int(of.max(initial=-1)) + 1
+    allowed = np.ones((count, problem.cluster.size), np.bool_)
+    np.logical_and.at(allowed, of, problem.allowed)
+    quotient = problem.grouped
+    u, v = of[quotient.tensor_producer[quotient.input_tensor]], of[quotient.edge_op]
+    edges = np.unique(np.stack([u, v], axis=1)[u != v], axis=0)
+    seconds = np.zeros(count)
+    np.add.at(seconds, of, np.where(problem.allowed, problem.group_s, np.inf).min(axis=1))
+    computes = np.zeros(count, np.bool_)
+    np.logical_or.at(computes, of[problem.grouping.group_of], problem.graph.kernel)
+    level = np.full(count, -np.inf)
+    np.maximum.at(level, of, group_priority(problem, b_level(problem)))
+    both = np.concatenate([edges, edges[:, ::-1]])
+    scale = np.round(np.log(np.maximum(seconds, 1e-12)) / np.log1p(ALIKE)).astype(np.int64)
+    return Neighbourhood(
+        *rows(of, count), _ints(of), _ints(np.flatnonzero(allowed.sum(axis=1) > 1)), allowed,
+        *rows_of(both[:, 0], both[:, 1], count), *_forest(edges, count), *_labelled(_regions(problem, of, count)),
+        *_labelled(scale), ~computes, _ints(np.argsort(-level, kind="stable")),
+    )  # fmt: skip
+
+
+def rows(label: NDArray[np.int64], count: int) -> tuple[Ints, Ints]:
+    """Pointers and entries of the rows {i : label[i] == r}."""
+    return rows_of(label, np.arange(len(label)), count)
+
+
+def rows_of(row: NDArray[np.int64], entry: NDArray[np.int64], count: int) -> tuple[Ints, Ints]:
+    """Pointers and entries of compressed rows from pairs (row, entry); the entries of a row keep their order."""
+    order = np.argsort(row, kind="stable")
+    return _ints(np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))])), _ints(entry[order])
+
+
+def _labelled(label: NDArray[np.int64]) -> tuple[Ints, Ints, Ints]:
+    """Rows of equal labels, and the row of each."""
+    distinct, row = np.unique(label, return_inverse=True)
+    return *rows(row, len(distinct)), _ints(row)
+
+
+def _forest(edges: NDArray[np.int64], count: int) -> tuple[Ints, Ints, Ints]:
+    """Preorder of the forest of only consumers; first and end of each subtree in it."""
+    consumers = np.bincount(edges[:, 0], minlength=count)
+    own = edges[consumers[edges[:, 0]] == 1]  # producers with one consumer, and that consumer
+    parent = np.full(count, -1)
+    parent[own[:, 0]] = own[:, 1]
+    first_child, children = (a.tolist() for a in rows_of(own[:, 1], own[:, 0], count))
+    tree: list[int] = []
+    first, end = [-1] * count, [0] * count
+    # units may read from each other in both directions: what hangs on no root is a root of its own
+    for root in [*np.flatnonzero(parent < 0).tolist(), *range(count)]:
+        stack = [] if first[root] >= 0 else [(root, False)]
+        while stack:
+            v, left = stack.pop()
+            if left:
+                end[v] = len(tree)
+            elif first[v] < 0:
+                first[v] = len(tree)
+                tree.append(v)
+                stack.append((v, True))
+                stack += [(c, False) for c in children[first_child[v] : first_child[v + 1]] if first[c] < 0]
+    return _ints(tree), _ints(first), _ints(end)
+
+
+def _regions(problem: Problem, of: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """[u] the meta-operation, or the module and call, of each unit's longest operation; else a number of its own."""
+    graph, unit = problem.graph, of[problem.grouping.group_of]
+    longest = np.zeros(count, np.int64)
+    order = np.argsort(problem.op_s.min(axis=1), kind="stable")
+    longest[unit[order]] = order  # of several, the last one stays
+    meta, labels, call = graph.columns.get("meta_op"), graph.module, np.asarray(graph.call)
+    if isinstance(meta, Labels):
+        labels, call = meta, np.zeros(graph.n, np.int32)
+    named = np.asarray([bool(name) for name in labels.vocabulary], np.bool_)[labels.codes[longest]]
+    keys = np.stack([labels.codes[longest], call[longest]], axis=1)
+    _, region = np.unique(keys, axis=0, return_inverse=True)
+    return np.where(named, region.reshape(-1), count + np.arange(count))
+
+
+def _ints(values: object) -> Ints:
+    return np.array(values, np.int32)

@@ -1,0 +1,86 @@
+"""Options of the local searches."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from placekit_core.interfaces import Options
+from placekit_search.kinds import KINDS
+
+Weight = Annotated[float, Field(ge=0)]
+
+
+class MoveOptions(Options):
+    """How often each kind of move is made: weights, which need not add up to 1."""
+
+    single_moves: Weight = Field(0.03, description="weight of moves of one group")
+    swap_moves: Weight = Field(0.02, description="weight of moves that exchange two groups")
+    cluster_moves: Weight = Field(0.02, description="weight of moves that take a group's own producers along")
+    region_moves: Weight = Field(0.05, description="weight of moves that take all groups of one call of a module along")
+    piece_moves: Weight = Field(0.06, description="weight of moves of a connected piece of the graph, up to 16 groups")
+    exchange_moves: Weight = Field(0.06, description="weight of moves that exchange two devices for many groups")
+    critical_moves: Weight = Field(0.3, description="weight of moves or swaps of a group on the critical path")
+    transfer_moves: Weight = Field(
+        0.3, description="weight of moves that make a transfer on the critical path unnecessary"
+    )
+    order_moves: Weight = Field(
+        0.4, description="weight of changes of priorities, mostly of what waits on the critical path"
+    )
+    neighbour_bias: float = Field(0.5, ge=0, le=1, description="share of moves that go to the device of a neighbour")
+
+    @model_validator(mode="after")
+    def _some_move(self) -> MoveOptions:
+        if not any(self.weights().values()):
+            raise ValueError("all weights of moves are 0")
+        return self
+
+    def weights(self) -> dict[str, float]:
+        """The weight of every kind of move."""
+        return {kind: getattr(self, f"{kind}_moves") for kind in KINDS}
+
+
+class AnnealingOptions(MoveOptions):
+    """Options of policy `annealing`."""
+
+    starts: int = Field(16, ge=1, description="list schedules to choose the start from, of the budget")
+    temperature_start: float = Field(0.001, gt=0, description="first temperature, as a fraction of the start's value")
+    temperature_end: float = Field(2.5e-5, gt=0, description="last temperature, as a fraction of the start's value")
+
+
+class LocalSearchOptions(MoveOptions):
+    """Options of policy `local_search`."""
+
+    starts: int = Field(16, ge=1, description="list schedules to choose the start from, of the budget")
+    patience: int = Field(500, ge=1, description="evaluations without improvement before a restart")
+    kick: int = Field(3, ge=1, description="moves that a restart makes from the best placement, whatever they cost")
+
+
+class PortfolioOptions(MoveOptions):
+    """Options of policy `portfolio`."""
+
+    starts: dict[str, dict[str, Any]] = Field(
+        {
+            "critical_path": {"samples": 16},
+            "etf": {"samples": 8},
+            "heft": {"samples": 8},
+            "enumerative": {"samples": 16},
+            "cpop": {},
+            "peft": {},
+            "m_topo": {},
+            "m_etf": {},
+            "expert": {},
+            "metis": {"repair": False},
+            "mincut": {"repair": False},
+            "scotch": {"repair": False},
+        },
+        description="policies whose placements are starts, with their options; of these those that are installed. One that"
+        " refuses the problem is left out",
+    )
+    tries: int = Field(3, ge=1, description="how often those with `samples` are asked, with other random numbers")
+    chains: int = Field(64, ge=1, description="local searches that run at first, at most")
+    evaluations_per_chain: int = Field(2000, ge=1, description="budget for which there is one more of them")
+    temperature_start: float = Field(0.001, gt=0, description="first temperature, as a fraction of the start's value")
+    temperature_end: float = Field(2.5e-5, gt=0, description="last temperature, as a fraction of the start's value")
+    threads: int = Field(0, ge=0, description="threads of the compiled loop; 0: all cores. Results do not depend on it")

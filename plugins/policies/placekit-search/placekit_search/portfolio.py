@@ -1,0 +1,285 @@
+"""Policy `portfolio`: every heuristic first, then the budget where it improves most."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+
+from placekit_core.config import explain
+from placekit_core.cores import usable_cores
+from placekit_core.errors import ConfigError, PlacekitError
+from placekit_core.interfaces import Checkpoint, Policy, State
+from placekit_core.list_scheduling import warm_up
+from placekit_core.placement import Placement, Placements
+from placekit_core.problem import Problem, Task
+from placekit_core.registry import installed
+from placekit_search.chain import Chain, Moves, chunk, energies
+from placekit_search.coarsening import coarsen
+from placekit_search.neighbourhood import Neighbourhood, neighbourhood
+from placekit_search.options import PortfolioOptions
+from placekit_search.starts import coarse_schedules, list_schedules
+
+START_SHARE = 0.2  # of the budget, that starts may use
+SAMPLED = 80_000  # operations in all the samples of one start: of large graphs, fewer samples
+COARSE_SHARE = 0.5  # of the progress, in which a chain from a coarse start moves units; then single groups
+HEATS = (1.0, 8.0)  # factors of the first temperature: where few moves are nearly neutral, a cold chain is stuck
+REHEAT = 0.5  # factor of the first temperature from round to round
+
+# energy, whether it fits, devices, priorities, level
+Start = tuple[float, bool, NDArray[np.int16], NDArray[np.float32] | None, int]
+
+
+class Portfolio(Policy):
+    """Starts from the placements of other policies and of list schedules of a coarsened graph; ends with one local search.
+
+    Starts: list schedules; for every level of a multilevel coarsening one that places whole units; and the policies of
+    option `starts`, as long as all this is less than a fifth of the budget. Then a chain of annealing (see `annealing`)
+    runs from each of the best, and after each of several rounds of equal budget the worse half ends (successive halving:
+    Jamieson and Talwalkar 2016). The temperature falls anew in every round, from half of where it began in the one
+    before; every second chain begins hotter. Chains from a coarsened start move units of that level first, then of finer
+    and finer ones, and single groups in the second half.
+
+    For the same seed the result is the same to the last bit, on any number of threads, with a budget of evaluations.
+    """
+
+    name = "portfolio"
+    options_class = PortfolioOptions
+
+    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        self.others = _policies(self.options.starts)
+        warm_up()
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        """The best placement seen. Resumes exactly from `state`."""
+        race = _Race(task, self.options, self.others)
+        if state is None:
+            race.begin(rng)
+        else:
+            race.restore(state)
+        threads = self.options.threads or usable_cores()
+        with ThreadPoolExecutor(threads, "placekit-search") as pool:
+            while race.can_move and task.evaluate.remaining > 0:
+                if checkpoint is not None:
+                    checkpoint(race.state())
+                race.step(pool)
+        return race.placement()
+
+
+class _Race:
+    """Chains of which the worse half ends at a time.
+
+    Attributes:
+        chains: those that are left; `level`: [chains] level of units that each starts from, 0 for single groups;
+            `heat`: [chains] factor of its first temperature.
+        rounds: how many there are in all; `round`: the present one.
+        first, began: progress and evaluations when the chains began.
+    """
+
+    def __init__(self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy]) -> None:
+        self.task, self.options, self.others = task, options, others
+        # where no unit of a level has a choice of devices, there is nothing to move
+        self.levels = [of for of in coarsen(task.problem) if _movable(task.problem, of)]
+        self.moves = Moves(task, options.weights(), options.neighbour_bias)
+        self.hoods: dict[int, Neighbourhood] = {}
+        self.chains: list[Chain] = []
+        self.level: list[int] = []
+        self.rounds = 1
+        self.round = 0
+        self.heat: list[float] = []
+        self.first, self.began = 0.0, 0
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "chains": [c.state() for c in self.chains], "level": np.asarray(self.level), "rounds": self.rounds,
+            "round": self.round, "first": self.first, "began": self.began, "heat": np.asarray(self.heat),
+        }  # fmt: skip
+
+    def restore(self, state: State) -> None:
+        self.chains = [Chain(self.moves, s) for s in state["chains"]]
+        self.level = np.asarray(state["level"]).tolist()
+        self.heat, self.began = np.asarray(state["heat"]).tolist(), int(state["began"])
+        self.rounds, self.round, self.first = int(state["rounds"]), int(state["round"]), float(state["first"])
+
+    def begin(self, rng: Generator) -> None:
+        """Evaluate the starts, and begin a chain at each of the best."""
+        starts = self._starts(rng)
+        left = self.task.evaluate.remaining
+        if math.isinf(left):
+            left = self._affordable(starts[0])
+        wanted = left / self.options.evaluations_per_chain
+        count = 2 ** int(np.log2(np.clip(wanted, 1, self.options.chains)))
+        random = rng.integers(0, 2**64, count, np.uint64)
+        for i in range(count):
+            energy, fits, device, priority, level = starts[i % len(starts)]
+            self.chains.append(Chain(self.moves, Chain.begin(device, priority, energy, fits, random[i : i + 1])))
+            self.level.append(level)
+            self.heat.append(HEATS[i % len(HEATS)] if count > 1 else HEATS[0])
+        self.rounds = int(np.log2(count)) + 1
+        self.first, self.began = self.task.evaluate.progress, self.task.evaluate.ledger.evaluations
+
+    def _affordable(self, start: Start) -> float:
+        """About how many evaluations the seconds that are left are enough for, by the clock."""
+        ledger, kernel, batch = self.task.evaluate.ledger, self.moves.kernel, Placements.of(start[2], start[3])
+        if ledger.limit_s is None or kernel is None:
+            return 0.0
+        began = time.perf_counter()
+        self.task.evaluate.session.evaluate(batch)
+        return (ledger.limit_s - ledger.seconds) / (time.perf_counter() - began) * usable_cores()
+
+    def _starts(self, rng: Generator) -> list[Start]:
+        """Distinct starts, the best first: energy, whether it fits, devices, priorities, level."""
+        task, problem, given = self.task, self.task.problem, copy.deepcopy(rng)
+        size = int(np.clip(task.evaluate.remaining / 40, 1, 16))
+        fine = list_schedules(problem, min(size, self._samples(16)), rng)
+        found = [(fine, [0] * len(fine))]
+        if self.levels and size > 1:
+            levels = list(range(len(self.levels), 0, -1))[: size // 2]
+            found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels]), levels))
+        budget = task.evaluate.evaluations + START_SHARE * task.evaluate.remaining - sum(len(b) for b, _ in found)
+        for policy in self.others.values():
+            placements = self._ask(policy, budget, copy.deepcopy(given), rng)
+            found += [(p.batch(), [0]) for p in placements]
+            budget -= len(placements)  # they are evaluated below
+        rows = []
+        for batch, levels in found:
+            measured = task.evaluate(batch)
+            energy = energies(measured, task)
+            rows += [(float(energy[i]), bool(measured.fits[i]), *batch.one(i), levels[i]) for i in range(len(batch))]
+        rows.sort(key=lambda r: (not r[1], r[0]))
+        seen: set[bytes] = set()
+        return [r for r in rows if not (r[2].tobytes() in seen or seen.add(r[2].tobytes()))]  # type: ignore[func-returns-value]
+
+    def _ask(self, policy: Policy, budget: float, given: Generator, rng: Generator) -> list[Placement]:
+        """What another policy proposes; nothing if it refuses the problem.
+
+        At first it gets the generator that this policy was given: it proposes what it would as the policy of a run of
+        this seed, with as many samples.
+        """
+        evaluate, samples, tries = self.task.evaluate, 1, 1
+        if hasattr(policy.options, "samples"):
+            samples, tries = self._samples(policy.options.samples), self.options.tries
+            policy = type(policy)(policy.options.model_copy(update={"samples": samples}))
+        placements: list[Placement] = []
+        notes = list(evaluate.notes)
+        for i in range(tries):
+            if evaluate.evaluations + len(placements) + samples >= budget or self._late():
+                break
+            try:
+                other = given if i == 0 else np.random.default_rng(rng.integers(2**62))
+                placements.append(policy.place(self.task, other))
+            except PlacekitError:
+                break
+        evaluate.notes[:] = notes  # they were about those placements
+        return placements
+
+    def _samples(self, wanted: int) -> int:
+        """Samples that starts may make of a graph of this size."""
+        return max(1, min(wanted, SAMPLED // max(self.task.problem.graph.n, 1)))
+
+    def _late(self) -> bool:
+        """The starts have used their share of the seconds."""
+        return self.task.evaluate.ledger.limit_s is not None and self.task.evaluate.progress > START_SHARE
+
+    @cached_property
+    def can_move(self) -> bool:
+        """Some group has a choice of devices."""
+        return _movable(self.task.problem, np.arange(self.task.problem.g))
+
+    def step(self, pool: ThreadPoolExecutor) -> None:
+        """Let all chains that are left go on for a while; at the end of a round the worse half of them ends."""
+        evaluate, limit = self.task.evaluate, self.task.evaluate.ledger.limit
+        progress = self._progress()
+        count = max(16, chunk(self.task) // len(self.chains))  # so that the clock is looked at
+        end = (self.round + 1) / self.rounds
+        each = math.inf  # evaluations that a chain makes in a round
+        if limit is not None:
+            each = (limit - self.began) / self.rounds / len(self.chains)
+            count = max(1, min(count, math.ceil((end - progress) * self.rounds * each)))
+        runs = list(range(len(self.chains)))
+        remaining = evaluate.remaining
+        if remaining <= 0:  # the seconds ended just now
+            return
+        if count * len(runs) > remaining:  # the last few are for the best chain
+            runs, count = runs[:1], min(count, int(remaining))
+        within = min(1.0, max(0.0, (progress - self.round / self.rounds) * self.rounds))
+        jobs = []
+        for i in runs:
+            chain, hood = self.chains[i], self._hood(self.level[i], progress)
+            first, last = self._temperatures(i)
+            temperature = chain.start_s * first * (last / first) ** within
+            if self.moves.kernel is None:
+                if evaluate.remaining > 0:
+                    chain.one(hood, temperature)
+            else:
+                jobs.append(pool.submit(chain.walk, hood, count, temperature, (last / first) ** (1 / each)))
+        for i, job in zip(runs, jobs, strict=False):
+            evaluate.charge(count, self.chains[i].placements(best=True), job.result() / count)
+        if self._progress() >= end and self.round + 1 < self.rounds:
+            self.round += 1
+            order = sorted(runs, key=lambda i: (-self.chains[i].energy[2], self.chains[i].energy[1], i))
+            keep = order[: max(1, len(self.chains) // 2)]
+            self.chains, self.level = [self.chains[i] for i in keep], [self.level[i] for i in keep]
+            self.heat = [self.heat[i] for i in keep]
+
+    def _progress(self) -> float:
+        """Share of what the starts left of the budget that is used."""
+        return (self.task.evaluate.progress - self.first) / max(1 - self.first, 1e-9)
+
+    def _temperatures(self, i: int) -> tuple[float, float]:
+        """First and last temperature of a chain in this round, as fractions of its start's value."""
+        o = self.options
+        return max(o.temperature_start * self.heat[i] * REHEAT**self.round, o.temperature_end), o.temperature_end
+
+    def _hood(self, level: int, progress: float) -> Neighbourhood:
+        """The neighbourhood of a chain that began at a level: units of falling size, single groups in the end."""
+        now = int(np.ceil(level * max(0.0, 1 - progress / COARSE_SHARE)))
+        if now not in self.hoods:
+            self.hoods[now] = neighbourhood(self.task.problem, self.levels[now - 1] if now else None)
+        return self.hoods[now]
+
+    def placement(self) -> Placement:
+        """The best placement that any chain has seen."""
+        return min(self.chains, key=lambda c: (-c.energy[2], c.energy[1])).placement()
+
+
+def _movable(problem: Problem, unit_of: NDArray[np.int64]) -> bool:
+    """Some unit may run on more than one device; `unit_of` is [g]."""
+    allowed = np.ones((int(unit_of.max(initial=-1)) + 1, problem.cluster.size), np.bool_)
+    np.logical_and.at(allowed, unit_of, problem.allowed)
+    return bool((allowed.sum(axis=1) > 1).any())
+
+
+def _policies(starts: Mapping[str, Mapping[str, Any]]) -> dict[str, Policy]:
+    """The policies of option `starts`; of the default ones those that are installed.
+
+    Raises PluginError for another that is not installed, ConfigError for options that it does not have.
+    """
+    policies: dict[str, Policy] = {}
+    usual = PortfolioOptions.model_fields["starts"].default
+    for name, values in starts.items():
+        if name == Portfolio.name:
+            raise ConfigError("policy.starts: the portfolio cannot start from itself", "name other policies")
+        if name in usual and name not in installed().names("policy"):
+            continue
+        entry = installed().get("policy", name)
+        try:
+            policies[name] = entry.build(entry.component.config(**values))
+        except ValidationError as e:
+            raise ConfigError(*explain(e, entry.component.config, f"policy.starts.{name}.")) from None
+        except PlacekitError:  # its library has no wheel for this platform
+            if name not in usual:
+                raise
+    return policies

@@ -1,0 +1,187 @@
+"""The neighbourhoods, moves and coarsening that all local searches share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placekit_search.coarsening import UNITS_PER_DEVICE, coarse, coarsen
+from placekit_search.kinds import KINDS
+from placekit_search.moves import Log, new_log, propose, undo
+from placekit_search.neighbourhood import flow, neighbourhood
+from placekit_search.walk import _read_path
+
+from placekit_core.cluster import Cluster
+from placekit_core.graph import GraphBuilder
+from placekit_core.problem import Problem
+from placekit_core.registry import installed
+from placekit_core.testing.strategies import Case, problems, random_placements, random_problem
+
+
+def shares(**weight: float) -> np.ndarray:
+    values = np.cumsum([weight.get(kind, 0.0) for kind in KINDS])
+    return values / values[-1]
+
+
+def machine(devices: int, latency_s: float = 0.0) -> Cluster:
+    kind = {"flops_per_s": {"float32": 1e9}, "memory_bytes": 2**40, "memory_bytes_per_s": 1e15,
+            "efficiency": {"other": {"compute": 1.0, "memory": 1.0}}}  # fmt: skip
+    return Cluster.parse(
+        {
+            "kinds": {"gpu": kind},
+            "devices": [{"kind": "gpu", "count": devices}],
+            "links": [{"a": "*", "b": "hub", "bytes_per_s": 1e9, "latency_s": latency_s}],
+        }
+    )
+
+
+def with_path(problem: Problem, log: Log, device: np.ndarray, priority: np.ndarray) -> None:
+    """Note the critical path of a placement in the log."""
+    pytest.importorskip("placekit_sim")
+    kernel = installed().get("backend", "simulator").load()().open(problem).kernel()
+    ints, floats = np.empty(kernel.scratch_ints, np.int32), np.empty(kernel.scratch_floats)
+    peak = np.empty(problem.cluster.size)
+    kernel.function(device, priority, kernel.ints, kernel.floats, ints, floats, peak)
+    _read_path(flow(problem, kernel), ints, log)
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=problems(max_n=24, max_devices=4), kind=st.sampled_from(KINDS), coarsened=st.booleans())
+def test_a_move_goes_where_it_may_and_can_be_taken_back(case: Case, kind: str, coarsened: bool) -> None:
+    problem = case.problem
+    levels = coarsen(problem)
+    hood = neighbourhood(problem, levels[-1] if coarsened and levels else None)
+    if not len(hood.movable):
+        return
+    graph = flow(problem, None)
+    log = new_log(len(hood.allowed), problem.g, problem.graph.n + problem.graph.e)
+    placements = random_placements(case.rng, problem, 1, priorities=True)
+    device, priority = placements.device[0].copy(), placements.priority[0].copy()  # type: ignore[index]
+    with_path(problem, log, device, priority)
+    state = np.array([case.rng.integers(2**62)], np.uint64)
+    for _ in range(30):
+        before, order = device.copy(), priority.copy()
+        propose(state, device, priority, hood, graph, shares(**{kind: 1.0}), 0.5, log)
+        assert problem.allowed[np.arange(problem.g), device].all()
+        moved = np.flatnonzero(device != before)
+        assert set(moved) <= set(log.group[: log.counts[0]].tolist())
+        undo(device, priority, log)
+        np.testing.assert_array_equal(device, before)
+        np.testing.assert_array_equal(priority, order)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_move_changes_something(kind: str) -> None:
+    problem = Problem.of(random_problem(np.random.default_rng(3), 60).graph, machine(3))
+    hood, graph = neighbourhood(problem), flow(problem, None)
+    log = new_log(problem.g, problem.g, problem.graph.n + problem.graph.e)
+    placements = random_placements(np.random.default_rng(0), problem, 1, priorities=True)
+    device, priority = placements.device[0].copy(), placements.priority[0].copy()  # type: ignore[index]
+    with_path(problem, log, device, priority)
+    state, devices, priorities = np.array([7], np.uint64), 0, 0
+    for _ in range(50):
+        propose(state, device, priority, hood, graph, shares(**{kind: 1.0}), 0.5, log)
+        devices += int(log.counts[0] > 0)
+        priorities += int(log.counts[1] > 0)
+        undo(device, priority, log)
+    if kind == "order":
+        assert devices == 0
+        assert priorities == 50
+    else:
+        assert devices > 25
+        assert priorities == 0
+
+
+def test_guided_moves_are_about_the_critical_path() -> None:
+    """Two chains on two devices, one twice as long: only operations of the long one are moved."""
+    b = GraphBuilder("chains")
+    for chain, flops in (("long", 2e9), ("short", 1e9)):
+        t = b.add(f"{chain}0", outputs=[8], flops=flops)
+        for i in range(1, 10):
+            t = b.add(f"{chain}{i}", inputs=t, outputs=[8], flops=flops)
+    problem = Problem.of(b.build(), machine(2))
+    hood, graph = neighbourhood(problem), flow(problem, None)
+    log = new_log(problem.g, problem.g, problem.graph.n + problem.graph.e)
+    device, priority = np.repeat([0, 1], 10).astype(np.int16), np.zeros(20, np.float32)
+    with_path(problem, log, device, priority)
+    assert log.counts[2] == 10
+    state, moved = np.array([1], np.uint64), 0
+    for _ in range(100):
+        propose(state, device, priority, hood, graph, shares(critical=1.0), 0.5, log)
+        moved += int(log.counts[0])
+        assert log.counts[0] == 0 or log.group[0] < 10, "a swap begins with a critical operation too"
+        undo(device, priority, log)
+    assert moved > 60
+
+
+def test_a_transfer_move_ends_the_transfer() -> None:
+    b = GraphBuilder("pair")
+    t = b.add("a", outputs=[10**9], flops=1e9)
+    b.add("b", inputs=t, flops=1e9)
+    problem = Problem.of(b.build(), machine(2))
+    hood, graph, log = neighbourhood(problem), flow(problem, None), new_log(2, 2, 10)
+    device, priority, state = np.array([0, 1], np.int16), np.zeros(2, np.float32), np.array([1], np.uint64)
+    with_path(problem, log, device, priority)
+    assert log.counts[2] == 3
+    seen = set()
+    for _ in range(50):
+        propose(state, device, priority, hood, graph, shares(transfer=1.0), 0.5, log)
+        assert device[0] == device[1]
+        seen.add(int(device[0]))
+        undo(device, priority, log)
+    assert seen == {0, 1}, "the producer moves, or the reader"
+
+
+def test_parameters_follow_what_reads_them() -> None:
+    b = GraphBuilder("weights")
+    shared, own = b.source("shared", 100), b.source("own", 100)
+    b.add("a", inputs=[shared, own], flops=1e9)
+    b.add("b", inputs=[shared], flops=1e9)
+    problem = Problem.of(b.build(), machine(2))
+    names = list(problem.graph.op_name)
+    device = np.zeros(4, np.int16)
+    hood, graph, log = neighbourhood(problem), flow(problem, None), new_log(4, 4, 1)
+    priority, state = np.zeros(0, np.float32), np.array([1], np.uint64)
+    for _ in range(30):
+        propose(state, device, priority, hood, graph, shares(single=1.0), 0.0, log)
+        moved = {names[i] for i in np.flatnonzero(device)}
+        if "a" in moved:
+            assert moved == {"a", "own"}
+        elif "b" in moved:
+            assert moved == {"b"}, "another operation still reads the shared one where it is"
+        undo(device, priority, log)
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=problems(max_n=60, max_devices=3))
+def test_coarsening_partitions_the_groups_into_fewer_and_fewer_units(case: Case) -> None:
+    problem = case.problem
+    before, count = np.arange(problem.g), problem.g
+    for unit_of in coarsen(problem):
+        units = int(unit_of.max()) + 1
+        assert set(unit_of.tolist()) == set(range(units))
+        assert units < count
+        for unit in range(units):
+            inside = unit_of == unit
+            assert problem.allowed[inside].all(axis=0).any(), "some device may run the whole unit"
+        for old in range(count):
+            assert len(set(unit_of[before == old].tolist())) == 1, "units of the level below stay whole"
+        assert coarse(problem, unit_of).g == units
+        before, count = unit_of, units
+
+
+def test_coarsening_follows_heavy_edges_and_keeps_units_small() -> None:
+    b = GraphBuilder("strands")
+    for strand in range(8):
+        t = b.add(f"{strand}.0", outputs=[10**9], flops=1e9)
+        for i in range(1, 32):
+            t = b.add(f"{strand}.{i}", inputs=t, outputs=[10**9], flops=1e9)
+    problem = Problem.of(b.build(), machine(4))
+    levels = coarsen(problem)
+    assert len(levels) >= 2
+    for unit_of in levels:
+        for unit in range(int(unit_of.max()) + 1):
+            members = np.flatnonzero(unit_of == unit)
+            assert len(set((members // 32).tolist())) == 1, "nothing is exchanged between strands"
+            assert len(members) <= 256 / 4 / UNITS_PER_DEVICE

@@ -1,0 +1,68 @@
+"""The experiments that repeat tables of the papers: they have every cell, and what runs out of memory is a row like others."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from placekit_core.cli.hydra_app import compose, jobs
+from placekit_core.config import conf_dir
+
+Run = Callable[..., object]
+BASELINES = Path(__file__).resolve().parent.parent / "docs" / "results" / "baselines.md"
+TABLES = re.findall(r"^<!-- file: (\w+)\.txt -->\n```\n(.*?)```", BASELINES.read_text(), re.M | re.S)
+
+
+def cells(table: str) -> set[tuple[str, str, str]]:
+    """(workload, cluster, policy) of every figure in a table of the document."""
+    head, *rows = [line.split() for line in table.splitlines()]
+    assert all(len(row) == len(head) for row in rows)
+    return {(row[0], f"k80x{row[1]}", policy) for row in rows for policy in head[2:]}
+
+
+def swept(path: Path) -> set[tuple[str, str, str]]:
+    """(workload, cluster, policy) of every job of an experiment."""
+    params = yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]
+    common = {"cluster": compose([f"experiment={path.stem}"])["cluster"]["name"]}
+    found = set()
+    for job in jobs([f"{key}={value}" for key, value in params.items()]):
+        chosen = common | dict(option.split("=") for option in job)
+        found.add((chosen["workload"], chosen["cluster"], chosen["policy"].removeprefix(f"{path.stem.split('_')[0]}_")))
+    return found
+
+
+def test_there_are_three_papers() -> None:
+    assert [name for name, _ in TABLES] == ["mirhoseini", "placeto", "post"]
+
+
+@pytest.mark.parametrize(("paper", "table"), TABLES, ids=[name for name, _ in TABLES])
+def test_every_figure_of_the_paper_has_a_job(paper: str, table: str) -> None:
+    experiments = sorted((conf_dir() / "experiment").glob(f"{paper}_*.yaml"))
+    assert set().union(*map(swept, experiments)) == cells(table)
+
+
+@pytest.mark.parametrize(("preset", "inception"), [("placeto_expert", "branches"), ("post_expert", "single")])
+def test_experts_are_those_of_their_papers(preset: str, inception: str) -> None:
+    policy = compose([f"policy={preset}"])["policy"]
+    assert (policy["name"], policy["inception"]) == ("expert", inception)
+
+
+def test_what_runs_out_of_memory_is_a_row_among_the_others(placekit: Run, tmp_path: Path) -> None:
+    machine = yaml.safe_load((conf_dir() / "cluster" / "k80x2.yaml").read_text())
+    machine["kinds"]["k80"]["memory_bytes"] = 100_000
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(machine))
+    outcome = placekit("run", "-m", "workload=mlp", "cluster=small.yaml", "policy=single_gpu,single_cpu", "run_dir=out")
+    assert outcome.code == 1
+    rows = [line.split() for line in outcome.out.splitlines() if line.startswith("mlp ")]
+    assert [row[3] for row in rows] == ["single_cpu", "single_gpu"]
+    assert rows[1][4:6] == ["none", "fits"]
+    assert re.search(
+        r"^failed: out/.*policy=single_gpu.*the closest is over by \d+ MiB on a device$", outcome.out, re.M
+    )
+    [lost] = [row for row in json.loads(placekit("compare", "out", "--json").out) if row["do_not_fit"]]
+    assert (lost["policy"], lost["median_s"]) == ("single_gpu", None)
