@@ -169,6 +169,11 @@ class Graph:
         return np.searchsorted(self.tensor_producer, np.arange(self.n + 1)).astype(np.int32)
 
     @cached_property
+    def owned_bytes(self) -> NDArray[np.int64]:
+        """[t] bytes of memory that a kernel takes for each tensor that it writes: 0 for views, updates and sources."""
+        return np.equal(self.tensor_storage, np.arange(self.t)) * self.kernel[self.tensor_producer] * self.tensor_bytes
+
+    @cached_property
     def edge_op(self) -> NDArray[np.int32]:
         """[e] operation that each edge leads to (the consumer), in the order of `input_tensor`."""
         return np.repeat(np.arange(self.n, dtype=np.int32), np.diff(self.input_ptr))

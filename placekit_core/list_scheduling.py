@@ -102,8 +102,7 @@ class ListScheduler:
         sources = np.flatnonzero(~graph.kernel)
         sources = sources[np.argsort(group[sources], kind="stable")]
         storage, reads, persistent = graph.tensor_storage, graph.input_tensor, problem.group_persistent_bytes[group]
-        owned = _floats(graph.tensor_bytes)
-        owned[(storage != np.arange(graph.t)) | ~graph.kernel[graph.tensor_producer]] = 0.0
+        owned = _floats(graph.owned_bytes)
         read = np.bincount(storage[reads], minlength=graph.t) > 0
         output = np.bincount(graph.tensor_producer, owned, minlength=graph.n)
         unread = np.bincount(graph.tensor_producer, np.where(read, 0.0, owned), minlength=graph.n)

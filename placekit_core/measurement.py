@@ -78,14 +78,17 @@ class Trace:
     """Where `Kernel.function` leaves when and why everything started, in its working arrays.
 
     Tasks are numbers: operation v is v; the transfer that makes received copy k is n + k, for k from 0 in the order of
-    announcement (with multicast, one task makes several copies and has the number of the first).
+    announcement. With multicast, one task makes all copies of a tensor and has the number of the first; the numbers of
+    the others stay unused.
 
     Attributes:
         tasks: how many numbers there can be.
         times: place in the float scratch of [tasks] starts, then [tasks] ends, seconds; only of tasks that ran. Sources
             end at 0.
-        cause: place in the integer scratch of [tasks]: the task at whose end this one started, because it produced or
-            brought the last thing waited for, or released the stream or channel; -1 for what started at time 0.
+        cause: place in the integer scratch of [tasks], only of tasks that ran, which are kernels and transfers: the task
+            at whose end this one started, because it produced or brought the last thing waited for, or released the
+            stream or channel. What waited for none that ran, and started at 0, has the number of a source that it reads
+            or sends, or -1. Causes followed from any task end there.
         last: place in the integer scratch of the task that ended last; -1 if none ran.
         copies: place in the integer scratch of the number of received copies.
         copy_tensor, copy_dst: places in the integer scratch of the tensor and destination of each received copy.

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from placekit_core.errors import ClusterError
-from placekit_core.exchange import Exchange, mean_s_per_byte
+from placekit_core.exchange import Exchange
 from placekit_core.interfaces import Checkpoint, Options, Policy, State
 from placekit_core.list_scheduling import b_level, group_priority
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Task
-from placekit_core.repair import repair
+from placekit_core.repair import Transfers, repair
 
 TOTAL = 100_000_000
 """What integer weights sum to: partitioners compute in integers, and go wrong silently from about 1e10 on."""
@@ -47,7 +47,7 @@ class Parts:
         targets: [p] devices to place them on, ascending.
         load: [k] integers of about `TOTAL` in all: seconds on the fastest target; where a group may not run there, the
             seconds that would make its load take as long as it does on the targets that may.
-        speed: [p] work that each target does in the time in which the fastest does 1, on this graph.
+        speed: [p] work that each target does in the time in which the fastest does 1, on this graph; see `speeds`.
         exchange: the graph of the k vertices.
     """
 
@@ -63,11 +63,8 @@ class Parts:
         """The groups that may run on one of `targets` at least."""
         groups = np.flatnonzero(problem.allowed[:, targets].any(axis=1))
         seconds, allowed = problem.group_s[np.ix_(groups, targets)], problem.allowed[np.ix_(groups, targets)]
-        everywhere = allowed.all(axis=1)
-        total = seconds[everywhere if everywhere.any() else slice(None)].sum(axis=0)
         streams = np.minimum(problem.cluster.streams[targets], max(len(groups), 1))
-        rate = streams / np.where(total > 0, total, 1.0)
-        speed = rate / rate.max()
+        speed = speeds(seconds, allowed, streams)
         work = np.where(allowed, seconds * speed / streams, 0.0).sum(axis=1) / np.maximum(allowed.sum(axis=1), 1)
         fastest = int(speed.argmax())
         work = np.where(allowed[:, fastest], seconds[:, fastest] / streams[fastest], work)
@@ -78,6 +75,38 @@ class Parts:
         """[k] index of the only target that may run the vertex; -1 where there are several."""
         allowed = self.problem.allowed[np.ix_(self.groups, self.targets)]
         return np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
+
+
+def speeds(
+    seconds: NDArray[np.float64], allowed: NDArray[np.bool_], streams: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """[p] speeds of targets, the fastest 1: two are compared by the groups that both may run and that take time on both.
+
+    The ratio is that of the seconds of all these groups, by the streams. From the first target on, the next is always the
+    one that has the most such groups in common with one before it, and is compared with that one. A target that has none
+    in common with those before counts as fast as the first on each stream: nothing says otherwise.
+
+    Args:
+        seconds: [k, p] of each group on each target.
+        allowed: [k, p] whether the target may run the group.
+        streams: [p] groups that each target runs at the same time.
+    """
+    timed = allowed & (seconds > 0)
+    shared = timed.T.astype(np.float64) @ timed.astype(np.float64)  # numbers of groups: exact
+    p = len(streams)
+    speed, most, with_ = np.zeros(p), np.zeros(p), np.zeros(p, np.int64)
+    for _ in range(p):
+        d = int(np.where(speed > 0, -1.0, most).argmax())
+        if most[d] > 0:
+            r = int(with_[d])
+            both, pair = np.flatnonzero(timed[:, d] & timed[:, r]), np.array([d, r])
+            rate = streams[pair] / seconds[np.ix_(both, pair)].sum(axis=0)
+            speed[d] = speed[r] * (rate[0] / rate[1])
+        else:
+            speed[d] = streams[d] / streams[0]
+        nearer = shared[d] > most
+        most[nearer], with_[nearer] = shared[d][nearer], d
+    return np.asarray(speed / speed.max())
 
 
 def integers(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -94,14 +123,13 @@ def to_allowed(problem: Problem, device: NDArray[np.int16]) -> NDArray[np.int16]
     """
     device, rows = device.copy(), np.arange(problem.g)
     right = (device >= 0) & problem.allowed[rows, device]
-    exchange, streams, s_per_byte = Exchange.of(problem), problem.cluster.streams, mean_s_per_byte(problem)
+    transfers, streams = Transfers.of(problem), problem.cluster.streams
     busy = np.bincount(device[right], problem.group_s[rows, device][right], problem.cluster.size)
     least = np.where(problem.allowed, problem.group_s, np.inf).min(axis=1)
     device[~right] = -1
     wrong = np.flatnonzero(~right)
     for i in wrong[np.argsort(-least[wrong], kind="stable")].tolist():
-        transfers = exchange.to_devices_of(problem, device, i) @ s_per_byte
-        cost = (busy + problem.group_s[i]) / streams + transfers
+        cost = (busy + problem.group_s[i]) / streams + transfers.seconds_of(device, i)
         device[i] = np.where(problem.allowed[i], cost, np.inf).argmin()
         busy[device[i]] += problem.group_s[i, device[i]]
     return device

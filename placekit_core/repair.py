@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +19,55 @@ SLACK = 0.02
 """Share of the memory that a further round leaves free: what a group takes at the peak is an estimate."""
 BATCH = 8
 """An eighth of the excess is moved before the order of the groups is computed again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Transfers:
+    """Seconds of what groups exchange: latency and bytes / bandwidth of each transfer, the mean of the two directions.
+
+    A tensor is one transfer to each group that reads it and does not write it, also where groups share a device.
+
+    Attributes:
+        problem: whose groups and devices they are.
+        bytes_: the graph of the groups, by the bytes that they exchange.
+        tensors: the same graph, with the number of tensors in place of their bytes.
+    """
+
+    problem: Problem
+    bytes_: Exchange
+    tensors: Exchange
+
+    @classmethod
+    def of(cls, problem: Problem) -> Transfers:
+        """The transfers of `problem`."""
+        graph, group, g = problem.graph, problem.grouping.group_of.astype(np.int64), max(problem.g, 1)
+        sent = np.unique(graph.input_tensor * np.int64(g) + group[graph.edge_op])  # each tensor once per group
+        source, to = group[graph.tensor_producer[sent // g]], sent % g
+        low, high = np.minimum(source, to), np.maximum(source, to)
+        pair, count = np.unique((low * g + high)[low < high], return_counts=True)
+        return cls(problem, Exchange.of(problem), Exchange.from_edges(problem.g, pair // g, pair % g, count))
+
+    def seconds(self, device: NDArray[np.int16]) -> NDArray[np.float64]:
+        """[g, D] seconds of the transfers of each group, were it on each device and all others where they are."""
+        latency_s, s_per_byte = self._costs
+        return (
+            self.bytes_.to_devices(self.problem, device) @ s_per_byte
+            + self.tensors.to_devices(self.problem, device) @ latency_s
+        )
+
+    def seconds_of(self, device: NDArray[np.int16], group: int) -> NDArray[np.float64]:
+        """[D] the same for one group, whose neighbours may be nowhere yet (-1)."""
+        latency_s, s_per_byte = self._costs
+        return (
+            self.bytes_.to_devices_of(self.problem, device, group) @ s_per_byte
+            + self.tensors.to_devices_of(self.problem, device, group) @ latency_s
+        )
+
+    @cached_property
+    def _costs(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[D, D] latency in seconds and seconds per byte between two devices; 0 on the diagonal."""
+        latency_s = self.problem.cluster.routes.latency_s
+        return (latency_s + latency_s.T) / 2, mean_s_per_byte(self.problem)
 
 
 def repair(task: Task, device: NDArray[np.int16], priority: NDArray[np.float32] | None = None) -> NDArray[np.int16]:
@@ -85,9 +137,8 @@ def _persistent(problem: Problem, device: NDArray[np.int16]) -> NDArray[np.float
 def _written(problem: Problem) -> NDArray[np.float64]:
     """[g] bytes of memory that the kernels of each group write: tensors that are no views, and not part of a source's."""
     graph = problem.graph
-    own = (graph.tensor_storage == np.arange(graph.t)) & graph.kernel[graph.tensor_producer]
-    group = problem.grouping.group_of[graph.tensor_producer[own]]
-    return np.asarray(np.bincount(group, graph.tensor_bytes[own], problem.g), np.float64)
+    group = problem.grouping.group_of[graph.tensor_producer]
+    return np.asarray(np.bincount(group, graph.owned_bytes, problem.g), np.float64)
 
 
 def _relieved(
@@ -99,7 +150,7 @@ def _relieved(
     freed, because copies of it stay; nor is a group moved whose copies would take as much as it frees.
     """
     device, use = device.copy(), use.copy()
-    exchange, written, s_per_byte = Exchange.of(problem), _written(problem), mean_s_per_byte(problem)
+    transfers, written = Transfers.of(problem), _written(problem)
     on = np.bincount(device, written, problem.cluster.size)
     share = np.divide(use - _persistent(problem, device), on, out=np.zeros_like(on), where=on > 0)
     takes = problem.group_persistent_bytes + share[device] * written
@@ -107,8 +158,8 @@ def _relieved(
     for d in full[np.argsort((room - use)[full], kind="stable")].tolist():
         while use[d] > room[d]:
             mine = np.flatnonzero(device == d)
-            sent = exchange.to_devices(problem, device)[mine]
-            costs = sent @ s_per_byte + problem.group_s[mine]
+            sent = transfers.bytes_.to_devices(problem, device)[mine]
+            costs = transfers.seconds(device)[mine] + problem.group_s[mine]
             copies = share[d] * sent if careful else np.zeros_like(sent)
             frees = takes[mine] - copies[:, d]
             fills = takes[mine, None] + copies.sum(axis=1)[:, None] - copies

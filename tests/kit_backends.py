@@ -13,7 +13,7 @@ from placekit_core.bounds import ROUNDING
 from placekit_core.cluster import Cluster
 from placekit_core.errors import BackendError
 from placekit_core.interfaces import Backend, Executable, Options, Session
-from placekit_core.measurement import Kernel, Measurements, Schedule
+from placekit_core.measurement import Kernel, Measurements, Schedule, Trace
 from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Problem
 from placekit_core.testing import BackendContract
@@ -32,10 +32,7 @@ class RightSession(Session):
         """A batch; memory is never freed."""
         p, graph, size = self.problem, self.problem.graph, self.problem.cluster.size
         self.evaluated += len(placements)
-        own = (graph.tensor_storage == np.arange(graph.t)) & graph.kernel[graph.tensor_producer]
-        bytes_ = graph.persistent_bytes + np.bincount(
-            graph.tensor_producer, graph.tensor_bytes * own, minlength=graph.n
-        )
+        bytes_ = graph.persistent_bytes + np.bincount(graph.tensor_producer, graph.owned_bytes, minlength=graph.n)
         value, peak = np.zeros(len(placements)), np.zeros((len(placements), size))
         for row, device in enumerate(placements.device):
             run = self.run(device)
@@ -74,16 +71,37 @@ class RightSession(Session):
         return float(seconds.sum()) * (1 - ROUNDING)
 
     def kernel(self) -> Kernel | None:
-        """The same in plain Python: what is called is what counts here."""
+        """The same in plain Python: what is called is what counts here. It leaves no trace of a multicast."""
+        n, copies = self.problem.graph.n, self.problem.graph.t * self.problem.cluster.size
+        tasks = n + copies
+        trace = Trace(tasks, 0, 0, tasks, tasks + 1, tasks + 2, tasks + 2 + copies)
 
         def function(
             device: NDArray[np.int16], priority: Any, ints: Any, floats: Any, a: Any, b: Any, peak: Any
         ) -> float:
             result = self.evaluate(Placements.of(device))
             peak[:] = result.peak_bytes[0]
+            leave_trace(self.run(device), self.problem.graph.kernel, trace, a, b)
             return float(result.value_s[0])
 
-        return Kernel(function, np.empty(0, np.int32), np.empty(0), 0, 0)
+        offered = None if self.problem.cluster.multicast else trace
+        return Kernel(function, np.empty(0, np.int32), np.empty(0), tasks + 2 + 2 * copies, 2 * tasks, offered)
+
+
+def leave_trace(
+    run: Schedule, kernel: NDArray[np.bool_], trace: Trace, ints: NDArray[np.int32], floats: NDArray[np.float64]
+) -> None:
+    """One task after another: the cause of each is the one before."""
+    n, copies = len(kernel), len(run.transfer_tensor)
+    times = floats[trace.times : trace.times + 2 * trace.tasks].reshape(2, trace.tasks)[:, : n + copies]
+    times[0] = np.concatenate([run.op_start_s, run.transfer_start_s])
+    times[1] = np.concatenate([run.op_end_s, run.transfer_end_s])
+    ran = np.concatenate([np.flatnonzero(kernel), n + np.arange(copies)])
+    ran = ran[np.lexsort((times[1, ran], times[0, ran]))]
+    before = [-1, *ran.tolist()]
+    ints[trace.cause + ran], ints[trace.last], ints[trace.copies] = before[:-1], before[-1], copies
+    ints[trace.copy_tensor : trace.copy_tensor + copies] = run.transfer_tensor
+    ints[trace.copy_dst : trace.copy_dst + copies] = run.transfer_dst
 
 
 class Right(Backend):

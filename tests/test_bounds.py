@@ -1,4 +1,4 @@
-"""bounds.py: values by hand, and never above the best schedule found by trying every placement, nor a planted optimum."""
+"""bounds.py: values by hand."""
 
 from __future__ import annotations
 
@@ -24,15 +24,10 @@ from placekit_core.bounds import (
     work_bound,
 )
 from placekit_core.cluster import Cluster
-from placekit_core.costs import CostTable
-from placekit_core.errors import PlacekitError
-from placekit_core.graph import Graph, GraphBuilder, Labels
-from placekit_core.grouping import Grouping
+from placekit_core.graph import Graph, GraphBuilder
 from placekit_core.list_scheduling import RULES, ListScheduler
-from placekit_core.placement import Placements
 from placekit_core.problem import Problem
-from placekit_core.registry import installed
-from placekit_core.testing import strategies
+from tests.schedule_problems import problem_of
 
 
 def machine(
@@ -48,13 +43,6 @@ def machine(
     })  # fmt: skip
 
 
-def problem_of(graph: Graph, cluster: Cluster, seconds: Any, groups: Any = None) -> Problem:
-    kinds = cluster.kind_names
-    table = np.broadcast_to(np.asarray(seconds, float).reshape(graph.n, -1), (graph.n, len(kinds))).copy()
-    grouping = None if groups is None else Grouping(np.asarray(groups, np.int32))
-    return Problem.of(graph, cluster, grouping, CostTable(kinds, table, np.zeros(table.shape, bool)))
-
-
 def chain(n: int, **properties: Any) -> Graph:
     b = GraphBuilder("chain")
     tensor = [b.source("x", 1)]
@@ -68,108 +56,6 @@ def independent(n: int, allowed: tuple[str, ...] = ("",)) -> Graph:
     for i in range(n):
         b.add(f"op{i}", outputs=[1], allowed=allowed[i % len(allowed)])
     return b.build()
-
-
-def random_problem(rng: np.random.Generator) -> Problem:
-    n = int(rng.integers(1, 8))
-    b = GraphBuilder("random")
-    tensors: list[int] = []
-    for v in range(n):
-        if rng.random() < 0.15:
-            tensors.append(b.source(f"s{v}", 1))
-            continue
-        reads = [t for t in tensors if rng.random() < 2 / (len(tensors) + 1)]
-        tensors += b.add(f"op{v}", inputs=reads, outputs=[1], allowed=("", "", "cpu", "gpu")[rng.integers(4)])
-    graph = b.build()
-    cluster = machine(int(rng.integers(1, 3)), 1, streams=int(rng.integers(1, 3)))
-    return problem_of(graph, cluster, np.where(graph.kernel[:, None], rng.integers(0, 9, (n, 2)), 0))
-
-
-def best_found(problem: Problem) -> float:
-    """Least makespan over all placements and the list scheduling rules."""
-    best = np.inf
-    choices = [np.flatnonzero(row).tolist() for row in problem.allowed]
-    for device in itertools.product(*choices):
-        for rule in RULES:
-            scheduler = ListScheduler(problem)
-            for group, d in enumerate(device):
-                scheduler.bind(group, d)
-            best = min(best, scheduler.run(rule).makespan_s)
-    return best
-
-
-@given(st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
-def test_never_above_the_best_schedule(seed: int) -> None:
-    problem = random_problem(np.random.default_rng(seed))
-    best = best_found(problem)
-    assert max(bounds(problem).values()) <= best * (1 + ROUNDING)
-    assert makespan_bound(problem) <= best
-
-
-def small_problem(rng: np.random.Generator) -> tuple[Problem, np.ndarray]:
-    """A problem of few placements, on any of the machines, often with little memory; and all its placements [b, g]."""
-    while True:
-        graph = strategies.random_graph(rng, int(rng.integers(3, 7)))
-        if rng.random() < 0.5:
-            graph = graph.replace(allowed=Labels.of(rng.choice(["", "", "cpu", "gpu"], graph.n).tolist()))
-        data = strategies.random_cluster(rng, int(rng.integers(1, 4))).model_dump(mode="json")
-        if rng.random() < 0.5:
-            for kind in data["kinds"].values():
-                kind["memory_bytes"] = int(rng.integers(4, 60))
-        try:
-            cluster = Cluster.parse(data)
-            groups = strategies.random_grouping(rng, graph)
-            problem = Problem(graph, groups, cluster, strategies.random_costs(rng, graph, cluster))
-        except PlacekitError:  # no device for a group, or too little memory for the parameters
-            continue
-        if problem.allowed.sum(axis=1).prod() <= 3**5:
-            devices = list(itertools.product(*[np.flatnonzero(row) for row in problem.allowed]))
-            return problem, np.asarray(devices, np.int16).reshape(-1, problem.g)
-
-
-def test_no_placement_that_fits_is_faster() -> None:
-    """All placements of small problems, under several priorities, on both simulators; and the bounds come close."""
-    pytest.importorskip("placekit_sim")
-    entries = [installed().get("backend", name) for name in ("simulator", "bulk_synchronous")]
-    backends = [entry.build(entry.component.config(threads=1)) for entry in entries]
-    reached = []
-    for seed in range(150):
-        rng = np.random.default_rng(seed)
-        problem, devices = small_problem(rng)
-        found = bounds(problem)
-        best = np.inf
-        for backend in backends:
-            session = backend.open(problem)
-            for priority in [None, *rng.standard_normal((4, *devices.shape))]:
-                measured = session.evaluate(Placements.of(devices, priority))
-                best = min(best, measured.value_s[measured.fits].min(initial=np.inf))
-            session.close()
-        for name, bound in found.items():
-            assert bound * (1 - ROUNDING) <= best, (seed, name)
-        assert np.isfinite(found["forced"]), seed
-        if 0 < best < np.inf:
-            reached.append(found["forced"] / best)
-    assert len(reached) > 75
-    assert np.mean(reached) > 0.95
-
-
-def test_planted_optima() -> None:
-    """Never above the optimum, and with one strand of work per device, which must not be sent, at it."""
-    planted = pytest.importorskip("placekit_zoo.planted")
-    rng = np.random.default_rng(0)
-    for seed in range(12):
-        devices = int(rng.choice([2, 3, 4]))
-        options = {
-            "layers": int(rng.choice([2, 3, 6])), "strands": int(rng.choice([1, 2])), "devices": devices,
-            "width": int(rng.choice([5, 6] if devices == 2 else [3, 4, 5])), "reads": int(rng.choice([0, 1, 3])),
-            "communication": float(rng.choice([1.5, 2, 4])), "speeds": [[1], [1, 2], [4, 2, 1]][rng.integers(3)],
-        }  # fmt: skip
-        [program] = planted.PlantedImporter(**options, seed=seed).load()
-        problem = Problem.of(program.graph, program.cluster)
-        optimum = program.graph.attributes["optimal_makespan_s"]
-        assert optimum * (1 - 1e-3) <= makespan_bound(problem) <= optimum, options
-        assert max(bounds(problem).values()) <= optimum * (1 + ROUNDING), options
 
 
 def test_chain() -> None:

@@ -62,6 +62,8 @@ def test_topology() -> None:
     assert g.shape(0) == (10, 10)
     assert g.shape(2) == ()
     assert g.tensor_storage[8] == 0
+    # sources and what updates them own nothing
+    assert g.owned_bytes.tolist() == [0, 0, 40, 40, 20, 20, 40, 400, 0]
     # sources have depth 0 and add nothing to what reads them
     assert g.depth.tolist() == [0, 0, 0, 1, 1, 2, 3, 4]
     u, v = g.op_edges

@@ -15,7 +15,8 @@ from placekit_core.testing import BackendContract, Contract
 from placekit_core.testing.contract import checks_of
 from tests.kit_backends import Measured, Measuring, MeasuringSession, Right, RightSession
 from tests.kit_tools import fails, run_check
-from tests.wrong_backends import MORE, SAYS, WRONG, running
+from tests.more_wrong_backends import MORE
+from tests.wrong_backends import SAYS, WRONG, running
 
 CHECKS = [name for name in checks_of(BackendContract) if name not in checks_of(Contract)]
 
@@ -42,6 +43,7 @@ NOT_MEASURED = {  # checks that need a simulation, or values that repeat
     "peaks_hold_the_largest_output", "no_value_beats_the_bound", "no_value_is_below_the_load",
     "one_device_takes_the_sum", "idle_device_changes_nothing", "operations_take_their_seconds",
     "transfers_take_their_seconds", "schedule_agrees_with_the_value", "kernel_equals_evaluate",
+    "trace_says_why_everything_started",
 }  # fmt: skip
 
 
@@ -121,6 +123,10 @@ def test_what_is_not_offered_is_not_checked(tmp_path: Path) -> None:
         def kernel(self) -> None:
             return None
 
-    for name in ("test_no_value_beats_the_bound", "test_kernel_equals_evaluate"):
+    for name in (
+        "test_no_value_beats_the_bound",
+        "test_kernel_equals_evaluate",
+        "test_trace_says_why_everything_started",
+    ):
         with pytest.raises(pytest.skip.Exception, match=r"this backend (proves no bound|offers no compiled)"):
             run_check(BackendContract, name, running(Bare), tmp_path)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from placekit_core.cluster import Cluster
 from placekit_core.costs import CostTable
 from placekit_core.errors import PlacementError
-from placekit_core.graph import Graph, GraphBuilder
+from placekit_core.graph import GraphBuilder
 from placekit_core.list_scheduling import RULES, ListScheduler, b_level
 from placekit_core.problem import Problem
+from tests.schedule_problems import problem_of
 
 
 def machine(memory: list[int], streams: int = 1) -> Cluster:
@@ -25,12 +26,6 @@ def machine(memory: list[int], streams: int = 1) -> Cluster:
         "devices": [{"kind": f"d{i}"} for i in range(len(memory))],
         "links": [{"mesh": "*", "bytes_per_s": 1.0}] if len(memory) > 1 else [],
     })  # fmt: skip
-
-
-def problem_of(graph: Graph, cluster: Cluster, seconds: Any) -> Problem:
-    kinds = cluster.kind_names
-    table = np.repeat(np.asarray(seconds, float)[:, None], len(kinds), axis=1)
-    return Problem.of(graph, cluster, None, CostTable(kinds, table, np.zeros(table.shape, bool)))
 
 
 def random_problem(rng: np.random.Generator, tightness: float | None = None) -> Problem:

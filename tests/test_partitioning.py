@@ -14,14 +14,21 @@ from placekit_core.costs import CostTable
 from placekit_core.errors import ClusterError
 from placekit_core.exchange import Exchange, mean_s_per_byte
 from placekit_core.graph import GraphBuilder
+from placekit_core.grouping import Grouping
 from placekit_core.list_scheduling import b_level, group_priority
-from placekit_core.partitioning import TOTAL, Partitioning, PartitionOptions, Parts, gpus, integers, to_allowed
+from placekit_core.partitioning import TOTAL, Partitioning, PartitionOptions, Parts, gpus, integers, speeds, to_allowed
 from placekit_core.problem import Problem
+from placekit_core.repair import Transfers
 from placekit_core.testing import fakes
 
 
 def at(problem: Problem, name: str) -> int:
     return problem.graph.op_name.index(name)
+
+
+def with_latency(cluster: Cluster, latency_s: float) -> Cluster:
+    """The machine with links of 1 GB/s and this latency between all devices."""
+    return Cluster.parse({**cluster.model_dump(), "links": [{"mesh": "*", "bytes_per_s": 1e9, "latency_s": latency_s}]})
 
 
 def with_costs(problem: Problem, seconds: dict[str, list[float]]) -> Problem:
@@ -67,6 +74,28 @@ def test_bytes_to_devices_and_seconds() -> None:
     assert mean_s_per_byte(problem) == pytest.approx(np.array([[0, 1e-9], [1e-9, 0]]))
 
 
+def test_seconds_of_transfers_are_latency_and_bytes() -> None:
+    problem = Problem.of(fakes.diamond_graph(), with_latency(fakes.gpus(2), 0.5))
+    device = np.zeros(problem.g, np.int16)
+    device[at(problem, "w")] = device[at(problem, "d")] = 1
+    transfers, b = Transfers.of(problem), at(problem, "b")
+    assert transfers.seconds(device)[b] == pytest.approx([1.0 + 5e-3, 0.5 + 1e-3]), "w and d, or a"
+    assert transfers.seconds_of(device, b) == pytest.approx([1.0 + 5e-3, 0.5 + 1e-3])
+    device[at(problem, "w")] = -1
+    assert transfers.seconds_of(device, b) == pytest.approx([0.5 + 1e-3, 0.5 + 1e-3])
+
+
+def test_a_tensor_is_a_transfer_to_each_group_that_reads_it() -> None:
+    b = GraphBuilder("readers")
+    [t, u] = b.add("write", outputs=[1, 1])
+    for name, reads in (("one", [t]), ("two", [t, u]), ("alone", [t])):
+        b.add(name, inputs=reads)
+    problem = Problem.of(b.build(), fakes.gpus(2), Grouping.of(np.array([0, 1, 1, 2])))
+    tensors = Transfers.of(problem).tensors
+    edges = zip(tensors.source.tolist(), tensors.neighbour.tolist(), tensors.bytes_.tolist(), strict=True)
+    assert set(edges) == {(0, 1, 2), (1, 0, 2), (0, 2, 1), (2, 0, 1)}, "t goes to group 1 once"
+
+
 def test_integers() -> None:
     assert integers(np.array([1e-9, 3e-9])).tolist() == [TOTAL // 4, 3 * TOTAL // 4]
     assert integers(np.zeros(3)).tolist() == [1, 1, 1], "no time at all: any balance is as good, but there must be one"
@@ -82,6 +111,30 @@ def test_speeds_and_loads_of_unequal_devices() -> None:
     cpu, gpu = (at(problem, name) for name in ("op0", "op1"))
     fixed = dict(zip(parts.groups.tolist(), parts.fixed.tolist(), strict=True))
     assert (fixed[cpu], fixed[gpu]) == (2, -1), "one of two GPUs is a choice"
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # what all may run takes no time
+        ([[0, 0, 0], [1, 2, None], [None, None, 5]], [1, 0.5, 1]),
+        # few groups for all do not hide what the first two have in common
+        ([[1, 1, 4], [9, 19, None]], [1, 0.5, 0.25]),
+        # a group that takes no time on the first; the others have both in common
+        ([[0, 4, 4], [1, 2, 4]], [1, 0.5, 0.375]),
+        # two targets have nothing in common with the first
+        ([[1, None, None], [None, 3, 6]], [1, 1, 0.5]),
+        # the last has something in common with the second only
+        ([[2, 1, None], [None, 1, 4]], [0.5, 1, 0.25]),
+        ([[None, None, None]], [1, 1, 1]),
+    ],
+)
+def test_speeds_are_those_of_groups_that_both_may_run(rows: list[list[float | None]], expected: list[float]) -> None:
+    seconds = np.array([[7.0 if s is None else s for s in row] for row in rows])
+    allowed = np.array([[s is not None for s in row] for row in rows])
+    one = np.ones(3, np.int32)
+    assert speeds(seconds, allowed, one) == pytest.approx(expected)
+    assert speeds(seconds, allowed, 2 * one) == pytest.approx(expected)
 
 
 def test_a_group_for_slow_devices_only_weighs_what_it_takes_there() -> None:
@@ -128,6 +181,17 @@ def test_of_equal_allowed_devices_the_one_of_its_neighbour_is_taken() -> None:
     b.add("second", inputs=[t], outputs=[1], flops=1e6, allowed="cpu")
     problem = Problem.of(b.build(), fakes.gpus(1, cpus=2))
     assert to_allowed(problem, np.array([2, 0], np.int16)).tolist() == [2, 2]
+
+
+def test_where_latency_is_long_the_fewest_tensors_are_sent() -> None:
+    """Two small tensors of a neighbour on one CPU outweigh a larger one of a neighbour on the other."""
+    b = GraphBuilder("three")
+    two = b.add("two", outputs=[8, 8], flops=1e9, allowed="cpu")
+    large = b.add("large", outputs=[1000], flops=1e9, allowed="cpu")
+    b.add("last", inputs=[*two, *large], flops=1e9, allowed="cpu")
+    for latency_s, device in ((0.0, 2), (1e-3, 1)):
+        problem = Problem.of(b.build(), with_latency(fakes.gpus(1, cpus=2), latency_s))
+        assert to_allowed(problem, np.array([1, 2, 0], np.int16)).tolist() == [1, 2, device]
 
 
 class Halves(Partitioning):

@@ -102,6 +102,19 @@ def test_what_talks_little_moves_first() -> None:
     assert device.tolist() == [0, 0, 0, 0, 1]
 
 
+def test_latency_counts_for_every_tensor() -> None:
+    """Of two groups that read from a third, the one that reads fewer bytes in more tensors stays if latency is long."""
+    b = GraphBuilder("readers")
+    *small, large = b.add("write", outputs=[8, 8, 8, 8, 1000], flops=1e9, persistent_bytes=30 * MiB)
+    b.add("many", inputs=small, flops=1e9, persistent_bytes=30 * MiB)
+    b.add("one", inputs=[large], flops=1e9, persistent_bytes=30 * MiB)
+    for latency_s, device in ((0.0, [0, 1, 0]), (1e-3, [0, 0, 1])):
+        links = [{"mesh": "*", "bytes_per_s": 1e9, "latency_s": latency_s}]
+        cluster = Cluster.parse({**fakes.gpus(2, memory_bytes=70 * MiB).model_dump(), "links": links})
+        problem = Problem.of(b.build(), cluster)
+        assert repair(simulated(problem), on_first(problem)).tolist() == device
+
+
 def test_a_group_goes_only_where_it_may() -> None:
     b = GraphBuilder("gpu only")
     for i in range(3):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from placekit_core.errors import PlacekitError
 from placekit_core.interfaces import Backend, Executable, Options
-from placekit_core.measurement import Kernel, Measurements, Schedule
+from placekit_core.measurement import Kernel, Measurements, Schedule, Trace
 from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Problem
 from tests.kit_backends import Measuring, MeasuringSession, Right, RightSession
@@ -143,17 +141,6 @@ class HashOrder(Right):
     session = HashOrderSession
 
 
-class FirstProcess(Right):
-    """The first process to ask gets the values, all others somewhat higher ones; says that it is `parallel`."""
-
-    def open(self, problem: Problem, executable: Executable | None = None) -> RightSession:
-        owner = Path(os.environ["PLACEKIT_TEST_OWNER"])
-        if not owner.exists():
-            owner.write_text(str(os.getpid()))
-        factor = 1.0 if owner.read_text() == str(os.getpid()) else 1.5
-        return RightSession(replace(problem, costs=replace(problem.costs, op_s=problem.costs.op_s * factor)))
-
-
 class HiddenSetting(Right):
     """A setting is counted up in the constructor and is no option."""
 
@@ -262,6 +249,38 @@ class RoundedKernel(RightSession):
         return replace(kernel, function=lambda *arguments: float(np.float32(kernel.function(*arguments))) * (1 + 1e-7))
 
 
+def tracing(
+    change: Callable[[RightSession, Trace, NDArray[np.int32], NDArray[np.float64]], None], says: str
+) -> type[Right]:
+    """The backend whose trace, in the working arrays of integers and floats, is changed like that."""
+
+    class Session(RightSession):
+        def kernel(self) -> Kernel | None:
+            kernel = super().kernel()
+            assert kernel is not None
+            right, trace = kernel, kernel.trace
+
+            def function(*arguments: Any) -> float:
+                value = right.function(*arguments)
+                if trace is not None:
+                    change(self, trace, *arguments[4:6])
+                return float(value)
+
+            return replace(kernel, function=function)
+
+    backend = running(Session)
+    backend.__doc__ = says
+    return backend
+
+
+def producers(session: RightSession, trace: Trace, ints: NDArray[np.int32], floats: NDArray[np.float64]) -> None:
+    """Causes are what an operation reads from."""
+    graph = session.problem.graph
+    for v in np.flatnonzero(graph.kernel).tolist():
+        read = graph.tensor_producer[graph.inputs(v)].tolist()
+        ints[trace.cause + v] = read[0] if read else -1
+
+
 WRONG: dict[str, type[Backend]] = {
     "test_declares_what_it_is": SaysNothing,
     "test_measurements_have_their_shapes": running(OnlyTheBest),
@@ -307,6 +326,9 @@ WRONG: dict[str, type[Backend]] = {
         lambda p, s: {"value_s": 1000 * s.value_s}, "The schedule's value is in milliseconds."
     ),
     "test_kernel_equals_evaluate": running(RoundedKernel),
+    "test_trace_says_why_everything_started": tracing(
+        producers, "The cause of an operation is what it reads from, also where it waited for its device."
+    ),
 }
 SAYS = {
     "test_declares_what_it_is": "deterministic is 'mostly'",
@@ -339,56 +361,6 @@ SAYS = {
     "test_transfers_take_their_seconds": "is sent in 0.0 s, its route takes",
     "test_schedule_agrees_with_the_value": "s in the schedule",
     "test_kernel_equals_evaluate": "s from evaluate",
+    "test_trace_says_why_everything_started": "s without a cause",
 }
 """What the check must say of it."""
-
-
-def writing(attribute: Callable[[Problem], NDArray[Any]], says: str) -> type[Right]:
-    """The backend that writes into an array of its problem."""
-
-    class Session(RightSession):
-        def evaluate(self, placements: Placements) -> Measurements:
-            array = attribute(self.problem)
-            array[...] = True if array.dtype == np.bool_ else array + 1
-            return super().evaluate(placements)
-
-    Session.__name__ = says
-    return running(Session)
-
-
-def answering(says: str, objective: str = "makespan", **change: Callable[[Measurements], Any]) -> type[Right]:
-    """The backend whose measurements are changed like that."""
-
-    class Session(RightSession):
-        def evaluate(self, placements: Placements) -> Measurements:
-            result = super().evaluate(placements)
-            return replace(result, **{name: function(result) for name, function in change.items()})
-
-    Session.__name__ = says
-    return type(says, (running(Session),), {"objective": objective})
-
-
-def thrice(problem: Problem, schedule: Schedule) -> dict[str, Any]:
-    """The columns of the transfers, repeated."""
-    names = [f"transfer_{column}" for column in ("tensor", "src", "dst", "start_s", "end_s")]
-    return {name: np.tile(getattr(schedule, name), 3) for name in names}
-
-
-class FivePercentTooHigh(RightSession):
-    def lower_bound(self) -> float:
-        return 1.05 * super().lower_bound()
-
-
-MORE = [  # further wrong ones, and what is said of them
-    ("test_declares_what_it_is", type("Noisy", (Right,), {"deterministic": False}), "simulation, and not determin"),
-    ("test_values_are_seconds", answering("Spread", spread_s=lambda r: r.value_s - 5), "the spread of the values"),
-    ("test_problem_is_left_alone", writing(lambda p: p.allowed, "Allowed"), "problem.allowed"),
-    ("test_problem_is_left_alone", writing(lambda p: p.group_persistent_bytes, "Persistent"), "group_persistent_bytes"),
-    ("test_problem_is_left_alone", writing(lambda p: p.cluster.memory_bytes, "Memory"), "cluster.memory_bytes"),
-    ("test_problem_is_left_alone", writing(lambda p: p.cluster.routes.latency_s, "Latency"), "routes.latency_s"),
-    ("test_no_value_beats_the_bound", running(FivePercentTooHigh), "below the bound"),
-    ("test_one_device_takes_the_sum", answering("Huge", "max_load", value_s=lambda r: r.value_s + 1e9), "s, not"),
-    ("test_one_device_takes_the_sum", answering("Half", "blocking_latency", value_s=lambda r: r.value_s / 2), "s, not"),
-    ("test_transfers_take_their_seconds", scheduling(thrice, "Sends everything thrice."), "more than once"),
-    ("test_other_processes_give_the_same", FirstProcess, "other values in another process"),
-]

@@ -61,7 +61,6 @@ class Facts:
         g = problem.graph
         fastest = np.where(problem.op_allowed, problem.op_s, np.inf).min(axis=1)
         held = {k: int(g.persistent_bytes[~g.kernel & g.op_type.is_value(k)].sum()) for k in g.op_type.vocabulary}
-        own = (g.tensor_storage == np.arange(g.t)) & g.kernel[g.tensor_producer]
         return cls(
             name=g.name,
             cluster=problem.cluster.name,
@@ -74,7 +73,7 @@ class Facts:
             flops=float(g.flops.sum()),
             bytes_accessed=float(g.bytes_accessed.sum()),
             persistent_bytes={k: b for k, b in held.items() if b},
-            activation_bytes=int(g.tensor_bytes[own].sum()),
+            activation_bytes=int(g.owned_bytes.sum()),
             levels=int(g.depth.max(initial=0)) + 1,
             work_s=float(fastest.sum()),
             critical_path_s=critical_path_bound(problem),

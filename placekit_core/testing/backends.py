@@ -23,6 +23,7 @@ from placekit_core.testing.evaluations import (
     check_kernel,
     check_same,
     check_shapes,
+    check_trace,
     evaluate_once,
     least_peaks,
     on_one_device,
@@ -347,6 +348,12 @@ class BackendContract(Contract, defines_checks=True):
             if kernel is None:
                 pytest.skip("this backend offers no compiled evaluation")
             check_kernel(problem, session, kernel)
+
+    def test_trace_says_why_everything_started(self, make: Make) -> None:
+        """Where a compiled evaluation leaves a trace: its times are the schedule's; tasks start as their causes end, or at 0."""
+        traced = [check_trace(problem, session) for problem, session in self._sessions(make)]
+        if not any(traced):
+            pytest.skip("this backend offers no compiled evaluation that leaves a trace")
 
     def _problems(self, make: Make) -> Sequence[tuple[Problem, Executable | None]]:
         found = list(self.problems(make))

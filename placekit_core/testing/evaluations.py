@@ -63,9 +63,8 @@ def least_peaks(problem: Problem, home: NDArray[np.int16]) -> NDArray[np.float64
     What is persistent, and with it all that one kernel writes and some operation reads: it is there when the kernel ends.
     """
     graph, size = problem.graph, problem.cluster.size
-    own = graph.kernel[graph.tensor_producer] & (graph.tensor_storage == np.arange(graph.t))
     read = np.isin(np.arange(graph.t), graph.input_tensor)
-    written = np.bincount(graph.tensor_producer, graph.tensor_bytes * (own & read), minlength=graph.n)
+    written = np.bincount(graph.tensor_producer, graph.owned_bytes * read, minlength=graph.n)
     largest = np.asarray([written[home == d].max(initial=0.0) for d in range(size)])
     return np.asarray(np.bincount(home, graph.persistent_bytes, minlength=size) + largest)
 
@@ -111,3 +110,57 @@ def check_kernel(problem: Problem, session: Session, kernel: Kernel) -> None:
             value = kernel.function(device, order, kernel.ints, kernel.floats, ints, floats, peak)
             assert value == expected.value_s[row], f"{value} s, and {expected.value_s[row]} s from evaluate"
             assert np.array_equal(peak, expected.peak_bytes[row]), "other peaks than from evaluate"
+
+
+def check_trace(problem: Problem, session: Session) -> bool:
+    """Whether the compiled evaluation leaves a trace. If so, it is that of the schedule, and causes end where tasks start."""
+    kernel, graph = session.kernel(), problem.graph
+    if kernel is None or kernel.trace is None:
+        return False
+    trace, kernels = kernel.trace, np.flatnonzero(graph.kernel)
+    ints, floats = np.full(kernel.scratch_ints, -2, np.int32), np.full(kernel.scratch_floats, np.nan)
+    placements, peak = seeded_placements(problem, 5), np.empty(problem.cluster.size)
+    for row in range(5):
+        device, priority = placements.one(row)
+        order = np.empty(0, np.float32) if priority is None else priority
+        kernel.function(device, order, kernel.ints, kernel.floats, ints, floats, peak)
+        schedule = session.schedule(problem.placement(device, priority))
+        start, end = floats[trace.times : trace.times + 2 * trace.tasks].reshape(2, trace.tasks)
+        tensors, targets = (ints[at : at + ints[trace.copies]].tolist() for at in (trace.copy_tensor, trace.copy_dst))
+        copies = list(zip(tensors, targets, strict=True))
+        sent = list(zip(schedule.transfer_tensor.tolist(), schedule.transfer_dst.tolist(), strict=True))
+        assert sorted(copies) == sorted(sent), "the copies in the trace are not the transfers of the schedule"
+        first: dict[object, int] = {}  # the number of the task that makes a copy
+        makes = [first.setdefault(c[0] if problem.cluster.multicast else c, graph.n + k) for k, c in enumerate(copies)]
+        tasks, at = [*kernels.tolist(), *makes], [sent.index(copy) for copy in copies]
+        for what, here, of_ops, of_transfers in (
+            ("starts", start, schedule.op_start_s, schedule.transfer_start_s),
+            ("ends", end, schedule.op_end_s, schedule.transfer_end_s),
+        ):
+            expected = np.concatenate([of_ops[kernels], of_transfers[at]])
+            assert np.array_equal(here[tasks], expected), f"the {what} in the trace are not those of the schedule"
+        last = int(ints[trace.last])
+        assert last in tasks if tasks else last == -1, f"the last task is {last}, which did not run"
+        assert not tasks or end[last] == end[tasks].max(), f"task {last} is not the last one to end"
+        check_causes(set(tasks), ints[trace.cause : trace.cause + trace.tasks].tolist(), start, end, graph)
+    return True
+
+
+def check_causes(
+    tasks: set[int], cause: Sequence[int], start: NDArray[np.float64], end: NDArray[np.float64], graph: Graph
+) -> None:
+    """Each of the `tasks` that ran starts when its cause ends, or at 0; causes lead to what started at 0."""
+    known: set[int] = set()
+    for task in sorted(tasks):
+        path: list[int] = []
+        while task in tasks and task not in known:
+            assert task not in path, f"task {task} is a cause of its own cause"
+            path.append(task)
+            why = cause[task]
+            if why in tasks:
+                assert start[task] == end[why], f"task {task} starts at {start[task]} s, its cause ends at {end[why]} s"
+            else:
+                assert why == -1 or (0 <= why < graph.n and not graph.kernel[why]), f"task {why}, a cause, did not run"
+                assert start[task] == 0, f"task {task} starts at {start[task]} s without a cause"
+            task = why
+        known.update(path)

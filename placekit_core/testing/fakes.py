@@ -156,9 +156,8 @@ class FakeSession(Session):
         self.seen: set[bytes] = set()  # the devices of each
         self._kernel: Kernel | None = None
         graph = problem.graph
-        own = graph.kernel[graph.tensor_producer] & (graph.tensor_storage == np.arange(graph.t))
         read = np.isin(np.arange(graph.t), graph.input_tensor)
-        written = np.bincount(graph.tensor_producer, graph.tensor_bytes * (own & read), minlength=graph.n)
+        written = np.bincount(graph.tensor_producer, graph.owned_bytes * read, minlength=graph.n)
         self.largest_bytes = np.zeros(problem.g)
         np.maximum.at(self.largest_bytes, problem.grouping.group_of, written)
 

@@ -37,8 +37,7 @@ class MyMethodSession(Session):
         self.position = np.full(graph.n, -1)  # sources are there before anything runs
         order = graph.topological_order
         self.position[order[graph.kernel[order]]] = np.arange(graph.kernel.sum())
-        own = (graph.tensor_storage == np.arange(graph.t)) & graph.kernel[graph.tensor_producer]
-        outputs = np.bincount(graph.tensor_producer, graph.tensor_bytes * own, minlength=graph.n)
+        outputs = np.bincount(graph.tensor_producer, graph.owned_bytes, minlength=graph.n)
         self.bytes_ = graph.persistent_bytes + outputs  # [n] what each operation needs where it runs
 
     def evaluate(self, placements: Placements) -> Measurements:

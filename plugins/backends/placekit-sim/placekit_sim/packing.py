@@ -108,8 +108,7 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
     rank = rules.rank if rules.rank is not None else np.zeros(0, np.int32)
     order = 2 if rules.use_priority else 1 if rules.rank is not None else 0
 
-    own = graph.tensor_storage == np.arange(t)
-    home_bytes = np.where(own & graph.kernel[graph.tensor_producer], graph.tensor_bytes, 0).astype(np.float64)
+    home_bytes = graph.owned_bytes.astype(np.float64)
     op_bytes = np.bincount(graph.tensor_producer, home_bytes, minlength=n)
     unread = np.ones(t, np.bool_)
     unread[graph.tensor_storage[graph.input_tensor]] = False

@@ -9,6 +9,7 @@ from placekit_sim.simulator import BulkSynchronous, Simulator
 
 from placekit_core.testing import BackendContract
 from placekit_core.testing.contract import Make
+from placekit_core.testing.evaluations import seeded_problem
 
 
 class TestSimulator(BackendContract):
@@ -18,6 +19,8 @@ class TestSimulator(BackendContract):
 
 
 class TestSimulatorOnThreads(BackendContract):
+    seeds = range(23, 29)  # machines with multicast among them
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(Simulator, threads=2, ready_order="random", seed=3)
@@ -27,3 +30,8 @@ class TestBulkSynchronous(BackendContract):
     @pytest.fixture
     def make(self) -> Make:
         return BulkSynchronous
+
+
+def test_there_is_multicast_among_the_machines() -> None:
+    seen = [seeded_problem(seed).cluster for seed in TestSimulatorOnThreads.seeds]
+    assert any(cluster.multicast and cluster.size > 2 for cluster in seen)

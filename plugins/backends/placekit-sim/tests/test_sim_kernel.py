@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from placekit_sim import SimulatorOptions
 from placekit_sim.batch import evaluate, record
 from placekit_sim.events import Run
-from placekit_sim.kernel import simulate
 from placekit_sim.packing import pack
 from placekit_sim.reference import Reference
 from placekit_sim.rules import Rules
-from placekit_sim.simulator import BulkSynchronous, Simulator
 
 from placekit_core.problem import Problem
 from placekit_core.testing.strategies import Case, problems, random_placements, random_problem
@@ -218,42 +216,3 @@ def test_bulk_levels_do_not_overlap(case: Case) -> None:
         mine = sent_after & (depth[graph.tensor_producer[run.copy_tensor]] == i)
         assert (run.copy_start_s[mine] >= end).all()
         assert (run.op_start_s[kernel & (depth > i)] >= run.copy_end_s[mine].max(initial=0.0)).all()
-
-
-@given(case=problems(max_n=24, max_devices=5), priorities=st.booleans())
-def test_the_trace_says_why_everything_started(case: Case, priorities: bool) -> None:
-    """A task starts when its cause ends; what has none starts at 0; the last task ends the run."""
-    problem = case.problem
-    placements = random_placements(case.rng, problem, 3, priorities)
-    kernel = Simulator().open(problem).kernel()
-    assert kernel is not None
-    trace = kernel.trace
-    assert trace is not None
-    ints, floats = np.empty(kernel.scratch_ints, np.int32), np.empty(kernel.scratch_floats)
-    peak = np.empty(problem.cluster.size)
-    for row in range(len(placements)):
-        device, priority = placements.one(row)
-        order = np.empty(0, np.float32) if priority is None else priority.copy()
-        value = simulate(device.copy(), order, kernel.ints, kernel.floats, ints, floats, peak)
-        start, end = floats[trace.times : trace.times + 2 * trace.tasks].reshape(2, -1)
-        cause = ints[trace.cause : trace.cause + trace.tasks]
-        home = problem.expand(device)
-        copies = ints[trace.copies]
-        ran = [*np.flatnonzero(problem.graph.kernel).tolist()]
-        if not problem.cluster.multicast:
-            ran += range(problem.graph.n, problem.graph.n + copies)
-        for task in ran:
-            if cause[task] < 0:
-                assert start[task] == 0.0
-            else:
-                assert start[task] == end[cause[task]]
-        for k in range(copies):
-            assert ints[trace.copy_dst + k] != home[problem.graph.tensor_producer[ints[trace.copy_tensor + k]]]
-        last = ints[trace.last]
-        assert value == (0.0 if last < 0 else end[last])
-
-
-def test_a_barrier_leaves_no_trace() -> None:
-    kernel = BulkSynchronous().open(random_problem(np.random.default_rng(0), 10, 2)).kernel()
-    assert kernel is not None
-    assert kernel.trace is None

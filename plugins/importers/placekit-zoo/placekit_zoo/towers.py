@@ -18,8 +18,8 @@ from placekit_core.registry import installed
 from placekit_zoo.towers_options import TowersOptions
 
 SHARED = ("parameter", "state")
-"""Sources that there are once for all towers; inputs and buffers are each tower's own."""
-UPDATE = PHASES.index("update")
+"""Sources that there are once for all towers; buffers, and inputs of the network, are each tower's own."""
+BACKWARD, UPDATE = PHASES.index("backward"), PHASES.index("update")
 
 
 class TowersImporter(Importer):
@@ -76,14 +76,16 @@ def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 
     """`steps` training steps of `towers` towers, each a copy of the forward and backward operations of `graph`.
 
     Parameters and optimiser state are there once, inputs once per tower and step, buffers (statistics of batch normalisation)
-    once per tower. Synchronous: an operation `average` for each gradient, of which there is one per tower; then one
-    update. Asynchronous: the updates once for each tower and step, of its own gradients; no tower waits for another. A step
+    once per tower. Synchronous: an operation `average` for each gradient (what updates read of backward operations), of
+    which there is one per tower; then one update. An input that only updates read, as a learning rate, is there once per
+    step. Asynchronous: the updates once for each tower and step, of its own gradients; no tower waits for another. A step
     reads what the tower's own update made of the parameters in the step before. All versions of a parameter are in its
     memory, as on a parameter server without locks: in which order updates of different towers are applied is left open.
 
     Column `tower` is the tower of each operation, -1 for what is shared: parameters, state, averages, updates.
 
-    Raises ImporterError if nothing is updated, or what is updated is read in the same step.
+    Raises ImporterError if nothing is updated, what is updated is read in the same step, an update writes a buffer, or a
+    synchronous one reads something else of which every tower has its own.
     """
     order = graph.topological_order
     source = np.isin(graph.op_type.tolist(), SHARED) & ~graph.kernel
@@ -99,11 +101,16 @@ def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 
             f"{name!r} of {graph.name!r} reads what the step has updated: its towers would be in no order"
         )
     given = ~graph.kernel & graph.op_type.is_value("input")
+    producer, by_update = graph.tensor_producer[graph.input_tensor], update[graph.edge_op]
+    once = given & np.isin(np.arange(graph.n), producer[by_update]) & synchronous
+    once[producer[~by_update]] = False
+    shared_rows = source | update | once
+    _check_updates(graph, source, update, shared_rows | (graph.kernel & (graph.phase == BACKWARD)) | (not synchronous))
     parameters, updates = order[source[order]].tolist(), order[update[order]].tolist()
     buffers = order[(~graph.kernel & ~source & ~given)[order]].tolist()
-    computing = order[(given | (graph.kernel & ~update))[order]].tolist()
+    computing = order[((given & ~once) | (graph.kernel & ~update))[order]].tolist()
 
-    copy = _Copy(graph, source | update, f"{graph.name}_towers")
+    copy = _Copy(graph, shared_rows, f"{graph.name}_towers")
     shared = [_Values()]
     for v in parameters:
         copy.add(v, shared[0], [], "", -1)
@@ -118,6 +125,8 @@ def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 
         for i, values in enumerate(own):
             for v in computing:
                 copy.add(v, values, [values, shared[i % len(shared)]], f"{prefix}tower{i}/", i)
+        for v in order[once[order]].tolist():
+            copy.add(v, shared[0], [], prefix, -1)
         gradients = [copy.averages(own, updates, prefix)] if synchronous else own
         for i, values in enumerate(shared):
             for v in updates:
@@ -125,6 +134,28 @@ def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 
         for values in (*own, *shared):
             values.now.update(values.next)
     return copy.build({"towers": towers, "synchronous": synchronous, "steps": steps, "of": dict(graph.attributes)})
+
+
+def _check_updates(
+    graph: Graph, source: NDArray[np.bool_], update: NDArray[np.bool_], readable: NDArray[np.bool_]
+) -> None:
+    """Raise ImporterError unless updates read outputs of `readable` [n], and write into no sources but `source` [n]."""
+    reads = update[graph.edge_op] & ~readable[graph.tensor_producer[graph.input_tensor]]
+    if reads.any():
+        reader, read = graph.edge_op[reads][0], graph.tensor_producer[graph.input_tensor[reads][0]]
+        raise ImporterError(
+            f"update {graph.op_name[reader]!r} of {graph.name!r} reads {graph.op_name[read]!r}, no gradient, of which every"
+            " tower has its own",
+            "importer.synchronous=false: each tower updates with its own",
+        )
+    memory = graph.tensor_producer[graph.tensor_storage]
+    writes = update[graph.tensor_producer] & ~graph.kernel[memory] & ~source[memory]
+    if writes.any():
+        raise ImporterError(
+            f"update {graph.op_name[graph.tensor_producer[writes][0]]!r} of {graph.name!r} writes into"
+            f" {graph.op_name[memory[writes][0]]!r}, of which every tower has its own",
+            f"only sources of op_type {' or '.join(SHARED)} are shared",
+        )
 
 
 @dataclass
@@ -194,7 +225,7 @@ class _Copy:
         return self.builder.output(op, int(self.graph.tensor_bytes[tensor]), self.graph.shape(tensor), storage)
 
     def averages(self, own: list[_Values], updates: list[int], prefix: str) -> _Values:
-        """Average what the updates read of each tower: one addition less than towers, and a scaling, per element."""
+        """Average the gradients, which are all that updates read of towers: towers - 1 additions and a scaling per element."""
         g, result = self.graph, _Values()
         for v in updates:
             for t in (t for t in g.inputs(v).tolist() if t in own[0].now and t not in result.now):

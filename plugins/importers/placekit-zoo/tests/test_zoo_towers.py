@@ -165,6 +165,60 @@ def test_views_of_parameters_are_renewed() -> None:
     assert graph.op_name[graph.tensor_producer[graph.tensor_storage[read[0]]]] == "w"
 
 
+def with_other_reads(rate_in_forward: bool = False, buffer: str = "") -> Graph:
+    """A training step whose update reads a learning rate, and may read or write a buffer."""
+    b = GraphBuilder("other reads")
+    w = b.source("w", 80, colocate=0)
+    x, rate = b.source("x", 8, op_type="input"), b.source("rate", 4, op_type="input")
+    mean = b.source("mean", 4, op_type="buffer", colocate=0 if buffer == "write" else -1)
+    [y] = b.add("forward", inputs=[w, x, mean, *[rate] * rate_in_forward], outputs=[8])
+    [d] = b.add("gradient", inputs=[y], outputs=[80], phase="backward")
+    b.output(len(b.operations), 80, storage=w)
+    if buffer == "write":
+        b.output(len(b.operations), 4, storage=mean)
+    b.add("update", inputs=[w, d, rate, *[mean] * (buffer == "read")], phase="update", colocate=0)
+    return b.build()
+
+
+def test_only_gradients_are_averaged() -> None:
+    graph = replicate(with_other_reads(), 3, steps=2)
+    assert [name for name in graph.op_name if "average" in name] == ["step0/gradient/average", "step1/gradient/average"]
+    rates = [v for v in range(graph.n) if graph.op_name[v].endswith("rate")]
+    assert [graph.op_name[v] for v in rates] == ["step0/rate", "step1/rate"]
+    assert graph.columns["tower"][rates].tolist() == [-1, -1]
+    for step in range(2):
+        update = graph.op_name.index(f"step{step}/update")
+        before = "w" if step == 0 else "step0/update"
+        read = [graph.op_name[v] for v in graph.tensor_producer[graph.inputs(update)]]
+        assert read == [before, f"step{step}/gradient/average", f"step{step}/rate"]
+    alone = replicate(with_other_reads(), 3, synchronous=False)
+    assert [name for name in alone.op_name if name.endswith("rate")] == [f"tower{i}/rate" for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("graph", "says"),
+    [
+        (with_other_reads(rate_in_forward=True), "'update' of 'other reads' reads 'rate', no gradient"),
+        (with_other_reads(buffer="read"), "'update' of 'other reads' reads 'mean', no gradient"),
+    ],
+)
+def test_what_towers_have_apart_has_no_common_update(graph: Graph, says: str) -> None:
+    with pytest.raises(ImporterError, match=says):
+        replicate(graph, 2)
+    apart = replicate(graph, 2, synchronous=False)
+    for i in range(2):
+        update = apart.op_name.index(f"tower{i}/update")
+        own = [apart.op_name[v] for v in apart.tensor_producer[apart.inputs(update)]]
+        assert own[0] == "w"
+        assert all(name.startswith(f"tower{i}/") for name in own[1:])
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_an_update_of_a_buffer_is_refused(synchronous: bool) -> None:
+    with pytest.raises(ImporterError, match=r"'update' of 'other reads' writes into 'mean'"):
+        replicate(with_other_reads(buffer="write"), 2, synchronous)
+
+
 def test_one_batch_normally_comes_from_the_inner_importer() -> None:
     graph, one = load(of={"name": "mlp", "batch": 32}, towers=4)
     assert graph.attributes["towers"] == 4

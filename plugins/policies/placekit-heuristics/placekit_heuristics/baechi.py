@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -17,15 +17,9 @@ from placekit_core.list_scheduling import ListScheduler, b_level, group_priority
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Task
 from placekit_heuristics.list_options import MSctOptions
+from placekit_heuristics.simple import accelerators
 
 TOLERANCE = 1e-6  # of HiGHS's solutions is 1e-7
-
-
-def accelerators(problem: Problem) -> NDArray[np.bool_]:
-    """[g, D] the devices that Baechi places on: GPUs where there are any; what only CPUs may run goes there."""
-    gpu = np.asarray([problem.device_type(d) == "gpu" for d in range(problem.cluster.size)])
-    on_gpu = problem.allowed & gpu
-    return np.where(on_gpu.any(axis=1, keepdims=True), on_gpu, problem.allowed)
 
 
 class MTopo(Policy):
@@ -47,14 +41,18 @@ class MTopo(Policy):
 def fill(problem: Problem) -> NDArray[np.int16]:
     """[g] devices by m-TOPO. A group needs its persistent bytes and those of all outputs of its kernels.
 
+    All of a group is counted at once, where its first operation is placed, with the parameters and state in it: later
+    members add nothing. The cap of a device is its share of all needs plus the largest, so that each device that is full
+    has more than its share, and what is left for the last one is less than its own: no cap stops the last device.
+
     A device is left earlier if a group's persistent bytes do not fit any more; when the last one is full in this sense, a
-    group goes where most room is. Types of devices are filled apart: a group that only CPUs may run takes part in theirs.
+    group goes where most room is. GPUs and CPUs are filled apart, each up to caps of what they alone are to hold; no
+    device is in both, so that what is used on one counts against one cap.
     """
     graph, group, memory = problem.graph, problem.grouping.group_of, problem.cluster.memory_bytes
-    owner = np.flatnonzero((graph.tensor_storage == np.arange(graph.t)) & graph.kernel[graph.tensor_producer])
     persistent = problem.group_persistent_bytes
     need = persistent.copy()
-    np.add.at(need, group[graph.tensor_producer[owner]], graph.tensor_bytes[owner])
+    np.add.at(need, group[graph.tensor_producer], graph.owned_bytes)
     device = np.empty(problem.g, np.int16)
     used, stays = np.zeros(problem.cluster.size), np.zeros(problem.cluster.size)
     order, allowed = first_use(problem), accelerators(problem)
@@ -92,10 +90,11 @@ class MEtf(Policy):
     """Earliest task first with memory, ties in topological order. Section 3.2."""
 
     name = "m_etf"
+    has_favourites: ClassVar[bool] = False
 
     def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
         super().__init__(options, **values)
-        warm_up(favourites=True)
+        warm_up(favourites=self.has_favourites)
 
     def favourites(self, problem: Problem) -> NDArray[np.int64] | None:
         """[n] child that each operation's device waits for; None: it waits for none."""
@@ -120,6 +119,7 @@ class MSct(MEtf):
 
     name = "m_sct"
     options_class = MSctOptions
+    has_favourites = True
 
     def favourites(self, problem: Problem) -> NDArray[np.int64]:
         return favourite_children(problem, self.options.threshold, self.options.lp_seconds)
@@ -187,6 +187,7 @@ def favourite_children(problem: Problem, threshold: float = 0.5, lp_seconds: flo
     limit = np.concatenate([-own[source] - seconds, -own[ends], np.ones(2 * n)])
     bounds = np.zeros((last + 1, 2))
     bounds[:m, 1], bounds[m:, 1] = 1, np.inf
+    # simplex: interior point and the dual program are slower on some graphs, and find other ones of many optima
     result = linprog(
         np.arange(last + 1) == last, matrix, limit, bounds=bounds, method="highs", options={"time_limit": lp_seconds}
     )

@@ -11,7 +11,7 @@ from placekit_core.interfaces import Checkpoint, Policy, State
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Task
 from placekit_heuristics.expert_options import DataParallelOptions
-from placekit_heuristics.experts import of_operations
+from placekit_heuristics.experts import of_operations, with_first_readers
 from placekit_heuristics.simple import devices_of, or_single_device
 
 
@@ -83,8 +83,4 @@ def _spread(problem: Problem, gpus: NDArray[np.int16]) -> NDArray[np.int16]:
         holder[s], load[g] = gpus[g], load[g] + size[s]
     result = np.full(graph.n, -1, np.int16)
     result[sets >= 0] = holder[sets[sets >= 0]]
-    for v in graph.topological_order[::-1].tolist():
-        if result[v] < 0:
-            readers = [int(r) for t in graph.outputs(v) for r in graph.consumers(t)]
-            result[v] = result[readers[0]] if readers else gpus[0]
-    return result
+    return with_first_readers(graph, result, int(gpus[0]))

@@ -24,6 +24,7 @@ from placekit_core.problem import Problem, Task
 from placekit_heuristics.best_of import best_of
 from placekit_heuristics.enumerative_options import EnumerativeOptions
 from placekit_heuristics.meta_operations import Step, from_columns, recovered
+from placekit_heuristics.simple import accelerators
 
 FEW_DEVICES = 4  # up to so many, `auto` enumerates
 MAX_ENUMERATED = math.factorial(8)  # assignments of one row
@@ -164,9 +165,7 @@ class Assignment:
         self.device = np.full(problem.g, -1)
         self.sent = np.zeros((self.graph.t, size), np.bool_)
         self.busy_s = np.zeros(size)  # of the kernels of the groups on each device
-        gpus = np.asarray([problem.device_type(d) == "gpu" for d in range(size)])
-        on_gpus = problem.allowed & gpus
-        self.pool = np.where(on_gpus.any(axis=1)[:, None], on_gpus, problem.allowed)
+        self.pool = accelerators(problem)
 
     def step(self, ops: NDArray[np.int64], choose: Callable[[Row], Devices]) -> None:
         """Assign the groups of `ops` that have no device yet, evenly over the devices, and send all of them what they read."""

@@ -12,6 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from placekit_core.errors import NotApplicable
+from placekit_core.graph import Graph
 from placekit_core.interfaces import Checkpoint, Policy, State
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Task
@@ -187,10 +188,16 @@ def complete(modules: Modules, wanted: Wanted, gpus: list[int]) -> Wanted:
         if result[v] < 0 and graph.kernel[v]:
             before = [int(modules.forward_of[v]), *graph.tensor_producer[graph.inputs(v)].tolist()]
             result[v] = next((result[u] for u in before if u >= 0 and result[u] >= 0), -1)
-    for v in graph.topological_order[::-1].tolist():
+    return with_first_readers(graph, result, gpus[0])
+
+
+def with_first_readers(graph: Graph, wanted: Wanted, other: int) -> Wanted:
+    """`wanted`, where it says nothing the device of the first reader; `other` for what nothing reads."""
+    result = wanted.copy()
+    for v in graph.topological_order[::-1].tolist():  # readers before what they read
         if result[v] < 0:
-            readers = [int(r) for t in graph.outputs(v) for r in graph.consumers(t)]
-            result[v] = next((result[r] for r in readers if result[r] >= 0), gpus[0])
+            readers = (int(r) for t in graph.outputs(v) for r in graph.consumers(t))
+            result[v] = next((result[r] for r in readers), other)
     return result
 
 

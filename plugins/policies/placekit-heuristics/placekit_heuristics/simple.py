@@ -84,6 +84,16 @@ def devices_of(problem: Problem, device_type: str) -> list[int]:
     return found
 
 
+def accelerators(problem: Problem) -> NDArray[np.bool_]:
+    """[g, D] allowed devices but for CPUs beside GPUs: a CPU gets only what no GPU may run.
+
+    What a device may run goes by its type, so that a group has all GPUs of the cluster or all of its CPUs.
+    """
+    gpu = np.asarray([problem.device_type(d) == "gpu" for d in range(problem.cluster.size)])
+    on_gpu = problem.allowed & gpu
+    return np.where(on_gpu.any(axis=1, keepdims=True), on_gpu, problem.allowed)
+
+
 def or_single_device(task: Task, options: FallbackOptions, place: Callable[[], Placement]) -> Placement:
     """`place()`; where that is not defined, what the option `otherwise` says. Raises NotApplicable."""
     try:

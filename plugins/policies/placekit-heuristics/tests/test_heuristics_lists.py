@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
-from placekit_heuristics.baechi import MEtf, MSct, MTopo, accelerators, edges, favourite_children, first_use
+from placekit_heuristics.baechi import MEtf, MSct, MTopo, edges, favourite_children, first_use
 from placekit_heuristics.list_scheduling import Cpop, Etf, Peft
+from placekit_heuristics.simple import accelerators
 
 from placekit_core.cluster import Cluster
 from placekit_core.costs import CostTable
@@ -103,6 +104,19 @@ def test_m_topo_leaves_a_device_where_persistent_bytes_do_not_fit() -> None:
     assert sorted(devices(MTopo(), three)[:2]) == [0, 1]
 
 
+def test_m_topo_counts_a_group_once() -> None:
+    """A parameter of 30 bytes that its update writes into, four outputs of 10: the cap is 70 / 2 + 30 = 65."""
+    b = GraphBuilder("one update")
+    w = b.source("w", 30, colocate=0)
+    last = b.add("op0", inputs=[w], outputs=[10])
+    for i in range(1, 4):
+        last = b.add(f"op{i}", inputs=last, outputs=[10])
+    b.output(len(b.operations), 30, storage=w)
+    b.add("update", inputs=[w, *last], phase="update", colocate=0)
+    problem = problem_of(b.build(), machine([100, 100]), [0, 1, 1, 1, 1, 1])
+    assert problem.expand(place(MTopo(), problem).device).tolist() == [0, 0, 0, 0, 1, 0]
+
+
 def test_parameters_go_with_their_first_reader() -> None:
     b = GraphBuilder("training")
     tensors: list[int] = []
@@ -126,6 +140,16 @@ def test_m_etf_breaks_ties_in_topological_order() -> None:
     problem = problem_of(b.build(), machine([100, 100]), 1)
     assert devices(MEtf(), problem)[:2] == [0, 1]
     assert devices(Etf(), problem)[:2] == [1, 0]
+
+
+@pytest.mark.parametrize(("policy", "favourites"), [(MEtf, False), (MSct, True)])
+def test_only_m_sct_compiles_the_loop_of_favourites(
+    policy: Any, favourites: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr("placekit_heuristics.baechi.warm_up", lambda favourites=False: asked.append(favourites))
+    policy()
+    assert asked == [favourites]
 
 
 def test_baechi_places_on_gpus() -> None:

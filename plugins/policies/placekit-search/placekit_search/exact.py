@@ -22,10 +22,12 @@ from placekit_search.exact_options import ExactOptions
 from placekit_search.starts import list_schedules
 
 if TYPE_CHECKING:
+    from placekit_search.exact_machine import Timed
     from placekit_search.exact_model import Model, Solution
 
 # Deterministic seconds. Every further slice is twice as long: at most half of the work is repeated by starting anew.
 FIRST_SLICE = 1.0
+OTHER = "policy exact proves no bound here: what the backend says of a placement is not possible on the machine model"
 
 
 class Exact(Policy):
@@ -86,9 +88,11 @@ def _start(task: Task, options: ExactOptions, rng: Generator) -> dict[str, Any]:
     tick_s = _most_s(task.problem) / options.resolution
     if modelled and math.isfinite(value_s):
         tick_s = max(value_s, 1e-12) / options.resolution
-        schedule = session.schedule(task.problem.placement(device, priority))
-        # a simulator that is faster than the model is of another machine
-        modelled = in_ticks(task.problem, schedule, tick_s).makespan <= options.resolution + 1
+    if modelled:
+        spread = session.schedule(_spread(task.problem))
+        modelled = in_ticks(task.problem, spread, tick_s, spread.value_s) is not None
+        if not modelled:
+            task.evaluate.note(OTHER)
     return {
         "device": device.copy(),
         "priority": np.zeros(0, np.float32) if priority is None else priority.copy(),
@@ -103,6 +107,12 @@ def _start(task: Task, options: ExactOptions, rng: Generator) -> dict[str, Any]:
         "spent": 0.0,
         "done": False,
     }
+
+
+def _spread(problem: Problem) -> Placement:
+    """Groups in turn on the devices that may run them: what transfers are on a backend shows on several devices only."""
+    rows = (np.flatnonzero(allowed) for allowed in problem.allowed)
+    return problem.placement(np.asarray([row[i % len(row)] for i, row in enumerate(rows)], np.int16))
 
 
 def _most_s(problem: Problem) -> float:
@@ -173,6 +183,7 @@ class _Search:
             parameters["max_time_in_seconds"] = max(limit_s - evaluate.ledger.seconds, 0.0)
         outcome = solve(model, {**parameters, "max_deterministic_time": work}, self._improved)
         self.bound = max(self.bound, outcome.bound)
+        self._timed()  # what is better than before may show that the machine is another
         if self.modelled:
             evaluate.prove(self.bound * self.tick_s * (1 - ROUNDING))
         if outcome.error is not None:
@@ -186,9 +197,7 @@ class _Search:
         """The constraint program between what is proven and what is known, with the best known solution as a hint."""
         from placekit_search.exact_model import Model
 
-        timed = None
-        if self.modelled and math.isfinite(self.value_s):
-            timed = in_ticks(self.problem, self.task.evaluate.session.schedule(self.placement()), self.tick_s)
+        timed = self._timed()
         if timed is not None and (self.makespan < 0 or timed.makespan <= self.makespan):
             self.makespan, self.solution = timed.makespan, np.zeros(0, np.int64)
         most = self.makespan if self.makespan >= 0 else self.options.resolution + 1
@@ -198,6 +207,17 @@ class _Search:
         elif timed is not None:
             model.hint(timed)
         return model
+
+    def _timed(self) -> Timed | None:
+        """The best placement in ticks; None where none fits, or none is of the machine model: then nothing is proven."""
+        if not self.modelled or not math.isfinite(self.value_s):
+            return None
+        evaluate = self.task.evaluate
+        timed = in_ticks(self.problem, evaluate.session.schedule(self.placement()), self.tick_s, self.value_s)
+        if timed is None:
+            self.modelled, self.bound, evaluate.proven_s = False, 0, None
+            evaluate.note(OTHER)
+        return timed
 
     def _improved(self, solution: Solution) -> None:
         """Evaluate a solution with two orders."""

@@ -51,11 +51,12 @@ def route(cluster: Cluster, source: int, to: int) -> tuple[int, list[int]]:
     return to, routes.channel[routes.ptr[r] : routes.ptr[r + 1]].tolist()
 
 
-def in_ticks(problem: Problem, schedule: Schedule, tick_s: float) -> Timed:
+def in_ticks(problem: Problem, schedule: Schedule, tick_s: float, value_s: float) -> Timed | None:
     """The tasks of `schedule` in its order, each as early as it can in ticks; `op_ticks`, `transfer_ticks` long.
 
-    On the machine model, the makespan is at most that of the schedule, for the reason of `exact_model`, (2). Raises KeyError
-    if an operation of the schedule reads what was not sent to its device before it started.
+    On the machine model, the makespan is at most the value of the schedule, for the reason of `exact_model`, (2). None if
+    `schedule`, of the value `value_s`, is no execution of the machine model: something starts before what it needs is
+    there, or is never sent, or the value is below the makespan.
     """
     graph, cluster = problem.graph, problem.cluster
     ticks, there = op_ticks(problem, tick_s), schedule.op_device.astype(np.int64)
@@ -70,12 +71,15 @@ def in_ticks(problem: Problem, schedule: Schedule, tick_s: float) -> Timed:
         tasks.add((float(start), where, 1, t, ALL if cluster.multicast else to))
     busy: dict[tuple[str, int], list[int]] = defaultdict(list)
     begin, end = np.zeros(graph.n, np.int64), np.zeros(graph.n, np.int64)
+    made = ~graph.kernel
     sent: dict[tuple[int, int], int] = {}
     arrived: dict[tuple[int, int], int] = {}
     for _, _, is_transfer, number, to in sorted(tasks):
         if is_transfer:
             producer = int(graph.tensor_producer[number])
             source = int(there[producer])
+            if not made[producer]:
+                return None
             d, channels = route(cluster, source, to)
             length = int(transfer_ticks(cluster, float(graph.tensor_bytes[number]), tick_s)[source, d])
             keys = [("channel", c, int(cluster.routes.capacity[c])) for c in channels]
@@ -85,12 +89,17 @@ def in_ticks(problem: Problem, schedule: Schedule, tick_s: float) -> Timed:
             d, ready = int(there[number]), 0
             for t in graph.inputs(number).tolist():
                 producer = int(graph.tensor_producer[t])
-                remote = there[producer] != d
-                ready = max(ready, arrived[t, ALL if cluster.multicast else d] if remote else int(end[producer]))
+                remote, key = there[producer] != d, (t, ALL if cluster.multicast else d)
+                if key not in arrived if remote else not made[producer]:
+                    return None
+                ready = max(ready, arrived[key] if remote else int(end[producer]))
             length = int(ticks[number, d])
             begin[number] = _reserve(busy, [("device", d, int(cluster.streams[d]))], ready, length)
-            end[number] = begin[number] + length
-    return Timed(there, begin, end, sent, int(end.max(initial=0)))
+            end[number], made[number] = begin[number] + length, True
+    makespan = int(end.max(initial=0))
+    if makespan > value_s / tick_s + 1:  # a machine that is faster than the model is another
+        return None
+    return Timed(there, begin, end, sent, makespan)
 
 
 def _reserve(busy: dict[tuple[str, int], list[int]], keys: list[tuple[str, int, int]], ready: int, length: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import sys
 from typing import Any
@@ -19,7 +20,7 @@ from placekit_core.evaluator import Evaluator, Ledger
 from placekit_core.graph import Graph, GraphBuilder
 from placekit_core.grouping import Grouping
 from placekit_core.interfaces import Session
-from placekit_core.measurement import Measurements
+from placekit_core.measurement import Measurements, Schedule
 from placekit_core.placement import Placements
 from placekit_core.problem import Problem, Task
 from placekit_core.registry import installed
@@ -220,12 +221,77 @@ class Faster(Session):
         return 0.0
 
 
-def test_no_bound_where_the_machine_is_another() -> None:
+def unsent(s: Schedule) -> Schedule:
+    keys = [f"transfer_{key}" for key in ("tensor", "src", "dst", "start_s", "end_s")]
+    return dataclasses.replace(s, **{key: getattr(s, key)[:0] for key in keys})
+
+
+class Unsent(Faster):
+    """A simulator without transfers: what an operation reads is there when it is made."""
+
+    def __init__(self, problem: Problem) -> None:
+        links = [{"a": "*", "b": "hub", "bytes_per_s": 1e30}]
+        free = Problem.of(problem.graph, Cluster.parse({**problem.cluster.model_dump(), "links": links}))
+        self.problem, self.of = problem, open_on(free)
+
+    def evaluate(self, placements: Placements) -> Measurements:
+        return self.of.evaluate(placements)
+
+    def schedule(self, placement: Any) -> Any:
+        return unsent(self.of.schedule(placement))
+
+
+@pytest.mark.parametrize("session", [Faster, Unsent])
+@pytest.mark.parametrize("spread", [True, False])
+def test_no_bound_where_the_machine_is_another(
+    session: type[Session], spread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen at once, or, `spread` False, only when the first bound is proven."""
     problem = Problem.of(random_graph(0), machine(**MACHINES["switch"]))
-    task = Task(problem, Evaluator(problem, Faster(problem), Ledger(100), objective="makespan"))
+    if not spread:
+        one = problem.placement(np.zeros(problem.g, np.int16))
+        monkeypatch.setattr(exact_module, "_spread", lambda _: one)
+    task = Task(problem, Evaluator(problem, session(problem), Ledger(100), objective="makespan"))  # type: ignore[call-arg]
     Exact(deterministic_limit=0.1).place(task, np.random.default_rng(0))
     assert task.evaluate.best is not None
     assert task.evaluate.proven_s is None
+    assert task.evaluate.notes == [exact_module.OTHER]
+
+
+def test_what_was_proven_of_another_machine_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its fourth schedule on the backend sends nothing: that is when the second slice starts."""
+
+    class Late(Faster):
+        calls = 0
+
+        def evaluate(self, placements: Placements) -> Measurements:
+            return self.of.evaluate(placements)
+
+        def schedule(self, placement: Any) -> Any:
+            self.calls += 1
+            s = self.of.schedule(placement)
+            return s if self.calls < 4 else unsent(s)
+
+    monkeypatch.setattr(exact_module, "FIRST_SLICE", 0.01)
+    problem = Problem.of(random_graph(8, 30), machine(**MACHINES["three"]))
+    task = Task(problem, Evaluator(problem, Late(problem), Ledger(2000), objective="makespan"))
+    proven: list[float | None] = []
+    Exact(deterministic_limit=0.1).place(
+        task, np.random.default_rng(0), None, lambda _: proven.append(task.evaluate.proven_s)
+    )
+    assert proven[0] is None
+    assert proven[1] is not None
+    assert proven[2:] == [None] * (len(proven) - 2) != []
+    assert task.evaluate.notes == [exact_module.OTHER]
+
+
+@pytest.mark.parametrize("key", ["op_start_s", "transfer_start_s"])
+def test_what_starts_before_its_input_is_of_another_machine(key: str) -> None:
+    problem = Problem.of(random_graph(5, 20), machine(**MACHINES["switch"]))
+    schedule = open_on(problem).schedule(problem.placement(np.arange(problem.g) % 2))
+    assert in_ticks(problem, schedule, 1e-9, schedule.value_s) is not None
+    turned = dataclasses.replace(schedule, **{key: -getattr(schedule, key)})
+    assert in_ticks(problem, turned, 1e-9, schedule.value_s) is None
 
 
 def test_bulk_synchronous_values_are_not_below_the_bound() -> None:
@@ -264,7 +330,8 @@ def test_schedules_in_ticks_are_no_later(name: str) -> None:
         placement = problem.placement(rng.integers(0, problem.cluster.size, problem.g), rng.random(problem.g))
         schedule = session.schedule(placement)
         for tick_s in (schedule.value_s / 50, schedule.value_s / 1e7):
-            timed = in_ticks(problem, schedule, tick_s)
+            timed = in_ticks(problem, schedule, tick_s, schedule.value_s)
+            assert timed is not None
             assert timed.makespan <= np.floor(schedule.value_s / tick_s * (1 + 1e-12))
             assert timed.makespan >= op_ticks(problem, tick_s)[np.arange(problem.graph.n), timed.device].max()
         assert timed.makespan == pytest.approx(1e7, rel=1e-4)

@@ -11,11 +11,10 @@ from placekit_search.kinds import KINDS
 from placekit_search.moves import Log, new_log, propose, undo
 from placekit_search.neighbourhood import flow, neighbourhood
 from placekit_search.walk import _read_path
+from search_helpers import machine, open_simulator
 
-from placekit_core.cluster import Cluster
 from placekit_core.graph import GraphBuilder
 from placekit_core.problem import Problem
-from placekit_core.registry import installed
 from placekit_core.testing.strategies import Case, problems, random_placements, random_problem
 
 
@@ -24,22 +23,10 @@ def shares(**weight: float) -> np.ndarray:
     return values / values[-1]
 
 
-def machine(devices: int, latency_s: float = 0.0) -> Cluster:
-    kind = {"flops_per_s": {"float32": 1e9}, "memory_bytes": 2**40, "memory_bytes_per_s": 1e15,
-            "efficiency": {"other": {"compute": 1.0, "memory": 1.0}}}  # fmt: skip
-    return Cluster.parse(
-        {
-            "kinds": {"gpu": kind},
-            "devices": [{"kind": "gpu", "count": devices}],
-            "links": [{"a": "*", "b": "hub", "bytes_per_s": 1e9, "latency_s": latency_s}],
-        }
-    )
-
-
 def with_path(problem: Problem, log: Log, device: np.ndarray, priority: np.ndarray) -> None:
     """Note the critical path of a placement in the log."""
-    pytest.importorskip("placekit_sim")
-    kernel = installed().get("backend", "simulator").load()().open(problem).kernel()
+    kernel = open_simulator(problem).kernel()
+    assert kernel is not None
     ints, floats = np.empty(kernel.scratch_ints, np.int32), np.empty(kernel.scratch_floats)
     peak = np.empty(problem.cluster.size)
     kernel.function(device, priority, kernel.ints, kernel.floats, ints, floats, peak)
@@ -73,7 +60,7 @@ def test_a_move_goes_where_it_may_and_can_be_taken_back(case: Case, kind: str, c
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_move_changes_something(kind: str) -> None:
-    problem = Problem.of(random_problem(np.random.default_rng(3), 60).graph, machine(3))
+    problem = Problem.of(random_problem(np.random.default_rng(3), 60).graph, machine(3, flops_per_s=1e9))
     hood, graph = neighbourhood(problem), flow(problem, None)
     log = new_log(problem.g, problem.g, problem.graph.n + problem.graph.e)
     placements = random_placements(np.random.default_rng(0), problem, 1, priorities=True)
@@ -100,7 +87,7 @@ def test_guided_moves_are_about_the_critical_path() -> None:
         t = b.add(f"{chain}0", outputs=[8], flops=flops)
         for i in range(1, 10):
             t = b.add(f"{chain}{i}", inputs=t, outputs=[8], flops=flops)
-    problem = Problem.of(b.build(), machine(2))
+    problem = Problem.of(b.build(), machine(2, flops_per_s=1e9))
     hood, graph = neighbourhood(problem), flow(problem, None)
     log = new_log(problem.g, problem.g, problem.graph.n + problem.graph.e)
     device, priority = np.repeat([0, 1], 10).astype(np.int16), np.zeros(20, np.float32)
@@ -119,7 +106,7 @@ def test_a_transfer_move_ends_the_transfer() -> None:
     b = GraphBuilder("pair")
     t = b.add("a", outputs=[10**9], flops=1e9)
     b.add("b", inputs=t, flops=1e9)
-    problem = Problem.of(b.build(), machine(2))
+    problem = Problem.of(b.build(), machine(2, flops_per_s=1e9))
     hood, graph, log = neighbourhood(problem), flow(problem, None), new_log(2, 2, 10)
     device, priority, state = np.array([0, 1], np.int16), np.zeros(2, np.float32), np.array([1], np.uint64)
     with_path(problem, log, device, priority)
@@ -138,7 +125,7 @@ def test_parameters_follow_what_reads_them() -> None:
     shared, own = b.source("shared", 100), b.source("own", 100)
     b.add("a", inputs=[shared, own], flops=1e9)
     b.add("b", inputs=[shared], flops=1e9)
-    problem = Problem.of(b.build(), machine(2))
+    problem = Problem.of(b.build(), machine(2, flops_per_s=1e9))
     names = list(problem.graph.op_name)
     device = np.zeros(4, np.int16)
     hood, graph, log = neighbourhood(problem), flow(problem, None), new_log(4, 4, 1)
@@ -177,7 +164,7 @@ def test_coarsening_follows_heavy_edges_and_keeps_units_small() -> None:
         t = b.add(f"{strand}.0", outputs=[10**9], flops=1e9)
         for i in range(1, 32):
             t = b.add(f"{strand}.{i}", inputs=t, outputs=[10**9], flops=1e9)
-    problem = Problem.of(b.build(), machine(4))
+    problem = Problem.of(b.build(), machine(4, flops_per_s=1e9))
     levels = coarsen(problem)
     assert len(levels) >= 2
     for unit_of in levels:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -15,12 +13,12 @@ from placekit_search.kinds import KINDS
 from placekit_search.local_search import LocalSearch
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.portfolio import Portfolio
+from search_helpers import machine, open_simulator, rows, search, stopped_and_resumed, task_of
 
-from placekit_core.cluster import Cluster
 from placekit_core.errors import BudgetExhausted, ConfigError, PluginError
 from placekit_core.evaluator import Evaluator, Ledger
 from placekit_core.graph import GraphBuilder
-from placekit_core.interfaces import Policy, Session
+from placekit_core.interfaces import Policy
 from placekit_core.problem import Problem, Task
 from placekit_core.registry import installed
 from placekit_core.testing.strategies import random_problem
@@ -28,23 +26,6 @@ from placekit_core.testing.strategies import random_problem
 
 def a_problem(n: int = 60) -> Problem:
     return random_problem(np.random.default_rng(11), n, 4)
-
-
-def open_simulator(problem: Problem) -> Session:
-    pytest.importorskip("placekit_sim")
-    entry = installed().get("backend", "simulator")
-    return entry.build(entry.component.config()).open(problem)
-
-
-def search(policy: Policy, problem: Problem, budget: int = 3000, seed: int = 0) -> Evaluator:
-    evaluate = Evaluator(problem, open_simulator(problem), Ledger(budget))
-    with contextlib.suppress(BudgetExhausted):
-        policy.place(Task(problem, evaluate), np.random.default_rng(seed))
-    return evaluate
-
-
-def rows(evaluate: Evaluator) -> list[tuple[float, ...]]:
-    return [(r[0], *r[2:]) for r in evaluate.history]
 
 
 @pytest.mark.parametrize("budget", [1, 2, 7, 50, 333, 5000])
@@ -64,9 +45,8 @@ def test_never_worse_than_the_policies_that_it_starts_from() -> None:
         entry = installed().get("policy", name)
         other = search(entry.build(entry.component.config(samples=samples)), problem, 300).best
         assert other is not None
-        first = entry.build(entry.component.config(samples=1)).place(
-            Task(problem, Evaluator(problem, open_simulator(problem), Ledger(300))), np.random.default_rng(0)
-        )
+        policy = entry.build(entry.component.config(samples=1))
+        first = policy.place(task_of(problem, 300), np.random.default_rng(0))
         assert value.value_s <= open_simulator(problem).evaluate(first.batch()).value_s[0]
 
 
@@ -82,9 +62,8 @@ def test_threads_do_not_change_a_bit() -> None:
 def test_the_worse_half_of_the_chains_ends_at_a_time() -> None:
     counts: list[int] = []
     problem = a_problem()
-    evaluate = Evaluator(problem, open_simulator(problem), Ledger(20_000))
     Portfolio(evaluations_per_chain=2000).place(
-        Task(problem, evaluate), np.random.default_rng(0), None, lambda state: counts.append(len(state["chains"]))
+        task_of(problem, 20_000), np.random.default_rng(0), None, lambda state: counts.append(len(state["chains"]))
     )
     assert counts[0] == 8
     assert counts[-1] == 1
@@ -97,27 +76,11 @@ def test_the_worse_half_of_the_chains_ends_at_a_time() -> None:
 def test_resumes_to_the_last_bit(policy: Policy, stop: int) -> None:
     problem = a_problem()
     whole = search(policy, problem, 9000)
-
-    class Stop(Exception):
-        pass
-
-    saved: dict[str, Any] = {}
-    first = Evaluator(problem, open_simulator(problem), Ledger(9000))
-
-    def checkpoint(state: Any) -> None:
-        saved.update(copy.deepcopy({"policy": dict(state), "evaluator": first.state()}))
-        if first.evaluations > stop:
-            raise Stop
-
-    with pytest.raises(Stop):
-        policy.place(Task(problem, first), np.random.default_rng(0), None, checkpoint)
-    second = Evaluator(problem, open_simulator(problem), Ledger(9000))
-    second.restore(saved["evaluator"])
-    policy.place(Task(problem, second), np.random.default_rng(99), saved["policy"])
-    assert rows(second) == rows(whole)
+    again = stopped_and_resumed(policy, problem, 9000, stop)
+    assert rows(again) == rows(whole)
     assert whole.best is not None
-    assert second.best is not None
-    assert second.best.placement.same_as(whole.best.placement)
+    assert again.best is not None
+    assert again.best.placement.same_as(whole.best.placement)
 
 
 def test_starts_must_exist_and_take_their_options() -> None:
@@ -147,10 +110,7 @@ def test_levels_without_a_choice_of_devices_are_left_out() -> None:
     for i in range(24):
         t = b.add(f"a{i}", outputs=[10**6], flops=1e9, allowed="gpu" if i % 2 else "cpu")
         b.add(f"b{i}", inputs=t, outputs=[4], flops=1e9)
-    kind = {"flops_per_s": {"float32": 1e9}, "memory_bytes": 2**40, "memory_bytes_per_s": 1e15}
-    machine = {"kinds": {"gpu": kind, "cpu": {**kind, "type": "cpu"}}, "devices": [{"kind": "gpu"}, {"kind": "cpu"}],
-               "links": [{"a": "*", "b": "hub", "bytes_per_s": 1e8}]}  # fmt: skip
-    problem = Problem.of(b.build(), Cluster.parse(machine))
+    problem = Problem.of(b.build(), machine(1, 1, flops_per_s=1e9, bytes_per_s=1e8))
     evaluate = search(Portfolio(starts={}, evaluations_per_chain=50), problem, 3200)
     assert evaluate.evaluations == 3200
 
@@ -158,8 +118,7 @@ def test_levels_without_a_choice_of_devices_are_left_out() -> None:
 def test_nothing_can_move_and_nothing_fits() -> None:
     b = GraphBuilder("stuck")
     b.add("a", outputs=[100], flops=1e9)
-    kind = {"flops_per_s": {"float32": 1e9}, "memory_bytes": 50, "memory_bytes_per_s": 1e15}
-    problem = Problem.of(b.build(), Cluster.parse({"kinds": {"gpu": kind}, "devices": [{"kind": "gpu"}]}))
+    problem = Problem.of(b.build(), machine(1, memory_bytes=50))
     evaluate = search(Portfolio(), problem, 100)
     assert evaluate.best is None
     assert evaluate.evaluations > 0
@@ -167,22 +126,25 @@ def test_nothing_can_move_and_nothing_fits() -> None:
 
 def test_the_seconds_end_while_a_checkpoint_is_written() -> None:
     for policy in (Portfolio(starts={}), LocalSearch()):
-        evaluate = Evaluator(a_problem(), open_simulator(a_problem()), Ledger(seconds=0.4))
-        task = Task(evaluate.problem, evaluate)
-        policy.place(task, np.random.default_rng(0), None, lambda state: time.sleep(0.5))
-        assert evaluate.best is not None
+        task = task_of(a_problem(), seconds=1e9)
+
+        def end(state: Any, ledger: Ledger = task.evaluate.ledger) -> None:
+            ledger.limit_s = 1e-9
+
+        policy.place(task, np.random.default_rng(0), None, end)
+        assert task.evaluate.best is not None
+        assert task.evaluate.remaining == 0
 
 
 def test_starts_use_their_share_of_the_budget_and_no_more() -> None:
     for budget in (20, 100, 400, 2000):
         used: list[int] = []
-        problem = a_problem()
-        evaluate = Evaluator(problem, open_simulator(problem), Ledger(budget))
+        task = task_of(a_problem(), budget)
 
-        def note(state: Any, used: list[int] = used, evaluate: Evaluator = evaluate) -> None:
+        def note(state: Any, used: list[int] = used, evaluate: Evaluator = task.evaluate) -> None:
             used.append(evaluate.evaluations)
 
-        Portfolio().place(Task(problem, evaluate), np.random.default_rng(0), None, note)
+        Portfolio().place(task, np.random.default_rng(0), None, note)
         assert used[0] <= max(2, 0.25 * budget)
 
 
@@ -211,12 +173,11 @@ def test_a_start_whose_library_is_missing_is_left_out(monkeypatch: pytest.Monkey
 
 
 def test_a_budget_in_seconds_ends() -> None:
-    problem = a_problem()
-    evaluate = Evaluator(problem, open_simulator(problem), Ledger(seconds=0.5))
+    task = task_of(a_problem(), seconds=0.5)
     with contextlib.suppress(BudgetExhausted):
-        Portfolio().place(Task(problem, evaluate), np.random.default_rng(0))
-    assert evaluate.best is not None
-    assert evaluate.ledger.seconds < 5
+        Portfolio().place(task, np.random.default_rng(0))
+    assert task.evaluate.best is not None
+    assert task.evaluate.remaining == 0, "it goes on until they are used up"
 
 
 def test_restarts_leave_a_local_optimum() -> None:
@@ -225,13 +186,8 @@ def test_restarts_leave_a_local_optimum() -> None:
     for i in range(4):
         t = b.add(f"a{i}", outputs=[10**9], flops=1e9)
         b.add(f"b{i}", inputs=t, flops=1e9)
-    kind = {"flops_per_s": {"float32": 1e9}, "memory_bytes": 2**40, "memory_bytes_per_s": 1e15,
-            "efficiency": {"other": {"compute": 1.0, "memory": 1.0}}}  # fmt: skip
-    machine = {"kinds": {"gpu": kind}, "devices": [{"kind": "gpu", "count": 2}],
-               "links": [{"a": "*", "b": "hub", "bytes_per_s": 1e8}]}  # fmt: skip
-    problem = Problem.of(b.build(), Cluster.parse(machine))
-    moves = Moves(Task(problem, Evaluator(problem, open_simulator(problem), Ledger(1000))),
-                  {kind: float(kind == "single") for kind in KINDS}, 0.0)  # fmt: skip
+    problem = Problem.of(b.build(), machine(2, flops_per_s=1e9, bytes_per_s=1e8))
+    moves = Moves(task_of(problem, 1000), {kind: float(kind == "single") for kind in KINDS}, 0.0)
     hood = neighbourhood(problem)
     ends = []
     for patience in (0, 20):

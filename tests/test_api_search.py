@@ -1,0 +1,88 @@
+"""placekit from Python: a search of one's own (`search`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from placekit_core import PlacekitError, Problem, Result, search
+from placekit_core.errors import BudgetExhausted, ConfigError
+from placekit_core.results import load_summary
+from tests.conftest import chain
+
+
+def test_a_search_of_ones_own(problem: Problem) -> None:
+    with search(problem.graph, cluster=problem.cluster, budget=100, seed=4, name="mine") as s:
+        assert s.result is None
+        assert s.remaining == 100
+        while s.remaining > 0:
+            m = s.evaluate(s.rng.integers(0, 2, (10, s.problem.g)))
+            assert s.scores(m).shape == (10,)
+        assert s.best is not None
+        assert s.schedule(s.best.placement.device).value_s == s.best.value_s
+    result = s.result
+    assert isinstance(result, Result)
+    assert result.summary.policy == "mine"
+    assert result.summary.evaluations == 100
+    assert result.value_s == s.best.value_s
+    with search(problem.graph, cluster=problem.cluster, budget=100, seed=4) as again:
+        while again.remaining > 0:
+            again.evaluate(again.rng.integers(0, 2, (10, s.problem.g)))
+    assert again.result is not None
+    assert again.result.value_s == result.value_s
+
+
+def test_a_search_ends_quietly_where_its_budget_ends(problem: Problem, tmp_path: Path) -> None:
+    with search(problem.graph, cluster=problem.cluster, budget=25, run_dir=tmp_path / "s") as s:
+        while True:
+            s.evaluate(s.rng.integers(0, 2, (10, s.problem.g)))
+    assert s.result is not None
+    assert s.result.summary.evaluations == 25
+    assert load_summary(tmp_path / "s").status == "finished"
+    assert len((tmp_path / "s" / "history.csv").read_text().splitlines()) == 4
+
+
+def test_a_search_that_fails_keeps_what_it_found(problem: Problem, tmp_path: Path) -> None:
+    run_dir = tmp_path / "s"
+    with pytest.raises(ZeroDivisionError), search(problem.graph, cluster=problem.cluster, run_dir=run_dir) as s:  # noqa: PT012
+        s.evaluate(np.zeros(s.problem.g, int))
+        _ = 1 / 0
+    assert s.result is not None
+    assert s.result.summary.status == "failed"
+    assert load_summary(run_dir).value_s == s.result.value_s
+
+
+def test_another_searchs_budget_is_no_quiet_end(problem: Problem) -> None:
+    with pytest.raises(BudgetExhausted), search(problem.graph, cluster=problem.cluster, budget=10) as outer:  # noqa: PT012
+        outer.evaluate(np.zeros(outer.problem.g, int))
+        inner = search(problem.graph, cluster=problem.cluster, budget=1)
+        inner.__enter__()
+        inner.evaluate(np.zeros((2, inner.problem.g), int))
+
+
+def test_a_search_is_of_one_program() -> None:
+    with pytest.raises(ConfigError, match="not of 2"), search([chain(3), chain(4)]):
+        pass
+
+
+def test_a_search_evaluates_in_its_block_only(problem: Problem) -> None:
+    s = search(problem.graph, cluster=problem.cluster, budget=10)
+    with pytest.raises(PlacekitError, match="within its block only"):
+        s.evaluate([0] * problem.g)
+    with s:
+        s.evaluate([0] * problem.g)
+    for use in (lambda: s.evaluate([0] * problem.g), lambda: s.remaining):
+        with pytest.raises(PlacekitError, match="within its block only"):
+            use()
+    assert s.best is not None
+
+
+def test_a_placement_of_another_problem_is_refused(problem: Problem) -> None:
+    with search(problem.graph, cluster=problem.cluster) as s:
+        with pytest.raises(PlacekitError, match="has 6 groups, not 3"):
+            s.evaluate([0, 0, 0])
+        with pytest.raises(PlacekitError, match="device 7"):
+            s.evaluate([7] * 6)
+        s.evaluate([0] * 6)
