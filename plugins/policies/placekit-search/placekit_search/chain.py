@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ from placekit_search.moves import new_log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood, flow
 from placekit_search.walk import STEP, step, walk
 
+CHUNK_S = 0.25  # how long a compiled loop may take where seconds are limited
+FIRST = 16  # evaluations of the first one there: how long they take is not known yet
+
 
 class Moves:
     """What the chains of one task share: the compiled evaluation, the graph, and how often each kind of move is made."""
@@ -29,6 +33,22 @@ class Moves:
         self.shares = np.cumsum(weight / weight.sum())
         self.shares[-1] = 1.0
         self.bias = bias
+        cluster = task.problem.cluster
+        self.ordered = share["order"] > 0 and (
+            cluster.size > 1 or bool((cluster.streams > 1).any())
+        )  # else nothing competes
+        self.evaluation_s: float | None = None  # how long one took lately, of all chains together
+
+    def chunk(self) -> int:
+        """Evaluations to make in one compiled loop: few enough that the clock and the checkpoints are looked at."""
+        count = max(1, min(2000, 2_000_000 // max(self.task.problem.graph.n, 1)))
+        ledger = self.task.evaluate.ledger
+        if ledger.limit_s is None:
+            return count
+        if self.evaluation_s is None:
+            return min(count, FIRST)
+        left_s = min(CHUNK_S, ledger.limit_s - ledger.seconds)
+        return max(1, min(count, int(left_s / max(self.evaluation_s, 1e-9))))
 
 
 class Chain:
@@ -98,9 +118,15 @@ class Chain:
         if self.moves.kernel is None:
             self.one(hood, temperature)
             return
-        count = max(1, int(min(chunk(task), task.evaluate.remaining)))  # the seconds may have ended just now
+        count = max(1, int(min(self.moves.chunk(), task.evaluate.remaining)))  # the seconds may have ended just now
+        began = time.perf_counter()
         total = self.walk(hood, count, temperature, factor)
+        self.moves.evaluation_s = (time.perf_counter() - began) / count
         task.evaluate.charge(count, self.placements(best=True), total / count)
+
+    def can_move(self, hood: Neighbourhood) -> bool:
+        """Some unit has a choice of devices, or the order of operations is the chain's to choose."""
+        return len(hood.movable) > 0 or (self.moves.ordered and len(self.priority) > 0)
 
     def placement(self) -> Placement:
         """The best placement it has seen."""
@@ -138,11 +164,6 @@ class Chain:
         """Where it is, or the best it has seen, as a batch of one."""
         device, priority = (self.best_device, self.best_priority) if best else (self.device, self.priority)
         return Placements.of(device, priority if len(priority) else None)
-
-
-def chunk(task: Task) -> int:
-    """Evaluations to make in one compiled loop: not too many, so that the clock and the checkpoints are looked at."""
-    return max(1, min(2000, 2_000_000 // max(task.problem.graph.n, 1)))
 
 
 def energies(measurements: Measurements, task: Task) -> NDArray[np.float64]:

@@ -263,15 +263,15 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
     x, kind = uniform(state), 0
     while kind < ORDER and x >= shares[kind]:
         kind += 1
-    u = np.int64(hood.movable[below(state, len(hood.movable))])
     m = log.counts[2]
     if kind == ORDER and len(priority) == 0:
         kind = CRITICAL
     if kind in (CRITICAL, TRANSFER) and m == 0:  # no schedule to be guided by
         kind = SINGLE
-    if kind == ORDER:
+    if kind == ORDER or len(hood.movable) == 0:
         _order(state, flow, device, priority, log)
         return
+    u = np.int64(hood.movable[below(state, len(hood.movable))])
     if kind >= CRITICAL:
         i = below(state, m)
         for _ in range(TRIES):

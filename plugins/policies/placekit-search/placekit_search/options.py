@@ -78,7 +78,11 @@ class PortfolioOptions(MoveOptions):
         description="policies whose placements are starts, with their options; of these those that are installed. One that"
         " refuses the problem is left out",
     )
-    tries: int = Field(3, ge=1, description="how often those with `samples` are asked, with other random numbers")
+    tries: int = Field(
+        50,
+        ge=1,
+        description="how often those with `samples` are asked at most, with other random numbers; less of small budgets",
+    )
     chains: int = Field(64, ge=1, description="local searches that run at first, at most")
     evaluations_per_chain: int = Field(2000, ge=1, description="budget for which there is one more of them")
     temperature_start: float = Field(0.001, gt=0, description="first temperature, as a fraction of the start's value")

@@ -23,17 +23,18 @@ from placekit_core.list_scheduling import warm_up
 from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Problem, Task
 from placekit_core.registry import installed
-from placekit_search.chain import Chain, Moves, chunk, energies
+from placekit_search.chain import FIRST, Chain, Moves, energies
 from placekit_search.coarsening import coarsen
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
 from placekit_search.starts import coarse_schedules, list_schedules
 
 START_SHARE = 0.2  # of the budget, that starts may use
+MIN_TRIES = 3  # how often policies with samples are asked of small budgets, if the share allows it
 SAMPLED = 80_000  # operations in all the samples of one start: of large graphs, fewer samples
 COARSE_SHARE = 0.5  # of the progress, in which a chain from a coarse start moves units; then single groups
 HEATS = (1.0, 8.0)  # factors of the first temperature: where few moves are nearly neutral, a cold chain is stuck
-REHEAT = 0.5  # factor of the first temperature from round to round
+REHEAT = 0.7  # factor of the first temperature from round to round
 
 # energy, whether it fits, devices, priorities, level
 Start = tuple[float, bool, NDArray[np.int16], NDArray[np.float32] | None, int]
@@ -45,7 +46,7 @@ class Portfolio(Policy):
     Starts: list schedules; for every level of a multilevel coarsening one that places whole units; and the policies of
     option `starts`, as long as all this is less than a fifth of the budget. Then a chain of annealing (see `annealing`)
     runs from each of the best, and after each of several rounds of equal budget the worse half ends (successive halving:
-    Jamieson and Talwalkar 2016). The temperature falls anew in every round, from half of where it began in the one
+    Jamieson and Talwalkar 2016). The temperature falls anew in every round, from 0.7 of where it began in the one
     before; every second chain begins hotter. Chains from a coarsened start move units of that level first, then of finer
     and finer ones, and single groups in the second half.
 
@@ -64,12 +65,12 @@ class Portfolio(Policy):
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
     ) -> Placement:
         """The best placement seen. Resumes exactly from `state`."""
-        race = _Race(task, self.options, self.others)
+        threads = self.options.threads or usable_cores()
+        race = _Race(task, self.options, self.others, threads)
         if state is None:
             race.begin(rng)
         else:
             race.restore(state)
-        threads = self.options.threads or usable_cores()
         with ThreadPoolExecutor(threads, "placekit-search") as pool:
             while race.can_move and task.evaluate.remaining > 0:
                 if checkpoint is not None:
@@ -88,8 +89,8 @@ class _Race:
         first, began: progress and evaluations when the chains began.
     """
 
-    def __init__(self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy]) -> None:
-        self.task, self.options, self.others = task, options, others
+    def __init__(self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy], threads: int) -> None:
+        self.task, self.options, self.others, self.threads = task, options, others, threads
         # where no unit of a level has a choice of devices, there is nothing to move
         self.levels = [of for of in coarsen(task.problem) if _movable(task.problem, of)]
         self.moves = Moves(task, options.weights(), options.neighbour_bias)
@@ -116,11 +117,7 @@ class _Race:
     def begin(self, rng: Generator) -> None:
         """Evaluate the starts, and begin a chain at each of the best."""
         starts = self._starts(rng)
-        left = self.task.evaluate.remaining
-        if math.isinf(left):
-            left = self._affordable(starts[0])
-        wanted = left / self.options.evaluations_per_chain
-        count = 2 ** int(np.log2(np.clip(wanted, 1, self.options.chains)))
+        count = 2 ** int(np.log2(np.clip(self._chains_worth(), 1, self.options.chains)))
         random = rng.integers(0, 2**64, count, np.uint64)
         for i in range(count):
             energy, fits, device, priority, level = starts[i % len(starts)]
@@ -130,14 +127,23 @@ class _Race:
         self.rounds = int(np.log2(count)) + 1
         self.first, self.began = self.task.evaluate.progress, self.task.evaluate.ledger.evaluations
 
-    def _affordable(self, start: Start) -> float:
-        """About how many evaluations the seconds that are left are enough for, by the clock."""
-        ledger, kernel, batch = self.task.evaluate.ledger, self.moves.kernel, Placements.of(start[2], start[3])
-        if ledger.limit_s is None or kernel is None:
-            return 0.0
-        began = time.perf_counter()
-        self.task.evaluate.session.evaluate(batch)
-        return (ledger.limit_s - ledger.seconds) / (time.perf_counter() - began) * usable_cores()
+    def _chains_worth(self) -> float:
+        """How many times `evaluations_per_chain` is left; where seconds are limited, about, by the clock."""
+        ledger, left = self.task.evaluate.ledger, self.task.evaluate.remaining
+        if ledger.limit_s is not None:
+            affordable = 0.0
+            if self.moves.kernel is not None:
+                began = time.perf_counter()
+                self.task.evaluate.session.evaluate(self._simplest)
+                each_s = time.perf_counter() - began
+                affordable = (ledger.limit_s - ledger.seconds) / each_s * self.threads
+            left = min(left, affordable)
+        return left / self.options.evaluations_per_chain
+
+    @cached_property
+    def _simplest(self) -> Placements:
+        """Every group on the first device that it may run on, which an evaluation can be timed with."""
+        return Placements.of(self.task.problem.allowed.argmax(axis=1).astype(np.int16))
 
     def _starts(self, rng: Generator) -> list[Start]:
         """Distinct starts, the best first: energy, whether it fits, devices, priorities, level."""
@@ -149,10 +155,7 @@ class _Race:
             levels = list(range(len(self.levels), 0, -1))[: size // 2]
             found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels]), levels))
         budget = task.evaluate.evaluations + START_SHARE * task.evaluate.remaining - sum(len(b) for b, _ in found)
-        for policy in self.others.values():
-            placements = self._ask(policy, budget, copy.deepcopy(given), rng)
-            found += [(p.batch(), [0]) for p in placements]
-            budget -= len(placements)  # they are evaluated below
+        found += [(p.batch(), [0]) for p in self._proposals(budget, given, rng)]
         rows = []
         for batch, levels in found:
             measured = task.evaluate(batch)
@@ -162,28 +165,37 @@ class _Race:
         seen: set[bytes] = set()
         return [r for r in rows if not (r[2].tobytes() in seen or seen.add(r[2].tobytes()))]  # type: ignore[func-returns-value]
 
-    def _ask(self, policy: Policy, budget: float, given: Generator, rng: Generator) -> list[Placement]:
-        """What another policy proposes; nothing if it refuses the problem.
+    def _proposals(self, budget: float, given: Generator, rng: Generator) -> list[Placement]:
+        """What the other policies propose, until `budget` evaluations of the task are made or needed for them.
 
-        At first it gets the generator that this policy was given: it proposes what it would as the policy of a run of
-        this seed, with as many samples.
+        At first each gets the generator that this policy was given: it proposes what it would as the policy of a run of
+        this seed, with as many samples. Those with samples are asked again while that is worth a chain.
         """
-        evaluate, samples, tries = self.task.evaluate, 1, 1
-        if hasattr(policy.options, "samples"):
-            samples, tries = self._samples(policy.options.samples), self.options.tries
-            policy = type(policy)(policy.options.model_copy(update={"samples": samples}))
-        placements: list[Placement] = []
+        evaluate, placements = self.task.evaluate, list[Placement]()
         notes = list(evaluate.notes)
-        for i in range(tries):
-            if evaluate.evaluations + len(placements) + samples >= budget or self._late():
-                break
-            try:
-                other = given if i == 0 else np.random.default_rng(rng.integers(2**62))
-                placements.append(policy.place(self.task, other))
-            except PlacekitError:
-                break
+        asked = [(policy, *self._sampled(policy)) for policy in self.others.values()]
+        for turn in range(int(np.clip(self._chains_worth(), MIN_TRIES, self.options.tries))):
+            again = []
+            for policy, sampled, samples in asked:
+                if evaluate.evaluations + len(placements) + samples >= budget or self._late():
+                    continue
+                other = copy.deepcopy(given) if turn == 0 else np.random.default_rng(rng.integers(2**62))
+                try:
+                    placements.append(sampled.place(self.task, other))
+                except PlacekitError:  # it refuses the problem
+                    continue
+                if hasattr(policy.options, "samples"):
+                    again.append((policy, sampled, samples))
+            asked = again
         evaluate.notes[:] = notes  # they were about those placements
         return placements
+
+    def _sampled(self, policy: Policy) -> tuple[Policy, int]:
+        """The policy with as many samples as a graph of this size allows, and how many these are."""
+        if not hasattr(policy.options, "samples"):
+            return policy, 1
+        samples = self._samples(policy.options.samples)
+        return type(policy)(policy.options.model_copy(update={"samples": samples})), samples
 
     def _samples(self, wanted: int) -> int:
         """Samples that starts may make of a graph of this size."""
@@ -193,16 +205,17 @@ class _Race:
         """The starts have used their share of the seconds."""
         return self.task.evaluate.ledger.limit_s is not None and self.task.evaluate.progress > START_SHARE
 
-    @cached_property
+    @property
     def can_move(self) -> bool:
-        """Some group has a choice of devices."""
-        return _movable(self.task.problem, np.arange(self.task.problem.g))
+        """Some chain has anything to choose."""
+        return any(chain.can_move(self._hood(0, 1.0)) for chain in self.chains)
 
     def step(self, pool: ThreadPoolExecutor) -> None:
         """Let all chains that are left go on for a while; at the end of a round the worse half of them ends."""
         evaluate, limit = self.task.evaluate, self.task.evaluate.ledger.limit
         progress = self._progress()
-        count = max(16, chunk(self.task) // len(self.chains))  # so that the clock is looked at
+        count = self.moves.chunk() // len(self.chains)
+        count = max(count, 1 if evaluate.ledger.limit_s is not None else FIRST)  # where no clock is looked at
         end = (self.round + 1) / self.rounds
         each = math.inf  # evaluations that a chain makes in a round
         if limit is not None:
@@ -215,7 +228,7 @@ class _Race:
         if count * len(runs) > remaining:  # the last few are for the best chain
             runs, count = runs[:1], min(count, int(remaining))
         within = min(1.0, max(0.0, (progress - self.round / self.rounds) * self.rounds))
-        jobs = []
+        jobs, began = [], time.perf_counter()
         for i in runs:
             chain, hood = self.chains[i], self._hood(self.level[i], progress)
             first, last = self._temperatures(i)
@@ -225,11 +238,15 @@ class _Race:
                     chain.one(hood, temperature)
             else:
                 jobs.append(pool.submit(chain.walk, hood, count, temperature, (last / first) ** (1 / each)))
-        for i, job in zip(runs, jobs, strict=False):
-            evaluate.charge(count, self.chains[i].placements(best=True), job.result() / count)
+        if jobs:
+            made = count * len(jobs)
+            total = sum(job.result() for job in jobs)
+            self.moves.evaluation_s = (time.perf_counter() - began) / made
+            best = min((self.chains[i] for i in runs), key=_rank)
+            evaluate.charge(made, best.placements(best=True), total / made)
         if self._progress() >= end and self.round + 1 < self.rounds:
             self.round += 1
-            order = sorted(runs, key=lambda i: (-self.chains[i].energy[2], self.chains[i].energy[1], i))
+            order = sorted(runs, key=lambda i: _rank(self.chains[i]))
             keep = order[: max(1, len(self.chains) // 2)]
             self.chains, self.level = [self.chains[i] for i in keep], [self.level[i] for i in keep]
             self.heat = [self.heat[i] for i in keep]
@@ -252,7 +269,12 @@ class _Race:
 
     def placement(self) -> Placement:
         """The best placement that any chain has seen."""
-        return min(self.chains, key=lambda c: (-c.energy[2], c.energy[1])).placement()
+        return min(self.chains, key=_rank).placement()
+
+
+def _rank(chain: Chain) -> tuple[bool, float]:
+    """Chains whose best placement fits come first, of these the best."""
+    return not chain.energy[2], float(chain.energy[1])
 
 
 def _movable(problem: Problem, unit_of: NDArray[np.int64]) -> bool:

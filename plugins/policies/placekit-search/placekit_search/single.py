@@ -1,0 +1,49 @@
+"""What `annealing` and `local_search` share: one chain, from the best list schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.random import Generator
+from pydantic import BaseModel
+
+from placekit_core.interfaces import Checkpoint, Policy, State
+from placekit_core.list_scheduling import warm_up
+from placekit_core.placement import Placement
+from placekit_core.problem import Task
+from placekit_search.chain import Chain, Moves
+from placekit_search.neighbourhood import neighbourhood
+from placekit_search.starts import best_start
+
+
+class SingleChain(Policy):
+    """Starts from the best of several list schedules and of the single devices; moves groups, and changes priorities.
+
+    Until a placement that fits is found, one over a device's memory is visited at a penalty in proportion to the excess;
+    afterwards only placements that fit.
+    """
+
+    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        warm_up()
+
+    def temperature(self, task: Task, chain: Chain) -> tuple[float, float]:
+        """Seconds now, and the factor of each evaluation."""
+        raise NotImplementedError
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        """The best placement seen. Resumes exactly from `state`."""
+        o = self.options
+        chain = Chain(Moves(task, o.weights(), o.neighbour_bias), state or best_start(task, o.starts, rng))
+        self.prepare(chain)
+        hood = neighbourhood(task.problem)
+        while chain.can_move(hood) and task.evaluate.remaining > 0:
+            chain.advance(hood, *self.temperature(task, chain))
+            if checkpoint is not None:
+                checkpoint(chain.state())
+        return chain.placement()
+
+    def prepare(self, chain: Chain) -> None:
+        """Set what the options say of a chain."""
