@@ -85,7 +85,7 @@ class Enumerative(Policy):
                 f"assignment=enumerate: {m} operations have {count} assignments to {len(slots)} devices",
                 f"at most {MAX_ENUMERATED} are enumerated; assignment=auto, linear or sample takes any number",
             )
-        return row.best(slots[_injections(len(slots), m)])
+        return row.best(slots[_injections(len(slots), m)].T)
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,18 @@ class Row:
 
     def cost(self, rows: Devices) -> NDArray[np.float64]:
         """[p] seconds of all transfers, for assignments [p, m]."""
-        total = self.direct[np.arange(len(self.direct)), rows].sum(axis=1)
+        of = np.ascontiguousarray(rows.T)  # the device of a group in all assignments: read one after the other
+        total = np.zeros(len(rows))
+        for direct, device in zip(self.direct, of, strict=True):
+            total += direct[device]
+        tables: dict[tuple[int, int], NDArray[np.float64]] = {}
         for share in self.shares:
-            route = share.home[rows[:, share.first]], rows[:, share.other]
-            total += self.latency_s[route] + share.bytes_ * self.s_per_byte[route]
-        return np.asarray(total)
+            seconds = self.latency_s[share.home] + share.bytes_ * self.s_per_byte[share.home]
+            pair = share.first, share.other
+            tables[pair] = tables[pair] + seconds if pair in tables else seconds
+        for (first, other), seconds in tables.items():
+            total += seconds.ravel()[of[first] * len(seconds) + of[other]]
+        return total
 
     def best(self, rows: Devices) -> Devices:
         """[m] the first of the assignments [p, m] that cost the least."""
@@ -240,5 +247,5 @@ class Assignment:
 
 @cache
 def _injections(slots: int, m: int) -> Devices:
-    """[p, m] all ways of giving m groups a slot of their own, in lexicographic order."""
-    return np.asarray(list(permutations(range(slots), m)), np.int64)
+    """[m, p] all ways of giving m groups a slot of their own, in lexicographic order."""
+    return np.ascontiguousarray(np.asarray(list(permutations(range(slots), m)), np.int64).T)
