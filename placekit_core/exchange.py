@@ -1,8 +1,9 @@
-"""What groups exchange: the quotient graph without directions, for methods that weigh what is cut."""
+"""What groups exchange: the quotient graph without directions, for methods that weigh what is cut, and its seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,3 +70,52 @@ def mean_s_per_byte(problem: Problem) -> NDArray[np.float64]:
     """[D, D] seconds per byte between two devices, of the two directions the mean; 0 on the diagonal."""
     s_per_byte = problem.cluster.routes.s_per_byte
     return np.asarray((s_per_byte + s_per_byte.T) / 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Transfers:
+    """Seconds of what groups exchange: latency and bytes / bandwidth of each transfer, the mean of the two directions.
+
+    A tensor is one transfer to each group that reads it and does not write it, also where groups share a device.
+
+    Attributes:
+        problem: whose groups and devices they are.
+        bytes_: the graph of the groups, by the bytes that they exchange.
+        tensors: the same graph by the number of tensors: its `bytes_` are no bytes but these numbers.
+    """
+
+    problem: Problem
+    bytes_: Exchange
+    tensors: Exchange
+
+    @classmethod
+    def of(cls, problem: Problem) -> Transfers:
+        """The transfers of `problem`."""
+        graph, group, g = problem.graph, problem.grouping.group_of.astype(np.int64), max(problem.g, 1)
+        sent = np.unique(graph.input_tensor.astype(np.int64) * g + group[graph.edge_op])  # each tensor once per group
+        source, to = group[graph.tensor_producer[sent // g]], sent % g
+        low, high = np.minimum(source, to), np.maximum(source, to)
+        pair, count = np.unique((low * g + high)[low < high], return_counts=True)
+        return cls(problem, Exchange.of(problem), Exchange.from_edges(problem.g, pair // g, pair % g, count))
+
+    def seconds(self, device: NDArray[np.int16], bytes_: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[g, D] seconds of the transfers of each group, were it on each device and all others where they are.
+
+        `bytes_`: [g, D] what each group exchanges with each device: `self.bytes_.to_devices(problem, device)`.
+        """
+        latency_s, s_per_byte = self._costs
+        return bytes_ @ s_per_byte + self.tensors.to_devices(self.problem, device) @ latency_s
+
+    def seconds_of(self, device: NDArray[np.int16], group: int) -> NDArray[np.float64]:
+        """[D] the same for one group, whose neighbours may be nowhere yet (-1)."""
+        latency_s, s_per_byte = self._costs
+        return (
+            self.bytes_.to_devices_of(self.problem, device, group) @ s_per_byte
+            + self.tensors.to_devices_of(self.problem, device, group) @ latency_s
+        )
+
+    @cached_property
+    def _costs(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[D, D] latency in seconds and seconds per byte between two devices; 0 on the diagonal."""
+        latency_s = self.problem.cluster.routes.latency_s
+        return (latency_s + latency_s.T) / 2, mean_s_per_byte(self.problem)

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from placekit_core.errors import ClusterError
-from placekit_core.exchange import Exchange
+from placekit_core.exchange import Exchange, Transfers
 from placekit_core.interfaces import Checkpoint, Options, Policy, State
 from placekit_core.list_scheduling import b_level, group_priority
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Task
-from placekit_core.repair import Transfers, repair
+from placekit_core.repair import repair
 
 TOTAL = 100_000_000
 """What integer weights sum to: partitioners compute in integers, and go wrong silently from about 1e10 on."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.exchange import Exchange, mean_s_per_byte
+from placekit_core.exchange import Transfers
 from placekit_core.placement import Placements
 from placekit_core.problem import Problem, Task
 from placekit_core.units import mebibytes
@@ -19,55 +16,6 @@ SLACK = 0.02
 """Share of the memory that a further round leaves free: what a group takes at the peak is an estimate."""
 BATCH = 8
 """An eighth of the excess is moved before the order of the groups is computed again."""
-
-
-@dataclass(frozen=True, eq=False)
-class Transfers:
-    """Seconds of what groups exchange: latency and bytes / bandwidth of each transfer, the mean of the two directions.
-
-    A tensor is one transfer to each group that reads it and does not write it, also where groups share a device.
-
-    Attributes:
-        problem: whose groups and devices they are.
-        bytes_: the graph of the groups, by the bytes that they exchange.
-        tensors: the same graph, with the number of tensors in place of their bytes.
-    """
-
-    problem: Problem
-    bytes_: Exchange
-    tensors: Exchange
-
-    @classmethod
-    def of(cls, problem: Problem) -> Transfers:
-        """The transfers of `problem`."""
-        graph, group, g = problem.graph, problem.grouping.group_of.astype(np.int64), max(problem.g, 1)
-        sent = np.unique(graph.input_tensor * np.int64(g) + group[graph.edge_op])  # each tensor once per group
-        source, to = group[graph.tensor_producer[sent // g]], sent % g
-        low, high = np.minimum(source, to), np.maximum(source, to)
-        pair, count = np.unique((low * g + high)[low < high], return_counts=True)
-        return cls(problem, Exchange.of(problem), Exchange.from_edges(problem.g, pair // g, pair % g, count))
-
-    def seconds(self, device: NDArray[np.int16]) -> NDArray[np.float64]:
-        """[g, D] seconds of the transfers of each group, were it on each device and all others where they are."""
-        latency_s, s_per_byte = self._costs
-        return (
-            self.bytes_.to_devices(self.problem, device) @ s_per_byte
-            + self.tensors.to_devices(self.problem, device) @ latency_s
-        )
-
-    def seconds_of(self, device: NDArray[np.int16], group: int) -> NDArray[np.float64]:
-        """[D] the same for one group, whose neighbours may be nowhere yet (-1)."""
-        latency_s, s_per_byte = self._costs
-        return (
-            self.bytes_.to_devices_of(self.problem, device, group) @ s_per_byte
-            + self.tensors.to_devices_of(self.problem, device, group) @ latency_s
-        )
-
-    @cached_property
-    def _costs(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """[D, D] latency in seconds and seconds per byte between two devices; 0 on the diagonal."""
-        latency_s = self.problem.cluster.routes.latency_s
-        return (latency_s + latency_s.T) / 2, mean_s_per_byte(self.problem)
 
 
 def repair(task: Task, device: NDArray[np.int16], priority: NDArray[np.float32] | None = None) -> NDArray[np.int16]:
@@ -92,6 +40,7 @@ def repair(task: Task, device: NDArray[np.int16], priority: NDArray[np.float32] 
     memory = problem.cluster.memory_bytes
     current, best, least = device, device, np.inf
     first: NDArray[np.float64] | None = None
+    transfers: Transfers | None = None
     careful, room = True, memory
     for _ in range(ROUNDS):
         if evaluate.remaining <= 0:
@@ -105,13 +54,14 @@ def repair(task: Task, device: NDArray[np.int16], priority: NDArray[np.float32] 
             best, least, left = current, over, use
         if over == 0:  # it fits, or fails for another reason
             break
+        transfers = transfers or Transfers.of(problem)
         if careful:
-            current = _relieved(problem, best, left, room, careful)
+            current = _relieved(transfers, best, left, room, careful)
             careful = improved and not np.array_equal(current, best)
             if not careful:
                 current, use = best, left
         if not careful:
-            before, current = current, _relieved(problem, current, use, room, careful)
+            before, current = current, _relieved(transfers, current, use, room, careful)
             room = room - SLACK * memory
             if np.array_equal(before, current):
                 break
@@ -142,15 +92,15 @@ def _written(problem: Problem) -> NDArray[np.float64]:
 
 
 def _relieved(
-    problem: Problem, device: NDArray[np.int16], use: NDArray[np.float64], room: NDArray[np.float64], careful: bool
+    transfers: Transfers, device: NDArray[np.int16], use: NDArray[np.float64], room: NDArray[np.float64], careful: bool
 ) -> NDArray[np.int16]:
     """[g] `device`, with groups moved until no overfull device is estimated to hold more than `room`, as far as possible.
 
     `use`: [D] bytes that each device was measured to hold. `careful`: what a group exchanges with those who stay is not
     freed, because copies of it stay; nor is a group moved whose copies would take as much as it frees.
     """
-    device, use = device.copy(), use.copy()
-    transfers, written = Transfers.of(problem), _written(problem)
+    device, use, problem = device.copy(), use.copy(), transfers.problem
+    written = _written(problem)
     on = np.bincount(device, written, problem.cluster.size)
     share = np.divide(use - _persistent(problem, device), on, out=np.zeros_like(on), where=on > 0)
     takes = problem.group_persistent_bytes + share[device] * written
@@ -158,9 +108,9 @@ def _relieved(
     for d in full[np.argsort((room - use)[full], kind="stable")].tolist():
         while use[d] > room[d]:
             mine = np.flatnonzero(device == d)
-            sent = transfers.bytes_.to_devices(problem, device)[mine]
-            costs = transfers.seconds(device)[mine] + problem.group_s[mine]
-            copies = share[d] * sent if careful else np.zeros_like(sent)
+            sent = transfers.bytes_.to_devices(problem, device)
+            costs = transfers.seconds(device, sent)[mine] + problem.group_s[mine]
+            copies = share[d] * sent[mine] if careful else np.zeros((len(mine), len(use)))
             frees = takes[mine] - copies[:, d]
             fills = takes[mine, None] + copies.sum(axis=1)[:, None] - copies
             possible = problem.allowed[mine] & (fills <= room - use) & (frees > 0)[:, None]

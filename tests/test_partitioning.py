@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from placekit_core.cluster import Cluster
 from placekit_core.costs import CostTable
 from placekit_core.errors import ClusterError
-from placekit_core.exchange import Exchange, mean_s_per_byte
+from placekit_core.exchange import Exchange, Transfers, mean_s_per_byte
 from placekit_core.graph import GraphBuilder
 from placekit_core.grouping import Grouping
 from placekit_core.list_scheduling import b_level, group_priority
 from placekit_core.partitioning import TOTAL, Partitioning, PartitionOptions, Parts, gpus, integers, speeds, to_allowed
 from placekit_core.problem import Problem
-from placekit_core.repair import Transfers
 from placekit_core.testing import fakes
 
 
@@ -79,7 +78,8 @@ def test_seconds_of_transfers_are_latency_and_bytes() -> None:
     device = np.zeros(problem.g, np.int16)
     device[at(problem, "w")] = device[at(problem, "d")] = 1
     transfers, b = Transfers.of(problem), at(problem, "b")
-    assert transfers.seconds(device)[b] == pytest.approx([1.0 + 5e-3, 0.5 + 1e-3]), "w and d, or a"
+    sent = transfers.bytes_.to_devices(problem, device)
+    assert transfers.seconds(device, sent)[b] == pytest.approx([1.0 + 5e-3, 0.5 + 1e-3]), "w and d, or a"
     assert transfers.seconds_of(device, b) == pytest.approx([1.0 + 5e-3, 0.5 + 1e-3])
     device[at(problem, "w")] = -1
     assert transfers.seconds_of(device, b) == pytest.approx([0.5 + 1e-3, 0.5 + 1e-3])

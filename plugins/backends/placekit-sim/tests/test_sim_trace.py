@@ -1,4 +1,4 @@
-"""The trace of the compiled kernel: causes are what the machine model says; that their times agree is in the contract."""
+"""The trace of the compiled kernel: causes are what the machine model says, and end when what they cause starts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Traced(NamedTuple):
     """What the kernel left of one run; `copies` are the (tensor, destination) that were received."""
 
     start: NDArray[np.float64]
+    end: NDArray[np.float64]
     cause: list[int]
     last: int
     copies: list[tuple[int, int]]
@@ -35,8 +36,10 @@ def traced(problem: Problem, device: NDArray[np.int16], priority: NDArray[np.flo
     order, peak = np.empty(0, np.float32) if priority is None else priority, np.empty(problem.cluster.size)
     kernel.function(device, order, kernel.ints, kernel.floats, ints, floats, peak)
     tensor, dst = (ints[at : at + ints[trace.copies]].tolist() for at in (trace.copy_tensor, trace.copy_dst))
+    start, end = floats[trace.times : trace.times + 2 * trace.tasks].reshape(2, trace.tasks)
     return Traced(
-        floats[trace.times : trace.times + trace.tasks],
+        start,
+        end,
         ints[trace.cause : trace.cause + trace.tasks].tolist(),
         int(ints[trace.last]),
         list(zip(tensor, dst, strict=True)),
@@ -72,10 +75,12 @@ def test_causes_bring_inputs_or_release_streams_and_channels(case: Case, priorit
         else:  # on the same device, it wrote an input or released the stream
             assert home[why] == home[v]
             assert graph.kernel[why] or why in graph.tensor_producer[read]
+        assert why == -1 or run.start[v] == run.end[why]
     for k, (tensor, to) in enumerate(run.copies):
         if multicast and k > 0 and run.copies[k - 1][0] == tensor:
             continue  # made by the task of the first
         why = run.cause[graph.n + k]
+        assert run.start[graph.n + k] == run.end[why]
         if why < graph.n:
             assert why == graph.tensor_producer[tensor]
         else:

@@ -82,7 +82,8 @@ def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 
     reads what the tower's own update made of the parameters in the step before. All versions of a parameter are in its
     memory, as on a parameter server without locks: in which order updates of different towers are applied is left open.
 
-    Column `tower` is the tower of each operation, -1 for what is shared: parameters, state, averages, updates.
+    Column `tower` is the tower of each operation, -1 for what is shared: parameters, state, averages, updates; synchronous,
+    also inputs that only updates read.
 
     Raises ImporterError if nothing is updated, what is updated is read in the same step, an update writes a buffer, or a
     synchronous one reads something else of which every tower has its own.

@@ -16,7 +16,7 @@ from placekit_core.problem import Task
 from placekit_search.kinds import KINDS
 from placekit_search.moves import new_log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood, flow
-from placekit_search.walk import STEP, step, walk
+from placekit_search.walk import STEP, TRIES, step, walk
 
 CHUNK_S = 0.25  # how long a compiled loop may take where seconds are limited
 FIRST = 16  # evaluations of the first one there: how long they take is not known yet
@@ -34,9 +34,8 @@ class Moves:
         self.shares[-1] = 1.0
         self.bias = bias
         cluster = task.problem.cluster
-        self.ordered = share["order"] > 0 and (
-            cluster.size > 1 or bool((cluster.streams > 1).any())
-        )  # else nothing competes
+        self.ordered = share["order"] > 0
+        self.concurrent = cluster.size > 1 or bool((cluster.streams > 1).any())
         self.evaluation_s: float | None = None  # how long one took lately, of all chains together
 
     def chunk(self) -> int:
@@ -125,8 +124,13 @@ class Chain:
         task.evaluate.charge(count, self.placements(best=True), total / count)
 
     def can_move(self, hood: Neighbourhood) -> bool:
-        """Some unit has a choice of devices, or the order of operations is the chain's to choose."""
-        return len(hood.movable) > 0 or (self.moves.ordered and len(self.priority) > 0)
+        """Some unit has a choice of devices, or another order may be better.
+
+        Of operations one after another on one device the order decides only whether their activations fit.
+        """
+        if len(hood.movable):
+            return True
+        return self.moves.ordered and len(self.priority) > 0 and (self.moves.concurrent or not self.energy[2])
 
     def placement(self) -> Placement:
         """The best placement it has seen."""
@@ -140,7 +144,9 @@ class Chain:
         if kicked:
             self.device[:], self.priority[:] = self.best_device, self.best_priority
             self.restart[2] = 0
-        for _ in range(int(self.restart[1]) if kicked else 1):
+        for i in range(int(self.restart[1]) if kicked else TRIES):
+            if not kicked and i and log.counts[0] + log.counts[1]:
+                break
             propose(
                 self.random, self.device, self.priority, hood, self.moves.flow, self.moves.shares, self.moves.bias, log
             )

@@ -83,8 +83,8 @@ def _start(task: Task, options: ExactOptions, rng: Generator) -> dict[str, Any]:
     values = _values(task.evaluate(starts))
     device, priority = starts.one(int(np.argmin(values)))
     value_s, session = float(values.min()), task.evaluate.session
-    proven_s = session.lower_bound() if task.evaluate.objective == "makespan" else None
-    modelled = proven_s is not None  # neither measured nor noisy
+    bound_s = session.lower_bound() if task.evaluate.objective == "makespan" else None
+    modelled = bound_s is not None  # neither measured nor noisy
     tick_s = _most_s(task.problem) / options.resolution
     if modelled and math.isfinite(value_s):
         tick_s = max(value_s, 1e-12) / options.resolution
@@ -102,7 +102,8 @@ def _start(task: Task, options: ExactOptions, rng: Generator) -> dict[str, Any]:
         "random_seed": int(rng.integers(2**31)),
         "solution": np.zeros(0, np.int64),
         "makespan": -1,
-        "bound": math.floor((proven_s or 0.0) / tick_s) if modelled else 0,
+        "bound": math.floor((bound_s or 0.0) / tick_s) if modelled else 0,
+        "proven_before_s": task.evaluate.proven_s,
         "slices": 0,
         "spent": 0.0,
         "done": False,
@@ -136,6 +137,7 @@ class _Search:
         modelled: the backend's values are makespans of the machine model.
         solution, makespan: values of all variables of the solver's best solution, and its ticks; -1 if there is none.
         bound: ticks that no solution is below.
+        proven_before_s: what others had proven when this began, None if nothing.
     """
 
     def __init__(self, task: Task, options: ExactOptions, state: State) -> None:
@@ -146,6 +148,7 @@ class _Search:
         self.modelled, self.random_seed = bool(state["modelled"]), int(state["random_seed"])
         self.solution: NDArray[np.int64] = np.array(state["solution"], np.int64)
         self.makespan, self.bound = int(state["makespan"]), int(state["bound"])
+        self.proven_before_s: float | None = state["proven_before_s"]
         self.slices, self.spent, self.done = int(state["slices"]), float(state["spent"]), bool(state["done"])
         self.level = group_priority(self.problem, b_level(self.problem))
 
@@ -160,6 +163,7 @@ class _Search:
             "solution": self.solution,
             "makespan": self.makespan,
             "bound": self.bound,
+            "proven_before_s": self.proven_before_s,
             "slices": self.slices,
             "spent": self.spent,
             "done": self.done,
@@ -215,7 +219,7 @@ class _Search:
         evaluate = self.task.evaluate
         timed = in_ticks(self.problem, evaluate.session.schedule(self.placement()), self.tick_s, self.value_s)
         if timed is None:
-            self.modelled, self.bound, evaluate.proven_s = False, 0, None
+            self.modelled, self.bound, evaluate.proven_s = False, 0, self.proven_before_s
             evaluate.note(OTHER)
         return timed
 

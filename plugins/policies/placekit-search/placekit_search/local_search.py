@@ -14,8 +14,7 @@ class LocalSearch(SingleChain):
     """Moves are kept unless they make the placement worse.
 
     After `patience` evaluations without a new best placement it starts again from the best one, changed by `kick` moves.
-    Memory is treated as in `annealing`, and a seed gives the same result to the last bit, here with a budget of seconds
-    too as far as it gets.
+    Memory is treated as in `annealing`, and with a budget of evaluations a seed gives the same result to the last bit.
     """
 
     name = "local_search"

@@ -128,17 +128,17 @@ class _Race:
         self.first, self.began = self.task.evaluate.progress, self.task.evaluate.ledger.evaluations
 
     def _chains_worth(self) -> float:
-        """How many times `evaluations_per_chain` is left; where seconds are limited, about, by the clock."""
+        """How many times `evaluations_per_chain` is left; where seconds are limited, about, by the clock.
+
+        A backend without a compiled evaluation is taken for slow: there, seconds alone are worth one chain.
+        """
         ledger, left = self.task.evaluate.ledger, self.task.evaluate.remaining
-        if ledger.limit_s is not None:
-            affordable = 0.0
-            if self.moves.kernel is not None:
-                began = time.perf_counter()
-                self.task.evaluate.session.evaluate(self._simplest)
-                each_s = time.perf_counter() - began
-                affordable = (ledger.limit_s - ledger.seconds) / each_s * self.threads
-            left = min(left, affordable)
-        return left / self.options.evaluations_per_chain
+        if ledger.limit_s is not None and self.moves.kernel is not None:
+            began = time.perf_counter()
+            self.task.evaluate.session.evaluate(self._simplest)
+            each_s = time.perf_counter() - began
+            left = min(left, (ledger.limit_s - ledger.seconds) / each_s * self.threads)
+        return 0.0 if math.isinf(left) else left / self.options.evaluations_per_chain
 
     @cached_property
     def _simplest(self) -> Placements:
@@ -169,23 +169,23 @@ class _Race:
         """What the other policies propose, until `budget` evaluations of the task are made or needed for them.
 
         At first each gets the generator that this policy was given: it proposes what it would as the policy of a run of
-        this seed, with as many samples. Those with samples are asked again while that is worth a chain.
+        this seed, with as many samples. Those with several are asked again, once for each chain that the budget is worth.
         """
         evaluate, placements = self.task.evaluate, list[Placement]()
         notes = list(evaluate.notes)
-        asked = [(policy, *self._sampled(policy)) for policy in self.others.values()]
+        asked = [self._sampled(policy) for policy in self.others.values()]
         for turn in range(int(np.clip(self._chains_worth(), MIN_TRIES, self.options.tries))):
             again = []
-            for policy, sampled, samples in asked:
+            for policy, samples in asked:
                 if evaluate.evaluations + len(placements) + samples >= budget or self._late():
                     continue
                 other = copy.deepcopy(given) if turn == 0 else np.random.default_rng(rng.integers(2**62))
                 try:
-                    placements.append(sampled.place(self.task, other))
+                    placements.append(policy.place(self.task, other))
                 except PlacekitError:  # it refuses the problem
                     continue
-                if hasattr(policy.options, "samples"):
-                    again.append((policy, sampled, samples))
+                if samples > 1:  # the first of them is the same each time
+                    again.append((policy, samples))
             asked = again
         evaluate.notes[:] = notes  # they were about those placements
         return placements
@@ -226,7 +226,7 @@ class _Race:
         if remaining <= 0:  # the seconds ended just now
             return
         if count * len(runs) > remaining:  # the last few are for the best chain
-            runs, count = runs[:1], min(count, int(remaining))
+            runs, count = [min(runs, key=lambda i: _rank(self.chains[i]))], min(count, int(remaining))
         within = min(1.0, max(0.0, (progress - self.round / self.rounds) * self.rounds))
         jobs, began = [], time.perf_counter()
         for i in runs:
@@ -246,7 +246,7 @@ class _Race:
             evaluate.charge(made, best.placements(best=True), total / made)
         if self._progress() >= end and self.round + 1 < self.rounds:
             self.round += 1
-            order = sorted(runs, key=lambda i: _rank(self.chains[i]))
+            order = sorted(range(len(self.chains)), key=lambda i: _rank(self.chains[i]))
             keep = order[: max(1, len(self.chains) // 2)]
             self.chains, self.level = [self.chains[i] for i in keep], [self.level[i] for i in keep]
             self.heat = [self.heat[i] for i in keep]

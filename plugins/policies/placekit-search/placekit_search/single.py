@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 from numpy.random import Generator
@@ -17,19 +18,15 @@ from placekit_search.starts import best_start
 
 
 class SingleChain(Policy):
-    """Starts from the best of several list schedules and of the single devices; moves groups, and changes priorities.
-
-    Until a placement that fits is found, one over a device's memory is visited at a penalty in proportion to the excess;
-    afterwards only placements that fit.
-    """
+    """Starts from the best of several list schedules and of the single devices, and goes on from there."""
 
     def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
         super().__init__(options, **values)
         warm_up()
 
+    @abstractmethod
     def temperature(self, task: Task, chain: Chain) -> tuple[float, float]:
         """Seconds now, and the factor of each evaluation."""
-        raise NotImplementedError
 
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None

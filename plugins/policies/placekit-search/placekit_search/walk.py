@@ -16,6 +16,7 @@ from placekit_search.randomness import uniform
 
 # Part of the penalty that any excess costs, however small: else a search settles a few bytes over capacity.
 STEP = 0.01
+TRIES = 10  # proposals for one evaluation: a move may turn out to change nothing
 
 
 @njit(cache=True, nogil=True)
@@ -115,7 +116,7 @@ def walk(  # type: ignore[no-untyped-def]
                 propose(state, device, priority, hood, flow, shares, bias, log)
             restart[2] = 0
         else:
-            for _ in range(10):  # a move may turn out to change nothing
+            for _ in range(TRIES):
                 propose(state, device, priority, hood, flow, shares, bias, log)
                 if log.counts[0] + log.counts[1] > 0:
                     break

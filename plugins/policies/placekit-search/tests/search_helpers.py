@@ -62,14 +62,14 @@ def wide() -> Problem:
     return Problem.of(b.build(), machine(2, memory_bytes=60_000_000))
 
 
-def tight() -> Problem:
+def tight(gpus: int = 2) -> Problem:
     """One device is fastest, and lacks one percent of the memory unless leaves are used up before all others are made."""
     b = GraphBuilder("tight")
     x = b.source("x", 50_000_000)
     for i in range(10):
         leaf = b.add(f"leaf{i}", outputs=[10_000_000], flops=1e6)
         b.add(f"late{i}", inputs=[*leaf, x], outputs=[4], flops=1e9)
-    return Problem.of(b.build(), machine(2, memory_bytes=149_000_000))
+    return Problem.of(b.build(), machine(gpus, memory_bytes=149_000_000))
 
 
 def open_simulator(problem: Problem) -> Session:

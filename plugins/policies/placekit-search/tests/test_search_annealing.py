@@ -95,7 +95,7 @@ def test_budget_in_seconds_ends() -> None:
     with contextlib.suppress(BudgetExhausted):
         Annealing().place(task, np.random.default_rng(0))
     assert task.evaluate.best is not None
-    assert task.evaluate.remaining == 0, "it goes on until they are used up"
+    assert task.evaluate.ledger.seconds < 10
 
 
 def test_one_device_and_one_operation() -> None:

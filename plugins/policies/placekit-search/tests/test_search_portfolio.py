@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from placekit_search.annealing import Annealing
 from placekit_search.chain import Chain, Moves
 from placekit_search.kinds import KINDS
 from placekit_search.local_search import LocalSearch
 from placekit_search.neighbourhood import neighbourhood
+from placekit_search.options import PortfolioOptions
 from placekit_search.portfolio import Portfolio
-from search_helpers import machine, open_simulator, rows, search, stopped_and_resumed, task_of
+from search_helpers import machine, open_simulator, rows, search, stopped_and_resumed, task_of, tight
 
 from placekit_core.errors import BudgetExhausted, ConfigError, PluginError
 from placekit_core.evaluator import Evaluator, Ledger
 from placekit_core.graph import GraphBuilder
-from placekit_core.interfaces import Policy
+from placekit_core.interfaces import Options, Policy
+from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Task
 from placekit_core.registry import installed
 from placekit_core.testing.strategies import random_problem
@@ -177,7 +180,45 @@ def test_a_budget_in_seconds_ends() -> None:
     with contextlib.suppress(BudgetExhausted):
         Portfolio().place(task, np.random.default_rng(0))
     assert task.evaluate.best is not None
-    assert task.evaluate.remaining == 0, "it goes on until they are used up"
+    assert task.evaluate.ledger.seconds < 10
+
+
+def test_loops_are_as_long_as_the_seconds_allow() -> None:
+    ledger = Ledger(seconds=10)  # its clock stands
+    problem = a_problem()
+    moves = Moves(Task(problem, Evaluator(problem, open_simulator(problem), ledger)), PortfolioOptions().weights(), 0.5)
+    assert moves.chunk() == 16, "how long an evaluation takes is not known"
+    moves.evaluation_s = 0.01
+    assert moves.chunk() == 25
+    ledger.limit_s = 0.05
+    assert moves.chunk() == 5
+    ledger.limit_s = 1e-9
+    assert moves.chunk() == 1
+
+
+def test_policies_with_one_sample_are_asked_once() -> None:
+    asked = []
+
+    class Sampled(Options):
+        samples: int = 1
+
+    class Asked(Policy):
+        options_class = Sampled
+
+        def place(self, task: Task, *_: Any) -> Placement:
+            asked.append(self.options.samples)
+            return task.problem.placement(np.zeros(task.problem.g, np.int16))
+
+    for samples, times in ((1, 1), (2, 5)):
+        policy = Portfolio(starts={}, tries=5, evaluations_per_chain=100)
+        policy.others["asked"] = Asked(samples=samples)
+        search(policy, a_problem(), 2000)
+        assert asked == [samples] * times
+        asked.clear()
+
+
+def test_an_order_that_fits_is_found_on_one_device() -> None:
+    assert search(Annealing(), tight(1), 1000).best is not None
 
 
 def test_restarts_leave_a_local_optimum() -> None:
