@@ -71,6 +71,7 @@ class PortfolioOptions(MoveOptions):
             "m_topo": {},
             "m_etf": {},
             "expert": {},
+            "data_parallel": {},
             "metis": {"repair": False},
             "mincut": {"repair": False},
             "scotch": {"repair": False},
