@@ -30,6 +30,7 @@ from placekit_search.options import PortfolioOptions
 from placekit_search.starts import coarse_schedules, list_schedules
 
 START_SHARE = 0.2  # of the budget, that starts may use
+AGAIN_SHARE = 0.05  # of the seconds, after which no policy is asked again: searching is worth more of them
 MIN_TRIES = 3  # how often policies with samples are asked of small budgets, if the share allows it
 SAMPLED = 80_000  # operations in all the samples of one start: of large graphs, fewer samples
 COARSE_SHARE = 0.5  # of the progress, in which a chain from a coarse start moves units; then single groups
@@ -177,7 +178,8 @@ class _Race:
         for turn in range(int(np.clip(self._chains_worth(), MIN_TRIES, self.options.tries))):
             again = []
             for policy, samples in asked:
-                if evaluate.evaluations + len(placements) + samples >= budget or self._late():
+                late = self._late(AGAIN_SHARE if turn else START_SHARE)
+                if late or evaluate.evaluations + len(placements) + samples >= budget:
                     continue
                 other = copy.deepcopy(given) if turn == 0 else np.random.default_rng(rng.integers(2**62))
                 try:
@@ -201,9 +203,9 @@ class _Race:
         """Samples that starts may make of a graph of this size."""
         return max(1, min(wanted, SAMPLED // max(self.task.problem.graph.n, 1)))
 
-    def _late(self) -> bool:
-        """The starts have used their share of the seconds."""
-        return self.task.evaluate.ledger.limit_s is not None and self.task.evaluate.progress > START_SHARE
+    def _late(self, share: float) -> bool:
+        """A share of the seconds is used, if they are limited."""
+        return self.task.evaluate.ledger.limit_s is not None and self.task.evaluate.progress > share
 
     @property
     def can_move(self) -> bool:
