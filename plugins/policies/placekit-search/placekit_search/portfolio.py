@@ -163,8 +163,10 @@ class _Race:
             energy = energies(measured, task)
             rows += [(float(energy[i]), bool(measured.fits[i]), *batch.one(i), levels[i]) for i in range(len(batch))]
         rows.sort(key=lambda r: (not r[1], r[0]))
-        seen: set[bytes] = set()
-        return [r for r in rows if not (r[2].tobytes() in seen or seen.add(r[2].tobytes()))]  # type: ignore[func-returns-value]
+        distinct: dict[bytes, Start] = {}
+        for row in rows:
+            distinct.setdefault(row[2].tobytes(), row)
+        return list(distinct.values())
 
     def _proposals(self, budget: float, given: Generator, rng: Generator) -> list[Placement]:
         """What the other policies propose, until `budget` evaluations of the task are made or needed for them.
