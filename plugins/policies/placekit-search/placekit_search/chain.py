@@ -16,7 +16,7 @@ from placekit_core.problem import Task
 from placekit_search.kinds import KINDS
 from placekit_search.moves import new_log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood, flow
-from placekit_search.walk import STEP, TRIES, step, walk
+from placekit_search.walk import PRICE, STEP, TRIES, go_back, lost, step, walk
 
 CHUNK_S = 0.25  # how long a compiled loop may take where seconds are limited
 FIRST = 16  # evaluations of the first one there: how long they take is not known yet
@@ -55,7 +55,8 @@ class Chain:
 
     Attributes:
         device, priority: [g] where it is; `best_device`, `best_priority`: [g] the best it has seen.
-        energy: [3] of both, seconds, and 1 if the best one fits: the value, plus a penalty for memory over capacity.
+        energy: [5], see `walk`.
+        start_s: value of the start, seconds: temperatures are parts of it.
     """
 
     def __init__(self, moves: Moves, state: State) -> None:
@@ -68,22 +69,23 @@ class Chain:
         self.random: NDArray[np.uint64] = np.array(state["random"], np.uint64)
         self.restart: NDArray[np.int64] = np.array(state["restart"], np.int64)
         self.start_s = float(state["start_s"])
-        self.penalty_s = moves.task.evaluate.failing_signal_s
+        self.failing_s = moves.task.evaluate.failing_signal_s
 
     @staticmethod
     def begin(
         device: NDArray[np.int16],
         priority: NDArray[np.float32] | None,
-        energy: float,
-        fits: bool,
+        value_s: float,
+        over: float,
         random: NDArray[np.uint64],
     ) -> dict[str, Any]:
-        """The state of a chain at its start; `random` is [1]."""
+        """The state of a chain at its start; `value_s`, `over`: see `excess`; `random` is [1]."""
         order = np.zeros(0, np.float32) if priority is None else priority
+        energy, price_s = penalised(value_s, over), value_s if over == 0 else PRICE * value_s
         return {
             "device": device.copy(), "priority": order.copy(), "best_device": device.copy(), "best_priority": order.copy(),
-            "energy": np.array([energy, energy, float(fits)]), "random": random.copy(), "restart": np.zeros(3, np.int64),
-            "start_s": float(energy),
+            "energy": np.array([energy, energy, over == 0, over, price_s], np.float64), "random": random.copy(),
+            "restart": np.zeros(3, np.int64), "start_s": float(value_s),
         }  # fmt: skip
 
     def state(self) -> dict[str, Any]:
@@ -95,7 +97,7 @@ class Chain:
         }  # fmt: skip
 
     def walk(self, hood: Neighbourhood, count: int, temperature: float, factor: float) -> float:
-        """`count` evaluations in one compiled loop. Returns the sum of their energies; the caller charges them.
+        """`count` evaluations in one compiled loop. Returns the sum of their scores; the caller charges them.
 
         `temperature` is in seconds, and multiplied by `factor` after each evaluation.
         """
@@ -107,7 +109,7 @@ class Chain:
                 kernel.function, kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats, self.device,
                 self.priority, self.best_device, self.best_priority, self.energy, self.random, hood, flow_, log,
                 self.moves.shares, self.moves.bias, self.moves.task.problem.cluster.memory_bytes.astype(np.float64),
-                self.penalty_s, count, np.array([temperature, factor]), self.restart,
+                self.failing_s, count, np.array([temperature, factor]), self.restart,
             )
         )  # fmt: skip
 
@@ -151,19 +153,19 @@ class Chain:
                 self.random, self.device, self.priority, hood, self.moves.flow, self.moves.shares, self.moves.bias, log
             )
         measured = evaluate(self.placements())
-        new, fits = float(energies(measured, self.moves.task)[0]), bool(measured.fits[0])
+        [value], [over] = excess(measured, self.moves.task)
         before, fitted = self.energy[1], self.energy[2]
-        if kicked and (fits or not fitted):
-            self.energy[0] = new
-        if step(self.random, self.energy, new, fits, temperature):
+        if kicked and (over == 0 or not fitted):
+            self.energy[0] = np.inf
+        kept = step(self.random, self.energy, value, over, temperature)
+        if kept:
             if self.energy[1] < before or self.energy[2] != fitted:
                 self.best_device[:], self.best_priority[:] = self.device, self.priority
                 self.restart[2] = -1
-        elif kicked:
-            self.device[:], self.priority[:] = self.best_device, self.best_priority
-            self.energy[0] = self.energy[1]
-        else:
+        elif not kicked:
             undo(self.device, self.priority, log)
+        if (kicked and not kept) or lost(self.energy):
+            go_back(self.device, self.priority, self.best_device, self.best_priority, self.energy)
         self.restart[2] += 1
 
     def placements(self, best: bool = False) -> Placements:
@@ -172,10 +174,14 @@ class Chain:
         return Placements.of(device, priority if len(priority) else None)
 
 
-def energies(measurements: Measurements, task: Task) -> NDArray[np.float64]:
-    """[b] what searches make small, seconds: the value, plus a penalty for memory over capacity or a failure."""
-    memory = task.problem.cluster.memory_bytes
-    excess = measurements.peak_bytes / memory - 1.0
-    over = np.where(excess > 0, STEP + excess, 0.0).sum(axis=1)
-    energy = measurements.value_s + task.evaluate.failing_signal_s * over
-    return np.where(np.isfinite(energy), energy, 10.0 * task.evaluate.failing_signal_s)
+def excess(measurements: Measurements, task: Task) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[b] values in seconds, and how far each placement is over capacity: shares of devices; that of a failure is 9."""
+    over = measurements.peak_bytes / task.problem.cluster.memory_bytes - 1.0
+    over = np.where(over > 0, STEP + over, 0.0).sum(axis=1)
+    failed = ~np.isfinite(measurements.value_s)
+    return np.where(failed, task.evaluate.failing_signal_s, measurements.value_s), np.where(failed, 9.0, over)
+
+
+def penalised(value_s: Any, over: Any) -> Any:
+    """What searches make small until something fits, seconds; `value_s`, `over`: see `excess`."""
+    return value_s * (1 + PRICE * over)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from placekit_core.interfaces import Checkpoint, Policy, State
 from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Task
-from placekit_search.chain import energies
+from placekit_search.chain import excess
 from placekit_search.genetic_options import GeneticOptions
 from placekit_search.starts import list_schedules
 
@@ -142,7 +142,9 @@ class _Evolution:
         # of equal values the newer one goes first: on plateaus the elite drifts
         self.device = np.concatenate([device[:count], self.device[:kept]])
         self.priority = np.concatenate([priority[:count], self.priority[:kept]])
-        self.energy = np.concatenate([energies(measured, self.task), self.energy[:kept]])
+        value, over = excess(measured, self.task)
+        energy = value + self.task.evaluate.failing_signal_s * over
+        self.energy = np.concatenate([energy, self.energy[:kept]])
         self.fits = np.concatenate([measured.fits, self.fits[:kept]])
         order = np.lexsort((self.energy, ~self.fits))
         again = np.zeros(len(order), np.bool_)

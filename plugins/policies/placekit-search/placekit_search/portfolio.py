@@ -23,7 +23,7 @@ from placekit_core.list_scheduling import warm_up
 from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Problem, Task
 from placekit_core.registry import installed
-from placekit_search.chain import FIRST, Chain, Moves, energies
+from placekit_search.chain import FIRST, Chain, Moves, excess, penalised
 from placekit_search.coarsening import coarsen
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
@@ -37,8 +37,8 @@ COARSE_SHARE = 0.5  # of the progress, in which a chain from a coarse start move
 HEATS = (1.0, 8.0)  # factors of the first temperature: where few moves are nearly neutral, a cold chain is stuck
 REHEAT = 0.7  # factor of the first temperature from round to round
 
-# energy, whether it fits, devices, priorities, level
-Start = tuple[float, bool, NDArray[np.int16], NDArray[np.float32] | None, int]
+# seconds, and how far over capacity (see `excess`); devices, priorities, level
+Start = tuple[float, float, NDArray[np.int16], NDArray[np.float32] | None, int]
 
 
 class Portfolio(Policy):
@@ -121,8 +121,9 @@ class _Race:
         count = 2 ** int(np.log2(np.clip(self._chains_worth(), 1, self.options.chains)))
         random = rng.integers(0, 2**64, count, np.uint64)
         for i in range(count):
-            energy, fits, device, priority, level = starts[i % len(starts)]
-            self.chains.append(Chain(self.moves, Chain.begin(device, priority, energy, fits, random[i : i + 1])))
+            value_s, over, device, priority, level = starts[i % len(starts)]
+            begun = Chain.begin(device, priority, value_s, over, random[i : i + 1])
+            self.chains.append(Chain(self.moves, begun))
             self.level.append(level)
             self.heat.append(HEATS[i % len(HEATS)] if count > 1 else HEATS[0])
         self.rounds = int(np.log2(count)) + 1
@@ -147,7 +148,7 @@ class _Race:
         return Placements.of(self.task.problem.allowed.argmax(axis=1).astype(np.int16))
 
     def _starts(self, rng: Generator) -> list[Start]:
-        """Distinct starts, the best first: energy, whether it fits, devices, priorities, level."""
+        """Distinct starts, the best first."""
         task, problem, given = self.task, self.task.problem, copy.deepcopy(rng)
         size = int(np.clip(task.evaluate.remaining / 40, 1, 16))
         fine = list_schedules(problem, min(size, self._samples(16)), rng)
@@ -157,12 +158,12 @@ class _Race:
             found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels]), levels))
         budget = task.evaluate.evaluations + START_SHARE * task.evaluate.remaining - sum(len(b) for b, _ in found)
         found += [(p.batch(), [0]) for p in self._proposals(budget, given, rng)]
-        rows = []
+        rows: list[Start] = []
         for batch, levels in found:
             measured = task.evaluate(batch)
-            energy = energies(measured, task)
-            rows += [(float(energy[i]), bool(measured.fits[i]), *batch.one(i), levels[i]) for i in range(len(batch))]
-        rows.sort(key=lambda r: (not r[1], r[0]))
+            value, over = excess(measured, task)
+            rows += [(float(value[i]), float(over[i]), *batch.one(i), levels[i]) for i in range(len(batch))]
+        rows.sort(key=lambda r: (r[1] > 0, penalised(r[0], r[1])))
         distinct: dict[bytes, Start] = {}
         for row in rows:
             distinct.setdefault(row[2].tobytes(), row)

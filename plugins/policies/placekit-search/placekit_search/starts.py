@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from placekit_core.list_scheduling import RULES, ListScheduler, b_level, group_priority
 from placekit_core.placement import Placements
 from placekit_core.problem import Problem, Task
-from placekit_search.chain import Chain, energies
+from placekit_search.chain import Chain, excess, penalised
 from placekit_search.coarsening import coarse
 
 
@@ -48,9 +48,6 @@ def best_start(task: Task, count: int, rng: Generator) -> dict[str, object]:
     limit = int(max(1, min(count, task.evaluate.remaining / 4)))
     starts = list_schedules(task.problem, limit, rng)
     measurements = task.evaluate(starts)
-    energy = energies(measurements, task)
-    row = int(np.argmin(np.where(measurements.fits.any() & ~measurements.fits, np.inf, energy)))
-    device, priority = starts.one(row)
-    return Chain.begin(
-        device, priority, float(energy[row]), bool(measurements.fits[row]), rng.integers(0, 2**64, 1, np.uint64)
-    )
+    value, over = excess(measurements, task)
+    row = int(np.lexsort((penalised(value, over), over > 0))[0])
+    return Chain.begin(*starts.one(row), value[row], over[row], rng.integers(0, 2**64, 1, np.uint64))

@@ -16,29 +16,52 @@ from placekit_search.randomness import uniform
 
 # Part of the penalty that any excess costs, however small: else a search settles a few bytes over capacity.
 STEP = 0.01
+PRICE = 20.0  # of a device's memory over capacity until something fits, and the highest; as a multiple of the value
+DEARER, CHEAPER = 1.02, 0.98  # factors of the price of memory over capacity
+LEAST = 10.0  # temperatures that the least excess costs at least: else a hot search drifts over capacity
 TRIES = 10  # proposals for one evaluation: a move may turn out to change nothing
 
 
 @njit(cache=True, nogil=True)
-def step(state: Any, energy: Any, new: Any, fits: Any, temperature: Any) -> Any:
-    """Whether to keep a move to energy `new`; updates `energy` ([3], see `walk`).
+def step(state: Any, energy: Any, value: Any, over: Any, temperature: Any) -> Any:
+    """Whether to keep a move to a placement of `value` seconds that is `over` capacity; updates `energy` ([5], see `walk`).
 
-    The rule of Metropolis (better always, worse with probability exp(-difference / temperature)) until something fits;
-    from then on only among placements that fit. The first that fits is always kept, and so is a new best one. At
-    temperature 0, nothing worse is kept.
+    The rule of Metropolis for the value plus price times `over`: better always, worse with probability
+    exp(-difference / temperature); at temperature 0, nothing worse. The first placement that fits and a new best one are
+    always kept. From the first that fits on, the price changes (strategic oscillation: Glover 1989): it falls with every
+    move that is refused because it does not fit, and rises with every step at a placement that does not, because the way
+    from one placement that fits to a better one may lead through some that do not.
     """
-    known = energy[2] > 0
-    if fits and not known:
-        energy[:] = new
-        energy[2] = 1.0
+    known, new = energy[2] > 0, value + energy[4] * over
+    if over == 0 and not known:
+        energy[0] = energy[1] = energy[4] = value
+        energy[2], energy[3] = 1.0, 0.0
         return True
-    if known and not fits:
-        return False
-    if new > energy[0] and (temperature <= 0 or not uniform(state) < math.exp((energy[0] - new) / temperature)):
-        return False
-    energy[0] = new
-    energy[1] = min(energy[1], new)
-    return True
+    kept = new <= energy[0] or (temperature > 0 and uniform(state) < math.exp((energy[0] - new) / temperature))
+    if over == 0 and new < energy[1]:
+        kept = True
+    if kept:
+        energy[0], energy[3] = new, over
+        if over == 0 or not known:
+            energy[1] = min(energy[1], new)
+    if known and (energy[3] > 0 or (over > 0 and not kept)):
+        price = max(energy[4] * (DEARER if energy[3] > 0 else CHEAPER), LEAST * temperature / STEP)
+        energy[0] += (price - energy[4]) * energy[3]
+        energy[4] = price
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def lost(energy: Any) -> Any:
+    """Whether no way leads back to what fits, however dear the memory: then a search goes on from its best placement."""
+    return energy[2] > 0 and energy[3] > 0 and energy[4] > PRICE * energy[1]
+
+
+@njit(cache=True, nogil=True)
+def go_back(device: Any, priority: Any, best_device: Any, best_priority: Any, energy: Any) -> None:
+    """From the best placement, then."""
+    device[:], priority[:] = best_device, best_priority
+    energy[0], energy[3], energy[4] = energy[1], 0.0, energy[1]
 
 
 @njit(cache=True, nogil=True)
@@ -83,19 +106,20 @@ _walk = types.float64(
 @njit(_walk, cache=True, nogil=True)
 def walk(  # type: ignore[no-untyped-def]
     evaluate, ints, floats, scratch_ints, scratch_floats, device, priority, best_device, best_priority, energy, state,
-    hood, flow, log, shares, bias, memory_bytes, penalty_s, count, temperature, restart,
+    hood, flow, log, shares, bias, memory_bytes, failing_s, count, temperature, restart,
 ):  # fmt: skip
-    """`count` evaluations. Returns the sum of their energies, seconds.
+    """`count` evaluations. Returns the sum of their scores (`Evaluator.scores`), seconds.
 
     Args:
         evaluate, ints, floats, scratch_ints, scratch_floats: see `placekit_core.measurement.Kernel`.
         device, priority: [g] current placement, changed in place; `priority` may have length 0.
         best_device, best_priority: [g] the best placement so far.
-        energy: [3] of the current and of the best placement, and 1 if the best one fits.
+        energy: [5] of the current and of the best placement; 1 if the best one fits; how far the current one is over
+            capacity, in shares of devices; the price of that, seconds.
         state: [1] of the random numbers.
         hood, flow, log: see `Neighbourhood`, `Flow`, `Log`.
         shares, bias: see `propose`.
-        memory_bytes: [D] capacities; `penalty_s`: what the whole of a device over capacity costs.
+        memory_bytes: [D] capacities; `failing_s`: score of a placement that does not fit.
         temperature: [2] seconds before the first of these evaluations, and the factor of each.
         restart: [3] after how many evaluations without improvement to go back to the best placement and make moves that
             are kept whatever they cost (0: never), how many, and evaluations since the last improvement.
@@ -125,24 +149,22 @@ def walk(  # type: ignore[no-untyped-def]
         for d in range(len(peak)):
             if peak[d] > memory_bytes[d]:
                 over += STEP + peak[d] / memory_bytes[d] - 1.0
-        value += penalty_s * over
-        total += value
+        total += value if over == 0.0 else failing_s
         before, fitted = energy[1], energy[2]
         if kicked and (over == 0.0 or energy[2] == 0.0):
-            energy[0] = value
-        kept = step(state, energy, value, over == 0.0, t)
+            energy[0] = math.inf
+        kept = step(state, energy, value, over, t)
         if kept:
             if energy[1] < before or energy[2] != fitted:
                 best_device[:], best_priority[:] = device, priority
                 restart[2] = -1
             if traced:
                 _read_path(flow, work_ints, log)
-        elif kicked:  # it does not fit: from the best one, then
-            device[:], priority[:] = best_device, best_priority
-            energy[0] = energy[1]
-            log.counts[2] = 0  # its critical path is not known
-        else:
+        elif not kicked:
             undo(device, priority, log)
+        if (kicked and not kept) or lost(energy):
+            go_back(device, priority, best_device, best_priority, energy)
+            log.counts[2] = 0  # its critical path is not known
         restart[2] += 1
         t *= temperature[1]
     temperature[0] = t

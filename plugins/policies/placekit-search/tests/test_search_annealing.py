@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_search.annealing import Annealing
+from placekit_search.chain import Chain, Moves
+from placekit_search.kinds import KINDS
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.starts import list_schedules
 from search_helpers import (
@@ -22,6 +24,7 @@ from search_helpers import (
     wide,
 )
 
+from placekit_core.cluster import Cluster
 from placekit_core.errors import BudgetExhausted
 from placekit_core.evaluator import Evaluator
 from placekit_core.graph import Graph, GraphBuilder
@@ -127,6 +130,29 @@ def test_keeps_the_best_that_fits_when_not_fitting_is_faster() -> None:
     evaluate = anneal(problem, budget=2000, order_moves=0)
     assert evaluate.best is not None
     assert together.value_s[0] < evaluate.best.value_s < 0.03
+
+
+@pytest.mark.parametrize("temperature_s", [0.0, 1e-3])
+def test_crosses_placements_that_do_not_fit(temperature_s: float) -> None:
+    """Two devices are full: no move of one operation fits, and only an exchange of 3 for 2 puts the work on the fast one."""
+    b = GraphBuilder("full")
+    for i, megabytes in enumerate((20, 20, 20, 30, 30)):
+        weight = b.source(f"weight{i}", megabytes * 10**6)
+        b.add(f"op{i}", inputs=[weight], outputs=[4], flops=1e12 if megabytes == 30 else 1e9)
+    slow = machine(memory_bytes=60_000_100).model_dump()
+    slow["kinds"]["fast"] = {**slow["kinds"]["gpu"], "flops_per_s": {"float32": 1e13}}
+    slow["devices"] = [{"kind": "fast"}, {"kind": "gpu"}]
+    problem = Problem.of(b.build(), Cluster.parse(slow))
+    small = np.repeat([0, 0, 0, 1, 1], 2).astype(np.int16)
+    task = task_of(problem, 4000)
+    [start, best] = task.evaluate(Placements.of(np.stack([small, 1 - small]))).value_s
+    moves = Moves(task, {kind: float(kind == "single") for kind in KINDS}, 0.0)
+    chain = Chain(moves, Chain.begin(small, None, start, 0.0, np.array([7], np.uint64)))
+    while task.evaluate.remaining > 0:
+        chain.advance(neighbourhood(problem), temperature_s, 1.0)
+    assert best < start / 5
+    assert chain.energy[1] == best
+    np.testing.assert_array_equal(chain.best_device, 1 - small)
 
 
 def test_memory_of_the_moves_grows_with_the_graph_only() -> None:
