@@ -19,6 +19,7 @@ from placekit_core.errors import ConfigError
 from placekit_core.registry import Entry, Registry, installed
 
 AUTO = "auto"
+NONE = "none"
 GIVEN = "given"
 """Name of the importer, in configurations, where the programs were objects of a Python program."""
 CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "given"})
@@ -103,7 +104,7 @@ def validate(data: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(*explain(e, RunConfig)) from None
     for section in ("importer", "grouper", "policy", "backend", "proxy"):
         config.component(section)
-    if config.trainer.get("name") != AUTO:
+    if config.trainer.get("name") not in (AUTO, NONE):
         config.component("trainer")
     return config
 

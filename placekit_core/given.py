@@ -13,7 +13,7 @@ from numpy.random import Generator
 from pydantic import ValidationError
 
 from placekit_core.cluster import Cluster, load_cluster
-from placekit_core.config import AUTO, GIVEN, RunConfig, conf_dir, explain
+from placekit_core.config import AUTO, GIVEN, NONE, RunConfig, conf_dir, explain
 from placekit_core.detection import endings, importer_of, readers_of
 from placekit_core.errors import ClusterError, ConfigError, ImporterError, PlacekitError, unknown
 from placekit_core.graph import Graph
@@ -176,8 +176,8 @@ def _section(kind: str, spec: Any) -> dict[str, Any]:
         )
     values = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = str(values.pop("name", ""))
-    if kind == "trainer" and name == AUTO:
-        return {"name": AUTO, **values}
+    if kind == "trainer" and name in (AUTO, NONE):
+        return {"name": name, **values}
     options = installed().get(kind, name).component.config
     try:
         return {"name": name, **options.model_validate(values).model_dump(mode="json")}

@@ -11,6 +11,7 @@ import pluggy
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
+    from placekit_core.profile import Profile
     from placekit_core.report import Result
 
 hookspec = pluggy.HookspecMarker("placekit")
@@ -92,3 +93,8 @@ def placekit_checkpoint(run_dir: Path) -> None:
 @hookspec
 def placekit_run_finished(run_dir: Path, result: Result) -> None:
     """A run ended. Its results are written, but for result.json, which comes last: by it a run counts as written."""
+
+
+@hookspec(firstresult=True)
+def placekit_draw_profiles(path: Path, profiles: Mapping[str, Profile]) -> bool | None:
+    """Draw the profiles of runs of one program, by the runs' names, side by side into the PNG file `path`; return True."""

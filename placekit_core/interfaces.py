@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from placekit_core.cluster import Cluster
 from placekit_core.errors import ImporterError, PlacekitError
@@ -33,6 +33,14 @@ class Options(BaseModel):
     """Base of a component's options: unknown names are refused, and the defaults here are the only defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LearnableOptions(Options):
+    """Base of the options of learnable policies."""
+
+    checkpoint: str | None = Field(
+        None, description="run directory whose trained policy to start from (`policy.safetensors`); null: untrained"
+    )
 
 
 class Plugin(ABC):
@@ -194,7 +202,10 @@ class Rollouts:
 
 
 class LearnablePolicy(Policy):
-    """A policy with parameters. It never evaluates: its trainer does, and hands it weights for its gradients."""
+    """A policy with parameters. It never evaluates: its trainer does, and hands it weights for its gradients.
+
+    Its options derive from `LearnableOptions`.
+    """
 
     @abstractmethod
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
@@ -211,9 +222,13 @@ class LearnablePolicy(Policy):
         rollouts: Rollouts,
         weight: NDArray[np.float64],
         entropy_weight: float = 0.0,
-        **terms: Any,
+        kl_weight: float = 0.0,
     ) -> dict[str, NDArray[Any]]:
-        """Gradient of sum(weight[b, t] * log_prob[b, t]) + entropy_weight * sum(entropy), to be ascended, by parameter."""
+        """Gradient, by parameter, to be ascended.
+
+        It is that of sum(weight[b, t] * log_prob[b, t]) + entropy_weight * sum(entropy) - kl_weight * sum(kl); a policy
+        without `kl` raises PlacekitError for another `kl_weight` than 0.
+        """
 
     @abstractmethod
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:

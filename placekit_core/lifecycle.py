@@ -14,6 +14,8 @@ from placekit_core.registry import Registry
 if TYPE_CHECKING:
     from placekit_core.report import Result
 
+OPTIONAL = frozenset({"report"})
+"""Loggers that the default of `placekit run` names, and that are left out where they are not installed."""
 HOOKS = ("placekit_run_started", "placekit_evaluated", "placekit_checkpoint", "placekit_run_finished")
 
 
@@ -24,13 +26,13 @@ def loggers(registry: Registry) -> list[str]:
 
 
 class Lifecycle:
-    """The loggers of one run. Raises PluginError for a name that no plugin with lifecycle hooks has."""
+    """The loggers of one run. Raises PluginError for a name that no plugin with lifecycle hooks has, but for `OPTIONAL`."""
 
     def __init__(self, registry: Registry, names: Iterable[str], run_dir: Path) -> None:
         self.run_dir = run_dir
         known = loggers(registry)
         for name in names:
-            if name not in known:
+            if name not in known and name not in OPTIONAL:
                 raise unknown("logger", name, known)
         self._calls = {
             (hook, i.plugin_name): i

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from numpy.random import Generator
 
 from placekit_core import results
-from placekit_core.config import AUTO, CHANGES_NO_RESULT, RunConfig, Streams
+from placekit_core.config import AUTO, CHANGES_NO_RESULT, NONE, RunConfig, Streams
 from placekit_core.errors import BudgetExhausted, ConfigError, PluginError, RunError
 from placekit_core.evaluator import Evaluator, Ledger
 from placekit_core.interfaces import (
@@ -39,6 +39,7 @@ from placekit_core.placement import Placement
 from placekit_core.problem import Task
 from placekit_core.registry import installed
 from placekit_core.report import Result, bound_error, commit, report, why_nothing_fits
+from placekit_core.trained import load_policy, save_policy
 
 
 class Observer:
@@ -145,6 +146,10 @@ def _run(
             results.save_checkpoint(run_dir, parts)
             lifecycle.checkpoint()
 
+        def keep() -> None:
+            if trainer is not None and isinstance(policy, LearnablePolicy):
+                save_policy(policy, run_dir, trained_on(config, trainer, searches))
+
         observer.stage(f"placing with {config.policy['name']}")
         status = "finished"
         try:
@@ -154,10 +159,12 @@ def _run(
         except Exception as e:
             if any(s.task.evaluate.evaluations for s in searches):  # what was found before the failure is not lost
                 with contextlib.suppress(Exception):  # this failure is the one to hear of
+                    keep()
                     found = report(config, searches, backend, trainer, run_dir, "failed")
                     e.result = _written(found, run_dir, lifecycle)  # type: ignore[attr-defined]
             raise
         observer.stage("writing the results")
+        keep()
         result = report(config, searches, backend, trainer, run_dir, status)
         wrong = bound_error(result)
         if wrong is not None:
@@ -199,6 +206,15 @@ def _written(result: Result, run_dir: Path, lifecycle: Lifecycle) -> Result:
     return result
 
 
+def trained_on(config: RunConfig, trainer: Trainer, searches: Sequence[OpenProgram]) -> dict[str, Any]:
+    """What the files of a trained policy say of its training."""
+    ledger = searches[0].task.evaluate.ledger
+    programs = [s.name for s in searches if s.program.split != "test"]
+    about = {"workload": config.workload, "cluster": searches[0].problem.cluster.name, "programs": programs}
+    how = {"name": trainer.name, **trainer.options.model_dump(mode="json")}
+    return {**about, "trainer": how, "seed": config.seed, "evaluations": ledger.evaluations}
+
+
 def _identity(config: RunConfig, searches: list[OpenProgram]) -> list[str]:
     """What a checkpoint belongs to: the configuration without what changes no result, and the problems."""
     text = config.model_dump_json(exclude=set(CHANGES_NO_RESULT))
@@ -206,8 +222,17 @@ def _identity(config: RunConfig, searches: list[OpenProgram]) -> list[str]:
 
 
 def _trainer(config: RunConfig, policy: Policy) -> Trainer | None:
-    """The trainer of a learnable policy: the one that is asked for, else the policy's own, with the options given."""
+    """The trainer of a learnable policy: the one that is asked for, else the policy's own, with the options given.
+
+    None where nothing is to be trained.
+    """
     name, given = config.trainer["name"], {k: v for k, v in config.trainer.items() if k != "name"}
+    if name == NONE:
+        if isinstance(policy, LearnablePolicy) and _checkpoint(policy) is None:
+            raise ConfigError(
+                f"trainer=none, but policy {policy.name!r} is not trained", "give it policy.checkpoint=RUN_DIR"
+            )
+        return None
     if not isinstance(policy, LearnablePolicy):
         if name != AUTO or given:
             what = f"trainer={name}" if name != AUTO else f"trainer.{next(iter(given))}"
@@ -220,6 +245,11 @@ def _trainer(config: RunConfig, policy: Policy) -> Trainer | None:
     if not default:
         raise ConfigError(f"policy {config.policy['name']!r} names no trainer of its own", "choose one: trainer=NAME")
     return config.model_copy(update={"trainer": {"name": default, **given}}).build("trainer")  # type: ignore[no-any-return]
+
+
+def _checkpoint(policy: LearnablePolicy) -> str | None:
+    """Where the policy's parameters are to be loaded from."""
+    return getattr(policy.options, "checkpoint", None)
 
 
 def _place(
@@ -236,6 +266,9 @@ def _place(
     done, state = 0, None
     if isinstance(policy, LearnablePolicy):
         policy.build([s.problem for s in searches], streams("parameters"))
+        path = _checkpoint(policy)
+        if saved is None and path is not None:
+            load_policy(policy, path)
     if saved is not None:
         done, state = int(saved["done"]), saved.get("state")
         streams.restore(saved["streams"])

@@ -29,7 +29,7 @@ from placekit_core.hookspecs import KINDS, Component
 
 GROUP = "placekit"
 PLURAL = {"policy": "policies"} | {k: f"{k}s" for k in KINDS if k != "policy"}
-BUILT_IN = (("trainer", "auto"), ("cluster", "auto"), ("cluster", "file"))
+BUILT_IN = (("trainer", "auto"), ("trainer", "none"), ("cluster", "auto"), ("cluster", "file"))
 """(group, name) of the choices that are neither components nor presets."""
 
 

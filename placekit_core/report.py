@@ -17,6 +17,7 @@ from placekit_core.measurement import Measurements, Schedule
 from placekit_core.opening import OpenProgram
 from placekit_core.placement import Placement, save_placement
 from placekit_core.problem import Problem
+from placekit_core.profile import FILE, profile, write_profile
 from placekit_core.registry import installed
 from placekit_core.results import ProgramSummary, Summary
 
@@ -128,7 +129,7 @@ def report(
     run_dir: Path,
     status: str,
 ) -> Result:
-    """Write what was found for every program: its placement and its schedule. result.json comes last (`commit`)."""
+    """Write what was found for every program: its placement, its schedule, its profile. result.json comes last (`commit`)."""
     found = tuple(_report_program(s, run_dir) for s in searches)
     programs = [p.summary for p in found]
     single = len(programs) == 1
@@ -194,6 +195,7 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
         )
         save_placement(best.placement, problem, s.directory / results.PLACEMENT)
         results.write_trace(s.directory / results.TRACE, schedule, problem)
+        write_profile(s.directory / FILE, profile(problem, schedule, s.name))
     bounds = [b for b in (s.session.lower_bound(), evaluate.proven_s) if b is not None]
     bound = max(bounds, default=None)
     kernels = int(problem.graph.kernel.sum())

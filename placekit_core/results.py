@@ -4,7 +4,9 @@ result.json            what was found, of what, within which budget, by which ve
 placement.json         operation name -> device name, priorities, fingerprints
 history.csv            evaluations, seconds, value_s (best of the batch), mean_s, best_s (by the logger `csv`)
 schedule.trace.json    the schedule of the placement; opens in Perfetto or chrome://tracing
+profile.json           where the time of the schedule goes, by device and operation type (placekit_core/profile.py)
 config.json            the complete configuration
+policy.safetensors     what a learnable policy has learned, with policy.json (placekit_core/trained.py)
 checkpoint.npz         from which `placekit run resume=DIR` continues; removed when the run has finished
 
 A sweep has sweep.json in its folder, and failed.json in the folder of a job that failed (placekit_core/cli/sweep.py).

@@ -65,7 +65,7 @@ def test_nothing_is_written_unless_asked_for(problem: Problem, tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
     result = place(problem.graph, cluster=problem.cluster, budget=10, run_dir="kept")
     assert result.run_dir == Path("kept")
-    assert {"result.json", "placement.json", "history.csv", "schedule.trace.json", "config.json"} == {
+    assert {"result.json", "placement.json", "history.csv", "schedule.trace.json", "profile.json", "config.json"} == {
         p.name for p in (tmp_path / "kept").iterdir()
     }
     with pytest.raises(RunError, match="holds a run already"):
@@ -178,7 +178,7 @@ def test_a_torch_module_is_a_source() -> None:
         ({"budget": 0}, ConfigError, "budget.evaluations"),
         ({"budget": {"evals": 3}}, ConfigError, "no option named 'budget.evals'"),
         ({"seed": -1}, ConfigError, "seed"),
-        ({"trainer": "ppo"}, PluginError, "no trainer named 'ppo'"),
+        ({"trainer": "a2c"}, PluginError, "no trainer named 'a2c'"),
         ({"width": 3}, ImporterError, "a graph needs no 'width'"),
         ({"budget": 0.5}, ConfigError, "budget=0.5"),
         ({"budget": "10s"}, ConfigError, "budget='10s'"),

@@ -32,7 +32,9 @@ def test_commands() -> None:
 def test_groups_in_both_forms_and_their_choices(plus: str) -> None:
     assert f"{plus}policy=" in words(f"run {plus}po")
     assert f"{plus}backend@proxy=" in words(f"run {plus}")
-    names = {*installed().names("policy"), *(p.stem for p in (conf_dir() / "policy").glob("*.yaml"))}
+    folders = [conf_dir(), *(folder for _, folder in installed().conf_folders())]
+    presets = [p.stem for folder in folders for p in (Path(folder) / "policy").glob("*.yaml")]
+    names = {*installed().names("policy"), *presets}
     assert words(f"run {plus}policy=") == [f"{plus}policy={name}" for name in sorted(names)]
     assert complete(f"placekit run {plus}policy=ann") == [f"{plus}policy=annealing "]
     assert words(f"run {plus}backend@proxy=b") == [f"{plus}backend@proxy=bulk_synchronous"]
@@ -41,9 +43,13 @@ def test_groups_in_both_forms_and_their_choices(plus: str) -> None:
 def test_choices_are_components_presets_and_what_is_built_in() -> None:
     assert set(choices("cluster")) == {"auto", *(p.stem for p in (conf_dir() / "cluster").glob("*.yaml"))}
     assert set(choices("workload")) == {p.stem for p in (conf_dir() / "workload").glob("*.yaml")}
-    assert choices("trainer") == ["auto", *installed().names("trainer")]
+    assert choices("trainer") == ["auto", "none", *installed().names("trainer")]
     for kind in KINDS:
         assert set(installed().names(kind)) <= set(choices(kind))
+
+
+def test_flags_of_compare() -> None:
+    assert complete("placekit compare --p") == ["--png ", "--profile "]
 
 
 def test_swept_values_complete_after_the_comma() -> None:

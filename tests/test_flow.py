@@ -31,7 +31,9 @@ def test_a_run_and_what_it_writes(placekit: Run, tmp_path: Path) -> None:
     assert "critical_path on p100x4, seed 5" in out
     assert "makespan (simulated)" in out
     files = {p.name for p in (tmp_path / "out").iterdir()}
-    assert files == {"result.json", "placement.json", "history.csv", "schedule.trace.json", "config.json"}
+    assert files == {
+        "result.json", "placement.json", "history.csv", "schedule.trace.json", "config.json", "profile.json", "profile.png",
+    }  # fmt: skip
 
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["objective"] == "makespan"

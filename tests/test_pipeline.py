@@ -26,7 +26,7 @@ from tests.test_config import minimal
 
 SOURCE = """
 from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import Options
+from placekit_core.interfaces import LearnableOptions, Options
 from placekit_core.testing.fakes import FakeTrainerOptions
 
 @hookimpl
@@ -36,9 +36,10 @@ def placekit_importers():
 @hookimpl
 def placekit_policies():
     return [
-        Component(name="softmax", summary="learns", config=Options, target="placekit_core.testing.fakes:FakeLearnable",
+        Component(name="softmax", summary="learns", config=LearnableOptions, target="placekit_core.testing.fakes:FakeLearnable",
                   trainer="fake_trainer"),
-        Component(name="orphan", summary="names no trainer", config=Options, target="placekit_core.testing.fakes:FakeLearnable"),
+        Component(name="orphan", summary="names no trainer", config=LearnableOptions,
+                  target="placekit_core.testing.fakes:FakeLearnable"),
         Component(name="screening", summary="asks the proxy", config=Options, target="tests.test_pipeline:Screening"),
         Component(name="nothing", summary="evaluates nothing", config=Options, target="tests.test_pipeline:Nothing"),
     ]
@@ -100,8 +101,9 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"placekit_core.{module}.installed", lambda: found)
 
 
-def configure(policy: str, **changes: Any) -> RunConfig:
-    values = {"importer": {"name": "family"}, "policy": {"name": policy}, "checkpoint_s": 0.0, **changes}
+def configure(policy: str, checkpoint: str | None = None, **changes: Any) -> RunConfig:
+    chosen = {"name": policy} if checkpoint is None else {"name": policy, "checkpoint": checkpoint}
+    values = {"importer": {"name": "family"}, "policy": chosen, "checkpoint_s": 0.0, **changes}
     return validate(minimal(**values))
 
 
@@ -163,7 +165,7 @@ def test_a_family_has_files_per_program_and_means(tmp_path: Path) -> None:
     assert result.evaluations == sum(p.evaluations for p in result.programs) == 150
     for p in result.programs:
         files = {f.name for f in (tmp_path / "run" / p.directory).iterdir()}
-        assert files == {"placement.json", "history.csv", "schedule.trace.json"}
+        assert files == {"placement.json", "history.csv", "schedule.trace.json", "profile.json"}
         assert p.gap == pytest.approx(0, abs=1e-6), "a chain is best on one device"
     assert result.cluster == "test3", "cluster: auto takes the program's own"
 
@@ -262,3 +264,36 @@ def test_a_failed_search_keeps_what_it_had_found(tmp_path: Path) -> None:
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "failed"
     assert result["programs"][0]["fits"] is True
+
+
+def test_a_trained_policy_is_kept_and_placed_without_training(tmp_path: Path) -> None:
+    run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "policy.json").read_text())
+    assert (about["policy"], about["trainer"]["name"], about["evaluations"]) == ("fake_learnable", "fake_trainer", 400)
+    assert len(about["programs"]) == 2, "not the test program"
+    loaded: dict[str, Any] = {"policy": "softmax", "checkpoint": str(tmp_path / "run")}
+    config = configure(trainer={"name": "none"}, **loaded)
+    result = run(config, tmp_path / "again").summary
+    assert [p.evaluations for p in result.programs] == [1, 1, 1]
+    assert result.trainer is None
+    assert not (tmp_path / "again" / "policy.json").exists(), "nothing was learned"
+
+
+def test_training_goes_on_from_a_trained_policy(tmp_path: Path) -> None:
+    first = run(configure("softmax", budget={"evaluations": 3000}), tmp_path / "run").summary
+    loaded: dict[str, Any] = {"policy": "softmax", "checkpoint": str(tmp_path / "run" / "policy.safetensors")}
+    again = run(configure(**loaded, budget={"evaluations": 16}), tmp_path / "more").summary
+    untrained = run(configure("softmax", budget={"evaluations": 16}), tmp_path / "new").summary
+    assert again.programs[0].value_s == pytest.approx(first.programs[0].value_s)
+    assert again.value_s is not None
+    assert untrained.value_s is not None
+    assert again.value_s < untrained.value_s
+
+
+def test_an_untrained_policy_places_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="trainer=none, but policy 'fake_learnable' is not trained"):
+        run(configure("softmax", trainer={"name": "none"}), tmp_path / "run")
+
+
+def test_nothing_to_train_is_nothing_to_say(tmp_path: Path) -> None:
+    assert run(configure("nothing", trainer={"name": "none"}), tmp_path / "run").summary.trainer is None

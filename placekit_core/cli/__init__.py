@@ -15,6 +15,7 @@ usage: placekit COMMAND ...
   run [OPTION=VALUE ...]     place a program on a machine; `placekit run --help` lists every option
   run resume=DIR             continue a run, or a sweep, that was interrupted
   compare DIR ...            a table over runs
+  compare --profile DIR ... [--png FILE]   where the time of their placements goes, side by side
   plugins                    what is installed: kind, name, distribution, version, or why it is broken
   new-plugin KIND NAME       write a package with a working importer, grouper, policy, trainer or backend
   graph show [OPTION=VALUE ...]          a program's graph in numbers

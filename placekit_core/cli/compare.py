@@ -22,6 +22,7 @@ from placekit_core.results import Summary, find_runs, load_summary
 from placekit_core.statistics import Interval, median_interval
 from placekit_core.units import percent, seconds
 
+PROFILES = "placekit compare --profile DIR ... [--json | --png FILE]"
 _COLUMNS = [
     "workload", "cluster", "backend", "policy", "median", "interval", "coverage", "bound", "gap", "evaluations", "seconds",
     "seeds",
@@ -98,9 +99,13 @@ class Row:
 
 def main(argv: list[str]) -> int:
     """One row per workload, machine, backend and policy; 1 if a result could not be read."""
+    if "--profile" in argv:
+        from placekit_core.cli import profiles
+
+        return profiles.main(argv)
     folders = [a for a in argv if a != "--json"]
     if not folders or any(a.startswith("-") for a in folders):
-        raise ConfigError("usage: placekit compare DIR ... [--json]")
+        raise ConfigError("usage: placekit compare DIR ... [--json], or " + PROFILES)
     failed, missing = _troubles(folders)
     results, damaged = _load(folders, bool(failed or missing))
     if "--json" in argv:

@@ -91,6 +91,8 @@ def _candidates(words: list[str], word: str) -> Iterator[str]:
         yield from _whole(_FLAGS)
     elif command == "compare":
         yield from _paths(word)
+        if word.startswith("-"):
+            yield from _whole(["--json", "--png", "--profile"])
     elif command == "cluster":
         if not given:
             yield "show "

@@ -33,7 +33,7 @@ from yaml import YAMLError
 
 from placekit_core.cli import sweep
 from placekit_core.cli.arguments import chosen, normalise, swept_by_experiment
-from placekit_core.config import AUTO, RunConfig, component_nodes, conf_dir
+from placekit_core.config import AUTO, NONE, RunConfig, component_nodes, conf_dir
 from placekit_core.errors import ConfigError, PlacekitError, unknown
 from placekit_core.hookspecs import KINDS
 from placekit_core.registry import Registry, installed
@@ -78,8 +78,8 @@ def register(argv: Sequence[str] = ()) -> None:
     registry, store = installed(), ConfigStore.instance()
     for group, name, node in component_nodes(registry):
         store.store(group=group, name=name, node=_opened(node), provider="placekit")
-    for group in ("trainer", "cluster"):
-        store.store(group=group, name=AUTO, node={"name": AUTO}, provider="placekit")
+    for group, name in (("trainer", AUTO), ("trainer", NONE), ("cluster", AUTO)):
+        store.store(group=group, name=name, node={"name": name}, provider="placekit")
     store.store(group="cluster", name="file", node={"name": "file", "path": "???"}, provider="placekit")
     text = _HELP.replace("{components}", _list_components(registry, chosen(list(argv))))
     node = {"app_name": "placekit run", "header": "", "footer": "", "template": text}

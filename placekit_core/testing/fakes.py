@@ -25,6 +25,7 @@ from placekit_core.interfaces import (
     Backend,
     Checkpoint,
     Executable,
+    LearnableOptions,
     LearnablePolicy,
     Options,
     Rollouts,
@@ -270,6 +271,7 @@ class FakeLearnable(LearnablePolicy):
     """
 
     name = "fake_learnable"
+    options_class = LearnableOptions
     logits: NDArray[np.float64]
 
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
@@ -309,12 +311,16 @@ class FakeLearnable(LearnablePolicy):
         rollouts: Rollouts,
         weight: NDArray[np.float64],
         entropy_weight: float = 0.0,
-        **terms: Any,
+        kl_weight: float = 0.0,
     ) -> dict[str, NDArray[Any]]:
         p = self.probability(problem)
         chosen = np.eye(problem.cluster.size)[rollouts.device]
-        entropy = -p * (_log(p) + _entropy(p)[:, None])
-        return self._padded((weight[:, :, None] * (chosen - p)).sum(axis=0) + entropy_weight * len(chosen) * entropy)
+        total = (weight[:, :, None] * (chosen - p)).sum(axis=0)
+        total += entropy_weight * len(chosen) * -p * (_log(p) + _entropy(p)[:, None])
+        if kl_weight:
+            ratio = _log(p) - _log(rollouts.extra["probability"])
+            total -= kl_weight * (p * (ratio - (p * ratio).sum(axis=2, keepdims=True))).sum(axis=0)
+        return self._padded(total)
 
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
         self.logits = self.logits + steps["logits"]

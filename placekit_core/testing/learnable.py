@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -151,9 +152,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         r = self.drawn(policy, problem, seed)
         weight = np.random.default_rng(1).standard_normal(r.log_prob.shape)
         gradient = policy.gradients(problem, r, weight, entropy_weight)
-        exact = all(values.dtype == np.float64 for values in policy.state_dict().values())
-        h, tolerance = (1e-5, 1e-4) if exact else (3e-3, 3e-2)
-        rng, active = np.random.default_rng(2), r.group >= 0
+        active = r.group >= 0
 
         def objective() -> float | None:
             value = float((weight * policy.log_prob(problem, r))[active].sum())
@@ -164,24 +163,18 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
                 value += entropy_weight * float(again.entropy[active].sum())
             return value
 
-        for name, values in gradient.items():
-            direction = rng.standard_normal(values.shape)
-            direction /= np.linalg.norm(direction)
-            sides = []
-            for move in (h, -2 * h):
-                policy.apply({name: (move * direction).astype(values.dtype)})
-                sides.append(objective())
-            policy.apply({name: (h * direction).astype(values.dtype)})
-            above, below = sides
-            if above is None or below is None:
-                return False
-            expected, got = (above - below) / (2 * h), float((values * direction).sum())
-            scale = max(1.0, float(np.linalg.norm(values)))
-            assert abs(expected - got) <= tolerance * scale, (
-                f"the gradient by {name!r} is {got:.6g} in a direction in which the objective rises by {expected:.6g}"
-                f" (entropy_weight {entropy_weight})"
-            )
-        return True
+        return _agrees(policy, gradient, objective, f"entropy_weight {entropy_weight}")
+
+    def test_gradients_of_kl_match_finite_differences(self, make: Make) -> None:
+        """Where `reports_kl` is claimed: `kl_weight` subtracts that many times the gradient of sum(kl)."""
+        self.claimed(make, "reports_kl", "kl")
+        for problem in (fakes.mixed(), fakes.diamond()):
+            policy = self.learner(make, problem)
+            r = self.drawn(policy, problem)
+            _shake(policy, 0.3)  # the divergence has no gradient where the episodes were drawn
+            active = r.group >= 0
+            gradient = policy.gradients(problem, r, np.zeros(r.log_prob.shape), 0.0, 2.0)
+            _agrees(policy, gradient, lambda: -2 * float(policy.kl(problem, r)[active].sum()), "kl_weight 2")  # noqa: B023
 
     def test_step_raises_rewarded_decisions(self, make: Make) -> None:
         """A small step along the gradient of decisions of weight 1 makes them more probable."""
@@ -291,9 +284,35 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert losses[-1] < losses[0], f"the loss went from {losses[0]:.6g} to {losses[-1]:.6g}"
 
 
+def _agrees(policy: LearnablePolicy, gradient: Parameters, objective: Callable[[], float | None], what: str) -> bool:
+    """Check a gradient by differences of `objective` in random directions; False if it is None somewhere."""
+    exact = all(values.dtype == np.float64 for values in policy.state_dict().values())
+    h, tolerance = (1e-5, 1e-4) if exact else (3e-3, 3e-2)
+    rng = np.random.default_rng(2)
+    for name, values in gradient.items():
+        direction = rng.standard_normal(values.shape)
+        direction /= np.linalg.norm(direction)
+        sides = []
+        for move in (h, -2 * h):
+            policy.apply({name: (move * direction).astype(values.dtype)})
+            sides.append(objective())
+        policy.apply({name: (h * direction).astype(values.dtype)})
+        above, below = sides
+        if above is None or below is None:
+            return False
+        expected, got = (above - below) / (2 * h), float((values * direction).sum())
+        scale = max(1.0, float(np.linalg.norm(values)))
+        assert abs(expected - got) <= tolerance * scale, (
+            f"the gradient by {name!r} is {got:.6g} in a direction in which the objective rises by {expected:.6g} ({what})"
+        )
+    return True
+
+
 def _alike(a: Rollouts, b: Rollouts) -> bool:
-    """Equal decisions."""
-    return np.array_equal(a.group, b.group) and np.array_equal(a.device, b.device)
+    """Equal decisions, those in `extra` included: its whole numbers."""
+    whole = [name for name, values in a.extra.items() if values.dtype.kind in "iu"]
+    same = np.array_equal(a.group, b.group) and np.array_equal(a.device, b.device)
+    return same and all(np.array_equal(a.extra[name], b.extra[name]) for name in whole)
 
 
 def _same(a: Rollouts, b: Rollouts) -> bool:

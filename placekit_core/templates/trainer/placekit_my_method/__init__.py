@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import Options
+from placekit_core.interfaces import LearnableOptions, Options
 
 
 class MyMethodOptions(Options):
@@ -15,8 +15,8 @@ class MyMethodOptions(Options):
     learning_rate: float = Field(1.0, gt=0, description="step along the gradient")
 
 
-class MyMethodSoftmaxOptions(Options):
-    """Options of policy `my_method_softmax`: none yet."""
+class MyMethodSoftmaxOptions(LearnableOptions):
+    """Options of policy `my_method_softmax`: none of its own yet."""
 
 
 @hookimpl

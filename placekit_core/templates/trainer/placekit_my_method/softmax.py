@@ -46,11 +46,11 @@ class MyMethodSoftmax(LearnablePolicy):
         rollouts: Rollouts,
         weight: Floats,
         entropy_weight: float = 0.0,
-        **terms: Any,
+        kl_weight: float = 0.0,
     ) -> dict[str, NDArray[Any]]:
-        """By the logits of this problem. Raises PlacekitError for terms that it does not know."""
-        if terms:
-            raise PlacekitError(f"policy {self.name!r} has no gradient term {next(iter(terms))!r}")
+        """By the logits of this problem. Raises PlacekitError for a KL divergence, which it does not keep."""
+        if kl_weight:
+            raise PlacekitError(f"policy {self.name!r} reports no KL divergence", "use a trainer that needs none")
         p = self._probabilities(problem)
         chosen = np.eye(problem.cluster.size)[rollouts.device]  # [b, g, D]
         of_entropy = -p * (_log(p) + _entropy(p)[:, None])

@@ -1,0 +1,167 @@
+"""`placekit compare --profile DIR ...`: where the time of found placements goes, the runs side by side."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from placekit_core.cli.compare import PROFILES
+from placekit_core.cli.console import table
+from placekit_core.errors import ConfigError, RunError
+from placekit_core.graph import PHASES
+from placekit_core.profile import FILE, OTHER, DeviceProfile, Profile, TransferProfile, load_profile, top_types
+from placekit_core.registry import installed
+from placekit_core.results import CHECKPOINT, CONFIG, RESULT, find_runs
+from placekit_core.units import count, percent, seconds
+
+TOP = 8
+"""Operation types that the table has by name."""
+Runs = dict[str, Profile]
+
+
+def main(argv: list[str]) -> int:
+    """Tables, one program after the other; or all profiles as JSON; or the one program as a figure."""
+    folders, png = _arguments(argv)
+    programs = profiles(folders)
+    if "--json" in argv:
+        parts = [{"run": run} | p.model_dump(mode="json") for runs in programs.values() for run, p in runs.items()]
+        print(json.dumps(parts, indent=1))
+        sys.stdout.flush()
+        return 0
+    if png and len(programs) > 1:
+        names = ", ".join(programs)
+        raise ConfigError(f"a figure shows one program, and these runs have {len(programs)}: {names}", "give fewer DIR")
+    for i, (program, runs) in enumerate(programs.items()):
+        print("\n" if i else "", end="")
+        show(program, runs)
+    if png:
+        draw(Path(png), next(iter(programs.values())))
+        print(f"drawn in {png}")
+    return 0
+
+
+def _arguments(argv: Sequence[str]) -> tuple[list[str], str]:
+    """The folders, and the file of `--png FILE` or `--png=FILE`. Raises ConfigError."""
+    folders, png, rest = [], "", iter(argv)
+    for a in rest:
+        if a == "--png" or a.startswith("--png="):
+            png = a.partition("=")[2] or next(rest, "")
+            if not png or png.startswith("-"):
+                raise ConfigError("--png needs the name of a file", f"usage: {PROFILES}")
+        elif a not in ("--profile", "--json"):
+            folders.append(a)
+    if not folders or any(a.startswith("-") for a in folders) or (png and "--json" in argv):
+        raise ConfigError(f"usage: {PROFILES}")
+    return folders, png
+
+
+def profiles(folders: Sequence[str | Path]) -> dict[str, Runs]:
+    """Profiles by program, then by the folder of their run, of all runs at or below `folders`. Raises RunError."""
+    found: dict[str, Runs] = {}
+    for folder in map(Path, folders):
+        unfinished = (folder / CHECKPOINT).exists() or (folder / CONFIG).exists()
+        if unfinished and not any(folder.rglob(RESULT)):
+            raise RunError(f"the run in {folder} has not finished", f"continue it: placekit run resume={folder}")
+        for run_dir in find_runs([folder]):
+            parts = sorted(run_dir.glob(f"programs/*/{FILE}")) or [run_dir / FILE]
+            for path in parts:
+                one = load_profile(path.parent)
+                runs = found.setdefault(one.program, {})
+                name = _shown(run_dir)
+                runs[name if name not in runs else _shown(path.parent)] = one
+    return found
+
+
+def _shown(path: Path) -> str:
+    """A folder as the user would write it."""
+    here = Path.cwd().resolve()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def draw(path: Path, runs: Runs) -> None:
+    """Draw the runs side by side, by whichever plugin can. Raises RunError."""
+    try:
+        drawn = installed().manager.hook.placekit_draw_profiles(path=path, profiles=runs)
+    except OSError as e:
+        raise RunError(f"cannot write {path}: {e.strerror or e}") from None
+    if not drawn:
+        raise RunError("no plugin that is installed draws profiles", "pip install placekit-report")
+
+
+def show(program: str, runs: Runs) -> None:
+    """Print three tables, a column per run: devices, operation types, transfers."""
+    table(["device", program, *runs], _devices(runs), left=2)
+    print()
+    table(["operation type", "device", *runs], _types(runs), left=2)
+    pairs = _transfers(runs)
+    if pairs:
+        print()
+        table(["from", "to", *runs], pairs, left=2)
+
+
+def _row(first: str, second: str, runs: Runs, cell: Callable[[Profile], str]) -> list[str]:
+    return [first, second, *(cell(p) for p in runs.values())]
+
+
+def _names(runs: Runs) -> list[str]:
+    """Devices of all runs."""
+    return list(dict.fromkeys(d.device for p in runs.values() for d in p.devices))
+
+
+def _devices(runs: Runs) -> list[list[str]]:
+    rows = [
+        _row("", "machine", runs, lambda p: p.cluster),
+        _row("", "makespan", runs, lambda p: seconds(p.makespan_s)),
+        *(_row("" if i else "all", name, runs, _total(name)) for i, name in enumerate(PHASES)),
+    ]
+    for device in _names(runs):
+        for i, name in enumerate((*PHASES, "idle", "copies")):
+            rows.append(_row("" if i else device, name, runs, _of_device(device, name)))
+    return rows
+
+
+def _total(name: str) -> Callable[[Profile], str]:
+    return lambda p: seconds(sum(getattr(d, f"{name}_s") for d in p.devices))
+
+
+def _of_device(device: str, name: str) -> Callable[[Profile], str]:
+    """Seconds of one device, `-` where the run has no such device; of what is idle or copies, the share of the step too."""
+
+    def cell(p: Profile) -> str:
+        found: DeviceProfile | None = next((d for d in p.devices if d.device == device), None)
+        if found is None:
+            return "-"
+        value: float = getattr(found, {"idle": "idle_s", "copies": "copy_s"}.get(name, f"{name}_s"))
+        share = f" ({percent(value / p.makespan_s)})" if name not in PHASES and p.makespan_s else ""
+        return seconds(value) + share
+
+    return cell
+
+
+def _types(runs: Runs) -> list[list[str]]:
+    names, rows = top_types(runs.values(), TOP), []
+    table_of = {run: p.by_type(names).sum(axis=1) for run, p in runs.items()}
+    place = {run: {d.device: i for i, d in enumerate(p.devices)} for run, p in runs.items()}
+    for i, name in enumerate([*names, OTHER]):
+        first = name
+        for device in _names(runs):
+            values = [table_of[run][i, place[run][device]] if device in place[run] else None for run in runs]
+            if any(values):
+                rows.append([first, device, *(seconds(v) for v in values)])
+                first = ""
+    return rows
+
+
+def _transfers(runs: Runs) -> list[list[str]]:
+    found = {run: {(t.source, t.destination): t for t in p.transfers} for run, p in runs.items()}
+    names = _names(runs)
+    pairs = [(a, b) for a in names for b in names if any((a, b) in t for t in found.values())]
+
+    def cell(t: TransferProfile | None) -> str:
+        return "-" if t is None else f"{seconds(t.busy_s)}, {count(t.bytes)}B"
+
+    rows = [[a, b, *(cell(found[run].get((a, b))) for run in runs)] for a, b in pairs]
+    total = [_row("all", "", runs, lambda p: f"{count(sum(t.bytes for t in p.transfers))}B")]
+    return rows + total if rows else []

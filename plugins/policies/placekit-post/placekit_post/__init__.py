@@ -1,0 +1,67 @@
+"""Policy `post`: cross-entropy minimisation joined with proximal policy optimisation (Gao et al. 2018)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from placekit_core.hookspecs import Component, hookimpl
+from placekit_core.interfaces import Options
+
+
+class PostOptions(Options):
+    """Options of policy `post`; the defaults are those of the paper's section 4."""
+
+    update: Literal["post", "ppo", "policy_gradient", "cross_entropy"] = Field(
+        "post",
+        description="what improves the distribution: `post` both PPO and cross-entropy minimisation, `ppo` or"
+        " `cross_entropy` one of them, `policy_gradient` one REINFORCE step in place of PPO's",
+    )
+    batch: int = Field(12, ge=1, description="placements (K) drawn and evaluated together, after which PPO updates")
+    window: int = Field(
+        60, ge=1, description="placements (N) after which cross-entropy minimisation updates; a multiple of `batch`"
+    )
+    promising: float = Field(
+        0.1, gt=0, le=1, description="share (rho) of the window, its best, that cross-entropy minimisation fits"
+    )
+    epsilon: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="share of the uniform distribution mixed in after cross-entropy minimisation, falling linearly to 0",
+    )
+    learning_rate: float = Field(1.0, gt=0, description="of gradient ascent")
+    steps: int = Field(10, ge=1, description="gradient ascent steps of a PPO update")
+    beta: float = Field(1.0, gt=0, description="first coefficient of PPO's KL penalty")
+    target_kl: float = Field(0.03, gt=0, description="KL divergence per group that the coefficient adapts to, nats")
+    reward_scale: float | None = Field(
+        None,
+        gt=0,
+        description="seconds that advantages are divided by; default: the mean of the first batch's placements that fit",
+    )
+    failing_s: float | None = Field(
+        None,
+        gt=0,
+        description="seconds that a placement which does not fit counts as in the advantages; default: twice the mean of the"
+        " first batch's placements that fit, or the run's failing signal if that is less",
+    )
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> PostOptions:
+        if self.window % self.batch:
+            raise ValueError(f"window={self.window} is no multiple of batch={self.batch}")
+        return self
+
+
+@hookimpl
+def placekit_policies() -> list[Component]:
+    return [
+        Component(
+            name="post",
+            summary="cross-entropy minimisation joined with proximal policy optimisation",
+            config=PostOptions,
+            target="placekit_post.post:Post",
+            paper="Gao et al. 2018, Post, NeurIPS 31",
+        )
+    ]

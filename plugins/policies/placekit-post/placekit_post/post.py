@@ -1,0 +1,144 @@
+"""Policy `post`: Algorithm 1 of Gao et al. 2018."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from placekit_core.interfaces import Checkpoint, Policy, State
+from placekit_core.measurement import Measurements
+from placekit_core.placement import Placement, Placements
+from placekit_core.problem import Task
+from placekit_post import PostOptions
+from placekit_post import distribution as dist
+
+FAILING = 2.0
+"""Initial means that a placement which does not fit counts as, at most; see `Learner._failing_s`."""
+LEAST_BETA = 1e-3
+STABLE_BETA = 2.0
+"""Times 1 / learning rate: above, gradient ascent on the KL term (curvature up to beta / 2) overshoots its optimum."""
+
+
+class Post(Policy):
+    """Post (Gao et al. 2018): an independent softmax distribution per group, and no network.
+
+    Draws `batch` placements and evaluates them together; then improves the distribution by some gradient ascent steps on the
+    objective of PPO (Eq. 11), or, after every `window` placements, by cross-entropy minimisation (Eq. 10) on the best
+    of them. Until the budget ends. For the same seed the result is the same to the last bit where evaluations are limited;
+    a budget of seconds decides how far it gets and how fast the exploration ends. Placements have no priorities.
+    """
+
+    name = "post"
+    options_class = PostOptions
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        """The best placement seen; where none fits, the most probable one. Resumes exactly from `state`."""
+        learner = Learner(task, self.options)
+        if state is not None:
+            learner.restore(state)
+        while (left := task.evaluate.remaining) > 0:
+            learner.step(int(min(self.options.batch, left)), rng)
+            if checkpoint is not None:
+                checkpoint(learner.state())
+        best = task.evaluate.best
+        return task.problem.placement(learner.u.argmax(axis=1)) if best is None else best.placement
+
+
+class Learner:
+    """The distribution over the placements of one problem, and what its updates need.
+
+    Attributes:
+        u: [g, D] parameters.
+        beta: coefficient of the KL penalty in the next PPO update.
+        scale: mean of the first batch's placements that fit, seconds; 0 until there are any.
+        count, fits, total_s: placements evaluated, those of them that fit, and the sum of the latters' seconds.
+        device: [w, g] the last w <= `window` placements, with `value_s` [w] and `excess` [w] (bytes over memory).
+    """
+
+    def __init__(self, task: Task, options: PostOptions) -> None:
+        self.evaluate, self.problem, self.options = task.evaluate, task.problem, options
+        self.u = dist.uniform(self.problem.allowed)
+        self.beta, self.scale = options.beta, 0.0
+        self.count, self.fits, self.total_s = 0, 0, 0.0
+        self.device = np.empty((0, self.problem.g), np.int16)
+        self.value_s, self.excess = np.empty(0), np.empty(0)
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs to go on from here."""
+        names = ("u", "beta", "scale", "count", "fits", "total_s", "device", "value_s", "excess")
+        return {name: getattr(self, name) for name in names}
+
+    def restore(self, state: State) -> None:
+        """Continue from a `state`."""
+        self.u, self.beta, self.scale = np.array(state["u"]), float(state["beta"]), float(state["scale"])
+        self.count, self.fits, self.total_s = int(state["count"]), int(state["fits"]), float(state["total_s"])
+        self.device = np.array(state["device"], np.int16)
+        self.value_s, self.excess = np.array(state["value_s"]), np.array(state["excess"])
+
+    def step(self, batch: int, rng: Generator) -> None:
+        """Draw and evaluate `batch` placements, and improve the distribution (Algorithm 1, lines 3 to 13)."""
+        o = self.options
+        device = dist.sample(dist.probabilities(self.u), batch, rng)
+        measured = self.evaluate(Placements.of(device))
+        self._remember(device, measured)
+        if o.update in ("post", "cross_entropy") and self.count % o.window == 0:
+            self.minimise_cross_entropy()
+        elif o.update != "cross_entropy" and self.scale > 0:  # until something fits, all are equally bad
+            self.ascend(device, self.advantages(measured))
+
+    def minimise_cross_entropy(self) -> None:
+        """Fit the best of the window (Eq. 10) and mix with the uniform distribution.
+
+        What does not fit ranks behind all that does, by its excess.
+        """
+        o = self.options
+        best = np.lexsort((self.value_s, self.excess))[: max(1, round(o.promising * o.window))]
+        p = dist.cross_entropy(self.device[best], self.u.shape[1])
+        self.u = dist.mixed(p, self.problem.allowed, o.epsilon * (1.0 - self.evaluate.progress))
+
+    def ascend(self, device: NDArray[np.int16], advantage: NDArray[np.float64]) -> None:
+        """A PPO update with the placements [K, g] just drawn, or one REINFORCE step."""
+        o, old = self.options, dist.probabilities(self.u)
+        weight = dist.importance(device, advantage, old)
+        if o.update == "policy_gradient":
+            self.u = dist.ascend(self.u, weight, 0.0, o.learning_rate, 1)
+            return
+        self.u = dist.ascend(self.u, weight, self.beta, o.learning_rate, o.steps)
+        beta = dist.adapted(self.beta, float(dist.divergence(old, self.u).mean()), o.target_kl)
+        self.beta = min(max(beta, LEAST_BETA), STABLE_BETA / o.learning_rate)
+
+    def advantages(self, measured: Measurements) -> NDArray[np.float64]:
+        """[K] (b - T) / reward scale, with b the mean of all placements so far, these included."""
+        failing_s = self._failing_s()
+        baseline_s = (self.total_s + (self.count - self.fits) * failing_s) / self.count
+        seconds = np.where(measured.fits, measured.value_s, failing_s)
+        return np.asarray((baseline_s - seconds) / (self.options.reward_scale or self.scale))
+
+    def _failing_s(self) -> float:
+        """What does not fit counts as.
+
+        The run's failing signal is so far above all else that it would decide baseline and advantages alone: the first
+        placements that fit would be reinforced as hard as the best ones.
+        """
+        return self.options.failing_s or min(self.evaluate.failing_signal_s, FAILING * self.scale)
+
+    def _remember(self, device: NDArray[np.int16], measured: Measurements) -> None:
+        window, fits = self.options.window, measured.fits
+        self.device = np.concatenate([self.device, device])[-window:]
+        self.value_s = np.concatenate([self.value_s, np.where(fits, measured.value_s, np.inf)])[-window:]
+        self.excess = np.concatenate([self.excess, self._excess(measured)])[-window:]
+        self.count += len(device)
+        self.fits += int(fits.sum())
+        self.total_s += float(measured.value_s[fits].sum())
+        if self.scale == 0.0 and fits.any():
+            self.scale = float(measured.value_s[fits].mean())
+
+    def _excess(self, measured: Measurements) -> NDArray[np.float64]:
+        """[K] bytes over the devices' memories; 0 for what fits, infinite for what failed otherwise."""
+        over = np.maximum(measured.peak_bytes - self.problem.cluster.memory_bytes, 0.0).sum(axis=1)
+        return np.where(measured.fits, 0.0, np.where(over > 0, over, np.inf))

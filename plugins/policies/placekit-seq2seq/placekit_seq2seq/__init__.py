@@ -1,0 +1,58 @@
+"""The policies `seq2seq` and `hierarchical`: recurrent networks that learn placements."""
+
+from __future__ import annotations
+
+from placekit_learn.torch_options import TorchOptions
+from pydantic import Field
+
+from placekit_core.hookspecs import Component, hookimpl
+
+
+class NetworkOptions(TorchOptions):
+    """Options that both policies share."""
+
+    threads: int = Field(1, ge=1, description="threads that torch uses; most of its work here is too small to share")
+    hidden: int = Field(64, ge=1, description="units of the encoder and of the decoder")
+    attention: int = Field(16, ge=1, description="units of the attention's scores")
+    type_size: int = Field(32, ge=1, description="length of the embedding of an operation's type")
+    type_buckets: int = Field(1024, ge=1, description="embeddings that the types' names are hashed to")
+    outputs: int = Field(6, ge=1, description="output tensors whose sizes are features: the largest ones")
+    aligned: bool = Field(True, description="each step of the decoder also reads the encoder's output of that step")
+    max_devices: int | None = Field(None, ge=1, description="devices to have room for; null: those of the problems")
+
+
+class Seq2SeqOptions(NetworkOptions):
+    """Options of policy `seq2seq`."""
+
+    max_groups: int | None = Field(
+        None, ge=1, description="groups to have room for, also in other graphs; null: those of the problems"
+    )
+
+
+class HierarchicalOptions(NetworkOptions):
+    """Options of policy `hierarchical`."""
+
+    groups: int = Field(256, ge=1, description="groups to form at most; never more than there are operations")
+    grouper_hidden: int = Field(64, ge=1, description="units of the grouper's hidden layer")
+
+
+@hookimpl
+def placekit_policies() -> list[Component]:
+    return [
+        Component(
+            name="seq2seq",
+            summary="attentional sequence-to-sequence network: a device per group, in topological order",
+            config=Seq2SeqOptions,
+            target="placekit_seq2seq.seq2seq:Seq2Seq",
+            paper="Mirhoseini et al. 2017, Device Placement Optimization with Reinforcement Learning",
+            trainer="reinforce",
+        ),
+        Component(
+            name="hierarchical",
+            summary="a feed-forward network that groups operations, and seq2seq over its groups",
+            config=HierarchicalOptions,
+            target="placekit_seq2seq.hierarchical:Hierarchical",
+            paper="Mirhoseini et al. 2018, A Hierarchical Model for Device Placement",
+            trainer="reinforce",
+        ),
+    ]

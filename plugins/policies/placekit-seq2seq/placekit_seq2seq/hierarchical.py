@@ -1,0 +1,171 @@
+"""The policy `hierarchical`: it groups operations, then places its groups (Mirhoseini et al., ICLR 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from placekit_learn.torch_policy import Decisions, TorchOptions
+from torch import Tensor, nn
+
+from placekit_core.interfaces import LearnablePolicy, Rollouts
+from placekit_core.placement import Placements
+from placekit_core.problem import Problem
+from placekit_seq2seq import HierarchicalOptions
+from placekit_seq2seq.features import Features, scaled
+from placekit_seq2seq.network import Memory, TypeEmbedding, chosen_log_prob, entropy
+from placekit_seq2seq.seq2seq import RecurrentPolicy
+
+
+class Hierarchical(RecurrentPolicy):
+    """Mirhoseini et al. 2018: a feed-forward grouper, softmax over groups per operation, and the placer of `seq2seq`.
+
+    One decision per operation, in topological order; its device is that of its group, or the first that may run it. Its
+    log-probability is that of its group and, where it is the first of its group, that of the group's device, so that they
+    add up to the joint one; entropies likewise. Any `explore` above 0 draws; 0 takes what is most likely.
+    `extra` of its rollouts: `op_group` [b, T] and `group_device` [b, groups] as drawn.
+    """
+
+    name = "hierarchical"
+    level = "operation"
+    options_class: ClassVar[type[TorchOptions]] = HierarchicalOptions
+    options: HierarchicalOptions
+    kl = LearnablePolicy.kl  # a decision is about a group and maybe a device: there is no one distribution over devices
+
+    def network(self, problems: Sequence[Problem]) -> nn.Module:
+        o = self.options
+        self.groups = min(o.groups, max(p.g for p in problems))
+        features = o.type_size + o.outputs
+        return nn.ModuleDict(
+            {
+                "types": TypeEmbedding(o.type_buckets, o.type_size),
+                "grouper": nn.Sequential(
+                    nn.Linear(3 * features, o.grouper_hidden), nn.ReLU(), nn.Linear(o.grouper_hidden, self.groups)
+                ),
+                "placer": self.placer(problems, features + 1 + 2 * self.groups),
+            }
+        )
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        features = self.features(problem)
+        with self.fixed_threads(), torch.no_grad():
+            generator = self.generator(rng) if explore > 0 else None
+            types = self._types(features)
+            by_group = self._grouped(features, types)
+            op_group = _draw(by_group, n, generator)
+            memory = self._memory(features, types, op_group)
+            group_device, log_p = self.module.placer.draw(memory, n, generator)
+            log_prob, spread = _joint(by_group, log_p, op_group, group_device)
+        rows = np.arange(n)[:, None]
+        device = _run_where_allowed(group_device.numpy()[rows, op_group.numpy()], features.allowed)
+        placed = np.empty((n, problem.g), np.int16)
+        placed[:, features.order] = device
+        return Rollouts(
+            Placements(placed),
+            np.tile(features.order.astype(np.int32), (n, 1)),
+            device,
+            log_prob.double().numpy(),
+            spread.double().numpy(),
+            extra={
+                "op_group": op_group.numpy().astype(np.int32),
+                "group_device": group_device.numpy().astype(np.int16),
+            },
+        )
+
+    def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
+        """As the contract; its `log_p` is that of the groups' devices, [b, groups, D]."""
+        features = self.features(problem)
+        op_group, group_device = (
+            torch.from_numpy(rollouts.extra[name].astype(np.int64)) for name in ("op_group", "group_device")
+        )
+        types = self._types(features)
+        log_p = self.module.placer.log_p(self._memory(features, types, op_group), group_device)
+        return Decisions(*_joint(self._grouped(features, types), log_p, op_group, group_device), log_p)
+
+    def _types(self, features: Features) -> Tensor:
+        """[T, type_size] type embeddings of the operations, which grouper and placer share."""
+        types: Tensor = self.module.types(torch.from_numpy(features.type_bucket), torch.from_numpy(features.type_share))
+        return types
+
+    def _grouped(self, features: Features, types: Tensor) -> Tensor:
+        """[T, groups] logarithms of the probabilities of each operation's group.
+
+        The grouper sees an operation's type and output sizes, and the means of those of its inputs and of its outputs.
+        """
+        own = torch.cat([types, torch.from_numpy(scaled(features.output_bytes))], dim=1)
+        source, target = torch.from_numpy(features.source), torch.from_numpy(features.target)
+        seen = torch.cat([own, _mean(own, source, target), _mean(own, target, source)], dim=1)
+        log_p: Tensor = self.module.grouper(seen).log_softmax(dim=1)
+        return log_p
+
+    def _memory(self, features: Features, types: Tensor, op_group: Tensor) -> Memory:
+        """The encoder's view of groups [b, T]: mean types, sums of output sizes, share of operations, adjacency."""
+        (b, steps), g = op_group.shape, self.groups
+        at = (op_group + g * torch.arange(b)[:, None]).flatten()
+        count = torch.bincount(at, minlength=b * g).view(b, g, 1).float()
+        sums = torch.zeros(b * g, types.shape[1]).index_add(0, at, types.repeat(b, 1)).view(b, g, -1)
+        bytes_ = torch.from_numpy(features.output_bytes)
+        sizes = torch.zeros(b * g, bytes_.shape[1], dtype=bytes_.dtype).index_add_(0, at, bytes_.repeat(b, 1))
+        near = torch.zeros(b, g, g)
+        near[
+            torch.arange(b)[:, None],
+            op_group[:, torch.from_numpy(features.target)],
+            op_group[:, torch.from_numpy(features.source)],
+        ] = 1.0
+        near.diagonal(dim1=1, dim2=2).zero_()
+        parts = [
+            sums / count.clamp(min=1.0),
+            torch.from_numpy(scaled(sizes.numpy())).view(b, g, -1),
+            torch.log1p(count) / np.log1p(steps),
+            near,
+            near.mT,
+        ]
+        allowed = np.broadcast_to(features.allowed.any(axis=0), (g, features.allowed.shape[1]))
+        memory: Memory = self.module.placer.encode(torch.cat(parts, dim=2), allowed, count[:, :, 0] == 0)
+        return memory
+
+
+def _mean(own: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """[T, F] means over the edges that lead to each place of what is at their other end; 0 without edges."""
+    total = torch.zeros_like(own).index_add(0, target, own[source])
+    return total / torch.bincount(target, minlength=len(own)).clamp(min=1)[:, None]
+
+
+def _draw(log_p: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+    """[n, T] groups drawn from `log_p` [T, groups]; the most likely ones without generator."""
+    if generator is None:
+        return log_p.argmax(dim=1).expand(n, -1).contiguous()
+    below = log_p.double().exp().cumsum(dim=1)
+    drawn = torch.rand(len(log_p), n, generator=generator, dtype=torch.float64) * below[:, -1:]
+    return torch.searchsorted(below, drawn, right=True).clamp(max=log_p.shape[1] - 1).T.contiguous()
+
+
+def _joint(by_group: Tensor, log_p: Tensor, op_group: Tensor, group_device: Tensor) -> tuple[Tensor, Tensor]:
+    """[b, T] log-probability and entropy of each operation's decision; a group's device counts at its first operation.
+
+    Args:
+        by_group: [T, groups] logarithms of the grouper's probabilities.
+        log_p: [b, groups, D] logarithms of the placer's.
+        op_group, group_device: [b, T] and [b, groups], as drawn.
+    """
+    (b, steps), groups = op_group.shape, log_p.shape[1]
+    none = torch.full((b, groups), steps)
+    first = none.scatter_reduce(1, op_group, torch.arange(steps).expand(b, -1), "amin")
+
+    def at_first(values: Tensor) -> Tensor:
+        """[b, T] values [b, groups] at the first operation of each group; those of empty groups are dropped."""
+        return torch.zeros(b, steps + 1, dtype=values.dtype).scatter_add(1, first, values)[:, :steps]
+
+    chosen = by_group.expand(b, -1, -1).gather(2, op_group[:, :, None])[:, :, 0]
+    log_prob = chosen + at_first(chosen_log_prob(log_p, group_device))
+    return log_prob, entropy(by_group) + at_first(entropy(log_p))
+
+
+def _run_where_allowed(device: NDArray[np.int64], allowed: NDArray[np.bool_]) -> NDArray[np.int16]:
+    """[b, T] devices, and the first allowed one where an operation may not run: TensorFlow's soft placement."""
+    may = allowed[np.arange(len(allowed)), device]
+    return np.where(may, device, allowed.argmax(axis=1)).astype(np.int16)

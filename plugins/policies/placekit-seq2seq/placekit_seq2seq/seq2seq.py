@@ -1,0 +1,118 @@
+"""The policy `seq2seq`: a device per group by an attentional recurrent network (Mirhoseini et al., ICML 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
+from torch import Tensor, nn
+
+from placekit_core.errors import PlacekitError
+from placekit_core.interfaces import Rollouts
+from placekit_core.placement import Placements
+from placekit_core.problem import Problem
+from placekit_seq2seq import NetworkOptions, Seq2SeqOptions
+from placekit_seq2seq.features import Features, scaled
+from placekit_seq2seq.network import Memory, Placer, TypeEmbedding, chosen_log_prob, entropy
+
+
+class RecurrentPolicy(TorchPolicy):
+    """What the two policies share: features, kept per problem, and room for devices."""
+
+    options: NetworkOptions
+    module: Any
+
+    def build(self, problems: Sequence[Problem], rng: Generator) -> None:
+        self._features: WeakKeyDictionary[Problem, Features] = WeakKeyDictionary()
+        super().build(problems, rng)
+
+    def features(self, problem: Problem) -> Features:
+        """Those of `problem`, computed once. Raises PlacekitError if it has more devices than there is room for."""
+        room = self.module.placer.output.out_features
+        if problem.cluster.size > room:
+            raise PlacekitError(
+                f"policy {self.name!r} was built for {room} devices, {problem.cluster.name!r} has {problem.cluster.size}",
+                f"train it with policy.max_devices={problem.cluster.size}, or more",
+            )
+        if problem not in self._features:
+            self._features[problem] = Features.of(problem, self.options.outputs, self.options.type_buckets)
+        return self._features[problem]
+
+    def placer(self, problems: Sequence[Problem], features: int) -> Placer:
+        """The sequence-to-sequence network over groups whose embeddings have length `features`."""
+        o = self.options
+        devices = o.max_devices or max(p.cluster.size for p in problems)
+        return Placer(features, devices, o.hidden, o.attention, o.aligned)
+
+
+class Seq2Seq(RecurrentPolicy):
+    """Mirhoseini et al. 2017, section 3.2: encoder LSTM over the groups, attentional decoder LSTM over their devices.
+
+    The groups are in topological order. A group's embedding is the mean of its operations' type embeddings, the sizes of
+    its largest outputs, and a one for each group that is a direct input or output. Any `explore` above 0 draws devices
+    from the softmax; 0 takes the most likely ones.
+    """
+
+    name = "seq2seq"
+    options_class: ClassVar[type[TorchOptions]] = Seq2SeqOptions
+    options: Seq2SeqOptions
+
+    def network(self, problems: Sequence[Problem]) -> nn.Module:
+        o = self.options
+        self.room = o.max_groups or max(p.g for p in problems)
+        self._check_room(max(problems, key=lambda p: p.g))
+        return nn.ModuleDict(
+            {
+                "types": TypeEmbedding(o.type_buckets, o.type_size),
+                "placer": self.placer(problems, o.type_size + o.outputs + 2 * self.room),
+            }
+        )
+
+    def features(self, problem: Problem) -> Features:
+        """As the base class; raises PlacekitError if it has more groups than there is room for, too."""
+        self._check_room(problem)
+        return super().features(problem)
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        features = self.features(problem)
+        with self.fixed_threads(), torch.no_grad():
+            generator = self.generator(rng) if explore > 0 else None
+            device, log_p = self.module.placer.draw(self._memory(features), n, generator)
+            log_prob, spread = chosen_log_prob(log_p, device), entropy(log_p)
+        placed = np.empty((n, problem.g), np.int16)
+        placed[:, features.order] = device.numpy()
+        return Rollouts(
+            Placements(placed),
+            np.tile(features.order.astype(np.int32), (n, 1)),
+            device.numpy().astype(np.int16),
+            log_prob.double().numpy(),
+            spread.double().numpy(),
+            extra={"log_p": log_p.contiguous().numpy()},
+        )
+
+    def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
+        device = torch.from_numpy(rollouts.device.astype(np.int64))
+        log_p = self.module.placer.log_p(self._memory(self.features(problem)), device)
+        return Decisions(chosen_log_prob(log_p, device), entropy(log_p), log_p)
+
+    def _check_room(self, problem: Problem) -> None:
+        if problem.g > self.room:
+            raise PlacekitError(
+                f"policy {self.name!r} has room for {self.room} groups, {problem.graph.name!r} has {problem.g}",
+                f"train it with policy.max_groups={problem.g}, or more; or make fewer groups by another grouper",
+            )
+
+    def _memory(self, features: Features) -> Memory:
+        memory: Memory = self.module.placer.encode(self._embedded(features)[None], features.allowed)
+        return memory
+
+    def _embedded(self, features: Features) -> Tensor:
+        """[g, F] embeddings of the groups."""
+        types = self.module.types(torch.from_numpy(features.type_bucket), torch.from_numpy(features.type_share))
+        sizes, near = scaled(features.output_bytes), features.adjacency(self.room)
+        return torch.cat([types, torch.from_numpy(sizes), torch.from_numpy(near)], dim=1)

@@ -1,0 +1,101 @@
+"""The policy `hierarchical`: its groups, their joint probabilities, and that it learns."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+from placekit_learn.policy_gradient import Reinforce
+from placekit_seq2seq.hierarchical import Hierarchical
+
+from placekit_core.errors import BudgetExhausted, PlacekitError
+from placekit_core.problem import Problem
+from placekit_core.testing import fakes
+
+SMALL = {"groups": 5, "grouper_hidden": 8, "hidden": 8, "attention": 4, "type_size": 4, "type_buckets": 16}
+
+
+def built(problem: Problem, **options) -> Hierarchical:
+    policy = Hierarchical(**{**SMALL, **options})
+    policy.build([problem], np.random.default_rng(0))
+    return policy
+
+
+def test_operations_are_where_their_group_is() -> None:
+    problem = fakes.chain()
+    drawn = built(problem).rollout(problem, 10, np.random.default_rng(0), 1.0)
+    group, device = drawn.extra["op_group"], drawn.extra["group_device"]
+    assert group.shape == (10, problem.g)
+    assert device.shape == (10, 5)
+    assert np.array_equal(drawn.device, np.take_along_axis(device, group, axis=1))
+
+
+def test_an_operation_that_may_not_run_there_goes_to_its_first_device() -> None:
+    problem = fakes.mixed()
+    drawn = built(problem).rollout(problem, 10, np.random.default_rng(0), 1.0)
+    wanted = np.take_along_axis(drawn.extra["group_device"], drawn.extra["op_group"], axis=1)
+    allowed = problem.allowed[drawn.group[0]]
+    may = allowed[np.arange(problem.g), wanted]
+    assert not may.all()
+    assert np.array_equal(drawn.device, np.where(may, wanted, allowed.argmax(axis=1)))
+
+
+def test_log_probabilities_add_up_to_the_joint_one() -> None:
+    """Of all groupings and placements of three operations into two groups on two devices: the probabilities add up to 1."""
+    problem = fakes.independent(3)
+    policy = built(problem, groups=2)
+    drawn = policy.rollout(problem, 4000, np.random.default_rng(0), 1.0)
+    total = np.exp(drawn.log_prob.sum(axis=1))
+    group, device = drawn.extra["op_group"], drawn.extra["group_device"].astype(int)
+    used = np.stack([(group == k).any(axis=1) for k in range(2)], axis=1)
+    key = np.concatenate([group, np.where(used, device, -1)], axis=1)  # where an empty group is does not matter
+    _, first = np.unique(key, axis=0, return_index=True)
+    assert len(first) == 2 * 2 + 6 * 4
+    assert total[first].sum() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_no_more_groups_than_operations() -> None:
+    problem = fakes.independent(3)
+    policy = built(problem, groups=256)
+    assert policy.groups == 3
+    assert policy.rollout(problem, 2, np.random.default_rng(0), 1.0).extra["group_device"].shape == (2, 3)
+
+
+def test_it_has_no_kl_divergence() -> None:
+    problem = fakes.chain()
+    policy = built(problem)
+    drawn = policy.rollout(problem, 2, np.random.default_rng(0), 1.0)
+    with pytest.raises(PlacekitError, match="KL divergence"):
+        policy.kl(problem, drawn)
+    with pytest.raises(PlacekitError, match="KL divergence"):
+        policy.gradients(problem, drawn, np.ones(drawn.log_prob.shape), kl_weight=1.0)
+
+
+def test_grouper_and_placer_are_trained_jointly() -> None:
+    problem = fakes.chain()
+    policy = built(problem)
+    drawn = policy.rollout(problem, 4, np.random.default_rng(0), 1.0)
+    gradient = policy.gradients(problem, drawn, np.random.default_rng(1).standard_normal(drawn.log_prob.shape))
+    for part in ("types", "grouper", "placer.encoder", "placer.decoder"):
+        assert any(values.any() for name, values in gradient.items() if name.startswith(part)), part
+
+
+def test_finds_the_optimum() -> None:
+    """Each type of operation has a fast device, which only the right groups can use."""
+    problem = fakes.unequal(6, devices=2)
+    task = fakes.fake_task(problem, 4000)
+    policy = built(problem)
+    session = fakes.session_of(task)
+
+    def mean_s() -> float:
+        return float(
+            session.evaluate(policy.rollout(problem, 64, np.random.default_rng(0), 1.0).placements).value_s.mean()
+        )
+
+    before = mean_s()
+    with contextlib.suppress(BudgetExhausted):
+        Reinforce(learning_rate=1e-2).fit(policy, [task], np.random.default_rng(0))
+    assert task.evaluate.best is not None
+    assert task.evaluate.best.value_s == session.lower_bound()
+    assert mean_s() <= before

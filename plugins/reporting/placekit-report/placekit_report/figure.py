@@ -1,0 +1,121 @@
+"""Draws profiles in the manner of Figures 8 and 9 of Mirhoseini et al. 2017: a column of charts per run, on the same axes.
+
+Above, what each device computes: a colour per operation type, from below forward (full), backward (the same colour,
+lighter), update (hatched). Below, for how long each device is busy with copies. Lines mark the makespan.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from placekit_core.graph import PHASES
+from placekit_core.graph_file import write_atomically
+from placekit_core.profile import OTHER, Profile, top_types
+from placekit_core.units import seconds
+
+DPI = 100
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee9944", "#775533")
+"""Of the operation types by name; all others are grey."""
+GREY, LINE = "#999999", "#222222"
+ALPHA, HATCH = (1.0, 0.55, 0.25), ("", "", "////")
+"""Of the phases."""
+LEGEND, MARGIN, HEIGHT = 3.1, 0.75, 6.0  # inches
+
+
+def draw(path: Path, profiles: Mapping[str, Profile]) -> None:
+    """Write the figure as PNG, atomically; of equal profiles, the same bytes."""
+    image = io.BytesIO()
+    figure(profiles).savefig(image, format="png", dpi=DPI, metadata={"Software": None})
+    write_atomically(path, image.getvalue())
+
+
+def figure(profiles: Mapping[str, Profile]) -> Figure:
+    """The figure of these runs, by their names. Without pyplot, so that it neither needs a display nor keeps a figure."""
+    runs = list(profiles.values())
+    names = top_types(runs, len(COLOURS))
+    widths = [min(1.2 + 0.5 * len(p.devices), 12.0) for p in runs]
+    width = MARGIN + sum(widths) + LEGEND
+    fig = Figure(figsize=(width, HEIGHT))
+    FigureCanvasAgg(fig)
+    unit, scale = _unit(max(p.makespan_s for p in runs))
+    upright = max(len(p.devices) for p in runs) > 5
+    axes = fig.subplots(
+        2, len(runs), squeeze=False, sharey="row", sharex="col",
+        gridspec_kw={
+            "left": MARGIN / width, "right": 1 - LEGEND / width, "bottom": 0.16 if upright else 0.07, "top": 0.86,
+            "wspace": 0.08, "hspace": 0.12, "width_ratios": widths, "height_ratios": (2, 1),
+        },
+    )  # fmt: skip
+    for column, (name, p) in enumerate(profiles.items()):
+        upper, lower = axes[0, column], axes[1, column]
+        _text(
+            upper.set_title(f"{_end(name, int(14 * widths[column]))}\n{p.cluster}, {seconds(p.makespan_s)}", fontsize=9)
+        )
+        _computation(upper, p.by_type(names) * scale)
+        x = np.arange(len(p.devices))
+        lower.bar(x, [d.copy_s * scale for d in p.devices], 0.7, color=GREY)
+        lower.set_xticks(x, [d.device for d in p.devices], rotation=90 if upright else 0)
+        for ax in (upper, lower):
+            ax.axhline(p.makespan_s * scale, color=LINE, linestyle=":", linewidth=1)
+            ax.spines[["top", "right"]].set_visible(False)
+            ax.tick_params(labelsize=8)
+        for label in lower.get_xticklabels():
+            label.set_parse_math(False)
+    axes[0, 0].set_ylabel(f"operations ({unit})", fontsize=9)
+    axes[1, 0].set_ylabel(f"copies ({unit})", fontsize=9)
+    _text(fig.suptitle(runs[0].program, fontsize=11))
+    _legend(fig, axes[0, -1], names)
+    return fig
+
+
+def _text(text: object) -> None:
+    """Names are shown as they are: a `$` begins no formula."""
+    text.set_parse_math(False)  # type: ignore[attr-defined]
+
+
+def _end(name: str, length: int) -> str:
+    """At most `length` characters: of a long path, the end says most."""
+    return name if len(name) <= length else f"…{name[1 - length :]}"
+
+
+def _unit(longest_s: float) -> tuple[str, float]:
+    """Unit of the axes, and how many of them a second has."""
+    return ("s", 1.0) if longest_s >= 1 else ("ms", 1e3) if longest_s >= 1e-3 else ("us", 1e6)
+
+
+def _computation(ax: Axes, values: NDArray[np.float64]) -> None:
+    """Stacked bars of [types, phases, D] values."""
+    x, bottom = np.arange(values.shape[2]), np.zeros(values.shape[2])
+    for row, colour in zip(values, [*COLOURS[: len(values) - 1], GREY], strict=True):
+        for part, alpha, hatch in zip(row, ALPHA, HATCH, strict=True):
+            if part.any():
+                ax.bar(
+                    x, part, 0.7, bottom, color=(colour, alpha), hatch=hatch, edgecolor=colour if hatch else "none",
+                    linewidth=0,
+                )  # fmt: skip
+                bottom += part
+
+
+def _legend(fig: Figure, ax: Axes, names: Sequence[str]) -> None:
+    """Types in the order of the stack, phases, and the line."""
+    shown = zip([*(_end(n, 34) for n in names), OTHER], [*COLOURS[: len(names)], GREY], strict=True)
+    types = [Patch(color=colour, label=name) for name, colour in shown]
+    phases = [
+        Patch(facecolor=(LINE, alpha), hatch=hatch, edgecolor=LINE if hatch else "none", linewidth=0, label=phase)
+        for phase, alpha, hatch in zip(PHASES, ALPHA, HATCH, strict=True)
+    ]
+    line = ax.axhline(np.nan, color=LINE, linestyle=":", linewidth=1, label="makespan")
+    handles = [*types[::-1], *phases[::-1], line]
+    right = ax.get_position().x1
+    legend = fig.legend(handles=handles, loc="upper left", bbox_to_anchor=(right, 0.88), fontsize=8, frameon=False)
+    for text in legend.get_texts():
+        _text(text)

@@ -1,0 +1,63 @@
+"""Options of the trainers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from placekit_core.interfaces import Options
+
+
+class PolicyGradientOptions(Options):
+    """Options that `reinforce` and `ppo` share. A schedule goes linearly from its value to `..._end` over the budget."""
+
+    samples: int = Field(10, ge=1, description="placements drawn for each update (K)")
+    reward: Literal["sqrt", "linear", "scaled"] = Field(
+        "sqrt",
+        description="of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
+    )
+    failing: Literal["worst", "signal"] = Field(
+        "worst",
+        description="what a placement counts that fails or does not fit: twice the slowest that fitted so far,"
+        " or the run's failing signal",
+    )
+    baseline_decay: float = Field(
+        0.9, ge=0, lt=1, description="share of the old baseline in the new one, a moving average of the batches' means"
+    )
+    baseline_start: Literal["first", "failing"] = Field(
+        "first", description="the baseline starts at the first batch's mean, or at a failure's reward, to explore more"
+    )
+    normalise: bool = Field(False, description="divide advantages by the standard deviation of the batch's rewards")
+    only_fitting_after: int | None = Field(
+        None, ge=0, description="updates after which only placements that fit count; null: all count, always"
+    )
+    optimiser: Literal["adam", "sgd"] = Field("adam", description="how gradients become steps")
+    learning_rate: float = Field(3e-3, gt=0, description="step size of the optimiser")
+    learning_rate_end: float | None = Field(None, ge=0, description="at the end of the budget; null: the same")
+    max_gradient_norm: float | None = Field(
+        None, gt=0, description="longer gradients are shortened to this Euclidean norm; null: none is"
+    )
+    entropy_weight: float = Field(0.0, ge=0, description="reward per nat of each decision's entropy")
+    entropy_weight_end: float | None = Field(None, ge=0, description="at the end of the budget; null: the same")
+    explore: float = Field(1.0, ge=0, le=1, description="exploration that the policy is asked for; it says of what")
+    explore_end: float | None = Field(None, ge=0, le=1, description="at the end of the budget; null: the same")
+
+
+class ReinforceOptions(PolicyGradientOptions):
+    """Options of trainer `reinforce`."""
+
+
+class PPOOptions(PolicyGradientOptions):
+    """Options of trainer `ppo`."""
+
+    epochs: int = Field(4, ge=1, description="steps of the optimiser on each batch")
+    clip: float | None = Field(
+        0.2, gt=0, description="a probability ratio pays only up to this far from 1 (epsilon); null: however far"
+    )
+    kl_target: float | None = Field(
+        None,
+        gt=0,
+        description="KL divergence per decision, nats, that the penalty's weight is adapted to; null: no penalty",
+    )
+    kl_weight: float = Field(1.0, gt=0, description="weight of the KL penalty at first (beta)")

@@ -1,0 +1,148 @@
+"""The policy gradient trainers' common loop, and REINFORCE."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from placekit_core.interfaces import Checkpoint, LearnablePolicy, Rollouts, State, Trainer
+from placekit_core.problem import Problem, Task
+from placekit_learn.optimisers import OPTIMISERS, Optimiser, clipped
+from placekit_learn.options import PolicyGradientOptions, ReinforceOptions
+from placekit_learn.rewards import Rewards
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What one update learns from.
+
+    Attributes:
+        problem: that was placed.
+        rollouts: the b episodes.
+        weight: [b, T] advantage of each decision, over the number of episodes that count.
+        entropy_weight: of the sum of all decisions' entropies.
+        learning_rate: of the optimiser.
+    """
+
+    problem: Problem
+    rollouts: Rollouts
+    weight: Floats
+    entropy_weight: float
+    learning_rate: float
+
+
+class PolicyGradient(Trainer):
+    """Draw a batch of placements, evaluate it, improve the policy by it; the tasks take turns, one update each.
+
+    A subclass says in `improve` how. All decisions of an episode have the advantage of the placement in which it ends.
+
+    Attributes:
+        updates: batches so far.
+        seconds: where the time went: `rollout`, `evaluate`, `update`.
+    """
+
+    options_class: ClassVar[type[BaseModel]] = PolicyGradientOptions
+    updates: int
+    optimiser: Optimiser
+    rewards: list[Rewards]
+    seconds: dict[str, float]
+
+    def fit(
+        self,
+        policy: LearnablePolicy,
+        tasks: Sequence[Task],
+        rng: Generator,
+        state: State | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        self.start(tasks)
+        if state is not None:
+            self.restore(state)
+        while True:  # until an evaluator ends it
+            turn = self.updates % len(tasks)
+            self._update(policy, tasks[turn], self.rewards[turn], rng)
+            self.updates += 1
+            if checkpoint is not None:
+                checkpoint(self.state())
+
+    @abstractmethod
+    def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
+        """Change the policy's parameters by what the batch says."""
+
+    def _update(self, policy: LearnablePolicy, task: Task, rewards: Rewards, rng: Generator) -> None:
+        o, progress = self.options, task.evaluate.progress
+        with self._timed("rollout"):
+            explore = between(o.explore, o.explore_end, progress)
+            rollouts = policy.rollout(task.problem, o.samples, rng, explore)
+        with self._timed("evaluate"):
+            measurements = task.evaluate(rollouts.placements)
+        only_fitting = o.only_fitting_after is not None and self.updates >= o.only_fitting_after
+        weight = rewards.weights(measurements, only_fitting)
+        entropy_weight = between(o.entropy_weight, o.entropy_weight_end, progress)
+        if not weight.any() and (only_fitting or not entropy_weight):
+            return  # the batch says nothing
+        with self._timed("update"):
+            each = np.where(rollouts.group >= 0, weight[:, None], 0.0)
+            rate = between(o.learning_rate, o.learning_rate_end, progress)
+            self.improve(policy, Batch(task.problem, rollouts, each, entropy_weight / o.samples, rate))
+
+    def climb(
+        self, policy: LearnablePolicy, batch: Batch, weight: Floats, entropy_weight: float, kl_weight: float = 0.0
+    ) -> None:
+        """One step of the optimiser."""
+        found = policy.gradients(batch.problem, batch.rollouts, weight, entropy_weight, kl_weight)
+        gradients = clipped(found, self.options.max_gradient_norm)
+        policy.apply(self.optimiser.steps(gradients, batch.learning_rate))
+
+    def start(self, tasks: Sequence[Task]) -> None:
+        """Forget everything."""
+        self.updates = 0
+        self.optimiser = OPTIMISERS[self.options.optimiser]()
+        self.rewards = [Rewards(self.options, task.evaluate.failing_signal_s) for task in tasks]
+        self.seconds = {"rollout": 0.0, "evaluate": 0.0, "update": 0.0}
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs: between two updates, everything but policy, generator and evaluators."""
+        rewards = [r.state() for r in self.rewards]
+        return {"updates": self.updates, "optimiser": self.optimiser.state(), "rewards": rewards}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state`."""
+        self.updates = int(state["updates"])
+        self.optimiser.restore(state["optimiser"])
+        for rewards, saved in zip(self.rewards, state["rewards"], strict=True):
+            rewards.restore(saved)
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] += time.perf_counter() - start
+
+
+class Reinforce(PolicyGradient):
+    """REINFORCE (Williams 1992) as in Mirhoseini et al. 2017, Eq. 3: one step per batch."""
+
+    name = "reinforce"
+    options_class = ReinforceOptions
+
+    def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
+        self.climb(policy, batch, batch.weight, batch.entropy_weight)
+
+
+def between(start: float, end: float | None, progress: float) -> float:
+    """A schedule's value at `progress` in [0, 1]."""
+    return start if end is None else start + (end - start) * progress

@@ -1,0 +1,79 @@
+"""What placements of one problem are worth to its policy: rewards, and advantages over a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.measurement import Measurements
+from placekit_learn.options import PolicyGradientOptions
+
+Floats = NDArray[np.float64]
+FAILING = 2.0  # times the slowest that fitted
+
+
+class Rewards:
+    """Rewards of one problem's placements, higher is better, and their moving average, the baseline.
+
+    Until a placement fits, all are equal and there is nothing to learn; baseline and scale start with the first batch
+    in which one does.
+
+    Attributes:
+        baseline: moving average of the batches' mean rewards.
+        scale_s: mean value of the first batch, of what fitted.
+        worst_s: slowest value so far that fitted.
+    """
+
+    def __init__(self, options: PolicyGradientOptions, failing_signal_s: float) -> None:
+        self.options, self.failing_signal_s = options, failing_signal_s
+        self.baseline: float | None = None
+        self.scale_s: float | None = None
+        self.worst_s: float | None = None
+
+    def weights(self, m: Measurements, only_fitting: bool = False) -> Floats:
+        """[b] advantage of each placement, over the number of those that count; 0 for others. Updates the baseline."""
+        fits = m.fits & np.isfinite(m.value_s)
+        if fits.any():
+            self._see(m.value_s[fits])
+        used = fits if only_fitting else np.full(len(m), self.scale_s is not None)
+        if not used.any():
+            return np.zeros(len(m))
+        reward = self.rewards(np.where(fits, m.value_s, self.failing_s))
+        mean = float(reward[used].mean())
+        if self.baseline is None:
+            failing = self.options.baseline_start == "failing"
+            self.baseline = float(self.rewards(np.array(self.failing_s))) if failing else mean
+        advantage = np.where(used, reward - self.baseline, 0.0)
+        decay = self.options.baseline_decay
+        self.baseline = decay * self.baseline + (1 - decay) * mean
+        deviation = float(reward[used].std()) if self.options.normalise else 0.0
+        return advantage / int(used.sum()) / (deviation or 1.0)
+
+    def rewards(self, value_s: Floats) -> Floats:
+        """The rewards of values in seconds."""
+        if self.options.reward == "sqrt":  # Mirhoseini et al. 2017, section 3.1
+            return np.asarray(-np.sqrt(value_s))
+        return -value_s / (self.scale_s or 1.0) if self.options.reward == "scaled" else -value_s
+
+    @property
+    def failing_s(self) -> float:
+        """Seconds that a placement counts that failed or did not fit."""
+        if self.options.failing == "signal" or self.worst_s is None:
+            return self.failing_signal_s
+        return FAILING * self.worst_s
+
+    def _see(self, value_s: Floats) -> None:
+        if self.scale_s is None:
+            self.scale_s = float(value_s.mean())
+        self.worst_s = max(self.worst_s or 0.0, float(value_s.max()))
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs."""
+        return {"baseline": self.baseline, "scale_s": self.scale_s, "worst_s": self.worst_s}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state`."""
+        self.baseline, self.scale_s, self.worst_s = state["baseline"], state["scale_s"], state["worst_s"]

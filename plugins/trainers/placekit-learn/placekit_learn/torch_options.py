@@ -1,0 +1,13 @@
+"""Options of policies in torch; apart from `torch_policy`, so that a plugin can name them without importing torch."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from placekit_core.interfaces import LearnableOptions
+
+
+class TorchOptions(LearnableOptions):
+    """Options that all policies on `TorchPolicy` share."""
+
+    threads: int = Field(2, ge=1, description="threads that torch uses; other numbers may give other last bits")

@@ -1,0 +1,163 @@
+"""Base class of policies whose parameters are a torch module: what the trainers need, by autograd.
+
+Tensors live on the CPU; what crosses the interface are numpy arrays.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from placekit_core.errors import PlacekitError
+from placekit_core.interfaces import LearnablePolicy, Rollouts
+from placekit_core.problem import Problem
+from placekit_learn.torch_options import TorchOptions
+
+__all__ = ["Decisions", "TorchOptions", "TorchPolicy"]
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """What a policy thinks, with autograd, of the decisions of b episodes of at most T decisions on D devices.
+
+    Values after the end of an episode are not used, but must be finite in `log_prob` and `entropy`.
+
+    Attributes:
+        log_prob: [b, T] natural logarithm of the probability of each decision.
+        entropy: [b, T] entropy of the distribution that it was drawn from, nats.
+        log_p: [b, T, D] logarithm of that whole distribution; -inf for devices that are not allowed.
+    """
+
+    log_prob: Tensor
+    entropy: Tensor
+    log_p: Tensor
+
+
+class TorchPolicy(LearnablePolicy):
+    """A policy whose parameters are those of `module`. Subclasses implement `network`, `rollout`, `evaluate_actions`.
+
+    `rollout` works in `with self.fixed_threads(), torch.no_grad():`, draws from `self.generator(rng)`, and stores
+    `extra["log_p"]`, float32 [b, T, D], the distributions drawn from, without which there is no `kl`. Buffers of the
+    module are not saved: they follow from the options and the problems.
+    """
+
+    options_class = TorchOptions
+    module: nn.Module
+
+    @abstractmethod
+    def network(self, problems: Sequence[Problem]) -> nn.Module:
+        """The module, of the size that these problems need, initialised as torch's layers do it or otherwise.
+
+        torch's default generator is seeded while this runs.
+        """
+
+    @abstractmethod
+    def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
+        """The decisions of the rollouts under the current parameters, with autograd."""
+
+    def build(self, problems: Sequence[Problem], rng: Generator) -> None:
+        with self.fixed_threads(), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(_seed(rng))  # torch.manual_seed would seed accelerators too
+            self.module = self.network(problems)
+
+    def gradients(
+        self,
+        problem: Problem,
+        rollouts: Rollouts,
+        weight: NDArray[np.float64],
+        entropy_weight: float = 0.0,
+        kl_weight: float = 0.0,
+    ) -> dict[str, NDArray[Any]]:
+        with self.fixed_threads():
+            d, active = self.evaluate_actions(problem, rollouts), torch.from_numpy(rollouts.group >= 0)
+            objective = (_tensor(weight, d.log_prob) * d.log_prob)[active].sum()
+            if entropy_weight:
+                objective = objective + entropy_weight * d.entropy[active].sum()
+            if kl_weight:
+                objective = objective - kl_weight * self._kl(d, rollouts)[active].sum()
+            names, parameters = zip(*self.module.named_parameters(), strict=True)
+            found = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)
+            return {name: values.numpy() for name, values in zip(names, found, strict=True)}
+
+    def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        with self.fixed_threads(), torch.no_grad():
+            return self.evaluate_actions(problem, rollouts).log_prob.double().numpy()
+
+    def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        with self.fixed_threads(), torch.no_grad():
+            return self._kl(self.evaluate_actions(problem, rollouts), rollouts).double().numpy()
+
+    def _kl(self, decisions: Decisions, rollouts: Rollouts) -> Tensor:
+        """[b, T] divergence of `decisions` from the distributions that the rollouts were drawn from."""
+        if "log_p" not in rollouts.extra:
+            raise PlacekitError(
+                f"the rollouts of policy {self.name!r} hold no extra['log_p']: there is no KL divergence"
+            )
+        new, old = decisions.log_p, _tensor(rollouts.extra["log_p"], decisions.log_p)
+        impossible = torch.isneginf(new) | torch.isneginf(old)  # -inf - -inf is not a number
+        return (new.exp() * (new.masked_fill(impossible, 0.0) - old.masked_fill(impossible, 0.0))).sum(dim=2)
+
+    def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
+        parameters = dict(self.module.named_parameters())
+        with torch.no_grad():
+            for name, step in steps.items():
+                if name not in parameters:
+                    raise PlacekitError(f"policy {self.name!r} has no parameter {name!r}", _listed(parameters))
+                parameters[name].add_(_tensor(step, parameters[name]))
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        return {name: p.detach().numpy().copy() for name, p in self.module.named_parameters()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        parameters = dict(self.module.named_parameters())
+        wrong = [f"lack {name!r}" for name in parameters if name not in state]
+        wrong += [f"have {name!r}, which it has not" for name in state if name not in parameters]
+        wrong += [
+            f"have {name!r} of shape {list(np.shape(state[name]))}, not {list(p.shape)}"
+            for name, p in parameters.items()
+            if name in state and np.shape(state[name]) != tuple(p.shape)
+        ]
+        if wrong:
+            raise PlacekitError(
+                f"these are no parameters of policy {self.name!r} as it was built here: they " + "; ".join(wrong[:5]),
+                "they belong to other options, or to problems of other sizes",
+            )
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.copy_(_tensor(state[name], p))
+
+    def generator(self, rng: Generator) -> torch.Generator:
+        """A new generator, seeded from `rng`."""
+        return torch.Generator().manual_seed(_seed(rng))
+
+    @contextmanager
+    def fixed_threads(self) -> Iterator[None]:
+        """torch computes on option `threads` threads, and afterwards on as many as before."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.options.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def _tensor(values: NDArray[Any], like: Tensor) -> Tensor:
+    """A copy of `values` in the precision of `like`: arrays may be read-only, or have strides that torch has not."""
+    return torch.from_numpy(np.array(values)).to(like.dtype)
+
+
+def _seed(rng: Generator) -> int:
+    return int(rng.integers(2**63 - 1))
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return f"it has: {', '.join(names)}"

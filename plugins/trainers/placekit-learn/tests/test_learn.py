@@ -1,0 +1,237 @@
+"""Rewards and baselines by hand, what counts when, PPO's penalty, schedules, and where the time goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from placekit_learn.optimisers import clipped
+from placekit_learn.options import PolicyGradientOptions
+from placekit_learn.policy_gradient import PolicyGradient, Reinforce, between
+from placekit_learn.ppo import PPO, adapted, ratios, surrogate_weights
+from placekit_learn.rewards import Rewards
+
+from placekit_core.errors import BudgetExhausted
+from placekit_core.interfaces import Rollouts
+from placekit_core.measurement import Measurements
+from placekit_core.problem import Problem
+from placekit_core.testing import fakes
+
+SIGNAL_S = 100.0
+
+
+def measured(*values_s: float | None) -> Measurements:
+    """Values of placements; None for one that failed, a negative one of its size that does not fit."""
+    value = np.array([np.nan if v is None else abs(v) for v in values_s])
+    fits = np.array([v is not None and v > 0 for v in values_s])
+    return Measurements(value, np.zeros((len(value), 1)), fits, tuple("bad" if v is None else None for v in values_s))
+
+
+def rewards(**options: Any) -> Rewards:
+    return Rewards(PolicyGradientOptions(**options), SIGNAL_S)
+
+
+@pytest.mark.parametrize(
+    ("reward", "expected"),
+    [("sqrt", [-1, -2, -3]), ("linear", [-1, -4, -9]), ("scaled", [-3 / 14, -12 / 14, -27 / 14])],
+)
+def test_rewards(reward: str, expected: list[float]) -> None:
+    r = rewards(reward=reward)
+    r.weights(measured(1, 4, 9))
+    assert r.rewards(np.array([1.0, 4.0, 9.0])).tolist() == pytest.approx(expected)
+    r.weights(measured(100, 100, 100))  # the scale stays that of the first batch
+    assert r.rewards(np.array([1.0, 4.0, 9.0])).tolist() == pytest.approx(expected)
+
+
+def test_moving_average() -> None:
+    r = rewards(reward="linear", baseline_decay=0.75)
+    assert r.weights(measured(1, 3)).tolist() == [0.5, -0.5]  # baseline -2, the first batch's mean
+    assert r.weights(measured(6, 6)).tolist() == [-2, -2]
+    assert r.baseline == 0.75 * -2 + 0.25 * -6
+    assert r.weights(measured(3, 3)).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("failing", "failing_s"), [("signal", SIGNAL_S), ("worst", 8.0)])
+def test_what_a_failure_counts(failing: str, failing_s: float) -> None:
+    r = rewards(reward="linear", failing=failing)
+    mean = -(2 + 4 + 2 * failing_s) / 4
+    assert r.weights(measured(2, None, 4, -3)) * 4 == pytest.approx(np.array([-2, -failing_s, -4, -failing_s]) - mean)
+    r.weights(measured(1, 1))  # what was slow once stays the measure
+    assert r.failing_s == failing_s
+
+
+@pytest.mark.parametrize(("failing", "baseline"), [("signal", -10.0), ("worst", -4.0)])
+def test_baseline_starts_at_a_failure(failing: str, baseline: float) -> None:
+    r = rewards(reward="sqrt", failing=failing, baseline_start="failing", baseline_decay=0.5)
+    assert r.weights(measured(4, 8)).tolist() == pytest.approx([(-2 - baseline) / 2, (-(8**0.5) - baseline) / 2])
+    assert r.baseline == pytest.approx((baseline + (-2 - 8**0.5) / 2) / 2)
+
+
+def test_nothing_is_learned_until_something_fits() -> None:
+    for start in ("first", "failing"):
+        r = rewards(reward="scaled", baseline_start=start)
+        assert r.weights(measured(None, -5)).tolist() == [0, 0]
+        assert r.state() == {"baseline": None, "scale_s": None, "worst_s": None}
+        assert (r.weights(measured(None, 5)) * [-1, 1] > 0).all() == (start == "first")
+        assert r.scale_s == 5
+
+
+def test_only_fitting() -> None:
+    r = rewards(reward="linear", baseline_decay=0.5)
+    r.weights(measured(2, 2))
+    assert r.weights(measured(1, None, 2, -9), only_fitting=True).tolist() == [0.5, 0, 0, 0]
+    assert r.baseline == -1.75
+    assert r.weights(measured(None, None), only_fitting=True).tolist() == [0, 0]
+    assert r.baseline == -1.75
+
+
+def test_normalised() -> None:
+    r = rewards(reward="linear", normalise=True)
+    assert r.weights(measured(1, 5)).tolist() == [0.5, -0.5]
+    assert r.weights(measured(5, 5)).tolist() == [-1, -1]  # no deviation: as they are
+
+
+def test_state_of_rewards() -> None:
+    r, other = rewards(reward="scaled"), rewards(reward="scaled")
+    r.weights(measured(1, None, 3))
+    other.restore(r.state())
+    assert np.array_equal(r.weights(measured(2, None)), other.weights(measured(2, None)))
+
+
+class Watched(fakes.FakeLearnable):
+    """Records what it is asked for."""
+
+    def build(self, problems: Any, rng: Any) -> None:
+        super().build(problems, rng)
+        self.weights: list[np.ndarray] = []
+        self.entropy_weights: list[float] = []
+        self.kl_weights: list[float] = []
+        self.explored: list[float] = []
+        self.steps: list[np.ndarray] = []
+        self.problems: list[Problem] = []
+
+    def rollout(self, problem: Problem, n: int, rng: Any, explore: float = 0.0) -> Rollouts:
+        self.explored.append(explore)
+        self.problems.append(problem)
+        return super().rollout(problem, n, rng, explore)
+
+    def gradients(
+        self, problem: Any, rollouts: Any, weight: Any, entropy_weight: float = 0.0, kl_weight: float = 0.0
+    ) -> Any:
+        self.weights.append(weight)
+        self.entropy_weights.append(entropy_weight)
+        self.kl_weights.append(kl_weight)
+        return super().gradients(problem, rollouts, weight, entropy_weight, kl_weight)
+
+    def apply(self, steps: Any) -> None:
+        self.steps.append(steps["logits"])
+        super().apply(steps)
+
+
+def trained(trainer: PolicyGradient, *problems: Problem, budget: int = 100, failing: float = 0.0) -> Watched:
+    policy, ledger = Watched(), fakes.Ledger(budget)
+    policy.build(problems, np.random.default_rng(0))
+    tasks = [fakes.fake_task(p, ledger, failing) for p in problems]
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(policy, tasks, np.random.default_rng(0))
+    return policy
+
+
+def test_schedules_follow_the_budget() -> None:
+    policy = trained(
+        Reinforce(explore=1.0, explore_end=0.2, entropy_weight=0.5, entropy_weight_end=0.0, samples=25), fakes.chain()
+    )
+    assert policy.explored == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+    assert np.array(policy.entropy_weights) * 25 == pytest.approx([0.5, 0.375, 0.25, 0.125])
+    assert between(2.0, None, 0.7) == 2.0
+
+
+def test_learning_rate_decays() -> None:
+    o: dict[str, Any] = {"samples": 25, "optimiser": "sgd", "learning_rate": 0.4, "max_gradient_norm": 1e-9}
+    policy = trained(Reinforce(**o, learning_rate_end=0.0), fakes.unequal(12))
+    assert [np.linalg.norm(s) / 1e-9 for s in policy.steps] == pytest.approx([0.4, 0.3, 0.2, 0.1])
+
+
+def test_tasks_take_turns() -> None:
+    a, b, c = fakes.unequal(12), fakes.chain(), fakes.mixed()
+    trainer = Reinforce()
+    policy = trained(trainer, a, b, c, budget=60)
+    assert policy.problems == [a, b, c, a, b, c, a]  # the last finds the budget used up
+    assert trainer.updates == 6
+    assert len({r.baseline for r in trainer.rewards}) == 3
+
+
+def test_failures_stop_counting() -> None:
+    policy = trained(Reinforce(only_fitting_after=2), fakes.unequal(12), failing=0.5)
+    ignored = [(w == 0).all(axis=1).any() for w in policy.weights]
+    assert ignored == [False, False] + [True] * (len(ignored) - 2)
+    assert len(ignored) > 5
+
+
+@pytest.mark.parametrize("trainer", [Reinforce(), PPO(kl_target=0.01)])
+def test_failures_alone_change_nothing(trainer: PolicyGradient) -> None:
+    assert trained(trainer, fakes.chain(), failing=1.0).steps == []
+    assert trainer.updates == 10
+
+
+def test_entropy_counts_even_while_nothing_fits() -> None:
+    assert len(trained(Reinforce(entropy_weight=0.1), fakes.chain(), failing=1.0).steps) == 10
+
+
+def test_seconds_are_counted() -> None:
+    trainer = Reinforce()
+    trained(trainer, fakes.unequal(12))
+    assert trainer.seconds.keys() == {"rollout", "evaluate", "update"}
+    assert all(s > 0 for s in trainer.seconds.values())
+
+
+def test_epochs_and_penalty() -> None:
+    trainer = PPO(epochs=3, kl_target=0.03, kl_weight=0.7, samples=50, learning_rate=0.1)
+    policy = trained(trainer, fakes.unequal(12))
+    assert np.array(policy.kl_weights[:3]) * 50 == pytest.approx([0, 0.7, 0.7])
+    assert len(policy.kl_weights) == 6
+    assert trainer.beta in (0.7 / 4, 0.7 / 2, 0.7, 1.4, 2.8)
+
+
+def test_one_epoch_of_ppo_is_reinforce() -> None:
+    ppo, reinforce = (trained(t, fakes.unequal(12)).state_dict() for t in (PPO(epochs=1), Reinforce()))
+    assert np.array_equal(ppo["logits"], reinforce["logits"])
+
+
+def test_penalty_adapts() -> None:
+    assert adapted(1.0, 0.046, 0.03) == 2.0
+    assert adapted(1.0, 0.044, 0.03) == 1.0
+    assert adapted(1.0, 0.021, 0.03) == 1.0
+    assert adapted(1.0, 0.019, 0.03) == 0.5
+
+
+def test_penalty_keeps_the_policy_close() -> None:
+    """Larger targets let the policy go further in one batch."""
+    moved = []
+    for target in (1e-4, 1e-1):
+        trainer = PPO(epochs=20, clip=None, kl_target=target, samples=50, learning_rate=0.05)
+        policy = trained(trainer, fakes.unequal(12), budget=2000)
+        moved.append(np.abs(policy.logits).max())
+    assert moved[0] < moved[1]
+
+
+def test_clip() -> None:
+    ratio = np.array([[0.5, 1.0, 1.5]])
+    assert surrogate_weights(ratio, np.full((1, 3), 2.0), 0.2).tolist() == [[1, 2, 0]]
+    assert surrogate_weights(ratio, np.full((1, 3), -2.0), 0.2).tolist() == [[0, -2, -3]]
+    assert surrogate_weights(ratio, np.full((1, 3), 2.0), None).tolist() == [[1, 2, 3]]
+
+
+def test_ratios_are_finite() -> None:
+    assert np.isfinite(ratios(np.array([[-900.0, 0.0, -np.inf]]), np.array([[0.0, -900.0, -np.inf]]))).all()
+
+
+def test_gradient_norm() -> None:
+    gradients = {"a": np.array([3.0], np.float32), "b": np.array([[4.0]])}
+    assert clipped(gradients, 5.0) is gradients
+    assert clipped(gradients, None) is gradients
+    short = clipped(gradients, 1.0)
+    assert short["a"] == pytest.approx([0.6])
+    assert short["b"] == pytest.approx(np.array([[0.8]]))
+    assert short["a"].dtype == np.float32

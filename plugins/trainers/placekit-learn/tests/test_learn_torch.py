@@ -1,0 +1,274 @@
+"""`TorchPolicy`, by a tiny policy on it; the optimisers and PPO's gradient against torch; gradients of another process."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pluggy
+import pytest
+from placekit_learn.optimisers import Adam, Sgd
+from placekit_learn.policy_gradient import Reinforce
+from placekit_learn.ppo import PPO, ratios, surrogate_weights
+
+from placekit_core import hookspecs, registry
+from placekit_core.errors import BudgetExhausted, PlacekitError
+from placekit_core.interfaces import LearnablePolicy, Rollouts, Trainer
+from placekit_core.placement import Placements
+from placekit_core.problem import Problem
+from placekit_core.testing import fakes
+from placekit_core.testing.children import address_of
+from placekit_core.testing.learnable import LearnablePolicyContract
+
+torch = pytest.importorskip("torch")
+
+from placekit_learn.torch_policy import Decisions, TorchPolicy  # noqa: E402
+
+
+class TinyPolicy(TorchPolicy):
+    """A vector per group, of which a small network makes a distribution over the devices."""
+
+    name = "tiny_torch"
+
+    def network(self, problems: Sequence[Problem]) -> torch.nn.Module:
+        groups, devices = max(p.g for p in problems), max(p.cluster.size for p in problems)
+        return torch.nn.Sequential(torch.nn.Embedding(groups, 8), torch.nn.Tanh(), torch.nn.Linear(8, devices))
+
+    def distribution(self, problem: Problem) -> torch.Tensor:
+        """[g, D] log-probabilities."""
+        logits = self.module(torch.arange(problem.g))[:, : problem.cluster.size]
+        return logits.masked_fill(~torch.from_numpy(problem.allowed), -torch.inf).log_softmax(dim=1)
+
+    def rollout(self, problem: Problem, n: int, rng: np.random.Generator, explore: float = 0.0) -> Rollouts:
+        with self.fixed_threads(), torch.no_grad():
+            log_p = self.distribution(problem)
+            drawn = log_p.exp().multinomial(n, replacement=True, generator=self.generator(rng)).T
+            device = (drawn if explore else log_p.argmax(dim=1).expand(n, -1)).numpy().astype(np.int16)
+            group = np.tile(np.arange(problem.g, dtype=np.int32), (n, 1))
+            d = self.decisions(log_p, device)
+            extra = {"log_p": np.tile(log_p.numpy(), (n, 1, 1))}
+            return Rollouts(
+                Placements.of(device),
+                group,
+                device,
+                d.log_prob.double().numpy(),
+                d.entropy.double().numpy(),
+                extra=extra,
+            )
+
+    def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
+        return self.decisions(self.distribution(problem), rollouts.device)
+
+    @staticmethod
+    def decisions(log_p: torch.Tensor, device: np.ndarray) -> Decisions:
+        each = log_p.expand(len(device), -1, -1)
+        entropy = -(each.exp() * each.masked_fill(each.isneginf(), 0.0)).sum(dim=2)
+        return Decisions(each.gather(2, torch.from_numpy(device.astype(np.int64))[:, :, None])[:, :, 0], entropy, each)
+
+
+class TestTorchPolicy(LearnablePolicyContract):
+    @pytest.fixture
+    def make(self):
+        return partial(TinyPolicy, threads=1)
+
+    @pytest.fixture(autouse=True)
+    def listed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """The policy is installed for the time of a test, by a light module."""
+        from hydra.core.config_store import ConfigStore
+        from hydra.core.plugins import Plugins
+
+        name = "plugin_of_tiny_torch"
+        (tmp_path / f"{name}.py").write_text(
+            "from placekit_core.hookspecs import Component, hookimpl\n"
+            "from placekit_learn.torch_options import TorchOptions\n@hookimpl\ndef placekit_policies():\n"
+            f"    return [Component(name='tiny_torch', summary='tiny', config=TorchOptions, target='{__name__}:TinyPolicy')]\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        now, manager = registry.installed(), pluggy.PluginManager(registry.GROUP)
+        manager.add_hookspecs(hookspecs)
+        for plugin_name, plugin in now.manager.list_name_plugin():
+            manager.register(plugin, plugin_name)
+        monkeypatch.setattr(now, "manager", manager)
+        monkeypatch.setattr(now, "entries", {key: list(entries) for key, entries in now.entries.items()})
+        now.add(name, importlib.import_module(name), name, "0")
+        Plugins.instance()
+        monkeypatch.setattr(ConfigStore.instance(), "repo", copy.deepcopy(ConfigStore.instance().repo))
+
+
+def built(problem: Problem, **options: Any) -> TinyPolicy:
+    policy = TinyPolicy(**options)
+    policy.build([problem], np.random.default_rng(0))
+    return policy
+
+
+def test_build_leaves_the_default_generator_alone() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first = built(fakes.chain()).state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(4)
+    second = built(fakes.chain()).state_dict()
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_threads_are_given_back() -> None:
+    before = torch.get_num_threads()
+    policy = built(fakes.chain(), threads=1)
+    with policy.fixed_threads():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("trainer", [Reinforce(learning_rate=0.02), PPO(learning_rate=0.01, kl_target=0.03)])
+def test_trainers_train_it(trainer: Trainer) -> None:
+    task = fakes.fake_task(fakes.unequal(6), 1000)
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(built(task.problem, threads=1), [task], np.random.default_rng(0))
+    assert task.evaluate.best is not None
+    assert task.evaluate.best.value_s == fakes.session_of(task).lower_bound()
+
+
+def test_state_dict_is_a_copy() -> None:
+    policy = built(fakes.chain())
+    saved = policy.state_dict()
+    policy.apply({name: np.ones_like(values) for name, values in saved.items()})
+    assert not any(np.array_equal(saved[name], values) for name, values in policy.state_dict().items())
+
+
+def test_other_parameters_are_refused_by_name() -> None:
+    policy = built(fakes.chain())
+    with pytest.raises(PlacekitError, match=r"'0\.weight' of shape \[20, 8\], not \[13, 8\]"):
+        policy.load_state_dict(built(fakes.chain(19)).state_dict())
+    with pytest.raises(PlacekitError, match="'bias', which it has not"):
+        policy.load_state_dict({**policy.state_dict(), "bias": np.zeros(2)})
+    with pytest.raises(PlacekitError, match=r"no parameter 'bias'\n.*2\.weight"):
+        policy.apply({"bias": np.zeros(2)})
+
+
+def test_kl_needs_the_old_distribution() -> None:
+    problem = fakes.chain()
+    policy = built(problem)
+    r = policy.rollout(problem, 2, np.random.default_rng(0), 1.0)
+    bare = Rollouts(r.placements, r.group, r.device, r.log_prob, r.entropy)
+    with pytest.raises(PlacekitError, match="log_p"):
+        policy.kl(problem, bare)
+
+
+def test_decisions_after_the_end_do_not_count() -> None:
+    problem = fakes.chain()
+    policy = built(problem)
+    r = policy.rollout(problem, 3, np.random.default_rng(0), 1.0)
+    weight = np.random.default_rng(1).standard_normal(r.group.shape)
+    group = r.group.copy()
+    group[1, 5:] = -1
+    short = Rollouts(r.placements, group, r.device, r.log_prob, r.entropy, extra=r.extra)
+    got = policy.gradients(problem, short, weight)
+    expected = policy.gradients(problem, r, np.where(group >= 0, weight, 0.0))
+    assert all(np.allclose(got[name], expected[name], atol=1e-6) for name in got)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (Adam(), lambda p: torch.optim.Adam(p, lr=0.1, foreach=False)),
+        (Sgd(), lambda p: torch.optim.SGD(p, lr=0.1, foreach=False)),
+    ],
+    ids=["adam", "sgd"],
+)
+def test_optimisers_agree_with_torch(ours: Any, theirs: Any) -> None:
+    rng = np.random.default_rng(0)
+    values = {"a": rng.standard_normal((3, 4)), "b": rng.standard_normal(5).astype(np.float32)}
+    tensors = {name: torch.from_numpy(v.copy()).requires_grad_() for name, v in values.items()}
+    optimiser = theirs(tensors.values())
+    for _ in range(20):
+        gradients = {name: rng.standard_normal(v.shape).astype(v.dtype) for name, v in values.items()}
+        for name, t in tensors.items():
+            t.grad = torch.from_numpy(-gradients[name])  # torch descends
+        optimiser.step()
+        steps = ours.steps(gradients, 0.1)
+        values = {name: v + steps[name] for name, v in values.items()}
+        assert all(steps[name].dtype == v.dtype for name, v in values.items())
+    assert np.allclose(values["a"], tensors["a"].detach().numpy(), rtol=1e-12)
+    assert np.allclose(values["b"], tensors["b"].detach().numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("clip", [0.2, None])
+def test_clipped_gradient_is_that_of_the_clipped_objective(clip: float | None) -> None:
+    problem = fakes.chain()
+    policy = built(problem)
+    r = policy.rollout(problem, 8, np.random.default_rng(0), 1.0)
+    rng = np.random.default_rng(1)
+    policy.apply({name: 0.3 * rng.standard_normal(v.shape) for name, v in policy.state_dict().items()})
+    advantage = np.tile(rng.standard_normal((8, 1)), (1, problem.g))
+    ratio = ratios(policy.log_prob(problem, r), r.log_prob)
+    outside = np.abs(ratio - 1) > 0.2
+    assert outside.any()
+    assert not outside.all()
+    got = policy.gradients(problem, r, surrogate_weights(ratio, advantage, clip))
+
+    new = policy.evaluate_actions(problem, r).log_prob
+    tensor_ratio = (new - torch.from_numpy(r.log_prob)).exp()
+    a = torch.from_numpy(advantage)
+    objective = tensor_ratio * a
+    if clip is not None:  # Schulman et al. 2017, Eq. 7
+        objective = torch.minimum(objective, tensor_ratio.clamp(1 - clip, 1 + clip) * a)
+    objective.sum().backward()
+    for name, p in policy.module.named_parameters():
+        assert np.allclose(got[name], p.grad.numpy(), rtol=1e-4, atol=1e-5), name
+
+
+def gradients_of(policy: LearnablePolicy, job: dict[str, Any]) -> bytes:
+    """What a remote worker does: the policy of these parameters, and its gradients."""
+    policy.build(job["problems"], np.random.default_rng(99))
+    policy.load_state_dict(job["parameters"])
+    return pickle.dumps(policy.gradients(*job["arguments"]))
+
+
+CHILD = """
+import pickle, sys
+job = pickle.loads(sys.stdin.buffer.read())
+sys.path[:] = job["path"]
+from placekit_core.testing.children import load
+cls = load(*job["policy"])
+policy = cls(cls.options_class.model_validate_json(job["options"]))
+sys.stdout.buffer.write(load(*job["work"])(policy, pickle.loads(job["job"])))
+"""
+
+
+@pytest.mark.parametrize("cls", [fakes.FakeLearnable, TinyPolicy])
+def test_gradients_of_another_process_are_the_same_to_the_last_bit(cls: type[LearnablePolicy]) -> None:
+    problem = fakes.mixed()
+    policy = cls()
+    policy.build([problem], np.random.default_rng(0))
+    r = policy.rollout(problem, 10, np.random.default_rng(1), 1.0)
+    weight = np.random.default_rng(2).standard_normal(r.group.shape)
+    start = policy.state_dict()
+    policy.apply({name: np.full_like(values, 0.1) for name, values in start.items()})
+    arguments = (problem, r, weight, 0.01, 0.5)
+    here = policy.gradients(*arguments)
+    there = in_a_child(policy, {"problems": [problem], "parameters": policy.state_dict(), "arguments": arguments})
+    results = []
+    for gradients in (here, there):
+        policy.load_state_dict(start)
+        policy.apply(Adam().steps(gradients, 0.1))
+        results.append({name: values.tobytes() for name, values in policy.state_dict().items()})
+    assert results[0] == results[1]
+
+
+def in_a_child(policy: LearnablePolicy, job: dict[str, Any]) -> dict[str, np.ndarray]:
+    sent = {
+        "path": sys.path, "policy": address_of(type(policy)), "options": policy.options.model_dump_json(),
+        "work": address_of(gradients_of), "job": pickle.dumps(job),
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", CHILD], input=pickle.dumps(sent), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return pickle.loads(done.stdout)

@@ -1,0 +1,117 @@
+"""Trained policies as files: what is loaded is what was saved, and everything that does not fit is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import Field
+
+from placekit_core.errors import RunError
+from placekit_core.interfaces import LearnableOptions
+from placekit_core.testing import fakes
+from placekit_core.trained import load_policy, save_policy
+
+
+class SizedOptions(LearnableOptions):
+    """One size that the shapes depend on, one that they do not."""
+
+    width: int = Field(3, description="rows of the parameters")
+    rate: float = Field(0.5, description="of nothing")
+
+
+class Sized(fakes.FakeLearnable):
+    """Parameters of `width` rows."""
+
+    name = "sized"
+    options_class = SizedOptions
+
+    def build(self, problems, rng) -> None:  # type: ignore[no-untyped-def]
+        self.logits = rng.standard_normal((self.options.width, 2))
+
+
+def built(policy: fakes.FakeLearnable, seed: int = 0) -> fakes.FakeLearnable:
+    policy.build([fakes.diamond()], np.random.default_rng(seed))
+    return policy
+
+
+@pytest.mark.parametrize("name", [".", "policy.safetensors", "policy.json"])
+def test_what_was_saved_is_loaded(tmp_path: Path, name: str) -> None:
+    first, second = built(fakes.FakeLearnable()), built(fakes.FakeLearnable(), 1)
+    save_policy(first, tmp_path, {"seed": 7, "value_s": float("nan")})
+    load_policy(second, tmp_path / name)
+    np.testing.assert_array_equal(first.logits, second.logits)
+    about = json.loads((tmp_path / "policy.json").read_text())
+    assert about["policy"] == "fake_learnable"
+    assert (about["seed"], about["value_s"]) == (7, None)
+    assert about["parameters"] == {"logits": ["float64", 6, 2]}
+    assert "checkpoint" not in about["options"]
+
+
+def test_saving_is_reproducible(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        save_policy(built(fakes.FakeLearnable()), tmp_path / folder, {})
+    for name in ("policy.safetensors", "policy.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def refused(policy: fakes.FakeLearnable, path: Path) -> str:
+    before = policy.logits.copy()
+    with pytest.raises(RunError) as error:
+        load_policy(policy, path)
+    np.testing.assert_array_equal(policy.logits, before)
+    return str(error.value).replace(str(path), "PATH")
+
+
+def test_other_sizes_name_the_parameter_and_the_option(tmp_path: Path) -> None:
+    save_policy(built(Sized()), tmp_path, {})
+    text = refused(built(Sized(width=4, rate=0.1)), tmp_path)
+    assert "policy.checkpoint=PATH does not fit: parameter 'logits'" in text
+    assert "it was trained with policy.width=3 (here 4), policy.rate=0.5 (here 0.1)" in text
+
+
+def test_another_policy_is_named(tmp_path: Path) -> None:
+    save_policy(built(Sized()), tmp_path, {})
+    text = refused(built(fakes.FakeLearnable()), tmp_path)
+    assert text == "policy.checkpoint=PATH was trained as policy 'sized', not 'fake_learnable'\n  use policy=sized"
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    text = refused(built(fakes.FakeLearnable()), tmp_path / "no")
+    assert text == (
+        "policy.checkpoint=PATH: no policy.json there\n  give the run directory of a run that trained a policy"
+    )
+    save_policy(built(fakes.FakeLearnable()), tmp_path, {})
+    (tmp_path / "policy.safetensors").unlink()
+    assert "no policy.safetensors there" in refused(built(fakes.FakeLearnable()), tmp_path)
+
+
+def test_parameters_that_the_policy_lacks_are_named(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    policy = built(fakes.FakeLearnable())
+    save_policy(policy, tmp_path, {})
+    save_file({"logits": policy.logits, "bias": np.zeros(2)}, tmp_path / "policy.safetensors")
+    assert "does not fit: policy 'fake_learnable' has no parameter 'bias'" in refused(policy, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("policy.json", b"{"),
+        ("policy.json", b"[]"),
+        ("policy.json", b'{"format": "placekit-policy", "version": 1}'),
+        ("policy.json", b'{"format": "placekit-policy", "version": 9, "policy": "x", "options": {}}'),
+        ("policy.json", b"\xff\xfe"),
+        ("policy.safetensors", b""),
+        ("policy.safetensors", b"\x80\x04K\x01."),
+    ],
+)
+def test_damaged_files(tmp_path: Path, name: str, content: bytes) -> None:
+    policy = built(fakes.FakeLearnable())
+    save_policy(policy, tmp_path, {})
+    (tmp_path / name).write_bytes(content)
+    assert refused(policy, tmp_path).startswith("policy.checkpoint=PATH is damaged: ")
