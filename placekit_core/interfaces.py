@@ -241,7 +241,7 @@ class LearnablePolicy(Policy):
         )
 
     def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        """[b, t] KL divergence of the current distribution from the one that the rollouts were drawn from, nats."""
+        """[b, t] KL divergence of the current distribution from the one drawn from, sum of old log(old / new), nats."""
         raise PlacekitError(f"policy {self.name!r} does not report KL divergences", "use a trainer that needs none")
 
     def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, dict[str, NDArray[Any]]]:

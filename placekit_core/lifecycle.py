@@ -14,8 +14,8 @@ from placekit_core.registry import Registry
 if TYPE_CHECKING:
     from placekit_core.report import Result
 
-OPTIONAL = frozenset({"report"})
-"""Loggers that the default of `placekit run` names, and that are left out where they are not installed."""
+DEFAULT, OPTIONAL = ("csv", "report"), frozenset({"report"})
+"""The loggers of `placekit run` if none are named; and those of them that are left out where they are not installed."""
 HOOKS = ("placekit_run_started", "placekit_evaluated", "placekit_checkpoint", "placekit_run_finished")
 
 
@@ -26,13 +26,14 @@ def loggers(registry: Registry) -> list[str]:
 
 
 class Lifecycle:
-    """The loggers of one run. Raises PluginError for a name that no plugin with lifecycle hooks has, but for `OPTIONAL`."""
+    """The loggers of one run. Raises PluginError for a name that no plugin with lifecycle hooks has; see `OPTIONAL`."""
 
     def __init__(self, registry: Registry, names: Iterable[str], run_dir: Path) -> None:
         self.run_dir = run_dir
+        names = tuple(names)
         known = loggers(registry)
         for name in names:
-            if name not in known and name not in OPTIONAL:
+            if name not in known and (name not in OPTIONAL or names != DEFAULT):
                 raise unknown("logger", name, known)
         self._calls = {
             (hook, i.plugin_name): i

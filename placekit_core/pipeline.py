@@ -147,7 +147,8 @@ def _run(
             lifecycle.checkpoint()
 
         def keep() -> None:
-            if trainer is not None and isinstance(policy, LearnablePolicy):
+            begun = any(s.task.evaluate.evaluations for s in searches)
+            if trainer is not None and begun and isinstance(policy, LearnablePolicy):
                 save_policy(policy, run_dir, trained_on(config, trainer, searches))
 
         observer.stage(f"placing with {config.policy['name']}")
@@ -159,9 +160,10 @@ def _run(
         except Exception as e:
             if any(s.task.evaluate.evaluations for s in searches):  # what was found before the failure is not lost
                 with contextlib.suppress(Exception):  # this failure is the one to hear of
-                    keep()
                     found = report(config, searches, backend, trainer, run_dir, "failed")
                     e.result = _written(found, run_dir, lifecycle)  # type: ignore[attr-defined]
+                with contextlib.suppress(Exception):
+                    keep()
             raise
         observer.stage("writing the results")
         keep()
@@ -228,6 +230,8 @@ def _trainer(config: RunConfig, policy: Policy) -> Trainer | None:
     """
     name, given = config.trainer["name"], {k: v for k, v in config.trainer.items() if k != "name"}
     if name == NONE:
+        if given:
+            raise ConfigError(f"trainer=none has no option {next(iter(given))!r}", "leave it out, or choose a trainer")
         if isinstance(policy, LearnablePolicy) and _checkpoint(policy) is None:
             raise ConfigError(
                 f"trainer=none, but policy {policy.name!r} is not trained", "give it policy.checkpoint=RUN_DIR"

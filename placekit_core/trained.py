@@ -24,6 +24,7 @@ from placekit_core.results import write_json
 
 PARAMETERS, ABOUT = "policy.safetensors", "policy.json"
 FORMAT, VERSION = "placekit-policy", 1
+FREE = ("checkpoint", "threads")  # options that may differ from those of the training
 
 
 def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any]) -> None:
@@ -43,7 +44,8 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
     """Load what `save_policy` wrote into `policy`, which is built: from a folder, or one of the two files.
 
     Raises RunError if there is nothing to load, it is damaged, or it was trained as another policy or with other sizes;
-    it then names what does not fit, and the options that differ.
+    it then names what does not fit, and the options that differ. Where one side leaves an option to the problems (null),
+    only the shapes count.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -67,15 +69,15 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
         raise RunError(
             f"policy.checkpoint={path} was trained as policy {name!r}, not {policy.name!r}", f"use policy={name}"
         )
+    here = policy.options.model_dump(mode="json")
+    differ = [f"{k}={options.get(k)} (here {v})" for k, v in here.items() if k not in FREE and options.get(k) != v]
+    trained = f"it was trained with policy.{', policy.'.join(differ)}"
+    if any(None not in (options.get(k), v) and k not in FREE and options.get(k) != v for k, v in here.items()):
+        raise RunError(f"policy.checkpoint={path} belongs to other options of policy {name!r}", trained)
     unknown = sorted(parameters.keys() - policy.state_dict().keys())
     try:
         if unknown:
             raise PlacekitError(f"policy {policy.name!r} has no parameter {', '.join(map(repr, unknown))}")
         policy.load_state_dict(parameters)
     except PlacekitError as e:
-        here = policy.options.model_dump(mode="json")
-        differ = [
-            f"{k}={options.get(k)} (here {v})" for k, v in here.items() if k != "checkpoint" and options.get(k) != v
-        ]
-        hint = f"it was trained with policy.{', policy.'.join(differ)}" if differ else e.hint
-        raise RunError(f"policy.checkpoint={path} does not fit: {e.message}", hint) from None
+        raise RunError(f"policy.checkpoint={path} does not fit: {e.message}", trained if differ else e.hint) from None

@@ -193,7 +193,10 @@ class TestCompare:
         (two / "one" / FILE).unlink()
         outcome = placekit("compare", "--profile", "runs")
         assert outcome.code == 1
-        assert "no profile.json in " in outcome.err
+        assert "left out: no profile.json in " in outcome.err
+        assert "runs/both" in outcome.out, "the other run is shown"
+        outcome = placekit("compare", "--profile", "runs/one")
+        assert outcome.code == 1
         assert "run it again" in outcome.err
         (two / "both" / "result.json").unlink()
         outcome = placekit("compare", "--profile", "runs/both")

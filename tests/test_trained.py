@@ -18,7 +18,7 @@ from placekit_core.trained import load_policy, save_policy
 class SizedOptions(LearnableOptions):
     """One size that the shapes depend on, one that they do not."""
 
-    width: int = Field(3, description="rows of the parameters")
+    width: int | None = Field(3, description="rows of the parameters; null: three")
     rate: float = Field(0.5, description="of nothing")
 
 
@@ -29,7 +29,7 @@ class Sized(fakes.FakeLearnable):
     options_class = SizedOptions
 
     def build(self, problems, rng) -> None:  # type: ignore[no-untyped-def]
-        self.logits = rng.standard_normal((self.options.width, 2))
+        self.logits = rng.standard_normal((self.options.width or 3, 2))
 
 
 def built(policy: fakes.FakeLearnable, seed: int = 0) -> fakes.FakeLearnable:
@@ -69,8 +69,18 @@ def refused(policy: fakes.FakeLearnable, path: Path) -> str:
 def test_other_sizes_name_the_parameter_and_the_option(tmp_path: Path) -> None:
     save_policy(built(Sized()), tmp_path, {})
     text = refused(built(Sized(width=4, rate=0.1)), tmp_path)
-    assert "policy.checkpoint=PATH does not fit: parameter 'logits'" in text
+    assert "policy.checkpoint=PATH belongs to other options of policy 'sized'" in text
     assert "it was trained with policy.width=3 (here 4), policy.rate=0.5 (here 0.1)" in text
+
+
+def test_an_option_left_to_the_problems_is_judged_by_the_shapes(tmp_path: Path) -> None:
+    save_policy(built(Sized()), tmp_path, {})
+    load_policy(built(Sized(width=None)), tmp_path)
+    other = Sized(width=None)
+    other.logits = np.zeros((4, 2))
+    text = refused(other, tmp_path)
+    assert "policy.checkpoint=PATH does not fit: parameter 'logits'" in text
+    assert "policy.width=3 (here None)" in text
 
 
 def test_another_policy_is_named(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def rows(results: list[Summary]) -> list[Row]:
         twin = (result.seed, result.value_s, result.evaluations)
         if twin not in {(r.seed, r.value_s, r.evaluations) for r in group}:  # a copy of a run is no further evidence
             group.append(result)
-    found = [Row(label, g) for label, g in zip(_labels([g[0] for g in groups.values()]), groups.values(), strict=True)]
+    found = [Row(label, g) for label, g in zip(labels([g[0] for g in groups.values()]), groups.values(), strict=True)]
     return sorted(found, key=lambda r: (r.first.workload, r.first.cluster, r.first.backend, r.rank))
 
 
@@ -267,24 +267,24 @@ def _best(contest: list[Row]) -> str:
     return f"best on {r.workload}, {r.cluster} ({r.backend}): {best.label} {seconds(best.median_s)}, {difference}{note}"
 
 
-def _labels(results: list[Summary]) -> list[str]:
+def labels(results: list[Summary]) -> list[str]:
     """Policy names; where rows would look alike, with the components and options in which they differ."""
-    labels = []
+    found = []
     for r in results:
         place = (r.workload, r.cluster, r.backend, r.policy)
         twins = [x for x in results if (x.workload, x.cluster, x.backend, x.policy) == place]
-        labels.append(" ".join([r.policy, *_differences(r, twins)]))
+        found.append(" ".join([r.policy, *_differences(r, twins)]))
     kinds = {k: [_problems(r)[k] for r in results] for k in _problems(results[0])} if results else {}
     kinds["config"] = [_key(r) for r in results]
     for kind, values in kinds.items():  # until no two rows look alike
         alike: dict[tuple[str, ...], list[int]] = {}
-        for i, (r, label) in enumerate(zip(results, labels, strict=True)):
+        for i, (r, label) in enumerate(zip(results, found, strict=True)):
             alike.setdefault((r.workload, r.cluster, r.backend, r.status, label), []).append(i)
         for rows_alike in alike.values():
             if len({values[i] for i in rows_alike}) > 1:
                 for i in rows_alike:
-                    labels[i] += f" {kind}:{_digits(values[i])}"
-    return labels
+                    found[i] += f" {kind}:{_digits(values[i])}"
+    return found
 
 
 def _differences(result: Summary, twins: list[Summary]) -> list[str]:

@@ -24,12 +24,14 @@ Runs = dict[str, Profile]
 def main(argv: list[str]) -> int:
     """Tables, one program after the other; or all profiles as JSON; or the one program as a figure."""
     folders, png = _arguments(argv)
-    programs = profiles(folders)
+    programs, without = profiles(folders)
+    for reason in without:
+        print(f"left out: {reason}", file=sys.stderr)
     if "--json" in argv:
         parts = [{"run": run} | p.model_dump(mode="json") for runs in programs.values() for run, p in runs.items()]
         print(json.dumps(parts, indent=1))
         sys.stdout.flush()
-        return 0
+        return 1 if without else 0
     if png and len(programs) > 1:
         names = ", ".join(programs)
         raise ConfigError(f"a figure shows one program, and these runs have {len(programs)}: {names}", "give fewer DIR")
@@ -39,7 +41,7 @@ def main(argv: list[str]) -> int:
     if png:
         draw(Path(png), next(iter(programs.values())))
         print(f"drawn in {png}")
-    return 0
+    return 1 if without else 0
 
 
 def _arguments(argv: Sequence[str]) -> tuple[list[str], str]:
@@ -57,9 +59,13 @@ def _arguments(argv: Sequence[str]) -> tuple[list[str], str]:
     return folders, png
 
 
-def profiles(folders: Sequence[str | Path]) -> dict[str, Runs]:
-    """Profiles by program, then by the folder of their run, of all runs at or below `folders`. Raises RunError."""
+def profiles(folders: Sequence[str | Path]) -> tuple[dict[str, Runs], list[str]]:
+    """Profiles by program, then by the folder of their run, of all runs at or below `folders`; and why others have none.
+
+    Raises RunError if there is none at all, or a run has not finished.
+    """
     found: dict[str, Runs] = {}
+    without: list[RunError] = []
     for folder in map(Path, folders):
         unfinished = (folder / CHECKPOINT).exists() or (folder / CONFIG).exists()
         if unfinished and not any(folder.rglob(RESULT)):
@@ -67,11 +73,17 @@ def profiles(folders: Sequence[str | Path]) -> dict[str, Runs]:
         for run_dir in find_runs([folder]):
             parts = sorted(run_dir.glob(f"programs/*/{FILE}")) or [run_dir / FILE]
             for path in parts:
-                one = load_profile(path.parent)
+                try:
+                    one = load_profile(path.parent)
+                except RunError as e:
+                    without.append(e)
+                    continue
                 runs = found.setdefault(one.program, {})
                 name = _shown(run_dir)
                 runs[name if name not in runs else _shown(path.parent)] = one
-    return found
+    if without and not found:
+        raise without[0]
+    return found, [e.message for e in without]
 
 
 def _shown(path: Path) -> str:

@@ -318,8 +318,7 @@ class FakeLearnable(LearnablePolicy):
         total = (weight[:, :, None] * (chosen - p)).sum(axis=0)
         total += entropy_weight * len(chosen) * -p * (_log(p) + _entropy(p)[:, None])
         if kl_weight:
-            ratio = _log(p) - _log(rollouts.extra["probability"])
-            total -= kl_weight * (p * (ratio - (p * ratio).sum(axis=2, keepdims=True))).sum(axis=0)
+            total -= kl_weight * (p - rollouts.extra["probability"]).sum(axis=0)
         return self._padded(total)
 
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
@@ -331,7 +330,8 @@ class FakeLearnable(LearnablePolicy):
 
     def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
         p = self.probability(problem)
-        return np.asarray((p * (_log(p) - _log(rollouts.extra["probability"]))).sum(axis=2))
+        old = rollouts.extra["probability"]
+        return np.asarray((old * (_log(old) - _log(p))).sum(axis=2))
 
     def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, dict[str, NDArray[Any]]]:
         log_prob = self.log_prob(problem, teacher)

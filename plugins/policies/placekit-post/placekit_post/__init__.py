@@ -44,7 +44,7 @@ class PostOptions(Options):
         None,
         gt=0,
         description="seconds that a placement which does not fit counts as in the advantages; default: twice the mean of the"
-        " first batch's placements that fit, or the run's failing signal if that is less",
+        " first batch's placements that fit, or the slowest that fitted; at most the run's failing signal",
     )
 
     @model_validator(mode="after")

@@ -56,7 +56,8 @@ class Learner:
         u: [g, D] parameters.
         beta: coefficient of the KL penalty in the next PPO update.
         scale: mean of the first batch's placements that fit, seconds; 0 until there are any.
-        count, fits, total_s: placements evaluated, those of them that fit, and the sum of the latters' seconds.
+        count, fits, total_s, slowest_s: placements evaluated, those of them that fit, the sum and the most of the latters'
+            seconds.
         device: [w, g] the last w <= `window` placements, with `value_s` [w] and `excess` [w] (bytes over memory).
     """
 
@@ -64,19 +65,20 @@ class Learner:
         self.evaluate, self.problem, self.options = task.evaluate, task.problem, options
         self.u = dist.uniform(self.problem.allowed)
         self.beta, self.scale = options.beta, 0.0
-        self.count, self.fits, self.total_s = 0, 0, 0.0
+        self.count, self.fits, self.total_s, self.slowest_s = 0, 0, 0.0, 0.0
         self.device = np.empty((0, self.problem.g), np.int16)
         self.value_s, self.excess = np.empty(0), np.empty(0)
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs to go on from here."""
-        names = ("u", "beta", "scale", "count", "fits", "total_s", "device", "value_s", "excess")
+        names = ("u", "beta", "scale", "count", "fits", "total_s", "slowest_s", "device", "value_s", "excess")
         return {name: getattr(self, name) for name in names}
 
     def restore(self, state: State) -> None:
         """Continue from a `state`."""
         self.u, self.beta, self.scale = np.array(state["u"]), float(state["beta"]), float(state["scale"])
         self.count, self.fits, self.total_s = int(state["count"]), int(state["fits"]), float(state["total_s"])
+        self.slowest_s = float(state["slowest_s"])
         self.device = np.array(state["device"], np.int16)
         self.value_s, self.excess = np.array(state["value_s"]), np.array(state["excess"])
 
@@ -125,7 +127,8 @@ class Learner:
         The run's failing signal is so far above all else that it would decide baseline and advantages alone: the first
         placements that fit would be reinforced as hard as the best ones.
         """
-        return self.options.failing_s or min(self.evaluate.failing_signal_s, FAILING * self.scale)
+        limit = max(FAILING * self.scale, self.slowest_s)  # never better than what fits
+        return self.options.failing_s or min(self.evaluate.failing_signal_s, limit)
 
     def _remember(self, device: NDArray[np.int16], measured: Measurements) -> None:
         window, fits = self.options.window, measured.fits
@@ -135,6 +138,7 @@ class Learner:
         self.count += len(device)
         self.fits += int(fits.sum())
         self.total_s += float(measured.value_s[fits].sum())
+        self.slowest_s = max(self.slowest_s, float(measured.value_s[fits].max(initial=0.0)))
         if self.scale == 0.0 and fits.any():
             self.scale = float(measured.value_s[fits].mean())
 

@@ -12,8 +12,8 @@ class Annealing(SingleChain):
     """Starts from the best of several list schedules and of the single devices; moves groups, and changes priorities.
 
     The temperature falls geometrically over the budget, from `temperature_start` to `temperature_end` times the value of
-    the start. Until a placement that fits is found, one over a device's memory is visited at a penalty in proportion to
-    the excess; afterwards only placements that fit. With a budget of evaluations the result is the same to the last bit
+    the start. Placements over a device's memory are visited at a price in proportion to the
+    excess (see `walk.step`); the best one is kept apart. With a budget of evaluations the result is the same to the last bit
     for the same seed; with a budget of seconds the temperature follows the clock.
     """
 

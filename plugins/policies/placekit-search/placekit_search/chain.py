@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from placekit_core.errors import RunError
 from placekit_core.interfaces import State
 from placekit_core.measurement import Kernel, Measurements
 from placekit_core.placement import Placement, Placements
@@ -16,7 +17,7 @@ from placekit_core.problem import Task
 from placekit_search.kinds import KINDS
 from placekit_search.moves import new_log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood, flow
-from placekit_search.walk import PRICE, STEP, TRIES, go_back, lost, step, walk
+from placekit_search.walk import STEP, TRIES, go_back, lost, step, walk
 
 CHUNK_S = 0.25  # how long a compiled loop may take where seconds are limited
 FIRST = 16  # evaluations of the first one there: how long they take is not known yet
@@ -66,6 +67,8 @@ class Chain:
         self.best_device: NDArray[np.int16] = np.array(state["best_device"], np.int16)
         self.best_priority: NDArray[np.float32] = np.array(state["best_priority"], np.float32)
         self.energy: NDArray[np.float64] = np.array(state["energy"], np.float64)
+        if self.energy.shape != (5,):  # compiled code looks at no bounds
+            raise RunError("this checkpoint of a search is of another version of placekit-search", "start a new run")
         self.random: NDArray[np.uint64] = np.array(state["random"], np.uint64)
         self.restart: NDArray[np.int64] = np.array(state["restart"], np.int64)
         self.start_s = float(state["start_s"])
@@ -77,14 +80,15 @@ class Chain:
         priority: NDArray[np.float32] | None,
         value_s: float,
         over: float,
+        price_s: float,
         random: NDArray[np.uint64],
     ) -> dict[str, Any]:
-        """The state of a chain at its start; `value_s`, `over`: see `excess`; `random` is [1]."""
+        """The state of a chain at its start; `value_s`, `over`, `price_s`: see `penalised`; `random` is [1]."""
         order = np.zeros(0, np.float32) if priority is None else priority
-        energy, price_s = penalised(value_s, over), value_s if over == 0 else PRICE * value_s
+        energy, price = penalised(value_s, over, price_s), value_s if over == 0 else price_s
         return {
             "device": device.copy(), "priority": order.copy(), "best_device": device.copy(), "best_priority": order.copy(),
-            "energy": np.array([energy, energy, over == 0, over, price_s], np.float64), "random": random.copy(),
+            "energy": np.array([energy, energy, over == 0, over, price], np.float64), "random": random.copy(),
             "restart": np.zeros(3, np.int64), "start_s": float(value_s),
         }  # fmt: skip
 
@@ -164,7 +168,7 @@ class Chain:
                 self.restart[2] = -1
         elif not kicked:
             undo(self.device, self.priority, log)
-        if (kicked and not kept) or lost(self.energy):
+        if (kicked and not kept) or lost(self.energy, temperature):
             go_back(self.device, self.priority, self.best_device, self.best_priority, self.energy)
         self.restart[2] += 1
 
@@ -182,6 +186,6 @@ def excess(measurements: Measurements, task: Task) -> tuple[NDArray[np.float64],
     return np.where(failed, task.evaluate.failing_signal_s, measurements.value_s), np.where(failed, 9.0, over)
 
 
-def penalised(value_s: Any, over: Any) -> Any:
-    """What searches make small until something fits, seconds; `value_s`, `over`: see `excess`."""
-    return value_s * (1 + PRICE * over)
+def penalised(value_s: Any, over: Any, price_s: Any) -> Any:
+    """What searches make small until something fits, seconds; `value_s`, `over`: see `excess`; `price_s`: of the latter."""
+    return value_s + price_s * over

@@ -28,6 +28,7 @@ from placekit_search.coarsening import coarsen
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
 from placekit_search.starts import coarse_schedules, list_schedules
+from placekit_search.walk import PRICE
 
 START_SHARE = 0.2  # of the budget, that starts may use
 AGAIN_SHARE = 0.05  # of the seconds, after which no policy is asked again: searching is worth more of them
@@ -120,9 +121,10 @@ class _Race:
         starts = self._starts(rng)
         count = 2 ** int(np.log2(np.clip(self._chains_worth(), 1, self.options.chains)))
         random = rng.integers(0, 2**64, count, np.uint64)
+        price_s = PRICE * min(value_s for value_s, *_ in starts)  # one for all: chains are compared
         for i in range(count):
             value_s, over, device, priority, level = starts[i % len(starts)]
-            begun = Chain.begin(device, priority, value_s, over, random[i : i + 1])
+            begun = Chain.begin(device, priority, value_s, over, price_s, random[i : i + 1])
             self.chains.append(Chain(self.moves, begun))
             self.level.append(level)
             self.heat.append(HEATS[i % len(HEATS)] if count > 1 else HEATS[0])
@@ -163,7 +165,8 @@ class _Race:
             measured = task.evaluate(batch)
             value, over = excess(measured, task)
             rows += [(float(value[i]), float(over[i]), *batch.one(i), levels[i]) for i in range(len(batch))]
-        rows.sort(key=lambda r: (r[1] > 0, penalised(r[0], r[1])))
+        price_s = PRICE * min(r[0] for r in rows)
+        rows.sort(key=lambda r: (r[1] > 0, penalised(r[0], r[1], price_s)))
         distinct: dict[bytes, Start] = {}
         for row in rows:
             distinct.setdefault(row[2].tobytes(), row)

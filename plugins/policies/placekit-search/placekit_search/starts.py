@@ -13,6 +13,7 @@ from placekit_core.placement import Placements
 from placekit_core.problem import Problem, Task
 from placekit_search.chain import Chain, excess, penalised
 from placekit_search.coarsening import coarse
+from placekit_search.walk import PRICE
 
 
 def list_schedules(problem: Problem, count: int, rng: Generator) -> Placements:
@@ -49,5 +50,6 @@ def best_start(task: Task, count: int, rng: Generator) -> dict[str, object]:
     starts = list_schedules(task.problem, limit, rng)
     measurements = task.evaluate(starts)
     value, over = excess(measurements, task)
-    row = int(np.lexsort((penalised(value, over), over > 0))[0])
-    return Chain.begin(*starts.one(row), value[row], over[row], rng.integers(0, 2**64, 1, np.uint64))
+    price_s = PRICE * float(value.min())
+    row = int(np.lexsort((penalised(value, over, price_s), over > 0))[0])
+    return Chain.begin(*starts.one(row), value[row], over[row], price_s, rng.integers(0, 2**64, 1, np.uint64))

@@ -19,7 +19,15 @@ STEP = 0.01
 PRICE = 20.0  # of a device's memory over capacity until something fits, and the highest; as a multiple of the value
 DEARER, CHEAPER = 1.02, 0.98  # factors of the price of memory over capacity
 LEAST = 10.0  # temperatures that the least excess costs at least: else a hot search drifts over capacity
+LOWEST = 0.01  # price, as a multiple of the best value: lower ones would take long to rise again
 TRIES = 10  # proposals for one evaluation: a move may turn out to change nothing
+
+
+@njit(cache=True, nogil=True)
+def _set_price(energy: Any, price: Any) -> None:
+    """Another price of memory over capacity, at which the current placement has another energy."""
+    energy[0] += (price - energy[4]) * energy[3]
+    energy[4] = price
 
 
 @njit(cache=True, nogil=True)
@@ -29,10 +37,13 @@ def step(state: Any, energy: Any, value: Any, over: Any, temperature: Any) -> An
     The rule of Metropolis for the value plus price times `over`: better always, worse with probability
     exp(-difference / temperature); at temperature 0, nothing worse. The first placement that fits and a new best one are
     always kept. From the first that fits on, the price changes (strategic oscillation: Glover 1989): it falls with every
-    move that is refused because it does not fit, and rises with every step at a placement that does not, because the way
-    from one placement that fits to a better one may lead through some that do not.
+    refused move to a placement that does not fit, and rises with every step at one, because the way from one placement
+    that fits to a better one may lead through some that do not.
     """
-    known, new = energy[2] > 0, value + energy[4] * over
+    known = energy[2] > 0
+    if known:
+        _set_price(energy, max(energy[4], LEAST * temperature / STEP, LOWEST * energy[1]))
+    new = value + energy[4] * over
     if over == 0 and not known:
         energy[0] = energy[1] = energy[4] = value
         energy[2], energy[3] = 1.0, 0.0
@@ -45,16 +56,15 @@ def step(state: Any, energy: Any, value: Any, over: Any, temperature: Any) -> An
         if over == 0 or not known:
             energy[1] = min(energy[1], new)
     if known and (energy[3] > 0 or (over > 0 and not kept)):
-        price = max(energy[4] * (DEARER if energy[3] > 0 else CHEAPER), LEAST * temperature / STEP)
-        energy[0] += (price - energy[4]) * energy[3]
-        energy[4] = price
+        _set_price(energy, energy[4] * (DEARER if energy[3] > 0 else CHEAPER))
     return kept
 
 
 @njit(cache=True, nogil=True)
-def lost(energy: Any) -> Any:
+def lost(energy: Any, temperature: Any) -> Any:
     """Whether no way leads back to what fits, however dear the memory: then a search goes on from its best placement."""
-    return energy[2] > 0 and energy[3] > 0 and energy[4] > PRICE * energy[1]
+    limit = max(PRICE * energy[1], 2 * LEAST * temperature / STEP)
+    return energy[2] > 0 and energy[3] > 0 and energy[4] > limit
 
 
 @njit(cache=True, nogil=True)
@@ -122,7 +132,7 @@ def walk(  # type: ignore[no-untyped-def]
         memory_bytes: [D] capacities; `failing_s`: score of a placement that does not fit.
         temperature: [2] seconds before the first of these evaluations, and the factor of each.
         restart: [3] after how many evaluations without improvement to go back to the best placement and make moves that
-            are kept whatever they cost (0: never), how many, and evaluations since the last improvement.
+            are kept whatever they cost if they fit (0: never), how many, and evaluations since the last improvement.
     """
     work_ints, work_floats = np.empty(scratch_ints, np.int32), np.empty(scratch_floats)
     peak = np.empty(len(memory_bytes))
@@ -162,7 +172,7 @@ def walk(  # type: ignore[no-untyped-def]
                 _read_path(flow, work_ints, log)
         elif not kicked:
             undo(device, priority, log)
-        if (kicked and not kept) or lost(energy):
+        if (kicked and not kept) or lost(energy, t):
             go_back(device, priority, best_device, best_priority, energy)
             log.counts[2] = 0  # its critical path is not known
         restart[2] += 1

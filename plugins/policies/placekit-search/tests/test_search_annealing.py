@@ -147,7 +147,7 @@ def test_crosses_placements_that_do_not_fit(temperature_s: float) -> None:
     task = task_of(problem, 4000)
     [start, best] = task.evaluate(Placements.of(np.stack([small, 1 - small]))).value_s
     moves = Moves(task, {kind: float(kind == "single") for kind in KINDS}, 0.0)
-    chain = Chain(moves, Chain.begin(small, None, start, 0.0, np.array([7], np.uint64)))
+    chain = Chain(moves, Chain.begin(small, None, start, 0.0, 20 * start, np.array([7], np.uint64)))
     while task.evaluate.remaining > 0:
         chain.advance(neighbourhood(problem), temperature_s, 1.0)
     assert best < start / 5

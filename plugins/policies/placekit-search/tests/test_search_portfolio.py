@@ -160,7 +160,7 @@ def test_priorities_change_without_a_trace_too() -> None:
     moves = Moves(task, {kind: float(kind == "order") for kind in KINDS}, 0.0)
     order = np.arange(problem.g, dtype=np.float32)
     start = problem.allowed.argmax(axis=1).astype(np.int16)
-    chain = Chain(moves, Chain.begin(start, order, 1e9, True, np.array([3], np.uint64)))
+    chain = Chain(moves, Chain.begin(start, order, 1e9, 0.0, 2e10, np.array([3], np.uint64)))
     chain.walk(neighbourhood(problem), 100, 1e9, 1.0)
     assert not np.array_equal(chain.priority, order)
     np.testing.assert_array_equal(chain.device, start)
@@ -232,7 +232,7 @@ def test_restarts_leave_a_local_optimum() -> None:
     hood = neighbourhood(problem)
     ends = []
     for patience in (0, 20):
-        chain = Chain(moves, Chain.begin(np.zeros(8, np.int16), None, 8.0, True, np.array([3], np.uint64)))
+        chain = Chain(moves, Chain.begin(np.zeros(8, np.int16), None, 8.0, 0.0, 160.0, np.array([3], np.uint64)))
         chain.restart[:2] = patience, 2
         chain.walk(hood, 1000, 0.0, 1.0)
         ends.append(chain.energy[1])

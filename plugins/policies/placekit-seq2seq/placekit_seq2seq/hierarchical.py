@@ -38,7 +38,8 @@ class Hierarchical(RecurrentPolicy):
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         o = self.options
-        self.groups = min(o.groups, max(p.g for p in problems))
+        # a trained one keeps its groups: a smaller graph leaves some empty
+        self.groups = o.groups if o.checkpoint else min(o.groups, max(p.g for p in problems))
         features = o.type_size + o.outputs
         return nn.ModuleDict(
             {

@@ -14,6 +14,7 @@ from placekit_learn.options import PPOOptions
 from placekit_learn.policy_gradient import Batch, PolicyGradient
 
 Floats = NDArray[np.float64]
+LEAST, MOST = 1e-3, 1e3  # weights of the KL penalty: else it is gone, or not a number, after some hundred updates
 TOLERANCE, FACTOR = 1.5, 2.0  # Schulman et al. 2017, section 4
 _LARGEST_LOG_RATIO = 20.0  # where nothing is clipped, ratios stay finite
 
@@ -42,7 +43,7 @@ class PPO(PolicyGradient):
             self.climb(policy, batch, weight, batch.entropy_weight, beta)
         if o.kl_target is not None:
             kl = policy.kl(batch.problem, batch.rollouts)[batch.rollouts.group >= 0].mean()
-            self.beta = adapted(self.beta, float(kl), o.kl_target)
+            self.beta = min(max(adapted(self.beta, float(kl), o.kl_target), LEAST), MOST)
 
     def start(self, tasks: Sequence[Task]) -> None:
         super().start(tasks)

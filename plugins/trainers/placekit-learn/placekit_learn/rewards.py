@@ -12,6 +12,7 @@ from placekit_core.measurement import Measurements
 from placekit_learn.options import PolicyGradientOptions
 
 Floats = NDArray[np.float64]
+EQUAL = 1e-9  # relative deviation of rewards that count as equal
 FAILING = 2.0  # times the slowest that fitted
 
 
@@ -49,8 +50,10 @@ class Rewards:
         advantage = np.where(used, reward - self.baseline, 0.0)
         decay = self.options.baseline_decay
         self.baseline = decay * self.baseline + (1 - decay) * mean
-        deviation = float(reward[used].std()) if self.options.normalise else 0.0
-        return advantage / int(used.sum()) / (deviation or 1.0)
+        deviation = float(reward[used].std()) if self.options.normalise else 1.0
+        if deviation <= EQUAL * abs(mean):  # of equal rewards it is a rounding error
+            deviation = 1.0
+        return advantage / int(used.sum()) / deviation
 
     def rewards(self, value_s: Floats) -> Floats:
         """The rewards of values in seconds."""

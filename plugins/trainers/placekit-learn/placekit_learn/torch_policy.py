@@ -97,14 +97,14 @@ class TorchPolicy(LearnablePolicy):
             return self._kl(self.evaluate_actions(problem, rollouts), rollouts).double().numpy()
 
     def _kl(self, decisions: Decisions, rollouts: Rollouts) -> Tensor:
-        """[b, T] divergence of `decisions` from the distributions that the rollouts were drawn from."""
+        """[b, T] divergence of `decisions` from the distributions drawn from: sum of old log(old / new)."""
         if "log_p" not in rollouts.extra:
             raise PlacekitError(
                 f"the rollouts of policy {self.name!r} hold no extra['log_p']: there is no KL divergence"
             )
         new, old = decisions.log_p, _tensor(rollouts.extra["log_p"], decisions.log_p)
         impossible = torch.isneginf(new) | torch.isneginf(old)  # -inf - -inf is not a number
-        return (new.exp() * (new.masked_fill(impossible, 0.0) - old.masked_fill(impossible, 0.0))).sum(dim=2)
+        return (old.exp() * (old.masked_fill(impossible, 0.0) - new.masked_fill(impossible, 0.0))).sum(dim=2)
 
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
         parameters = dict(self.module.named_parameters())
@@ -129,7 +129,7 @@ class TorchPolicy(LearnablePolicy):
         if wrong:
             raise PlacekitError(
                 f"these are no parameters of policy {self.name!r} as it was built here: they " + "; ".join(wrong[:5]),
-                "they belong to other options, or to problems of other sizes",
+                "they belong to other options, or to problems of other sizes (see options such as max_groups)",
             )
         with torch.no_grad():
             for name, p in parameters.items():

@@ -1,0 +1,72 @@
+"""Curves of sweeps: best and average value against evaluations, the median over seeds.
+
+    python benchmarks/curves.py FOLDER ... [--points 4] [--csv OUT.csv]
+
+*best* is the best so far. *average* is the mean of what was evaluated since the point before; a placement that does not
+fit counts as the run's failing signal. Searches that evaluate in compiled loops report the latter as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.cli.compare import labels
+from placekit_core.results import find_runs, load_summary
+from placekit_core.units import seconds
+
+Key = tuple[str, str, str]
+
+
+def curve(run_dir: Path, points: int) -> NDArray[np.float64]:
+    """[points, 3] evaluations, best so far and average since the last point (seconds) at equal parts of the run."""
+    with (run_dir / "history.csv").open() as file:
+        rows = [[float(r[k] or "nan") for k in ("evaluations", "mean_s", "best_s")] for r in csv.DictReader(file)]
+    made, mean, best = np.array(rows).T
+    weight = np.diff(made, prepend=0.0)
+    found, since = [], 0
+    for limit in made[-1] * np.arange(1, points + 1) / points:
+        until = int(np.searchsorted(made, limit, "right"))
+        part = slice(since, max(until, since + 1))
+        average = float((mean[part] * weight[part]).sum() / weight[part].sum())
+        found.append([made[part.stop - 1], best[part.stop - 1], average])
+        since = min(part.stop, len(made) - 1)
+    return np.array(found)
+
+
+def main() -> None:
+    """Print a row per workload, machine and policy."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--points", type=int, default=4)
+    parser.add_argument("--csv", type=Path)
+    arguments = parser.parse_args()
+    groups: dict[Key, list[NDArray[np.float64]]] = defaultdict(list)
+    runs = [(run_dir, load_summary(run_dir)) for run_dir in find_runs(arguments.folders)]
+    for (run_dir, r), label in zip(runs, labels([r for _, r in runs]), strict=True):
+        if r.status == "finished":
+            groups[r.workload, r.cluster, label].append(curve(run_dir, arguments.points))
+    table = []
+    for (workload, cluster, policy), curves in sorted(groups.items()):
+        median = np.median(np.array(curves), axis=0)
+        table.append((workload, cluster, policy, len(curves), median))
+    heads = [f"{v} {100 * (i + 1) // arguments.points}%" for v in ("best", "average") for i in range(arguments.points)]
+    print(" | ".join(["workload", "cluster", "policy", "seeds", *heads]))
+    for workload, cluster, policy, seeds, m in table:
+        values = [seconds(float(x)) for x in (*m[:, 1], *m[:, 2])]
+        print(" | ".join([workload, cluster, policy, str(seeds), *values]))
+    if arguments.csv:
+        with arguments.csv.open("w", newline="") as file:
+            out = csv.writer(file)
+            out.writerow(["workload", "cluster", "policy", "seeds", "evaluations", "best_s", "average_s"])
+            for workload, cluster, policy, seeds, m in table:
+                out.writerows([workload, cluster, policy, seeds, *(f"{x:.6g}" for x in row)] for row in m)
+
+
+if __name__ == "__main__":
+    main()
