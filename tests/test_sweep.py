@@ -250,14 +250,16 @@ def test_own_experiments_and_options_of_what_they_sweep(placekit: Run, tmp_path:
 def test_cfg_and_help_of_an_experiment(placekit: Run) -> None:
     assert "evaluations: 200" in placekit("run", "--cfg", "job", "+experiment=quick").out
     assert "samples: 3" in placekit("run", "--cfg", "job", "+experiment=quick", "policy=etf", "policy.samples=3").out
-    assert "experiment: baselines, devices, mirhoseini_table2, " in placekit("run", "+experiment=quick", "--help").out
+    assert "experiment: baselines, devices, mirhoseini_learned, " in placekit("run", "+experiment=quick", "--help").out
 
 
 @pytest.mark.parametrize("path", sorted((conf_dir() / "experiment").glob("*.yaml")), ids=lambda p: p.stem)
 def test_experiments_name_what_exists(path: Path) -> None:
     params = yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]
     known = {key: {p.stem for p in (conf_dir() / key).glob("*.yaml")} for key in ("workload", "cluster")}
-    known["policy"] = set(installed().names("policy")) | {p.stem for p in (conf_dir() / "policy").glob("*.yaml")}
+    folders = [conf_dir(), *(Path(folder) for _, folder in installed().conf_folders())]
+    presets = {p.stem for folder in folders for p in (folder / "policy").glob("*.yaml")}
+    known["policy"] = set(installed().names("policy")) | presets
     swept = {option for job in jobs([f"{k}={v}" for k, v in params.items()]) for option in job}
     for key, names in known.items():
         assert {o.partition("=")[2] for o in swept if o.startswith(f"{key}=")} <= names
@@ -269,7 +271,7 @@ REFUSE = {"data_parallel", "enumerative", "exact", "expert", "single_cpu"}
 
 def test_baselines_are_all_that_learn_nothing() -> None:
     params = yaml.safe_load((conf_dir() / "experiment" / "baselines.yaml").read_text())["hydra"]["sweeper"]["params"]
-    learn = {e.component.name for e in installed().all() if e.kind == "policy" and e.component.trainer}
+    learn = {e.component.name for e in installed().all() if e.kind == "policy" and e.component.trainer} | {"post"}
     assert sorted(params["policy"].split(",")) == sorted(set(installed().names("policy")) - learn - REFUSE)
 
 
