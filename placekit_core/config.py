@@ -63,7 +63,7 @@ class RunConfig(_Section):
     costs: CostsConfig = CostsConfig()
     failing_signal_s: Annotated[float, Field(gt=0)] | None = None
     checkpoint_s: Annotated[float, Field(ge=0)] = 2.0
-    log: Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = ("csv",)
+    log: Annotated[tuple[str, ...] | None, BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = ("csv",)
     run_dir: str = ""
     workload: str = ""
     given: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from placekit_core.report import Result
 
 FILE = "history.csv"
+LOGS_BY_DEFAULT = True
 _FLUSH_S = 1.0
 _open: dict[Path, tuple[TextIO, float]] = {}  # file of a running search, and when it was last flushed
 

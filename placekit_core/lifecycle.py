@@ -14,8 +14,8 @@ from placekit_core.registry import Registry
 if TYPE_CHECKING:
     from placekit_core.report import Result
 
-DEFAULT, OPTIONAL = ("csv", "report"), frozenset({"report"})
-"""The loggers of `placekit run` if none are named; and those of them that are left out where they are not installed."""
+BY_DEFAULT = "LOGS_BY_DEFAULT"
+"""A plugin that sets this to True is one of the loggers of a run that names none (`log=null`)."""
 HOOKS = ("placekit_run_started", "placekit_evaluated", "placekit_checkpoint", "placekit_run_finished")
 
 
@@ -26,14 +26,20 @@ def loggers(registry: Registry) -> list[str]:
 
 
 class Lifecycle:
-    """The loggers of one run. Raises PluginError for a name that no plugin with lifecycle hooks has; see `OPTIONAL`."""
+    """The loggers `names` of one run, or for None those that ask to be called by default (`BY_DEFAULT`).
 
-    def __init__(self, registry: Registry, names: Iterable[str], run_dir: Path) -> None:
+    Raises PluginError for a name that no plugin with lifecycle hooks has.
+    """
+
+    def __init__(self, registry: Registry, names: Iterable[str] | None, run_dir: Path) -> None:
         self.run_dir = run_dir
-        names = tuple(names)
         known = loggers(registry)
+        if names is None:
+            plugins = {name: registry.manager.get_plugin(name) for name in known}
+            names = [name for name, plugin in plugins.items() if getattr(plugin, BY_DEFAULT, False) is True]
+        names = tuple(names)
         for name in names:
-            if name not in known and (name not in OPTIONAL or names != DEFAULT):
+            if name not in known:
                 raise unknown("logger", name, known)
         self._calls = {
             (hook, i.plugin_name): i

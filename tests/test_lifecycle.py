@@ -11,7 +11,7 @@ import pytest
 
 from placekit_core import csv_log, place
 from placekit_core.hookspecs import hookimpl
-from placekit_core.lifecycle import loggers
+from placekit_core.lifecycle import Lifecycle, loggers
 from placekit_core.problem import Problem
 from placekit_core.registry import Registry, discover
 
@@ -140,3 +140,16 @@ def test_result_json_comes_last(registry: Registry, problem: Problem, tmp_path: 
     place(problem.graph, cluster=problem.cluster, policy="random", run_dir=tmp_path / "r", log="late")
     assert seen == [False]
     assert (tmp_path / "r" / "result.json").exists()
+
+
+def test_a_run_that_names_none_calls_those_that_ask_for_it(problem: Problem, tmp_path: Path) -> None:
+    registry, called = discover([]), []
+    asks = logger("asks", placekit_run_started=lambda: called.append("asks"))
+    asks.LOGS_BY_DEFAULT = True  # type: ignore[attr-defined]
+    registry.add("asks", asks, "placekit-asks", "1.0")
+    registry.add("waits", logger("waits", placekit_run_started=lambda: called.append("waits")), "placekit-waits", "1.0")
+    Lifecycle(registry, None, tmp_path).started({})
+    assert called == ["asks"]
+    assert {name for _, name in Lifecycle(registry, None, tmp_path)._calls} == {"asks", "csv"}
+    Lifecycle(registry, ["waits"], tmp_path).started({})
+    assert called == ["asks", "waits"]

@@ -13,7 +13,6 @@ import pytest
 from placekit_core import place
 from placekit_core.errors import RunError
 from placekit_core.graph import Graph, Labels
-from placekit_core.lifecycle import Lifecycle
 from placekit_core.measurement import Schedule
 from placekit_core.problem import Problem
 from placekit_core.profile import FILE, OTHER, TYPES, Profile, load_profile, profile, top_types, write_profile
@@ -208,11 +207,3 @@ class TestCompare:
         outcome = placekit("compare", "--profile", "runs", "--png", "x.png")
         assert outcome.code == 1
         assert "no plugin that is installed draws profiles\n  pip install placekit-report" in outcome.err
-
-
-def test_the_default_logger_may_be_missing(tmp_path: Path) -> None:
-    """The core alone runs with the defaults."""
-    assert Lifecycle(discover([]), ["csv", "report"], tmp_path)._calls.keys() == {
-        ("placekit_evaluated", "csv"),
-        ("placekit_run_finished", "csv"),
-    }

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from placekit_core.report import Result
 
 FILE = "profile.png"
+LOGS_BY_DEFAULT = True
 
 
 @hookimpl
