@@ -70,24 +70,36 @@ class TestAttention:
             assert torch.isfinite(gradient).all()
 
 
+def a_placer(m: int, aligned: bool):
+    torch.manual_seed(0)
+    placer = Placer(5, 4, 8, 3, aligned)
+    allowed = np.ones((T, 3), np.bool_)
+    allowed[2] = [True, False, False]
+    empty = None
+    if m > 1:
+        empty = torch.zeros(m, T, dtype=torch.bool)
+        empty[1, 3:5] = True
+    return placer, placer.encode(torch.randn(m, T, 5), allowed, empty)
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_empty_places_change_nothing(aligned: bool) -> None:
+    placer, memory = a_placer(3, aligned)
+    devices = torch.zeros(3, T, dtype=torch.long)
+    other = devices.clone()
+    other[1, 3:5] = 2
+    torch.testing.assert_close(placer.log_p(memory, devices), placer.log_p(memory, other))
+    other[1, 2] = 1  # not empty
+    assert not torch.allclose(placer.log_p(memory, devices), placer.log_p(memory, other))
+
+
 @pytest.mark.parametrize("aligned", [True, False])
 @pytest.mark.parametrize("m", [1, 3])
 class TestPlacer:
     """Three episodes of seven places, with one memory for all (m = 1) or one each, in which two places are empty."""
 
-    def placer(self, m: int, aligned: bool):
-        torch.manual_seed(0)
-        placer = Placer(5, 4, 8, 3, aligned)
-        allowed = np.ones((T, 3), np.bool_)
-        allowed[2] = [True, False, False]
-        empty = None
-        if m > 1:
-            empty = torch.zeros(m, T, dtype=torch.bool)
-            empty[1, 3:5] = True
-        return placer, placer.encode(torch.randn(m, T, 5), allowed, empty)
-
     def test_replay_gives_what_was_drawn_from(self, m: int, aligned: bool) -> None:
-        placer, memory = self.placer(m, aligned)
+        placer, memory = a_placer(m, aligned)
         with torch.no_grad():
             devices, log_p = placer.draw(memory, 3, torch.Generator().manual_seed(1))
         assert devices.shape == (3, T)
@@ -99,17 +111,8 @@ class TestPlacer:
         assert (devices < 3).all()
         assert (entropy(again)[:, 2] == 0).all()
 
-    def test_empty_places_change_nothing(self, m: int, aligned: bool) -> None:
-        placer, memory = self.placer(m, aligned)
-        if memory.empty is None:
-            pytest.skip("no place is empty")
-        devices = torch.zeros(3, T, dtype=torch.long)
-        other = devices.clone()
-        other[1, 3:5] = 2
-        torch.testing.assert_close(placer.log_p(memory, devices), placer.log_p(memory, other))
-
     def test_most_likely_without_a_generator(self, m: int, aligned: bool) -> None:
-        placer, memory = self.placer(m, aligned)
+        placer, memory = a_placer(m, aligned)
         with torch.no_grad():
             devices, log_p = placer.draw(memory, 3, None)
         assert torch.equal(devices, log_p.argmax(2))
