@@ -30,12 +30,21 @@ __all__ = [
     "group_bound", "makespan_bound", "window_bound", "work_bound",
 ]  # fmt: skip
 
+REMEMBERED = 1000
+_remembered: dict[str, float] = {}
 ROUNDING = 1e-9  # the sums behind a bound and a makespan are rounded differently; a bound gives way by this, relatively
 
 
 def makespan_bound(problem: Problem) -> float:
-    """The highest of the `bounds`, in seconds, less the relative `ROUNDING`. 0 for a graph without kernels."""
-    return max(bounds(problem).values()) * (1 - ROUNDING)
+    """The highest of the `bounds`, in seconds, less the relative `ROUNDING`. 0 for a graph without kernels.
+
+    It is remembered by the problem's fingerprint: the jobs of a sweep that differ in policy and seed share it.
+    """
+    if problem.fingerprint not in _remembered:
+        if len(_remembered) >= REMEMBERED:
+            _remembered.clear()
+        _remembered[problem.fingerprint] = max(bounds(problem).values()) * (1 - ROUNDING)
+    return _remembered[problem.fingerprint]
 
 
 def bounds(problem: Problem) -> dict[str, float]:

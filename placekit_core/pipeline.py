@@ -36,7 +36,7 @@ from placekit_core.interruption import Interruption
 from placekit_core.lifecycle import Lifecycle
 from placekit_core.opening import OpenProgram, open_programs
 from placekit_core.placement import Placement
-from placekit_core.problem import Task
+from placekit_core.problem import Program, Task
 from placekit_core.registry import installed
 from placekit_core.report import Result, bound_error, commit, report, why_nothing_fits
 from placekit_core.trained import load_policy, save_policy
@@ -67,16 +67,18 @@ def run(
     resume: bool = False,
     observer: Observer | None = None,
     given: Mapping[str, Any] | None = None,
+    load: Callable[[], Sequence[Program]] | None = None,
 ) -> Result:
     """Place the programs that `config` names, and write the run directory.
 
     With `resume`, continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. `given`
     holds objects that take the place of what `config` names: components by section, and a list of programs as `programs`.
+    `load` gives what the importer of `config` would, if that is known already.
     Raises PlacekitError; RunError if no placement that fits was found; Interrupted after Ctrl-C, with the best so far
     written.
     """
     with contextlib.ExitStack() as stack:
-        return _run(config, Path(run_dir), resume, observer or Observer(), given or {}, stack)
+        return _run(config, Path(run_dir), resume, observer or Observer(), given or {}, load, stack)
 
 
 def _run(
@@ -85,6 +87,7 @@ def _run(
     resume: bool,
     observer: Observer,
     given: Mapping[str, Any],
+    load: Callable[[], Sequence[Program]] | None,
     stack: contextlib.ExitStack,
 ) -> Result:
     lifecycle = begin(config, run_dir, resume, stack)
@@ -97,7 +100,7 @@ def _run(
     trainer = given.get("trainer") or _trainer(config, policy)
 
     observer.stage(f"importing {config.importer['name']}")
-    programs = given["programs"] if "programs" in given else config.build("importer").load()
+    programs = given["programs"] if "programs" in given else (load or config.build("importer").load)()
     if not programs or (trainer is not None and all(p.split == "test" for p in programs)):
         what = "no program to train on" if programs else "no program"
         raise ConfigError(f"importer {config.importer['name']!r} gave {what}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,8 @@ def _sweep_job(config: RunConfig, run_dir: Path) -> float | None:
         sweep.say(f"{run_dir}: continued from its checkpoint")
     try:
         with Progress(multiprocessing.parent_process() is None) as progress:
-            result = run(config, run_dir, resume=holds_run(run_dir), observer=progress).summary
+            resume, load = holds_run(run_dir), partial(sweep.programs, config)
+            result = run(config, run_dir, resume=resume, observer=progress, load=load).summary
     except Interrupted as e:
         sweep.say(line(e.result.summary, run_dir))
         raise KeyboardInterrupt from None  # ends the sweep, not only the job that it meets

@@ -117,18 +117,22 @@ def held(run_dir: Path, config: RunConfig) -> Summary | None:
     edited = sorted(name for name, code in summary.code.items() if now.get(name) != code)
     if edited:
         raise RunError(f"{run_dir} holds a run made by other code of {', '.join(edited)}", hint)
-    programs = _programs(json.dumps(config.importer, sort_keys=True))
-    if fingerprints(config, programs) != [p.problem_fingerprint for p in summary.programs]:
+    if fingerprints(config, programs(config)) != [p.problem_fingerprint for p in summary.programs]:
         raise RunError(f"{run_dir} holds a run of another program, machine or costs: a file has changed since", hint)
     return summary
 
 
-@lru_cache(maxsize=4)  # the jobs of a sweep that differ in policy and seed share their programs
+def programs(config: RunConfig) -> list[Program]:
+    """What the importer of `config` gives; imported once for the jobs of a sweep that share it."""
+    return _programs(json.dumps(config.importer, sort_keys=True))
+
+
+@lru_cache(maxsize=2)
 def _programs(importer: str) -> list[Program]:
     section = json.loads(importer)
     entry = installed().get("importer", section.pop("name"))
-    programs: list[Program] = entry.build(entry.component.config.model_validate(section)).load()
-    return programs
+    found: list[Program] = entry.build(entry.component.config.model_validate(section)).load()
+    return found
 
 
 def forget_programs() -> None:
