@@ -6,10 +6,11 @@ that budgets compare), keeps the best placement that fits, and writes the histor
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,29 @@ class Ledger:
     def stop(self) -> None:
         """Let the clock stand."""
         self._used_s, self._since, self._new = self.seconds, None, False
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the clock stand meanwhile: for what is not searching, such as logging."""
+        ran = self._since is not None
+        if ran:
+            self.stop()
+        try:
+            yield
+        finally:
+            if ran:
+                self.start()
+
+    @contextlib.contextmanager
+    def reserved(self, evaluations: int) -> Iterator[None]:
+        """Keep some of the evaluations for later."""
+        limit = self.limit
+        if limit is not None:
+            self.limit = max(limit - evaluations, 0)
+        try:
+            yield
+        finally:
+            self.limit = limit
 
     @property
     def remaining(self) -> float:
@@ -231,7 +255,8 @@ class Evaluator:
         best_s = self.best.value_s if self.best else math.nan
         self.history.append((self.evaluations, self.ledger.seconds, float(value[row]), mean, best_s))
         if self.on_row:
-            self.on_row(dict(zip(HISTORY, self.history[-1], strict=True)))
+            with self.ledger.paused():
+                self.on_row(dict(zip(HISTORY, self.history[-1], strict=True)))
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs to go on from here."""

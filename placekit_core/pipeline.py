@@ -291,7 +291,8 @@ def _place(
         nonlocal last
         stop.deferred = True
         if stop.asked or time.perf_counter() - last >= config.checkpoint_s:
-            write(done, state)
+            with ledger.paused():
+                write(done, state)
             last = time.perf_counter()
         if stop.asked:
             raise KeyboardInterrupt
@@ -308,7 +309,8 @@ def _place(
             rng = streams("policy" if len(searches) == 1 else f"policy/{searches.index(stage)}")
             _place_one(policy, stage.task, rng, state, checkpoint if trainer is None else None)
         elif trainer is not None and isinstance(policy, LearnablePolicy):
-            with contextlib.suppress(BudgetExhausted):
+            # the placements of the trained policy are evaluated too, one for each program
+            with ledger.reserved(len(tasks)), contextlib.suppress(BudgetExhausted):
                 trainer.fit(policy, tasks, streams("trainer"), state, checkpoint)
         ledger.stop()
         done, state = i + 1, None
@@ -333,10 +335,10 @@ def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, 
         found.append(task.opened_proxy.best.placement)
     with contextlib.suppress(BudgetExhausted):
         for placement in found:
-            _offer(task.evaluate, placement)
+            _offer(task.evaluate, placement, isinstance(policy, LearnablePolicy))
 
 
-def _offer(evaluate: Evaluator, placement: Placement) -> None:
-    """Evaluate `placement` unless it is the best already or the budget is used up."""
-    if evaluate.remaining > 0 and not (evaluate.best and evaluate.best.placement.same_as(placement)):
+def _offer(evaluate: Evaluator, placement: Placement, learned: bool) -> None:
+    """Evaluate `placement` unless the budget is used up, or it is the best already and no result of training."""
+    if evaluate.remaining > 0 and (learned or not (evaluate.best and evaluate.best.placement.same_as(placement))):
         evaluate(placement.batch())

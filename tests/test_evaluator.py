@@ -154,3 +154,37 @@ def test_evaluators_can_share_a_ledger(problem: Problem) -> None:
 
 def test_unlimited(problem: Problem) -> None:
     assert Evaluator(problem, Table()).remaining == math.inf
+
+
+def test_the_clock_stands_while_a_row_is_logged(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("placekit_core.evaluator.time.perf_counter", lambda: now[0])
+    ledger = Ledger()
+    assert ledger.seconds == 0
+    with ledger.paused():
+        now[0] += 1
+    assert ledger.remaining == math.inf, "it starts the clock"
+    now[0] += 2
+    with ledger.paused():
+        now[0] += 4
+    now[0] += 8
+    assert ledger.seconds == 10
+
+    def slow(row: object) -> None:
+        now[0] += 16
+
+    evaluate = Evaluator(problem, Table(), ledger, on_row=slow)
+    evaluate(batch(problem, 0))
+    assert ledger.seconds == 10
+
+
+def test_evaluations_can_be_kept_for_later() -> None:
+    ledger = Ledger(10)
+    with ledger.reserved(3):
+        assert ledger.remaining == 7
+        with ledger.reserved(20):
+            assert ledger.remaining == 0
+    assert ledger.remaining == 10
+    unlimited = Ledger(seconds=5)
+    with unlimited.reserved(1):
+        assert unlimited.remaining == math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import json
 from collections.abc import Mapping
@@ -176,6 +177,21 @@ def test_training_shares_one_budget_and_tests_zero_shot(tmp_path: Path) -> None:
     assert sum(p.evaluations for p in train) == 400
     assert test.evaluations == 1, "the test program is placed once by the trained policy"
     assert result.trainer == FakeTrainer.name
+
+
+def test_what_the_trained_policy_places_is_evaluated(tmp_path: Path) -> None:
+    """The last evaluation of each program it was trained on, within the budget."""
+    trained = run(configure("softmax", budget={"evaluations": 60}), tmp_path / "run").summary
+    loaded: dict[str, Any] = {"policy": "softmax", "checkpoint": str(tmp_path / "run")}
+    placed = run(configure(trainer={"name": "none"}, **loaded), tmp_path / "again").summary
+    assert sum(p.evaluations for p in trained.programs[:2]) == 60
+    for a, b in zip(trained.programs[:2], placed.programs[:2], strict=True):
+        with (tmp_path / "run" / a.directory / "history.csv").open() as file:
+            last = list(csv.DictReader(file))[-1]
+        assert float(last["value_s"]) == b.value_s
+        assert a.value_s is not None
+        assert b.value_s is not None
+        assert a.value_s <= b.value_s
 
 
 def test_what_was_found_on_the_proxy_is_measured_in_the_end(tmp_path: Path) -> None:

@@ -15,6 +15,12 @@ from typing import Any
 import pytest
 
 ARGS = ["workload=mlp", "policy=annealing", "budget.evaluations=120000", "checkpoint_s=0", "seed=3"]
+LEARN = ["workload=mlp", "policy=seq2seq", "policy.hidden=16", "budget.evaluations=600", "checkpoint_s=0", "seed=3"]
+RUNS = {
+    "post": ["workload=mlp", "policy=post", "budget.evaluations=9000", "checkpoint_s=0", "seed=3"],
+    "reinforce": [*LEARN, "trainer=reinforce"],
+    "ppo": [*LEARN, "trainer=ppo"],
+}
 
 
 def start(*args: str, cwd: Path) -> subprocess.Popen[str]:
@@ -35,13 +41,10 @@ def outcome(run_dir: Path) -> dict[str, Any]:
     result["config"].pop("run_dir")
     with (run_dir / "history.csv").open() as f:
         history = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(f)]
-    placement = (run_dir / "placement.json").read_text()
-    return {
-        "result": result,
-        "history": history,
-        "placement": placement,
-        "trace": (run_dir / "schedule.trace.json").read_text(),
+    bits = {
+        p.name: p.read_bytes() for p in run_dir.iterdir() if p.name not in ("result.json", "config.json", "history.csv")
     }
+    return {"result": result, "history": history, **bits}
 
 
 def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 120) -> None:
@@ -57,13 +60,28 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return outcome(folder / "whole")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("learner", RUNS)
+def test_killed_while_learning(tmp_path: Path, learner: str) -> None:
+    finish(start(*RUNS[learner], "run_dir=whole", cwd=tmp_path))
+    uninterrupted = outcome(tmp_path / "whole")
+    assert ("policy.safetensors" in uninterrupted) == (learner != "post")  # one that has nothing to keep
+    kill_and_resume(RUNS[learner], tmp_path, 2, uninterrupted)
+
+
 @pytest.mark.timeout(600)
 def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, whole: dict[str, Any]) -> None:
+    kill_and_resume(ARGS, tmp_path, 4, whole)
+
+
+def kill_and_resume(arguments: list[str], tmp_path: Path, times: int, whole: dict[str, Any]) -> None:
+    """Kill a run up to `times` times, at least twice, and compare what it wrote in the end with `whole`."""
     moments = random.Random(7)
     run_dir = tmp_path / "killed"
-    process = start(*ARGS, "run_dir=killed", cwd=tmp_path)
+    process = start(*arguments, "run_dir=killed", cwd=tmp_path)
     kills = 0
-    for _ in range(4):
+    for _ in range(times):
         wait_for(run_dir / "checkpoint.npz", process)
         before = (run_dir / "checkpoint.npz").stat().st_mtime_ns if (run_dir / "checkpoint.npz").is_file() else 0
         time.sleep(moments.uniform(0.02, 0.25))
