@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placekit_core.cluster import Cluster, load_cluster
-from placekit_core.config import AUTO, RunConfig, Streams, conf_dir
+from placekit_core.config import AUTO, NONE, RunConfig, Streams, conf_dir
 from placekit_core.costs import roofline, with_measured
 from placekit_core.evaluator import Evaluator, Ledger
 from placekit_core.grouping import Grouping
@@ -101,7 +101,10 @@ def open_programs(
         name = re.sub(r"[^\w.\-]+", "_", program.graph.name).lstrip(".")
         directory = run_dir if len(programs) == 1 else run_dir / "programs" / f"{i:03d}-{name}"
         ledger = shared if learns and program.split != "test" else _ledger(config, backend)
-        searches.append(_open(config, program, problem, backend, proxy, ledger, directory, stack, on_row))
+        search = _open(config, program, problem, backend, proxy, ledger, directory, stack, on_row)
+        if level == "operation" and grouper.name != NONE:
+            search.task.evaluate.note(f"grouper {grouper.name!r} is not used: the policy groups the operations by itself")
+        searches.append(search)
     return searches
 
 

@@ -206,6 +206,13 @@ def test_a_returned_placement_is_evaluated_once(tmp_path: Path) -> None:
     assert [p.evaluations for p in result.programs] == [1, 1, 1]
 
 
+def test_a_grouper_that_is_not_used_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Nothing, "level", "operation")
+    assert run(configure("nothing"), tmp_path / "none").summary.notes == []
+    result = run(configure("nothing", grouper={"name": "chains"}), tmp_path / "chains").summary
+    assert result.notes == ["grouper 'chains' is not used: the policy groups the operations by itself"]
+
+
 def test_policy_without_a_trainer_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="policy 'orphan' names no trainer of its own\n  choose one: trainer=NAME"):
         run(configure("orphan"), tmp_path / "run")
