@@ -119,6 +119,9 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
             close = difflib.get_close_matches(str(x["loc"][-1]), known, 1)
             lines.append(f"no option named {where!r}")
             hints.append(f"did you mean {close[0]!r}?" if close else f"options: {', '.join(known) or 'none'}")
+        elif x["type"] == "model_type" and where:
+            lines.append(f"{where} is a section of options, not a value (got {x['input']!r})")
+            hints.append("use " + ", ".join(f"{where}.{k}=..." for k in _fields(model, x["loc"])))
         else:
             said = x["msg"].removeprefix("Value error, ")
             got = "" if isinstance(x["input"], Mapping) else f" (got {x['input']!r})"  # of rules about several options

@@ -103,7 +103,9 @@ def open_programs(
         ledger = shared if learns and program.split != "test" else _ledger(config, backend)
         search = _open(config, program, problem, backend, proxy, ledger, directory, stack, on_row)
         if level == "operation" and grouper.name != NONE:
-            search.task.evaluate.note(f"grouper {grouper.name!r} is not used: the policy groups the operations by itself")
+            search.task.evaluate.note(
+                f"grouper {grouper.name!r} is not used: the policy groups the operations by itself"
+            )
         searches.append(search)
     return searches
 

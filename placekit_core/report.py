@@ -248,10 +248,11 @@ def why_nothing_fits(searches: list[OpenProgram]) -> tuple[str, str]:
     """Message and hint for a run that found no placement that fits."""
     s = next(s for s in searches if s.task.evaluate.best is None)
     e = s.task.evaluate
+    tried = f"{e.evaluations} evaluation{'' if e.evaluations == 1 else 's'}"
     if e.last_error:
-        return f"no placement of {s.name!r} could be measured in {e.evaluations} evaluations", e.last_error
+        return f"no placement of {s.name!r} could be measured in {tried}", e.last_error
     over = f"; the closest is over by {e.least_over_bytes / 2**20:.0f} MiB on a device" if e.evaluations else ""
     return (
-        f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {e.evaluations} evaluations{over}",
-        "give it a larger budget, another policy, or a cluster with more memory",
+        f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}{over}",
+        ("give it a larger budget, " if e.progress >= 1 else "take ") + "another policy, or a cluster with more memory",
     )

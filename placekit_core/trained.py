@@ -64,7 +64,10 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
             f"policy.checkpoint={path}: no {missing} there", "give the run directory of a run that trained a policy"
         ) from None
     except (ValueError, KeyError, TypeError, SafetensorError) as e:
-        raise RunError(f"policy.checkpoint={path} is damaged: {' '.join(str(e).split())[:200]}") from None
+        raise RunError(
+            f"policy.checkpoint={path} is damaged: {' '.join(str(e).split())[:200]}",
+            "train it again, or give the run directory of another run that trained a policy",
+        ) from None
     if name != policy.name:
         raise RunError(
             f"policy.checkpoint={path} was trained as policy {name!r}, not {policy.name!r}", f"use policy={name}"

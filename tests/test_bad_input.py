@@ -44,6 +44,8 @@ def fails(outcome, *words: str) -> None:
         (["-m", "grouper=module,metis", "grouper.depth=2"], ["options of grouper=metis: max_groups, "]),
         (["proxy.x=1"], ["options of proxy=simulator: ready_order, "]),
         (["budget.x=1"], ["options of budget: evaluations, seconds"]),
+        (["budget=300"], ["budget is a section of options, not a value (got 300)", "use budget.evaluations=..., "]),
+        (["costs=mine.json"], ["costs is a section of options, not a value (got 'mine.json')", "use costs.file=..."]),
         (["trainer.x=1"], ["options of trainer=auto: none"]),
         (["+policy.sample=3"], ["no option named 'policy.sample'"]),
         (["seed=1,2"], ["Ambiguous value for argument 'seed=1,2'", "sweep over it with -m"]),
@@ -171,8 +173,11 @@ def test_nothing_fits_is_an_error_after_the_results_are_written(placekit: Run, t
     def shrink(c: dict) -> None:  # parameters fit, activations do not
         c["kinds"]["p100"]["memory_bytes"] = 300_000
 
-    outcome = placekit("run", *FAST, f"cluster={cluster_file(tmp_path, shrink)}", "run_dir=out", "policy=random")
+    outcome = placekit("run", *FAST, f"cluster={cluster_file(tmp_path, shrink)}", "run_dir=out", "policy=annealing")
     fails(outcome, "no placement of 'mlp' that fits", "the closest is over by", "larger budget")
+    alone = placekit("run", *FAST, "cluster=mine.yaml", "run_dir=alone", "policy=single_gpu")
+    fails(alone, "was found in 1 evaluation;", "take another policy")
+    assert "budget" not in alone.err, "one evaluation is all that it makes"
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert (result["fits"], result["value_s"], result["gap"]) == (False, None, None)
 

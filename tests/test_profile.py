@@ -149,7 +149,7 @@ class TestCompare:
         outcome = placekit("compare", "--profile", "runs/one", "runs/both")
         assert outcome.code == 0, outcome.err
         lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
-        assert lines[0] == "device diamond runs/one runs/both"
+        assert lines[0] == "device diamond etf cluster=test1 etf cluster=test2"
         assert lines[1:6] == [
             "machine test1 test2",
             f"makespan 20 ms {1e3 * load_profile(two / 'both').makespan_s:.4g} ms",
@@ -158,7 +158,7 @@ class TestCompare:
             "update 2 ms 2 ms",
         ]
         assert any(line.startswith("idle 0 us (0.0%) ") for line in lines)
-        types = lines.index("operation type device runs/one runs/both")
+        types = lines.index("operation type device etf cluster=test1 etf cluster=test2")
         assert lines[types + 1].startswith("conv gpu:0 12 ms ")
         [second] = [line for line in lines[:types] if line.startswith("gpu:1 forward")]
         assert second.startswith("gpu:1 forward - "), "the first run has no such device"
@@ -193,7 +193,7 @@ class TestCompare:
         outcome = placekit("compare", "--profile", "runs")
         assert outcome.code == 1
         assert "left out: no profile.json in " in outcome.err
-        assert "runs/both" in outcome.out, "the other run is shown"
+        assert "test2" in outcome.out, "the other run is shown"
         outcome = placekit("compare", "--profile", "runs/one")
         assert outcome.code == 1
         assert "run it again" in outcome.err
@@ -201,6 +201,34 @@ class TestCompare:
         outcome = placekit("compare", "--profile", "runs/both")
         assert "the run in runs/both has not finished\n  continue it: placekit run resume=runs/both" in outcome.err
         assert "no run directory at or below nowhere" in placekit("compare", "--profile", "nowhere").err
+
+    def test_runs_that_found_nothing_are_no_error(self, placekit: Run, two: Path) -> None:
+        result = json.loads((two / "one" / "result.json").read_text())
+        (two / "one" / "result.json").write_text(
+            json.dumps(result | {"programs": [result["programs"][0] | {"fits": False}]})
+        )
+        (two / "one" / FILE).unlink()
+        outcome = placekit("compare", "--profile", "runs")
+        assert outcome.code == 0
+        assert "left out: no profile.json in " in outcome.err
+        (two / "one" / FILE).write_text("{")
+        (two / "one" / "result.json").write_text(json.dumps(result))
+        outcome = placekit("compare", "--profile", "runs")
+        assert outcome.code == 1
+        assert "profile.json is damaged" in outcome.err
+
+    def test_columns_are_named_by_what_differs(self, placekit: Run, typed: Problem, tmp_path: Path) -> None:
+        for run_dir, policy, seed in (
+            ("a/1", "random", 1),
+            ("b/1", "random", 2),
+            ("b/2", "random", 2),
+            ("c", "etf", 1),
+        ):
+            place(typed.graph, cluster=typed.cluster, policy=policy, seed=seed, run_dir=tmp_path / run_dir)
+        heads = placekit("compare", "--profile", "a", "b", "c").out.splitlines()[0]
+        assert [x.strip() for x in heads.split("  ") if x] == [
+            "device", "diamond", "random seed=1", "random seed=2 1", "random seed=2 2", "etf",
+        ]  # fmt: skip
 
     def test_a_figure_needs_a_plugin(self, placekit: Run, two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("placekit_core.cli.profiles.installed", lambda: discover([]))

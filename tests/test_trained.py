@@ -124,4 +124,6 @@ def test_damaged_files(tmp_path: Path, name: str, content: bytes) -> None:
     policy = built(fakes.FakeLearnable())
     save_policy(policy, tmp_path, {})
     (tmp_path / name).write_bytes(content)
-    assert refused(policy, tmp_path).startswith("policy.checkpoint=PATH is damaged: ")
+    message, hint = refused(policy, tmp_path).split("\n")
+    assert message.startswith("policy.checkpoint=PATH is damaged: ")
+    assert "train it again" in hint

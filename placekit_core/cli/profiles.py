@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from placekit_core.cli.compare import PROFILES
+from placekit_core.cli.compare import PROFILES, labels
 from placekit_core.cli.console import table
 from placekit_core.errors import ConfigError, RunError
 from placekit_core.graph import PHASES
-from placekit_core.profile import FILE, OTHER, DeviceProfile, Profile, TransferProfile, load_profile, top_types
+from placekit_core.profile import OTHER, DeviceProfile, Profile, TransferProfile, load_profile, top_types
 from placekit_core.registry import installed
-from placekit_core.results import CHECKPOINT, CONFIG, RESULT, find_runs
+from placekit_core.results import CHECKPOINT, CONFIG, RESULT, Summary, find_runs, load_summary
 from placekit_core.units import count, percent, seconds
 
 TOP = 8
@@ -21,27 +22,36 @@ TOP = 8
 Runs = dict[str, Profile]
 
 
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The profile of one program of a run."""
+
+    run_dir: Path
+    folder: Path  # of the profile
+    run: Summary
+    profile: Profile
+
+
 def main(argv: list[str]) -> int:
     """Tables, one program after the other; or all profiles as JSON; or the one program as a figure."""
     folders, png = _arguments(argv)
-    programs, without = profiles(folders)
-    for reason in without:
-        print(f"left out: {reason}", file=sys.stderr)
+    programs, damaged = profiles(folders)
     if "--json" in argv:
-        parts = [{"run": run} | p.model_dump(mode="json") for runs in programs.values() for run, p in runs.items()]
-        print(json.dumps(parts, indent=1))
+        found = [f for each in programs.values() for f in each]
+        print(json.dumps([{"run": _shown(f.run_dir)} | f.profile.model_dump(mode="json") for f in found], indent=1))
         sys.stdout.flush()
-        return 1 if without else 0
+        return int(damaged)
     if png and len(programs) > 1:
         names = ", ".join(programs)
         raise ConfigError(f"a figure shows one program, and these runs have {len(programs)}: {names}", "give fewer DIR")
-    for i, (program, runs) in enumerate(programs.items()):
+    for i, (program, each) in enumerate(programs.items()):
+        runs = {name: f.profile for name, f in zip(titles(each), each, strict=True)}
         print("\n" if i else "", end="")
         show(program, runs)
-    if png:
-        draw(Path(png), next(iter(programs.values())))
-        print(f"drawn in {png}")
-    return 1 if without else 0
+        if png:
+            draw(Path(png), runs)
+            print(f"drawn in {png}")
+    return int(damaged)
 
 
 def _arguments(argv: Sequence[str]) -> tuple[list[str], str]:
@@ -59,31 +69,65 @@ def _arguments(argv: Sequence[str]) -> tuple[list[str], str]:
     return folders, png
 
 
-def profiles(folders: Sequence[str | Path]) -> tuple[dict[str, Runs], list[str]]:
-    """Profiles by program, then by the folder of their run, of all runs at or below `folders`; and why others have none.
+def profiles(folders: Sequence[str | Path]) -> tuple[dict[str, list[Found]], bool]:
+    """Profiles by program, of all runs at or below `folders`; and whether some cannot be read.
 
-    Raises RunError if there is none at all, or a run has not finished.
+    Names those that are left out: what cannot be read, and runs that found nothing that fits, which have no profile. Raises
+    RunError if there is none at all, or a run has not finished.
     """
-    found: dict[str, Runs] = {}
-    without: list[RunError] = []
     for folder in map(Path, folders):
         unfinished = (folder / CHECKPOINT).exists() or (folder / CONFIG).exists()
         if unfinished and not any(folder.rglob(RESULT)):
             raise RunError(f"the run in {folder} has not finished", f"continue it: placekit run resume={folder}")
-        for run_dir in find_runs([folder]):
-            parts = sorted(run_dir.glob(f"programs/*/{FILE}")) or [run_dir / FILE]
-            for path in parts:
-                try:
-                    one = load_profile(path.parent)
-                except RunError as e:
-                    without.append(e)
-                    continue
-                runs = found.setdefault(one.program, {})
-                name = _shown(run_dir)
-                runs[name if name not in runs else _shown(path.parent)] = one
-    if without and not found:
-        raise without[0]
-    return found, [e.message for e in without]
+    found: dict[str, list[Found]] = {}
+    left_out: list[RunError] = []
+    damaged = False
+    for run_dir in find_runs(folders):
+        try:
+            run = load_summary(run_dir)
+        except RunError as e:
+            left_out.append(e)
+            damaged = True
+            continue
+        for program in run.programs:
+            folder = run_dir / program.directory
+            try:
+                one = load_profile(folder)
+            except RunError as e:
+                left_out.append(e)
+                damaged |= program.fits
+                continue
+            found.setdefault(one.program, []).append(Found(run_dir, folder, run, one))
+    if left_out and not found:
+        raise left_out[0]
+    for reason in left_out:
+        print(f"left out: {reason.message}", file=sys.stderr)
+    return found, damaged
+
+
+def titles(found: Sequence[Found]) -> list[str]:
+    """A name for each: the label of `placekit compare` and in what else they differ; of runs that are alike, the folder."""
+    shown = labels([f.run for f in found])
+    for option in ("workload", "cluster", "backend", "seed"):
+        values = [getattr(f.run, option) for f in found]
+        for alike in _alike(shown):
+            if len({values[i] for i in alike}) > 1:
+                for i in alike:
+                    shown[i] += f" {option}={values[i]}"
+    for alike in _alike(shown):
+        shared = set.intersection(*(set(found[i].folder.parts) for i in alike))
+        for i in alike:
+            own = "/".join(part for part in found[i].folder.parts if part not in shared)
+            shown[i] = f"{shown[i]} {own}".rstrip()
+    return shown
+
+
+def _alike(shown: Sequence[str]) -> list[list[int]]:
+    """Indices of those that look the same, where there are several."""
+    found: dict[str, list[int]] = {}
+    for i, name in enumerate(shown):
+        found.setdefault(name, []).append(i)
+    return [same for same in found.values() if len(same) > 1]
 
 
 def _shown(path: Path) -> str:

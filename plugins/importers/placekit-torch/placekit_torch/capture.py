@@ -17,7 +17,7 @@ from placekit_torch.factory import Builder
 from placekit_torch.joint import ALIAS, TAG, Joint, outside_calls, own_name, with_value
 from placekit_torch.optimizers import Optimizer, has_layout_of
 from placekit_torch.step import Step
-from placekit_torch.tracing import building, fake_mode, is_fake, like, quiet, trace_joint
+from placekit_torch.tracing import building, explain, fake_mode, is_fake, like, quiet, trace_joint
 
 Mode = Literal["train", "inference"]
 aten = torch.ops.aten
@@ -78,7 +78,7 @@ class _Whole(torch.nn.Module):
         output = self.module(*arguments, **keywords)
         if self.mode == "inference":
             return output
-        loss = output if self.loss is None else self.loss(output, *targets)
+        loss = output if self.loss is None else self._loss(output, targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = (
                 f"a tensor of shape {tuple(loss.shape)}"
@@ -93,6 +93,18 @@ class _Whole(torch.nn.Module):
         if not loss.requires_grad:
             raise ImporterError(f"the loss of {self.label} depends on no parameter that requires a gradient")
         return loss
+
+    def _loss(self, output: Any, targets: tuple[Any, ...]) -> Any:
+        """The loss. Raises ImporterError if it misses targets that were not given."""
+        assert self.loss is not None
+        try:
+            return self.loss(output, *targets)
+        except TypeError as e:
+            if any(t is not None for t in targets):
+                raise
+            message, _ = explain(e, f"{self.label} cannot be traced")
+            hint = "the loss was given no targets: give targets=..., its arguments after the module's output"
+            raise ImporterError(message, hint) from e
 
     def paths(self) -> dict[torch.nn.Module, str]:
         """Path of each module as its user knows it; operations outside the user's module belong to `loss`."""

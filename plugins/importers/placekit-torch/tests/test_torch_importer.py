@@ -207,7 +207,8 @@ def linear(**options: Any) -> Any:
         ({"loss": lambda y: y}, ["the loss is a tensor of shape (2, 3)"]),
         ({"loss": lambda y: 3.0}, ["the loss is a float"]),
         ({"loss": lambda y: y.detach().sum()}, ["depends on no parameter"]),
-        ({"loss": lambda y, t: y.sum()}, ["missing 1 required positional argument"]),
+        ({"loss": lambda y, t: y.sum()}, ["missing 1 required positional argument", "give targets=..."]),
+        ({"loss": nn.functional.cross_entropy, "targets": None}, ["not NoneType", "give targets=..."]),
     ],
 )
 def test_wrong_steps(options: dict[str, Any], says: list[str]) -> None:

@@ -41,7 +41,8 @@ class DataParallel(Policy):
         if not isinstance(tower, np.ndarray) or tower.dtype.kind not in "iu" or tower.ndim != 1:
             raise NotApplicable(
                 f"graph {graph.name!r} has no towers (column `tower`), one training step for each GPU",
-                "workload=inception_v3_towers has them; another network: importer=towers importer.of.name=NAME",
+                "workload=inception_v3_towers has them; another network: importer=towers importer.of.name=NAME; or"
+                " policy.otherwise=single_device places everything on one device",
             )
         gpus = np.asarray(devices_of(problem, "gpu"), np.int16)
         towers = int(tower.max(initial=-1)) + 1
@@ -63,7 +64,7 @@ class DataParallel(Policy):
         if where == "cpu" and not cpus:
             raise NotApplicable(
                 f"cluster {problem.cluster.name!r} has no CPU that could hold the parameters",
-                f"policy.parameters=spread, or one of {', '.join(problem.cluster.device_names)}",
+                f"take policy.parameters=spread, or policy.parameters=DEVICE: {', '.join(problem.cluster.device_names)}",
             )
         device = cpus[0] if where == "cpu" else problem.cluster.device_index(where)
         return np.full(problem.graph.n, device, np.int16)

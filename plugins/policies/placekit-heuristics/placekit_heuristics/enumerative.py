@@ -82,8 +82,8 @@ class Enumerative(Policy):
             return row.best(np.concatenate([row.linear()[None], drawn]))
         if count > MAX_ENUMERATED:
             raise PlacekitError(
-                f"assignment=enumerate: {m} operations have {count} assignments to {len(slots)} devices",
-                f"at most {MAX_ENUMERATED} are enumerated; assignment=auto, linear or sample takes any number",
+                f"policy.assignment=enumerate: {m} operations have {count} assignments to {len(slots)} devices",
+                f"at most {MAX_ENUMERATED} are enumerated; policy.assignment=auto, linear or sample takes any number",
             )
         return row.best(slots[_injections(len(slots), m)].T)
 

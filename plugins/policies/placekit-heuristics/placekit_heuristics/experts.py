@@ -98,7 +98,8 @@ class Expert(Policy):
         raise NotApplicable(
             f"no expert's placement is defined for {problem.graph.name!r}",
             "its modules have none of the structures that there is one for: "
-            + "; ".join(f"{f.name} ({f.what})" for f in FAMILIES),
+            + "; ".join(f"{f.name} ({f.what})" for f in FAMILIES)
+            + "; policy.otherwise=single_device places everything on one device",
         )
 
 

@@ -24,8 +24,8 @@ def from_columns(graph: Graph) -> list[Step]:
     if not (isinstance(meta, Labels) and isinstance(role, Labels)):
         raise NotApplicable(
             f"policy 'enumerative' needs meta-operations, and graph {graph.name!r} has no columns meta_op and meta_role",
-            "importer 'einsum' gives them; meta_operations=recovered takes runs of equal operations, which suits the"
-            " published graphs of importer 'doppler'",
+            "importer=einsum gives them; policy.meta_operations=recovered takes runs of equal operations, which suits the"
+            " published graphs of importer=doppler",
         )
     reduce = role.is_value("reduce")
     lost = np.flatnonzero(graph.kernel & (meta.is_value("") | ~(reduce | role.is_value("shard"))))

@@ -387,7 +387,10 @@ def test_samples_take_the_best() -> None:
 
 
 def test_graphs_without_meta_operations_are_refused() -> None:
-    with pytest.raises(PlacekitError, match=r"needs meta-operations[\s\S]*'einsum' gives them[\s\S]*recovered"):
+    with pytest.raises(
+        PlacekitError,
+        match=r"needs meta-operations[\s\S]*importer=einsum gives them[\s\S]*policy.meta_operations=recovered",
+    ):
         place(fakes.diamond())
 
 

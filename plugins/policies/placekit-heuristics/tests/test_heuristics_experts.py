@@ -124,7 +124,9 @@ def test_no_such_device(policy: Any, cluster: Cluster, lacks: str) -> None:
 @pytest.mark.parametrize("graph", [fakes.diamond_graph(), fakes.independent_graph(3)])
 def test_no_expert_for_a_graph_without_structure(graph: Graph) -> None:
     problem = Problem.of(graph, machine(2))
-    with pytest.raises(NotApplicable, match=r"no expert's placement[\s\S]*recurrent.*inception.*cells.*residual"):
+    with pytest.raises(
+        NotApplicable, match=r"no expert's placement[\s\S]*recurrent.*inception.*cells.*residual.*policy.otherwise="
+    ):
         placed(Expert(), problem)
     device, task = placed(Expert(otherwise="single_device"), problem)
     assert set(device.tolist()) == {0}
@@ -341,7 +343,7 @@ def test_more_towers_than_gpus() -> None:
     ("make", "cluster", "says"),
     [
         (fakes.diamond_graph, machine(2), r"no towers[\s\S]*importer=towers"),
-        (partial(towers, 2), machine(2, 0), r"has no CPU[\s\S]*=spread.*gpu:0"),
+        (partial(towers, 2), machine(2, 0), r"has no CPU[\s\S]*=spread.*policy.parameters=DEVICE: gpu:0"),
         (partial(towers, 2), machine(0, 2), "has no gpu"),
     ],
 )

@@ -66,7 +66,7 @@ class Exact(Policy):
         if kernels > limit:
             raise NotApplicable(
                 f"policy 'exact' takes graphs of at most {limit} kernels, {problem.graph.name!r} has {kernels}",
-                "use `portfolio`; or raise `max_operations`, if you have the memory and the time",
+                "use policy=portfolio; or raise policy.max_operations, if you have the memory and the time",
             )
         search = _Search(task, self.options, _start(task, self.options, rng) if state is None else state)
         while True:

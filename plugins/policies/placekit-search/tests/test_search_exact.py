@@ -185,7 +185,7 @@ def test_too_large_is_refused_before_any_work() -> None:
     task = task_of(problem)
     with pytest.raises(PlacekitError, match="at most 6 kernels, 'independent7' has 7") as caught:
         Exact(max_operations=6).place(task, np.random.default_rng(0))
-    assert "portfolio" in str(caught.value.hint)
+    assert caught.value.hint.startswith("use policy=portfolio; or raise policy.max_operations")
     assert task.evaluate.evaluations == 0
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from placekit_learn.torch_policy import Decisions, TorchOptions
 from torch import Tensor, nn
 
+from placekit_core.errors import PlacekitError
 from placekit_core.interfaces import LearnablePolicy, Rollouts
 from placekit_core.placement import Placements
 from placekit_core.problem import Problem
@@ -37,19 +38,33 @@ class Hierarchical(RecurrentPolicy):
     kl = LearnablePolicy.kl  # a decision is about a group and maybe a device: there is no one distribution over devices
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
-        o = self.options
-        # a trained one keeps its groups: a smaller graph leaves some empty
-        self.groups = o.groups if o.checkpoint else min(o.groups, max(p.g for p in problems))
+        return self._network(min(self.options.groups, max(p.g for p in problems)), self.devices(problems))
+
+    def _network(self, groups: int, devices: int) -> nn.Module:
+        o, self.groups = self.options, groups
         features = o.type_size + o.outputs
         return nn.ModuleDict(
             {
                 "types": TypeEmbedding(o.type_buckets, o.type_size),
                 "grouper": nn.Sequential(
-                    nn.Linear(3 * features, o.grouper_hidden), nn.ReLU(), nn.Linear(o.grouper_hidden, self.groups)
+                    nn.Linear(3 * features, o.grouper_hidden), nn.ReLU(), nn.Linear(o.grouper_hidden, groups)
                 ),
-                "placer": self.placer(problems, features + 1 + 2 * self.groups),
+                "placer": self.placer(devices, features + 1 + 2 * groups),
             }
         )
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """As the base class, with the groups of the training: a graph of fewer operations leaves some empty."""
+        groups, built = self.groups, self.module
+        trained = int(np.size(state.get("grouper.2.bias", ())))
+        if trained not in (0, groups):
+            with torch.random.fork_rng(devices=[]):
+                self.module = self._network(trained, built.placer.output.out_features)
+        try:
+            super().load_state_dict(state)
+        except PlacekitError:
+            self.groups, self.module = groups, built
+            raise
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         features = self.features(problem)

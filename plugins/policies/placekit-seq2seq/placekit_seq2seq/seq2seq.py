@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.random import Generator
+from numpy.typing import NDArray
 from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
 from torch import Tensor, nn
 
@@ -43,11 +44,34 @@ class RecurrentPolicy(TorchPolicy):
             self._features[problem] = Features.of(problem, self.options.outputs, self.options.type_buckets)
         return self._features[problem]
 
-    def placer(self, problems: Sequence[Problem], features: int) -> Placer:
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """As the base class; the hint of its error names the options that give room for other problems."""
+        try:
+            super().load_state_dict(state)
+        except PlacekitError as e:
+            known = self.state_dict().keys() <= state.keys()
+            raise PlacekitError(e.message, "; ".join(self.to_fit(state) if known else []) or e.hint) from None
+
+    def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
+        """What to do so that parameters of other sizes, all of this policy, fit."""
+        trained, here = np.size(state["placer.output.bias"]), self.module.placer.output.out_features
+        return room_for("max_devices", trained, here)
+
+    def devices(self, problems: Sequence[Problem]) -> int:
+        """How many there is to be room for."""
+        return self.options.max_devices or max(p.cluster.size for p in problems)
+
+    def placer(self, devices: int, features: int) -> Placer:
         """The sequence-to-sequence network over groups whose embeddings have length `features`."""
         o = self.options
-        devices = o.max_devices or max(p.cluster.size for p in problems)
         return Placer(features, devices, o.hidden, o.attention, o.aligned)
+
+
+def room_for(option: str, trained: int, here: int) -> list[str]:
+    """What to do where a network was trained with room for `trained` of something, and built here with room for `here`."""
+    if trained < here:
+        return [f"train it with policy.{option}={here}, or more"]
+    return [f"give policy.{option}={trained}, as it was trained with"] if trained > here else []
 
 
 class Seq2Seq(RecurrentPolicy):
@@ -69,7 +93,7 @@ class Seq2Seq(RecurrentPolicy):
         return nn.ModuleDict(
             {
                 "types": TypeEmbedding(o.type_buckets, o.type_size),
-                "placer": self.placer(problems, o.type_size + o.outputs + 2 * self.room),
+                "placer": self.placer(self.devices(problems), o.type_size + o.outputs + 2 * self.room),
             }
         )
 
@@ -77,6 +101,12 @@ class Seq2Seq(RecurrentPolicy):
         """As the base class; raises PlacekitError if it has more groups than there is room for, too."""
         self._check_room(problem)
         return super().features(problem)
+
+    def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
+        """As the base class, and room for groups."""
+        own = self.state_dict()["placer.encoder.weight_ih_l0"].shape[1] - 2 * self.room
+        trained = (np.shape(state["placer.encoder.weight_ih_l0"])[-1] - own) // 2
+        return super().to_fit(state) + room_for("max_groups", trained, self.room)
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         features = self.features(problem)

@@ -152,6 +152,20 @@ class TestAnotherGraph:
             policy.place(fakes.fake_task(fakes.chain(devices=3)), np.random.default_rng(0))
         assert "policy.max_devices=3" in str(error.value.hint)
 
+    def test_parameters_for_other_sizes_name_the_option(self) -> None:
+        few, many = built(fakes.chain(5)), built(fakes.chain(12, devices=3))
+        for policy, other, hint in (
+            (few, many, "train it with policy.max_devices=3, or more; train it with policy.max_groups=13, or more"),
+            (
+                many,
+                few,
+                "give policy.max_devices=3, as it was trained with; give policy.max_groups=13, as it was trained with",
+            ),
+        ):
+            with pytest.raises(PlacekitError, match=r"'placer.device' of shape") as error:
+                other.load_state_dict(policy.state_dict())
+            assert error.value.hint == hint
+
     def test_a_smaller_machine_uses_its_own_devices_only(self) -> None:
         policy = built(fakes.chain(devices=4))
         placed = policy.rollout(fakes.chain(), 50, np.random.default_rng(0), 1.0).placements

@@ -7,13 +7,16 @@ lighter), update (hatched). Below, for how long each device is busy with copies.
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
@@ -28,7 +31,9 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#e
 GREY, LINE = "#999999", "#222222"
 ALPHA, HATCH = (1.0, 0.55, 0.25), ("", "", "////")
 """Of the phases."""
-LEGEND, MARGIN, HEIGHT = 3.1, 0.75, 6.0  # inches
+LEGEND, MARGIN, HEIGHT, LINE_HEIGHT = 3.1, 0.75, 5.2, 0.16  # inches
+LETTERS = 12.5
+"""Of a title, in an inch."""
 
 
 def draw(path: Path, profiles: Mapping[str, Profile]) -> None:
@@ -42,25 +47,28 @@ def figure(profiles: Mapping[str, Profile]) -> Figure:
     """The figure of these runs, by their names. Without pyplot, so that it neither needs a display nor keeps a figure."""
     runs = list(profiles.values())
     names = top_types(runs, len(COLOURS))
-    widths = [min(1.2 + 0.5 * len(p.devices), 12.0) for p in runs]
-    width = MARGIN + sum(widths) + LEGEND
-    fig = Figure(figsize=(width, HEIGHT))
+    widths = [max(min(1.2 + 0.5 * len(p.devices), 12.0), _title_width(name)) for name, p in profiles.items()]
+    titles = [
+        [*_lines(name, w), *_lines(f"{p.cluster}, {seconds(p.makespan_s)}", w)]
+        for (name, p), w in zip(profiles.items(), widths, strict=True)
+    ]
+    width, above = MARGIN + sum(widths) + LEGEND, 0.55 + LINE_HEIGHT * max(map(len, titles))
+    height = HEIGHT + above
+    fig = Figure(figsize=(width, height))
     FigureCanvasAgg(fig)
     unit, scale = _unit(max(p.makespan_s for p in runs))
     upright = max(len(p.devices) for p in runs) > 5
     axes = fig.subplots(
         2, len(runs), squeeze=False, sharey="row", sharex="col",
         gridspec_kw={
-            "left": MARGIN / width, "right": 1 - LEGEND / width, "bottom": 0.16 if upright else 0.07, "top": 0.86,
+            "left": MARGIN / width, "right": 1 - LEGEND / width, "bottom": 0.16 if upright else 0.07, "top": 1 - above / height,
             "wspace": 0.08, "hspace": 0.12, "width_ratios": widths, "height_ratios": (2, 1),
         },
     )  # fmt: skip
-    for column, (name, p) in enumerate(profiles.items()):
+    for column, p in enumerate(runs):
         upper, lower = axes[0, column], axes[1, column]
-        _text(
-            upper.set_title(f"{_end(name, int(14 * widths[column]))}\n{p.cluster}, {seconds(p.makespan_s)}", fontsize=9)
-        )
-        _computation(upper, p.by_type(names) * scale)
+        _text(upper.set_title("\n".join(titles[column]), fontsize=9))
+        _computation(upper, names, p.by_type(names) * scale)
         x = np.arange(len(p.devices))
         lower.bar(x, [d.copy_s * scale for d in p.devices], 0.7, color=GREY)
         lower.set_xticks(x, [d.device for d in p.devices], rotation=90 if upright else 0)
@@ -73,7 +81,7 @@ def figure(profiles: Mapping[str, Profile]) -> Figure:
     axes[0, 0].set_ylabel(f"operations ({unit})", fontsize=9)
     axes[1, 0].set_ylabel(f"copies ({unit})", fontsize=9)
     _text(fig.suptitle(runs[0].program, fontsize=11))
-    _legend(fig, axes[0, -1], names)
+    _legend(fig, axes[0, -1], names, np.sum([p.by_type(names).sum(axis=2) for p in runs], axis=0))
     return fig
 
 
@@ -87,35 +95,67 @@ def _end(name: str, length: int) -> str:
     return name if len(name) <= length else f"…{name[1 - length :]}"
 
 
+def _title_width(name: str) -> float:
+    """Inches that the longest word of a title needs; a path may be longer."""
+    return min(max(map(len, name.split()), default=0) / LETTERS + 0.2, 4.0)
+
+
+def _lines(text: str, width: float) -> list[str]:
+    """Lines of a title for a column of `width` inches."""
+    letters = int(LETTERS * (width - 0.2))
+    lines = textwrap.wrap(text, letters, break_long_words=False, break_on_hyphens=False)
+    return [_end(line, letters) for line in lines]
+
+
 def _unit(longest_s: float) -> tuple[str, float]:
     """Unit of the axes, and how many of them a second has."""
     return ("s", 1.0) if longest_s >= 1 else ("ms", 1e3) if longest_s >= 1e-3 else ("us", 1e6)
 
 
-def _computation(ax: Axes, values: NDArray[np.float64]) -> None:
+def _style(colour: str, phase: int) -> dict[str, Any]:
+    """How operations of one type and phase are filled."""
+    hatch = HATCH[phase]
+    return {
+        "facecolor": (colour, ALPHA[phase]),
+        "hatch": hatch,
+        "edgecolor": colour if hatch else "none",
+        "linewidth": 0,
+    }
+
+
+def _colours(names: Sequence[str]) -> list[str]:
+    """Of the operation types by name, and of all others."""
+    return [*COLOURS[: len(names)], GREY]
+
+
+def _computation(ax: Axes, names: Sequence[str], values: NDArray[np.float64]) -> None:
     """Stacked bars of [types, phases, D] values."""
     x, bottom = np.arange(values.shape[2]), np.zeros(values.shape[2])
-    for row, colour in zip(values, [*COLOURS[: len(values) - 1], GREY], strict=True):
-        for part, alpha, hatch in zip(row, ALPHA, HATCH, strict=True):
+    for row, colour in zip(values, _colours(names), strict=True):
+        for phase, part in enumerate(row):
             if part.any():
-                ax.bar(
-                    x, part, 0.7, bottom, color=(colour, alpha), hatch=hatch, edgecolor=colour if hatch else "none",
-                    linewidth=0,
-                )  # fmt: skip
+                ax.bar(x, part, 0.7, bottom, **_style(colour, phase))
                 bottom += part
 
 
-def _legend(fig: Figure, ax: Axes, names: Sequence[str]) -> None:
-    """Types in the order of the stack, phases, and the line."""
-    shown = zip([*(_end(n, 34) for n in names), OTHER], [*COLOURS[: len(names)], GREY], strict=True)
-    types = [Patch(color=colour, label=name) for name, colour in shown]
-    phases = [
-        Patch(facecolor=(LINE, alpha), hatch=hatch, edgecolor=LINE if hatch else "none", linewidth=0, label=phase)
-        for phase, alpha, hatch in zip(PHASES, ALPHA, HATCH, strict=True)
+def _legend(fig: Figure, ax: Axes, names: Sequence[str], values: NDArray[np.float64]) -> None:
+    """Types in the order of the stack, phases, and the line; `values` [types, phases] are 0 where no bar is.
+
+    Each is shown by what the bars have: a type by its phases, a phase by the first types that have it.
+    """
+    swatches = [
+        [Patch(**_style(colour, phase)) if value else None for phase, value in enumerate(row)]
+        for row, colour in zip(values, _colours(names), strict=True)
     ]
-    line = ax.axhline(np.nan, color=LINE, linestyle=":", linewidth=1, label="makespan")
-    handles = [*types[::-1], *phases[::-1], line]
-    right = ax.get_position().x1
-    legend = fig.legend(handles=handles, loc="upper left", bbox_to_anchor=(right, 0.88), fontsize=8, frameon=False)
+    shown = [*zip([*(_end(n, 34) for n in names), OTHER], swatches, strict=True)][::-1]
+    shown += [*zip(PHASES, ([row[i] for row in swatches] for i in range(len(PHASES))), strict=True)][::-1]
+    entries: list[tuple[str, Any]] = [(name, tuple(filter(None, row))[:3]) for name, row in shown if any(row)]
+    entries.append(("makespan", ax.axhline(np.nan, color=LINE, linestyle=":", linewidth=1)))
+    place = ax.get_position()
+    side_by_side = {tuple: HandlerTuple(ndivide=None, pad=0)}
+    legend = fig.legend(
+        [handle for _, handle in entries], [name for name, _ in entries], handler_map=side_by_side, loc="upper left",
+        bbox_to_anchor=(place.x1, place.y1), fontsize=8, frameon=False,
+    )  # fmt: skip
     for text in legend.get_texts():
         _text(text)

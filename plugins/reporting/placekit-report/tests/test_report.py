@@ -6,6 +6,7 @@ import io
 import struct
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,29 @@ def test_the_legend_fits() -> None:
     fig = figure({"a": of(Problem.of(graph.replace(op_type=types), chain(4).cluster))})
     fig.draw_without_rendering()
     assert fig.legends[0].get_window_extent().x1 <= fig.bbox.x1
+
+
+def test_the_legend_shows_what_the_bars_have() -> None:
+    """The update has no bar, one type runs backward only: no full colour of it, and no swatch of the update."""
+    graph = chain(4).graph
+    types = Labels.of("here" if i < 3 else "there" for i in range(graph.n))
+    phase = np.array([0, 0, 0, *[1] * (graph.n - 3)], np.uint8)
+    fig = figure({"a": of(Problem.of(graph.replace(op_type=types, phase=phase), chain(4).cluster))})
+    bars = {b.get_facecolor() for b in fig.axes[0].patches}
+    assert {p.get_facecolor() for p in fig.legends[0].get_patches()} == bars
+    shown = {text.get_text() for text in fig.legends[0].get_texts()}
+    assert shown == {"here", "there", "backward", "forward", "makespan"}
+
+
+def test_titles_neither_touch_nor_leave_the_figure() -> None:
+    p = of(chain(4))
+    names = [f"annealing policy.starts=[{i} values] policy.temperature=0.{i} seed={i}" for i in range(4)]
+    fig = figure(dict.fromkeys(names, p))
+    fig.draw_without_rendering()
+    boxes = [ax.title.get_window_extent() for ax in fig.axes[:4]]
+    assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
+    assert all(b.y1 < fig._suptitle.get_window_extent().y0 for b in boxes)
+    assert [" ".join(ax.get_title().split("\n")[:-1]) for ax in fig.axes[:4]] == names, "not cut"
 
 
 def test_without_a_placement_nothing_is_drawn(tmp_path: Path) -> None:

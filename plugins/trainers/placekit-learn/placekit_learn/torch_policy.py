@@ -100,7 +100,8 @@ class TorchPolicy(LearnablePolicy):
         """[b, T] divergence of `decisions` from the distributions drawn from: sum of old log(old / new)."""
         if "log_p" not in rollouts.extra:
             raise PlacekitError(
-                f"the rollouts of policy {self.name!r} hold no extra['log_p']: there is no KL divergence"
+                f"the rollouts of policy {self.name!r} hold no extra['log_p']: there is no KL divergence",
+                "leave out trainer.kl_target, which penalises the divergence",
             )
         new, old = decisions.log_p, _tensor(rollouts.extra["log_p"], decisions.log_p)
         impossible = torch.isneginf(new) | torch.isneginf(old)  # -inf - -inf is not a number
