@@ -1,6 +1,6 @@
 """Curves of sweeps: best and average value against evaluations, the median over seeds.
 
-    python benchmarks/curves.py FOLDER ... [--points 4] [--csv OUT.csv]
+    python benchmarks/curves.py FOLDER ... [--points 4] [--csv OUT.csv] [--png OUT.png]
 
 *best* is the best so far. *average* is the mean of what was evaluated since the point before; a placement that does not
 fit counts as the run's failing signal. Searches that evaluate in compiled loops report the latter as well.
@@ -14,6 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from placekit_core.cli.compare import labels
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--points", type=int, default=4)
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--png", type=Path)
     arguments = parser.parse_args()
     groups: dict[Key, list[NDArray[np.float64]]] = defaultdict(list)
     runs = [(run_dir, load_summary(run_dir)) for run_dir in find_runs(arguments.folders)]
@@ -66,6 +68,29 @@ def main() -> None:
             out.writerow(["workload", "cluster", "policy", "seeds", "evaluations", "best_s", "average_s"])
             for workload, cluster, policy, seeds, m in table:
                 out.writerows([workload, cluster, policy, seeds, *(f"{x:.6g}" for x in row)] for row in m)
+    if arguments.png:
+        draw(arguments.png, table)
+
+
+def draw(path: Path, table: list[tuple[str, str, str, int, NDArray[np.float64]]]) -> None:
+    """A panel per workload and machine: the average as a line, the best so far dotted."""
+    panels = sorted({row[:2] for row in table})
+    policies = sorted({row[2] for row in table})
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    fig = Figure(figsize=(4.2 * columns, 3.0 * rows + 0.6), layout="constrained")
+    axes = fig.subplots(rows, columns, squeeze=False).flatten()
+    for ax, panel in zip(axes, panels, strict=False):
+        for policy, m in [(row[2], row[4]) for row in table if row[:2] == panel]:
+            colour = f"C{policies.index(policy)}"
+            ax.plot(m[:, 0], m[:, 2], color=colour, label=policy.removeprefix("post policy.update="))
+            ax.plot(m[:, 0], m[:, 1], color=colour, linestyle=":")
+        ax.set(title=", ".join(panel), xlabel="evaluations", ylabel="seconds per step, simulated", ylim=(0, None))
+    for ax in axes[len(panels) :]:
+        ax.remove()
+    handles, names = axes[0].get_legend_handles_labels()
+    fig.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=8, frameon=False)
+    fig.savefig(path, dpi=90, metadata={"Software": None})
 
 
 if __name__ == "__main__":

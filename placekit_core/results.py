@@ -152,6 +152,8 @@ def locked(run_dir: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for begun in run_dir.rglob(".*.part"):  # a file that a killed process was writing
+                begun.unlink(missing_ok=True)
         except BlockingIOError:
             raise BusyError(f"another run is writing in {run_dir}", "wait for it, or choose another run_dir") from None
         except OSError:  # a file system without locks
