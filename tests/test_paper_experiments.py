@@ -66,3 +66,15 @@ def test_what_runs_out_of_memory_is_a_row_among_the_others(placekit: Run, tmp_pa
     )
     [lost] = [row for row in json.loads(placekit("compare", "out", "--json").out) if row["do_not_fit"]]
     assert (lost["policy"], lost["median_s"]) == ("single_gpu", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", ["rnnlm_large", "nmt_large"])
+def test_what_no_gpu_can_hold_is_placed_on_four(placekit: Run, workload: str) -> None:
+    """Mirhoseini et al. 2017, section 4.3: the learned placement fits, that of one GPU does not."""
+    options = f"workload={workload}", "grouper=manual", "cluster=k80x4", "budget.evaluations=120"
+    outcome = placekit("run", "-m", *options, "+policy=single_gpu,post", "run_dir=large")
+    fits = {
+        r["policy"]: r["fits"] for r in map(json.loads, (p.read_text() for p in Path("large").glob("*/result.json")))
+    }
+    assert fits == {"post": True, "single_gpu": False}, outcome
