@@ -40,11 +40,13 @@ def makespan_bound(problem: Problem) -> float:
 
     It is remembered by the problem's fingerprint: the jobs of a sweep that differ in policy and seed share it.
     """
-    if problem.fingerprint not in _remembered:
+    found = _remembered.get(problem.fingerprint)
+    if found is None:
+        found = max(bounds(problem).values()) * (1 - ROUNDING)
         if len(_remembered) >= REMEMBERED:
             _remembered.clear()
-        _remembered[problem.fingerprint] = max(bounds(problem).values()) * (1 - ROUNDING)
-    return _remembered[problem.fingerprint]
+        _remembered[problem.fingerprint] = found
+    return found
 
 
 def bounds(problem: Problem) -> dict[str, float]:

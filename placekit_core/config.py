@@ -119,7 +119,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
             close = difflib.get_close_matches(str(x["loc"][-1]), known, 1)
             lines.append(f"no option named {where!r}")
             hints.append(f"did you mean {close[0]!r}?" if close else f"options: {', '.join(known) or 'none'}")
-        elif x["type"] == "model_type" and where:
+        elif x["type"] == "model_type" and where and _fields(model, x["loc"]):
             lines.append(f"{where} is a section of options, not a value (got {x['input']!r})")
             hints.append("use " + ", ".join(f"{where}.{k}=..." for k in _fields(model, x["loc"])))
         else:

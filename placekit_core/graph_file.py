@@ -11,6 +11,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ from placekit_core.graph import Graph, Labels
 
 FORMAT, VERSION = "placekit-graph", 1
 _EXTRA = "column."
+
+
+PARTIAL = re.compile(r"\..+\.\d+\.part")
+"""The name of a file that `write_atomically` has begun."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:

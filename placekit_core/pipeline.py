@@ -309,7 +309,7 @@ def _place(
             rng = streams("policy" if len(searches) == 1 else f"policy/{searches.index(stage)}")
             _place_one(policy, stage.task, rng, state, checkpoint if trainer is None else None)
         elif trainer is not None and isinstance(policy, LearnablePolicy):
-            # the placements of the trained policy are evaluated too, one for each program
+            # the placements of the trained policy are evaluated too, one for each program; of seconds nothing is kept for it
             with ledger.reserved(len(tasks)), contextlib.suppress(BudgetExhausted):
                 trainer.fit(policy, tasks, streams("trainer"), state, checkpoint)
         ledger.stop()
@@ -334,8 +334,8 @@ def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, 
     if task.opened_proxy is not None and task.opened_proxy.best is not None:
         found.append(task.opened_proxy.best.placement)
     with contextlib.suppress(BudgetExhausted):
-        for placement in found:
-            _offer(task.evaluate, placement, isinstance(policy, LearnablePolicy))
+        for i, placement in enumerate(found):
+            _offer(task.evaluate, placement, i == 0 and isinstance(policy, LearnablePolicy))
 
 
 def _offer(evaluate: Evaluator, placement: Placement, learned: bool) -> None:

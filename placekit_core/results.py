@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from placekit_core import __version__
 from placekit_core.config import CHANGES_NO_RESULT
 from placekit_core.errors import BusyError, RunError
-from placekit_core.graph_file import write_atomically
+from placekit_core.graph_file import PARTIAL, write_atomically
 from placekit_core.measurement import Schedule
 from placekit_core.problem import Problem
 
@@ -152,12 +152,15 @@ def locked(run_dir: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for begun in run_dir.rglob(".*.part"):  # a file that a killed process was writing
-                begun.unlink(missing_ok=True)
+            own = True
         except BlockingIOError:
             raise BusyError(f"another run is writing in {run_dir}", "wait for it, or choose another run_dir") from None
         except OSError:  # a file system without locks
-            pass
+            own = False
+        for place in [run_dir, *run_dir.glob("programs/*")] if own else []:
+            for begun in place.glob(".*.part"):  # a file that a killed process was writing
+                if PARTIAL.fullmatch(begun.name):
+                    begun.unlink(missing_ok=True)
         try:
             yield
         finally:

@@ -27,6 +27,7 @@ from placekit_core.cluster import Cluster
 from placekit_core.graph import Graph, GraphBuilder
 from placekit_core.list_scheduling import RULES, ListScheduler
 from placekit_core.problem import Problem
+from placekit_core.testing import fakes
 from tests.schedule_problems import problem_of
 
 
@@ -300,3 +301,19 @@ def test_fifty_thousand_operations() -> None:
     bound = makespan_bound(p)
     assert bound >= max(critical_path_bound(p), work_bound(p)) * (1 - 1e-6) > 0
     assert bound <= p.group_s[:, 0].sum()  # everything on one device, one after another
+
+
+def test_equal_problems_share_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def counted(problem: Problem) -> dict[str, float]:
+        asked.append(problem)
+        return {"work": 2.0}
+
+    monkeypatch.setattr("placekit_core.bounds.bounds", counted)
+    monkeypatch.setattr("placekit_core.bounds._remembered", {})
+    monkeypatch.setattr("placekit_core.bounds.REMEMBERED", 1)
+    a, b = fakes.chain(3), fakes.chain(4)
+    for problem, computed in ((a, 1), (fakes.chain(3), 1), (b, 2), (b, 2), (a, 3)):
+        assert makespan_bound(problem) == pytest.approx(2.0)
+        assert len(asked) == computed

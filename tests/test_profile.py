@@ -235,3 +235,14 @@ class TestCompare:
         outcome = placekit("compare", "--profile", "runs", "--png", "x.png")
         assert outcome.code == 1
         assert "no plugin that is installed draws profiles\n  pip install placekit-report" in outcome.err
+
+
+def test_runs_that_look_alike_are_named_by_where_they_are(placekit: Run, tmp_path: Path) -> None:
+    folders = "out/01/02", "out/02/01", "out/01"
+    for folder in folders:
+        assert placekit("run", "workload=mlp", "policy=round_robin", f"run_dir={folder}").code == 0
+    outcome = placekit("compare", "--profile", *folders)
+    assert outcome.code == 0
+    head = outcome.out.splitlines()[0]
+    assert [name in head for name in ("01/02", "02/01", " 01")] == [True] * 3
+    assert head.count("round_robin") == 3

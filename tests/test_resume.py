@@ -18,9 +18,9 @@ from placekit_core import results
 from placekit_core.errors import BusyError
 
 ARGS = ["workload=mlp", "policy=annealing", "budget.evaluations=120000", "checkpoint_s=0", "seed=3"]
-LEARN = ["workload=mlp", "policy=seq2seq", "policy.hidden=16", "budget.evaluations=600", "checkpoint_s=0", "seed=3"]
+LEARN = ["workload=mlp", "policy=seq2seq", "policy.hidden=16", "budget.evaluations=900", "checkpoint_s=0", "seed=3"]
 RUNS = {
-    "post": ["workload=mlp", "policy=post", "budget.evaluations=9000", "checkpoint_s=0", "seed=3"],
+    "post": ["workload=mlp", "policy=post", "budget.evaluations=15000", "checkpoint_s=0", "seed=3"],
     "reinforce": [*LEARN, "trainer=reinforce"],
     "ppo": [*LEARN, "trainer=ppo"],
 }
@@ -70,7 +70,7 @@ def test_killed_while_learning(tmp_path: Path, learner: str) -> None:
     finish(start(*RUNS[learner], "run_dir=whole", cwd=tmp_path))
     uninterrupted = outcome(tmp_path / "whole")
     assert ("policy.safetensors" in uninterrupted) == (learner != "post")  # one that has nothing to keep
-    kill_and_resume(RUNS[learner], tmp_path, 2, uninterrupted)
+    kill_and_resume(RUNS[learner], tmp_path, 3, uninterrupted)
 
 
 @pytest.mark.timeout(600)

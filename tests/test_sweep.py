@@ -14,6 +14,7 @@ import yaml
 
 import placekit_core.pipeline
 import placekit_core.results
+from placekit_core.cli import sweep
 from placekit_core.cli.hydra_app import jobs
 from placekit_core.config import conf_dir
 from placekit_core.registry import installed
@@ -46,6 +47,12 @@ def test_a_sweep_ends_with_its_table(placekit: Run, tmp_path: Path) -> None:
     assert "best on mlp, p100x4 (simulator): annealing" in table.splitlines()[-1]
     assert table == placekit("compare", "sweep").out
     assert sorted(json.loads((tmp_path / "sweep" / "sweep.json").read_text())["jobs"]) == JOBS
+
+
+def test_jobs_of_one_workload_share_the_program(placekit: Run) -> None:
+    assert placekit("run", *SWEEP).code == 0
+    info = sweep._programs.cache_info()
+    assert (info.misses, info.hits) == (1, len(JOBS) - 1)
 
 
 @pytest.mark.parametrize("again", [SWEEP, ["resume=sweep"]], ids=["the same command", "resume"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,10 @@ def main(argv: list[str]) -> int:
     programs, damaged = profiles(folders)
     if "--json" in argv:
         found = [f for each in programs.values() for f in each]
-        print(json.dumps([{"run": _shown(f.run_dir)} | f.profile.model_dump(mode="json") for f in found], indent=1))
+        many = {f.run_dir for f in found if len(f.run.programs) > 1}
+        places = [_shown(f.folder if f.run_dir in many else f.run_dir) for f in found]
+        parts = [{"run": where} | f.profile.model_dump(mode="json") for where, f in zip(places, found, strict=True)]
+        print(json.dumps(parts, indent=1))
         sys.stdout.flush()
         return int(damaged)
     if png and len(programs) > 1:
@@ -115,10 +119,9 @@ def titles(found: Sequence[Found]) -> list[str]:
                 for i in alike:
                     shown[i] += f" {option}={values[i]}"
     for alike in _alike(shown):
-        shared = set.intersection(*(set(found[i].folder.parts) for i in alike))
+        above = os.path.commonpath([found[i].folder.absolute() for i in alike])
         for i in alike:
-            own = "/".join(part for part in found[i].folder.parts if part not in shared)
-            shown[i] = f"{shown[i]} {own}".rstrip()
+            shown[i] = f"{shown[i]} {os.path.relpath(found[i].folder.absolute(), above)}"
     return shown
 
 

@@ -123,11 +123,11 @@ def held(run_dir: Path, config: RunConfig) -> Summary | None:
 
 
 def programs(config: RunConfig) -> list[Program]:
-    """What the importer of `config` gives; imported once for the jobs of a sweep that share it."""
+    """What the importer of `config` gives, which jobs of a sweep share that follow one another: the last four are kept."""
     return _programs(json.dumps(config.importer, sort_keys=True))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _programs(importer: str) -> list[Program]:
     section = json.loads(importer)
     entry = installed().get("importer", section.pop("name"))

@@ -103,7 +103,7 @@ class _Whole(torch.nn.Module):
             if any(t is not None for t in targets):
                 raise
             message, _ = explain(e, f"{self.label} cannot be traced")
-            hint = "the loss was given no targets: give targets=..., its arguments after the module's output"
+            hint = "the loss was given no targets; if it needs some, give targets=..., its arguments after the module's output"
             raise ImporterError(message, hint) from e
 
     def paths(self) -> dict[torch.nn.Module, str]:
