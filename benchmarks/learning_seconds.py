@@ -79,8 +79,9 @@ def main() -> None:
     arguments = parser.parse_args()
     clocks = Clock(Evaluator, "__call__"), Clock(SimulatorSession, "evaluate")
     lines = [
-        "# Where learners spend their time\n\n`python benchmarks/learning_seconds.py --write`, seconds per 1,000 evaluations,"
-        f" median of {arguments.repeats} runs of {arguments.evaluations:,}; k80x4, manual groups, one thread of torch.\n",
+        "# Where learners spend their time\n\n`python benchmarks/learning_seconds.py"
+        f" --evaluations {arguments.evaluations} --repeats {arguments.repeats} --write`, seconds per 1,000 evaluations, median over"
+        " the repeats; k80x4, manual groups, one thread of torch.\n",
         "| workload | groups | method | policy | simulator | evaluator | all |",
         "| --- | ---: | --- | ---: | ---: | ---: | ---: |",
     ]
