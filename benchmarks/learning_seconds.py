@@ -80,8 +80,8 @@ def main() -> None:
     clocks = Clock(Evaluator, "__call__"), Clock(SimulatorSession, "evaluate")
     lines = [
         "# Where learners spend their time\n\n`python benchmarks/learning_seconds.py"
-        f" --evaluations {arguments.evaluations} --repeats {arguments.repeats} --write`, seconds per 1,000 evaluations, median over"
-        " the repeats; k80x4, manual groups, one thread of torch.\n",
+        f" --evaluations {arguments.evaluations} --repeats {arguments.repeats} --write`, seconds per 1,000 evaluations, median"
+        " over the repeats; k80x4, manual groups, one thread of torch.\n",
         "| workload | groups | method | policy | simulator | evaluator | all |",
         "| --- | ---: | --- | ---: | ---: | ---: | ---: |",
     ]
