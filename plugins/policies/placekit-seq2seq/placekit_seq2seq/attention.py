@@ -17,7 +17,7 @@ def exponential(values: Tensor) -> Tensor:
 
     tanh(q + k) = 1 - 2 / (1 + exp(2 q) exp(2 k)): one exponential per query and per key, instead of a tanh per pair.
     """
-    return (2.0 * values.clamp(-_LARGEST, _LARGEST)).exp()
+    return values.clamp(-_LARGEST, _LARGEST).mul_(2.0).exp_()
 
 
 def weights(query: Tensor, key: Tensor, score: Tensor, closed: Tensor | None = None) -> Tensor:
@@ -44,7 +44,8 @@ def attend(query: Tensor, key: Tensor, score: Tensor, memory: Tensor, closed: Te
 
 def _halves(query: Tensor, key: Tensor) -> Tensor:
     """[m, A, s, T] (1 - tanh(q + k)) / 2; long rows for fast loops."""
-    return (query.mT[..., None] * key[:, :, None]).add_(1.0).reciprocal_()
+    # contiguous, or the product takes the strides of the transposed queries and `flatten` copies it
+    return (query.mT.contiguous()[..., None] * key[:, :, None]).add_(1.0).reciprocal_()
 
 
 class _Attention(torch.autograd.Function):

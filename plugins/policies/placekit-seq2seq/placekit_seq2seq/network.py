@@ -117,31 +117,33 @@ class Placer(nn.Module):
         d = len(self.device) - 1
         lstm: Any = self.decoder
         recurrent, query = lstm.weight_hh_l0.T.contiguous(), self.query.weight.T
-        output, closed = self.output.weight.T, torch.zeros(steps, 1, d).masked_fill(memory.closed[:, None], -torch.inf)
-        # what the gates get from each place and previous device: [m, T, 1, 4H] + [D + 1, 4H]
+        by_state, by_context = self.output.weight.T.split(hidden)
+        # what the gates get from each previous device, [D + 1, 4H], and from each place, T times [m, 4H];
+        # what the logits get from attention to each place, [m, T, D]
         by_device = self.device @ lstm.weight_ih_l0.T + (lstm.bias_ih_l0 + lstm.bias_hh_l0)
-        by_place = memory.output @ lstm.weight_ih_l0.T if self.aligned else None
-        noise = None if generator is None else -torch.empty(steps, b, d).exponential_(generator=generator).log_()
+        by_place = (memory.output @ lstm.weight_ih_l0.T).unbind(1) if self.aligned else None
+        attended = memory.output @ by_context
+        closed = torch.zeros(steps, 1, d).masked_fill(memory.closed[:, None], -torch.inf)
+        noise = closed.expand(steps, b, d)
+        if generator is not None:  # Gumbel's way to draw: the largest of the logits with this noise
+            noise = closed - torch.empty(steps, b, d).exponential_(generator=generator).log_()
         h, c = (s[0].contiguous() for s in _start(memory, b))
         previous = torch.full((b,), d)
         chosen, found = torch.empty(steps, b, dtype=torch.long), torch.empty(steps, b, d)
-        for t in range(steps):
+        for t, (noise_t, chosen_t, found_t) in enumerate(zip(noise, chosen, found, strict=True)):
             gates = by_device.index_select(0, previous)
             if by_place is not None:
-                gates += by_place[:, t]
+                gates += by_place[t]
             i, f, candidate, o = gates.addmm_(h, recurrent).chunk(4, dim=1)
             c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), candidate.tanh())
             h = o.sigmoid() * c.tanh()
             q = exponential(torch.addmm(self.query.bias, h, query)).view(m, -1, query.shape[1])
-            context = (weights(q, memory.key, self.score, memory.empty) @ memory.output).view(b, hidden)
-            logits = torch.addmm(self.output.bias, torch.cat([h, context], dim=1), output) + closed[t]
-            log_p = logits.log_softmax(dim=1)
-            found[t] = log_p
-            previous = (log_p if noise is None else log_p + noise[t]).argmax(dim=1)  # Gumbel's way to draw
-            chosen[t] = previous
+            context = (weights(q, memory.key, self.score, memory.empty) @ attended).view(b, d)
+            torch.addmm(context.add_(self.output.bias), h, by_state, out=found_t)
+            previous = torch.argmax(found_t + noise_t, dim=1, out=chosen_t)
             if memory.empty is not None:
                 previous = previous.masked_fill(memory.empty[:, t], d)
-        return chosen.T, found.transpose(0, 1)
+        return chosen.T, (found + closed).log_softmax(dim=2).transpose(0, 1)
 
 
 def _start(memory: Memory, b: int) -> tuple[Tensor, Tensor]:
