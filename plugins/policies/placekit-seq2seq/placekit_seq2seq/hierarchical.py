@@ -46,9 +46,7 @@ class Hierarchical(RecurrentPolicy):
         return nn.ModuleDict(
             {
                 "types": TypeEmbedding(o.type_buckets, o.type_size),
-                "grouper": nn.Sequential(
-                    nn.Linear(3 * features, o.grouper_hidden), nn.ReLU(), nn.Linear(o.grouper_hidden, groups)
-                ),
+                "grouper": _grouper(o, 3 * features, groups),
                 "placer": self.placer(devices, features + 1 + 2 * groups),
             }
         )
@@ -110,11 +108,13 @@ class Hierarchical(RecurrentPolicy):
     def _grouped(self, features: Features, types: Tensor) -> Tensor:
         """[T, groups] logarithms of the probabilities of each operation's group.
 
-        The grouper sees an operation's type and output sizes, and the means of those of its inputs and of its outputs.
+        The grouper sees an operation's type and output sizes, the means of those of its inputs and of its outputs, and its
+        place in the sequence.
         """
         own = torch.cat([types, torch.from_numpy(scaled(features.output_bytes))], dim=1)
         source, target = torch.from_numpy(features.source), torch.from_numpy(features.target)
-        seen = torch.cat([own, _mean(own, source, target), _mean(own, target, source)], dim=1)
+        near = _mean(own, source, target), _mean(own, target, source)
+        seen = torch.cat([own, *near, _places(features.g, self.options.octaves)], dim=1)
         log_p: Tensor = self.module.grouper(seen).log_softmax(dim=1)
         return log_p
 
@@ -143,6 +143,28 @@ class Hierarchical(RecurrentPolicy):
         allowed = np.broadcast_to(features.allowed.any(axis=0), (g, features.allowed.shape[1]))
         memory: Memory = self.module.placer.encode(torch.cat(parts, dim=2), allowed, count[:, :, 0] == 0)
         return memory
+
+
+def _grouper(o: HierarchicalOptions, features: int, groups: int) -> nn.Sequential:
+    """Logits of an operation's group, from its features and what `_places` says of it.
+
+    Logits of standard deviation sqrt(2 ln groups) begin to leave few groups to an operation; `sharpness` is a multiple of it.
+    With torch's own, smaller numbers every operation draws any group: its device is then as good as drawn alone, and
+    training ends with one device for all.
+    """
+    places = 2 * o.octaves
+    first, last = nn.Linear(features + places, o.grouper_hidden), nn.Linear(o.grouper_hidden, groups)
+    if o.sharpness:
+        nn.init.normal_(first.weight[:, features:])
+        length = max(o.grouper_hidden * o.octaves / 2, 1.0) ** 0.5  # of what the last layer reads, about
+        nn.init.normal_(last.weight, std=o.sharpness * (2 * np.log(groups)) ** 0.5 / length)
+    return nn.Sequential(first, nn.ReLU(), last)
+
+
+def _places(steps: int, octaves: int) -> Tensor:
+    """[T, 2 * octaves] sines and cosines of the places of a sequence, which is one period of the lowest octave."""
+    angle = 2 * np.pi / steps * torch.arange(steps)[:, None] * 2.0 ** torch.arange(octaves)
+    return torch.cat([angle.sin(), angle.cos()], dim=1)
 
 
 def _mean(own: Tensor, source: Tensor, target: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ class Placer(nn.Module):
         d = len(self.device) - 1
         lstm: Any = self.decoder
         recurrent, query = lstm.weight_hh_l0.T.contiguous(), self.query.weight.T
-        by_state, by_context = self.output.weight.T.split(hidden)
+        by_state, by_context = self.output.weight.T.chunk(2)
         # what the gates get from each previous device, [D + 1, 4H], and from each place, T times [m, 4H];
         # what the logits get from attention to each place, [m, T, D]
         by_device = self.device @ lstm.weight_ih_l0.T + (lstm.bias_ih_l0 + lstm.bias_hh_l0)

@@ -44,7 +44,7 @@ def test_an_operation_that_may_not_run_there_goes_to_its_first_device() -> None:
 def test_log_probabilities_add_up_to_the_joint_one() -> None:
     """Of all groupings and placements of three operations into two groups on two devices: the probabilities add up to 1."""
     problem = fakes.independent(3)
-    policy = built(problem, groups=2)
+    policy = built(problem, groups=2, sharpness=0)
     drawn = policy.rollout(problem, 4000, np.random.default_rng(0), 1.0)
     total = np.exp(drawn.log_prob.sum(axis=1))
     group, device = drawn.extra["op_group"], drawn.extra["group_device"].astype(int)
