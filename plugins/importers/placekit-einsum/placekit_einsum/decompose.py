@@ -72,6 +72,11 @@ def complex_dtype(dtype: str) -> str:
     return "complex128" if dtype == "float64" else "complex64"
 
 
+def slices(region: Region) -> tuple[slice, ...]:
+    """Indices of a region."""
+    return tuple(slice(low, high) for low, high in region)
+
+
 def decompose(program: TensorProgram, dtype: str = "float32") -> Decomposed:
     """The graph of `program`, whose real numbers are of type `dtype`. Raises ImporterError for an unfinished program."""
     results = program.results

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -292,3 +294,17 @@ def test_wrong_options_are_refused(wrong: dict[str, Any], message: str) -> None:
 def test_programs_that_do_not_fit_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ImporterError, match=message):
         EinsumImporter(**wrong).load()
+
+
+def test_a_graph_without_torch() -> None:
+    """Only executing a program needs it, and its import takes longer than all else of a small simulated run."""
+    code = (
+        "import sys\n"
+        "from placekit_einsum.importer import EinsumImporter\n"
+        "program = EinsumImporter(program='chainmm', sizes={'n': 32}).load()[0]\n"
+        "before = 'torch' in sys.modules\n"
+        "program.executable.initial()\n"
+        "print(program.graph.n, before, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["112", "False", "True"]
