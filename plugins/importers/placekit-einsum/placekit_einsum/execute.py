@@ -1,4 +1,4 @@
-"""Runs a decomposed tensor program; torch is imported when one runs, not when one is imported to be simulated."""
+"""Runs a decomposed tensor program. What only simulates one never imports torch."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ class EinsumExecutable:
         self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
     ) -> Callable[..., dict[int, torch.Tensor]]:
         """`run(values, step=0)`: see `placekit_core.interfaces.Executable`. Raises ImporterError for an input."""
-        from placekit_einsum.kernels import function
+        from placekit_einsum.kernels import compiled
 
         kernels, graph = self._decomposed.kernels, self._decomposed.graph
         source = next((op for op in ops if op not in kernels), None)
         if source is not None:
             raise ImporterError(f"operation {graph.op_name[source]!r} is an input: there is nothing to run")
         views = self._decomposed.views
-        steps = [(kernels[op], function(kernels[op], self._dtype, device)) for op in ops]
+        steps = [(kernels[op], compiled(kernels[op], self._dtype, device)) for op in ops]
         last: dict[int, int] = {}
         for i, (kernel, _) in enumerate(steps):
             last.update({t: i for read in kernel.reads for t in (read, views[read][0] if read in views else read)})

@@ -24,13 +24,13 @@ BINARY: dict[str, Function] = {
 }  # fmt: skip
 
 
-def function(kernel: Kernel, dtype: str, device: Any) -> Function:
+def compiled(kernel: Kernel, dtype: str, device: Any) -> Function:
     """What a kernel computes, as a function of what it reads; `dtype` is that of the program."""
     return _of_cuts(kernel.cuts, _of_whole(kernel, dtype, device))
 
 
 def _of_whole(kernel: Kernel, dtype: str, device: Any) -> Function:
-    s, real, complex_ = kernel.settings, getattr(torch, dtype), getattr(torch, complex_dtype(dtype))
+    s, real = kernel.settings, getattr(torch, dtype)
     if kernel.kind == "matmul":
         return lambda a, b: torch.einsum(s[0], a, b)
     if kernel.kind == "elementwise":
@@ -42,7 +42,7 @@ def _of_whole(kernel: Kernel, dtype: str, device: Any) -> Function:
     if kernel.kind == "complexer":
         if s[0] == "real":
             return lambda x: torch.view_as_real(x).flatten(-2).to(real)
-        pairs = torch.float64 if complex_ == torch.complex128 else torch.float32
+        pairs = torch.float64 if complex_dtype(dtype) == "complex128" else torch.float32
         return lambda x: torch.view_as_complex(x.to(pairs).contiguous().unflatten(-1, (-1, 2)))
     if kernel.kind == "squeezer":
         return lambda x: x.reshape(s[0])

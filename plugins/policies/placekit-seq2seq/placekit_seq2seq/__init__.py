@@ -34,9 +34,17 @@ class HierarchicalOptions(NetworkOptions):
 
     groups: int = Field(256, ge=1, description="groups to form at most; never more than there are operations")
     grouper_hidden: int = Field(64, ge=1, description="units of the grouper's hidden layer")
-    octaves: int = Field(6, ge=0, description="sines and cosines of an operation's place that the grouper sees")
+    octaves: int = Field(
+        6,
+        ge=0,
+        le=16,
+        description="sines and cosines, of 1, 2, 4, ... periods, of an operation's place that the grouper sees",
+    )
     sharpness: float = Field(
-        2.0, ge=0, description="how decided the grouper is at first: spread of its logits; 0: as torch's layers begin"
+        3.0,
+        ge=0,
+        description="how decided the grouper is at first: how far its logits differ by place, where 1 is sqrt(2 ln groups);"
+        " 0, or without octaves: as torch's layers begin",
     )
 
 

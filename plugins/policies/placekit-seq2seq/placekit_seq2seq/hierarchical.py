@@ -64,6 +64,13 @@ class Hierarchical(RecurrentPolicy):
             self.groups, self.module = groups, built
             raise
 
+    def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
+        """As the base class, and the octaves that the grouper sees."""
+        own, o = self.state_dict()["grouper.0.weight"], self.options
+        trained = o.octaves + (np.shape(state["grouper.0.weight"])[-1] - own.shape[-1]) // 2
+        other = [f"give policy.octaves={trained}, as it was trained with"] if trained != o.octaves else []
+        return super().to_fit(state) + other
+
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         features = self.features(problem)
         with self.fixed_threads(), torch.no_grad():
@@ -148,16 +155,20 @@ class Hierarchical(RecurrentPolicy):
 def _grouper(o: HierarchicalOptions, features: int, groups: int) -> nn.Sequential:
     """Logits of an operation's group, from its features and what `_places` says of it.
 
-    Logits of standard deviation sqrt(2 ln groups) begin to leave few groups to an operation; `sharpness` is a multiple of it.
-    With torch's own, smaller numbers every operation draws any group: its device is then as good as drawn alone, and
-    training ends with one device for all.
+    Logits that differ by about sqrt(2 ln groups) from place to place begin to leave few groups to an operation; `sharpness` is
+    a multiple of it. With torch's own, smaller numbers every operation draws all groups about equally often: its device is
+    then as good as drawn alone, and training ends with one device for all.
     """
     places = 2 * o.octaves
     first, last = nn.Linear(features + places, o.grouper_hidden), nn.Linear(o.grouper_hidden, groups)
-    if o.sharpness:
-        nn.init.normal_(first.weight[:, features:])
-        length = max(o.grouper_hidden * o.octaves / 2, 1.0) ** 0.5  # of what the last layer reads, about
-        nn.init.normal_(last.weight, std=o.sharpness * (2 * np.log(groups)) ** 0.5 / length)
+    if o.sharpness and o.octaves:
+        with torch.no_grad():
+            nn.init.normal_(first.weight[:, features:])
+            hidden = first(torch.cat([torch.zeros(1024, features), _places(1024, o.octaves)], dim=1)).relu()
+            mean = hidden.mean(dim=0)
+            spread = float((hidden - mean).square().sum(dim=1).mean().sqrt())
+            nn.init.normal_(last.weight, std=o.sharpness * (2 * np.log(groups)) ** 0.5 / spread)
+            last.bias.copy_(-(last.weight @ mean))  # or some groups would be everyone's favourites
     return nn.Sequential(first, nn.ReLU(), last)
 
 

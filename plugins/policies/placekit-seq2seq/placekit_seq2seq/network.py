@@ -111,9 +111,9 @@ class Placer(nn.Module):
     def draw(self, memory: Memory, b: int, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """Devices [b, T] of b episodes, and the logarithms of their distributions [b, T, D]; the most likely without generator.
 
-        Without autograd. Few and small operations per step: their number is what sampling takes.
+        Call it under `no_grad`. Few and small operations per step: their number is what sampling takes.
         """
-        m, steps, hidden = memory.output.shape
+        m, steps = memory.output.shape[:2]
         d = len(self.device) - 1
         lstm: Any = self.decoder
         recurrent, query = lstm.weight_hh_l0.T.contiguous(), self.query.weight.T
@@ -124,13 +124,13 @@ class Placer(nn.Module):
         by_place = (memory.output @ lstm.weight_ih_l0.T).unbind(1) if self.aligned else None
         attended = memory.output @ by_context
         closed = torch.zeros(steps, 1, d).masked_fill(memory.closed[:, None], -torch.inf)
-        noise = closed.expand(steps, b, d)
+        added = closed.expand(steps, b, d)
         if generator is not None:  # Gumbel's way to draw: the largest of the logits with this noise
-            noise = closed - torch.empty(steps, b, d).exponential_(generator=generator).log_()
+            added = closed - torch.empty(steps, b, d).exponential_(generator=generator).log_()
         h, c = (s[0].contiguous() for s in _start(memory, b))
         previous = torch.full((b,), d)
         chosen, found = torch.empty(steps, b, dtype=torch.long), torch.empty(steps, b, d)
-        for t, (noise_t, chosen_t, found_t) in enumerate(zip(noise, chosen, found, strict=True)):
+        for t, (added_t, chosen_t, found_t) in enumerate(zip(added, chosen, found, strict=True)):
             gates = by_device.index_select(0, previous)
             if by_place is not None:
                 gates += by_place[t]
@@ -140,7 +140,7 @@ class Placer(nn.Module):
             q = exponential(torch.addmm(self.query.bias, h, query)).view(m, -1, query.shape[1])
             context = (weights(q, memory.key, self.score, memory.empty) @ attended).view(b, d)
             torch.addmm(context.add_(self.output.bias), h, by_state, out=found_t)
-            previous = torch.argmax(found_t + noise_t, dim=1, out=chosen_t)
+            previous = torch.argmax(found_t + added_t, dim=1, out=chosen_t)
             if memory.empty is not None:
                 previous = previous.masked_fill(memory.empty[:, t], d)
         return chosen.T, (found + closed).log_softmax(dim=2).transpose(0, 1)

@@ -6,8 +6,9 @@ import contextlib
 
 import numpy as np
 import pytest
+import torch
 from placekit_learn.policy_gradient import Reinforce
-from placekit_seq2seq.hierarchical import Hierarchical
+from placekit_seq2seq.hierarchical import Hierarchical, _places
 
 from placekit_core.errors import BudgetExhausted, PlacekitError
 from placekit_core.problem import Problem
@@ -44,7 +45,7 @@ def test_an_operation_that_may_not_run_there_goes_to_its_first_device() -> None:
 def test_log_probabilities_add_up_to_the_joint_one() -> None:
     """Of all groupings and placements of three operations into two groups on two devices: the probabilities add up to 1."""
     problem = fakes.independent(3)
-    policy = built(problem, groups=2, sharpness=0)
+    policy = built(problem, groups=2, sharpness=0)  # or some groupings are too rare to be among 4,000
     drawn = policy.rollout(problem, 4000, np.random.default_rng(0), 1.0)
     total = np.exp(drawn.log_prob.sum(axis=1))
     group, device = drawn.extra["op_group"], drawn.extra["group_device"].astype(int)
@@ -53,6 +54,45 @@ def test_log_probabilities_add_up_to_the_joint_one() -> None:
     _, first = np.unique(key, axis=0, return_index=True)
     assert len(first) == 2 * 2 + 6 * 4
     assert total[first].sum() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_places_of_a_sequence() -> None:
+    at = _places(8, 2)
+    assert at.shape == (8, 4)
+    assert torch.allclose(
+        at[:, 0], torch.tensor([0.0, 0.5**0.5, 1.0, 0.5**0.5, 0.0, -(0.5**0.5), -1.0, -(0.5**0.5)]), atol=1e-6
+    )
+    assert torch.allclose(at[:4, 1], at[4:, 1], atol=1e-6), "the second octave has half the period"
+    assert _places(8, 0).shape == (8, 0)
+    assert bool(_places(100_000, 16).isfinite().all())
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 3.0])
+def test_groups_differ_by_place_at_first(sharpness: float) -> None:
+    """Operations that are alike but for their place: logits around 0, of the spread that was asked for."""
+    problem = fakes.chain(400)
+    policy = built(problem, groups=64, grouper_hidden=64, sharpness=sharpness)
+    features = policy.features(problem)
+    with torch.no_grad():
+        log_p = policy._grouped(features, policy._types(features))
+    by_place = log_p - log_p.mean(dim=1, keepdim=True)
+    found = by_place.sub(by_place.mean(dim=0)).square().mean().sqrt() / (2 * np.log(64)) ** 0.5
+    assert found == pytest.approx(sharpness, rel=0.3)
+    assert by_place.mean(dim=0).abs().mean() < 0.2 * by_place.abs().mean(), "some groups are everyone's favourites"
+
+
+@pytest.mark.parametrize("options", [{"groups": 1}, {"octaves": 0}, {"sharpness": 0}, {"octaves": 16}])
+def test_ends_of_the_options(options: dict[str, int]) -> None:
+    problem = fakes.chain()
+    drawn = built(problem, **options).rollout(problem, 3, np.random.default_rng(0), 1.0)
+    assert np.isfinite(drawn.log_prob).all()
+
+
+def test_other_octaves_name_the_option() -> None:
+    trained, policy = built(fakes.chain(), octaves=4), built(fakes.chain())
+    with pytest.raises(PlacekitError) as error:
+        policy.load_state_dict(trained.state_dict())
+    assert error.value.hint == "give policy.octaves=4, as it was trained with"
 
 
 def test_parameters_for_other_sizes_name_the_option() -> None:
