@@ -20,7 +20,11 @@ PLUGINS = sorted(p.parent for p in ROOT.glob("plugins/*/*/pyproject.toml"))
 NAMES = [p.name for p in PLUGINS]
 HEADINGS = ["What it implements", "What differs", "Options", "How to run", "Results"]
 # the dependencies between packages of this repository that architecture.md allows, besides the core
-MAY_USE = {"placekit-seq2seq": {"placekit_learn"}, "placekit-zoo": {"placekit_torch"}}
+MAY_USE = {
+    "placekit-cuda": {"placekit_sim"},
+    "placekit-seq2seq": {"placekit_learn"},
+    "placekit-zoo": {"placekit_torch"},
+}
 
 
 def project(folder: Path) -> dict:

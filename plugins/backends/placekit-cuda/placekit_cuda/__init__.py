@@ -1,0 +1,51 @@
+"""Backends that run programs for real and measure them: `cpu`, whose devices are threads of this process."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from placekit_core.hookspecs import Component, hookimpl
+from placekit_core.interfaces import Options
+
+
+class MeasuringOptions(Options):
+    """How a placement is measured."""
+
+    steps: int = Field(3, ge=1, description="steps that are timed; the value is their mean")
+    warm_up: int = Field(1, ge=0, description="steps before them that are not timed")
+    schedule: Literal["dynamic", "static"] = Field(
+        "dynamic",
+        description="`dynamic`: what starts next is decided as operations end; `static`: each device keeps to an order fixed"
+        " before",
+    )
+    fuse: bool = Field(True, description="operations between two synchronisation points are launched as one")
+    timeout_s: float = Field(60.0, gt=0, description="seconds after which a step counts as hanging")
+
+
+class CPUOptions(MeasuringOptions):
+    """Options of backend `cpu`."""
+
+    devices: int | None = Field(None, ge=1, description="devices of `cluster=auto`; null: as many as cores allow")
+    memory_bytes: int | None = Field(
+        None, ge=1, description="memory of each device of `cluster=auto`; null: equal parts of the machine's"
+    )
+    threads: int = Field(1, ge=1, description="torch threads of each device")
+    links: Literal["memory", "cluster"] = Field(
+        "memory",
+        description="`memory`: copies take what they take; `cluster`: at least the seconds that the cluster's links would take",
+    )
+
+
+@hookimpl
+def placekit_backends() -> list[Component]:
+    return [
+        Component(
+            "cpu",
+            "runs programs on threads of this process as devices, and measures",
+            CPUOptions,
+            "placekit_cuda.backend:CPUBackend",
+            paper="Doppler (ICLR 2026), Algorithm 1",
+        )
+    ]

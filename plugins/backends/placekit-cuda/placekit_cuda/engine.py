@@ -1,0 +1,220 @@
+"""Runs a plan on a machine, again and again: `static` from one list of launches, `dynamic` as its inputs arrive."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from placekit_core.errors import BackendError
+from placekit_core.interfaces import Executable
+from placekit_cuda.machine import Event, Machine, Stream, nbytes
+from placekit_cuda.plan import Node, Plan
+
+Tensors = dict[int, torch.Tensor]
+
+
+@dataclass(eq=False)
+class Step:
+    """One step as it went.
+
+    Attributes:
+        kept: tensors of `Plan.home`, each on its device.
+        seconds: from the first launch to the end of all work.
+        peak_bytes: [D] most memory that values took on each device at once, sources included.
+        times: [nodes, 2] when each node began and ended, seconds from the start; NaN where it was not recorded.
+    """
+
+    kept: Tensors
+    seconds: float
+    peak_bytes: NDArray[np.float64]
+    times: NDArray[np.float64]
+
+
+class MemoryExceeded(BackendError):
+    """The values on a device took more than its memory."""
+
+
+class Engine:
+    """A plan, compiled for a machine.
+
+    Args:
+        priority: [nodes] what starts first of what could start on one stream: the highest; ties in the order of the plan.
+        memory_bytes: [D] what values may take on each device; more ends the step with `MemoryExceeded`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        executable: Executable,
+        machine: Machine,
+        priority: Sequence[float] | None = None,
+        memory_bytes: Sequence[float] | None = None,
+    ) -> None:
+        self.plan, self.machine = plan, machine
+        self.owned = [set(tensors) for tensors in plan.sources]
+        self.rank = [(-(priority[i] if priority is not None else 0.0), i) for i in range(len(plan.nodes))]
+        self.limit = list(memory_bytes) if memory_bytes is not None else [float("inf")] * machine.size
+        self.streams: list[Stream] = [
+            machine.link(node.src, node.device) if node.transfers else machine.compute(node.device)
+            for node in plan.nodes
+        ]
+        self.functions = [self._function(node, executable) for node in plan.nodes]
+
+    def _function(self, node: Node, executable: Executable) -> Callable[[Tensors, int], Tensors]:
+        if not node.transfers:
+            return executable.compile(node.ops, self.machine.torch_device(node.device), node.makes)
+        tensor, src, dst, copy = node.tensor, node.src, node.device, self.machine.copy
+        view = executable.view(tensor) if tensor not in node.reads else None
+        (read,) = node.reads
+
+        def send(values: Tensors, step: int) -> Tensors:
+            value = values[read]
+            return {tensor: copy(value if view is None else view(value), src, dst)}
+
+        return send
+
+    def place(self, values: Mapping[int, torch.Tensor]) -> list[Tensors]:
+        """The sources' values, each on its device."""
+        return [
+            {t: values[t].to(self.machine.torch_device(d)) for t in tensors}
+            for d, tensors in enumerate(self.plan.sources)
+        ]
+
+    def run(
+        self, sources: Sequence[Tensors], step: int = 0, dynamic: bool = False, timeout_s: float | None = None
+    ) -> Step:
+        """One step. Raises what an operation raised, or BackendError if it did not end within `timeout_s`."""
+        state = _State(self, sources, step)
+        start = time.perf_counter()
+        state.start = start
+        done = self._dynamic(state, timeout_s) if dynamic else self._static(state, timeout_s)
+        seconds = time.perf_counter() - start
+        if state.error is not None:
+            raise state.error
+        if not done:
+            raise BackendError(
+                f"a step did not end within {timeout_s:g} s", "raise `backend.timeout_s`, or look for a hang"
+            )
+        kept = {t: state.values[d][t] for t, d in self.plan.home.items()}
+        return Step(kept, seconds, np.array(state.peak, np.float64), np.array(state.times))
+
+    def _static(self, state: _State, timeout_s: float | None) -> bool:
+        nodes, streams = self.plan.nodes, self.streams
+        events: dict[int, Event] = {}
+        for i, node in enumerate(nodes):
+            stream = streams[i]
+            for j in node.before:
+                if streams[j] is not stream:
+                    stream.wait(events[j])
+            stream.launch(state.work(i))
+            if any(streams[k] is not stream for k in node.after):
+                events[i] = stream.record()
+        return _reached([s.record() for s in dict.fromkeys(streams)], timeout_s)
+
+    def _dynamic(self, state: _State, timeout_s: float | None) -> bool:
+        return _Dynamic(self, state).finished(timeout_s)
+
+
+class _Dynamic:
+    """Starts what could start: whoever ends a node starts what waited for it, in the thread that it is told in."""
+
+    def __init__(self, engine: Engine, state: _State) -> None:
+        self.engine, self.state = engine, state
+        self.lock = threading.Lock()
+        self.missing = [len(node.before) for node in engine.plan.nodes]
+        self.ready: dict[Stream, list[tuple[float, int]]] = {s: [] for s in engine.streams}
+        self.busy: set[Stream] = set()
+        self.left = len(self.missing)
+        self.end = threading.Event()
+        with self.lock:
+            for i, count in enumerate(self.missing):
+                if count == 0:
+                    heapq.heappush(self.ready[engine.streams[i]], engine.rank[i])
+            for stream in self.ready:
+                self._start(stream)
+
+    def finished(self, timeout_s: float | None) -> bool:
+        """Wait for the last node; False if that takes longer."""
+        return self.left == 0 or self.end.wait(timeout_s)
+
+    def _start(self, stream: Stream) -> None:
+        """Give `stream` the first of what is ready, if it is free. With the lock."""
+        if stream not in self.busy and self.ready[stream]:
+            _, i = heapq.heappop(self.ready[stream])
+            self.busy.add(stream)
+            stream.launch(self.state.work(i))
+            self.engine.machine.notify(stream, lambda: self._ended(i))
+
+    def _ended(self, i: int) -> None:
+        streams, rank = self.engine.streams, self.engine.rank
+        with self.lock:
+            self.left -= 1
+            self.busy.discard(streams[i])
+            woken = {streams[i]: None}
+            for k in self.engine.plan.nodes[i].after:
+                self.missing[k] -= 1
+                if self.missing[k] == 0:
+                    heapq.heappush(self.ready[streams[k]], rank[k])
+                    woken[streams[k]] = None
+            for stream in woken:
+                self._start(stream)
+            if self.left == 0:
+                self.end.set()
+
+
+class _State:
+    """What one step has made so far."""
+
+    def __init__(self, engine: Engine, sources: Sequence[Tensors], step: int) -> None:
+        self.engine, self.step, self.start = engine, step, 0.0
+        self.values = [dict(given) for given in sources]
+        self.left = [dict(uses) for uses in engine.plan.uses]
+        self.lock = threading.Lock()
+        self.used = [float(sum(nbytes(v) for v in given.values())) for given in sources]
+        self.peak = list(self.used)
+        self.times = [[float("nan"), float("nan")] for _ in engine.plan.nodes]
+        self.error: BaseException | None = None
+
+    def work(self, i: int) -> Callable[[], None]:
+        """What the stream of node `i` does."""
+        return lambda: self._do(i)
+
+    def _do(self, i: int) -> None:
+        if self.error is not None:
+            return  # what follows a failure has nothing to work on
+        engine, node = self.engine, self.engine.plan.nodes[i]
+        at = node.src if node.transfers else node.device
+        try:
+            self.times[i][0] = time.perf_counter() - self.start
+            made = engine.functions[i](self.values[at], self.step)
+            self.times[i][1] = time.perf_counter() - self.start
+            self._account(node, at, made)
+        except BaseException as e:
+            self.error = self.error or e
+
+    def _account(self, node: Node, at: int, made: Tensors) -> None:
+        to = node.device
+        self.values[to].update(made)
+        with self.lock:
+            self.used[to] += sum(map(nbytes, made.values()))
+            self.peak[to] = max(self.peak[to], self.used[to])
+            if self.used[to] > self.engine.limit[to]:
+                raise MemoryExceeded(
+                    f"device {to} is out of memory: {self.used[to]:.0f} of {self.engine.limit[to]:.0f} bytes"
+                )
+            for t in node.reads:
+                self.left[at][t] -= 1
+                if not self.left[at][t] and t not in self.engine.owned[at]:
+                    self.used[at] -= nbytes(self.values[at].pop(t))
+
+
+def _reached(events: Sequence[Event], timeout_s: float | None) -> bool:
+    until = None if timeout_s is None else time.perf_counter() + timeout_s
+    return all(e.wait(None if until is None else max(until - time.perf_counter(), 0.0)) for e in events)

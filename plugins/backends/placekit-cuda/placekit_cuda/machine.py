@@ -1,0 +1,182 @@
+"""Devices as the engine sees them: streams that work in order, events between them, copies from one device to another."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Work = Callable[[], None]
+
+
+class Event(ABC):
+    """A point in the work of a stream."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Let the host wait until it is reached; False if it was not within `timeout_s`."""
+
+
+class Stream(ABC):
+    """Does what it is given one after the other, while the host goes on."""
+
+    @abstractmethod
+    def launch(self, work: Work) -> None:
+        """Append `work`."""
+
+    @abstractmethod
+    def record(self) -> Event:
+        """Append an event, reached when all before it is done."""
+
+    @abstractmethod
+    def wait(self, event: Event) -> None:
+        """Let what is appended from here on wait for `event`, of any stream."""
+
+
+class Machine(ABC):
+    """Some devices. Closed after use; then it cannot be used again."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of devices."""
+
+    @abstractmethod
+    def torch_device(self, device: int) -> torch.device:
+        """What torch calls a device."""
+
+    @abstractmethod
+    def compute(self, device: int) -> Stream:
+        """The stream on which a device computes."""
+
+    @abstractmethod
+    def link(self, src: int, dst: int) -> Stream:
+        """The stream on which copies from `src` to `dst` are made."""
+
+    @abstractmethod
+    def copy(self, value: torch.Tensor, src: int, dst: int) -> torch.Tensor:
+        """A copy of `value` on `dst`, with its strides. Called within the work of `link(src, dst)`."""
+
+    @abstractmethod
+    def used_by(self, value: torch.Tensor, stream: Stream) -> None:
+        """Keep the memory of `value`, made on another stream, until what `stream` was given so far is done."""
+
+    @abstractmethod
+    def notify(self, stream: Stream, done: Callable[[], None]) -> None:
+        """Call `done`, in any thread, once all that `stream` was given so far is done."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back streams and threads."""
+
+
+class _ThreadEvent(Event):
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return self.reached.wait(timeout_s)
+
+
+class ThreadStream(Stream):
+    """A thread that works on one queue. What raises is handed to `failed`, and what follows is still done."""
+
+    def __init__(self, name: str, threads: int, failed: Callable[[BaseException], None]) -> None:
+        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._threads, self._failed = threads, failed
+        self.thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self.thread.start()
+
+    def launch(self, work: Work) -> None:
+        self._queue.put(work)
+
+    def record(self) -> Event:
+        event = _ThreadEvent()
+        self._queue.put(event.reached.set)
+        return event
+
+    def wait(self, event: Event) -> None:
+        self._queue.put(lambda: (event.wait(), None)[1])
+
+    def end(self) -> None:
+        """Stop after all that was appended."""
+        self._queue.put(None)
+
+    def _work(self) -> None:
+        torch.set_num_threads(self._threads)
+        with torch.no_grad():
+            while (work := self._queue.get()) is not None:
+                try:
+                    work()
+                except BaseException as e:
+                    self._failed(e)
+                del work  # it holds tensors
+
+
+class CPUMachine(Machine):
+    """Devices that are threads of this process, each with its own number of torch threads.
+
+    Args:
+        size: number of devices.
+        threads: torch threads of each device.
+        link_s: (src, dst, bytes) to the least seconds that a copy takes, to emulate slower links; None: as fast as it goes.
+        failed: called, in the thread of a stream, with what its work raised.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        threads: int = 1,
+        link_s: Callable[[int, int, int], float] | None = None,
+        failed: Callable[[BaseException], None] = lambda _: None,
+    ) -> None:
+        self._threads, self._link_s, self._failed = threads, link_s, failed
+        self._compute = [ThreadStream(f"device {d}", threads, failed) for d in range(size)]
+        self._links: dict[tuple[int, int], ThreadStream] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self._compute)
+
+    def torch_device(self, device: int) -> torch.device:
+        return torch.device("cpu")
+
+    def compute(self, device: int) -> Stream:
+        return self._compute[device]
+
+    def link(self, src: int, dst: int) -> Stream:
+        if (src, dst) not in self._links:
+            self._links[src, dst] = ThreadStream(f"link {src}-{dst}", 1, self._failed)
+        return self._links[src, dst]
+
+    def copy(self, value: torch.Tensor, src: int, dst: int) -> torch.Tensor:
+        start = time.perf_counter()
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value)
+        if self._link_s is not None:
+            rest = self._link_s(src, dst, value.numel() * value.element_size()) - (time.perf_counter() - start)
+            if rest > 0:
+                time.sleep(rest)
+        return made
+
+    def used_by(self, value: torch.Tensor, stream: Stream) -> None:
+        return None
+
+    def notify(self, stream: Stream, done: Callable[[], None]) -> None:
+        stream.launch(done)
+
+    def close(self) -> None:
+        streams = [*self._compute, *self._links.values()]
+        for stream in streams:
+            stream.end()
+        for stream in streams:
+            stream.thread.join(timeout=1.0)
+
+
+def nbytes(value: Any) -> int:
+    """Bytes of memory that a tensor keeps."""
+    return int(value.untyped_storage().nbytes())

@@ -1,0 +1,196 @@
+"""What a placement makes of a program: runs of operations on devices, and transfers between them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.graph import Graph
+from placekit_core.interfaces import Executable
+
+
+@dataclass(eq=False)
+class Node:
+    """One thing to be done by one stream: a run of operations, or a transfer.
+
+    Attributes:
+        device: where it computes, or where the transfer goes.
+        ops: operations of the run, in the order in which they run; none for a transfer.
+        tensor: what is sent; -1 for a run.
+        src: device that it is sent from; -1 for a run.
+        reads: tensors of `device` (of `src` for a transfer) that must stay until it is done: bases, or views that were sent.
+        makes: tensors that it leaves on `device`.
+        before, after: numbers of the nodes that it waits for, and that wait for it.
+    """
+
+    device: int
+    ops: list[int] = field(default_factory=list)
+    tensor: int = -1
+    src: int = -1
+    reads: set[int] = field(default_factory=set)
+    makes: set[int] = field(default_factory=set)
+    before: set[int] = field(default_factory=set)
+    after: list[int] = field(default_factory=list)
+
+    @property
+    def transfers(self) -> bool:
+        """Whether it is a transfer."""
+        return self.tensor >= 0
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All nodes of one step, each after those that it waits for.
+
+    Attributes:
+        nodes: runs and transfers.
+        uses: for each device, how many nodes read each tensor that is on it; what is kept to the end has one more.
+        sources: for each device, the sources' tensors that live on it.
+        home: device of each tensor that is kept to the end.
+    """
+
+    nodes: list[Node]
+    uses: list[dict[int, int]]
+    sources: list[list[int]]
+    home: dict[int, int]
+
+    @property
+    def links(self) -> list[tuple[int, int]]:
+        """Pairs of devices between which something is sent."""
+        return sorted({(node.src, node.device) for node in self.nodes if node.transfers})
+
+
+class Values:
+    """Which value each reader finds on its device: the tensor itself, or the base that it is a view of.
+
+    A tensor goes once to each device that reads it. A view is redone from its base where the base is read too; elsewhere
+    it is sent as it is.
+    """
+
+    def __init__(self, graph: Graph, executable: Executable, device: NDArray[np.int16]) -> None:
+        self.graph, self.device = graph, device
+        self.views = executable.views
+        consumer, tensor = graph.edge_op, graph.input_tensor
+        remote = device[graph.tensor_producer[tensor]] != device[consumer]
+        self._whole = {(int(t), int(device[c])) for c, t in zip(consumer[remote], tensor[remote], strict=True)}
+
+    def base(self, tensor: int) -> int:
+        """The tensor that owns the memory."""
+        return self.views.get(tensor, tensor)
+
+    def owner(self, tensor: int) -> int:
+        """Device on which it is made."""
+        return int(self.device[self.graph.tensor_producer[tensor]])
+
+    def found(self, tensor: int, device: int) -> int:
+        """What is on `device` for a reader of `tensor`: the tensor or its base."""
+        base = self.base(tensor)
+        return base if self.owner(base) == device or (base, device) in self._whole else tensor
+
+
+def plan(
+    graph: Graph,
+    executable: Executable,
+    device: NDArray[np.int16],
+    size: int,
+    order: Sequence[int],
+    fuse: bool = True,
+    fixed: bool = True,
+    keep: Collection[int] = (),
+) -> Plan:
+    """The nodes of a step.
+
+    Args:
+        device: [n] device of each operation, of `size` devices.
+        order: kernels, each after those that it reads from: the order in which nodes are made.
+        fuse: operations of a device that follow one another without a synchronisation point between them are one run.
+        fixed: the devices keep to `order`. Otherwise a run is one that could begin at the same moment whatever the order.
+        keep: tensors to be there at the end, besides the new values of sources.
+    """
+    values = Values(graph, executable, device)
+    nodes: list[Node] = []
+    made_by: dict[tuple[int, int], int] = {}  # (tensor, device): the node that leaves it there; sources have none
+    last: dict[int, int] = {}  # the run of each device that may still grow
+    sends = _sent(graph, values)
+
+    def arrival(tensor: int, to: int) -> int | None:
+        """The node that brings or makes `tensor` on device `to`; None for a source that lives there."""
+        if (tensor, to) in made_by:
+            return made_by[tensor, to]
+        owner = values.owner(tensor)
+        if owner == to:
+            return None
+        node = Node(to, tensor=tensor, src=owner, makes={tensor})
+        own = values.found(tensor, owner)
+        node.reads.add(own)
+        if (maker := made_by.get((own, owner))) is not None:
+            node.before.add(maker)
+        nodes.append(node)
+        made_by[tensor, to] = len(nodes) - 1
+        return len(nodes) - 1
+
+    for op in order:
+        at = int(device[op])
+        reads = {values.found(int(t), at) for t in graph.inputs(op)}
+        before = {i for t in reads if (i := arrival(t, at)) is not None}
+        run = last.get(at)
+        if run is None or not _joins(nodes[run], run, before, fixed):
+            nodes.append(Node(at))
+            run = last[at] = len(nodes) - 1
+        node = nodes[run]
+        node.ops.append(op)
+        node.before |= before - {run}
+        node.reads |= {t for t in reads if made_by.get((t, at)) != run}
+        for t in graph.outputs(op):
+            if values.base(t) == t:
+                made_by[t, at] = run
+                node.makes.add(t)
+        if not fuse or any((t, at) in sends for t in graph.outputs(op)):
+            del last[at]
+    for i, node in enumerate(nodes):
+        for j in node.before:
+            nodes[j].after.append(i)
+    return _with_uses(graph, executable, values, nodes, size, keep)
+
+
+def _sent(graph: Graph, values: Values) -> set[tuple[int, int]]:
+    """(tensor, device that makes it) of all that another device reads."""
+    found = set()
+    for op in range(graph.n):
+        to = int(values.device[op])
+        for t in graph.inputs(op):
+            owner = values.owner(int(t))
+            if owner != to:
+                found.add((int(t), owner))
+    return found
+
+
+def _joins(node: Node, number: int, before: set[int], fixed: bool) -> bool:
+    """Whether an operation that waits for `before` may follow in the run `node` without delaying or reordering anything."""
+    others = before - {number}
+    return others <= node.before and (fixed or number in before)
+
+
+def _with_uses(
+    graph: Graph, executable: Executable, values: Values, nodes: list[Node], size: int, keep: Collection[int]
+) -> Plan:
+    """Drop what no other node reads from what runs leave, and count the readers of the rest."""
+    uses: list[dict[int, int]] = [defaultdict(int) for _ in range(size)]
+    home = {t: values.owner(t) for t in {*executable.updates.values(), *map(values.base, keep)}}
+    for node in nodes:
+        for t in node.reads:
+            uses[node.src if node.transfers else node.device][t] += 1
+    for t, at in home.items():
+        uses[at][t] += 1
+    for node in nodes:
+        node.makes = {t for t in node.makes if uses[node.device].get(t)}
+    sources: list[list[int]] = [[] for _ in range(size)]
+    for op in np.flatnonzero(~graph.kernel):
+        for t in graph.outputs(int(op)):
+            if values.base(t) == t:
+                sources[int(values.device[op])].append(t)
+    return Plan(nodes, [dict(u) for u in uses], sources, home)

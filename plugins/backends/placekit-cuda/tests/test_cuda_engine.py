@@ -1,0 +1,219 @@
+"""The engine: whatever the placement and the schedule, a step computes what one device computes, to the last bit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from placekit_cuda import CPUOptions
+from placekit_cuda.backend import CPUSession
+from placekit_cuda.engine import Engine, MemoryExceeded, Tensors
+from placekit_cuda.machine import CPUMachine
+from placekit_cuda.plan import Plan, plan
+from placekit_sim.simulator import Simulator
+
+from placekit_core.cli.hydra_app import compose
+from placekit_core.cluster import Cluster
+from placekit_core.config import validate
+from placekit_core.costs import CostTable
+from placekit_core.errors import BackendError
+from placekit_core.problem import Problem, Program
+
+EinsumImporter = pytest.importorskip("placekit_einsum.importer").EinsumImporter
+run_sequential = pytest.importorskip("placekit_torch.executable").run_sequential
+pytest.importorskip("placekit_zoo")
+
+torch.set_num_threads(1)
+
+NETWORKS = ["rnnlm_small", "nmt_small", "inception_v3_small", "resnet_small", "llama_layer_small"]
+EINSUMS = ["chainmm_small", "ffnn_sharded_small", "llama_block_sharded_small", "llama_layer_sharded_small"]
+
+
+@cache
+def program(workload: str) -> Program:
+    mode = ["importer.mode=train"] if workload in NETWORKS else []
+    return validate(compose([f"workload={workload}", *mode])).build("importer").load()[0]
+
+
+def placed(found: Program, devices: int, seed: int = 0) -> NDArray[np.int16]:
+    """A random placement that keeps co-located operations together."""
+    graph = found.graph
+    device = np.random.default_rng(seed).integers(0, devices, graph.n).astype(np.int16)
+    for group in np.unique(graph.colocate[graph.colocate >= 0]):
+        device[graph.colocate == group] = device[graph.colocate == group][0]
+    return device
+
+
+def planned(found: Program, devices: int, fuse: bool = True, fixed: bool = False, seed: int = 0) -> Plan:
+    graph, executable = found.graph, found.executable
+    assert executable is not None
+    order = [int(v) for v in graph.topological_order if graph.kernel[v]]
+    keep = executable.results.values()
+    return plan(graph, executable, placed(found, devices, seed), devices, order, fuse, fixed, keep)
+
+
+@pytest.mark.parametrize("schedule", ["dynamic", "static", "unfused"])
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("workload", NETWORKS + EINSUMS)
+def test_a_placed_step_equals_one_device_to_the_bit(workload: str, devices: int, schedule: str) -> None:
+    found = program(workload)
+    executable: Any = found.executable
+    values = executable.initial(seed=3)
+    after, results = run_sequential(found, values, step=5)
+    made = planned(found, devices, fuse=schedule != "unfused", fixed=schedule == "static", seed=devices)
+    machine = CPUMachine(devices)
+    engine = Engine(made, executable, machine)
+    step = engine.run(engine.place(values), 5, schedule != "static", timeout_s=60)
+    machine.close()
+    for old, new in executable.updates.items():
+        assert torch.equal(step.kept[new], after[old])
+    kept = {**values, **step.kept}
+    for name, expected in results.items():
+        assert torch.equal(executable.result(name, kept), expected), name
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_nodes_wait_for_what_they_read(fixed: bool) -> None:
+    """Every tensor of another device is sent once, after it was made; a run's inner operations wait for nothing new."""
+    found = program("rnnlm_small")
+    made = planned(found, 3, fixed=fixed)
+    sent = [(node.tensor, node.device) for node in made.nodes if node.transfers]
+    assert len(sent) == len(set(sent))
+    assert sorted(op for node in made.nodes for op in node.ops) == np.flatnonzero(found.graph.kernel).tolist()
+    there = {(t, d) for d, tensors in enumerate(made.sources) for t in tensors}
+    for i, node in enumerate(made.nodes):
+        at = node.src if node.transfers else node.device
+        assert all(j < i for j in node.before)
+        brought = {(t, made.nodes[j].device) for j in node.before for t in made.nodes[j].makes}
+        assert {(t, at) for t in node.reads} <= there | brought
+
+
+def test_fused_runs_are_fewer() -> None:
+    found = program("inception_v3_small")
+    assert len(planned(found, 1, fixed=True).nodes) == 1
+    assert len(planned(found, 2).nodes) < len(planned(found, 2, fuse=False).nodes)
+
+
+class Scripted:
+    """An executable whose kernels do what the test says, and whose tensors have as many bytes as the graph's."""
+
+    views: Mapping[int, int] = {}
+    updates: Mapping[int, int] = {}
+    results: Mapping[str, int] = {}
+
+    def __init__(self, found: Program, does: Callable[[int], None]) -> None:
+        self.graph, self.does = found.graph, does
+
+    def initial(self, seed: int | None = None) -> Tensors:
+        graph = self.graph
+        return {t: self.made(t) for v in range(graph.n) if not graph.kernel[v] for t in graph.outputs(v)}
+
+    def made(self, tensor: int) -> torch.Tensor:
+        return torch.zeros(int(self.graph.tensor_bytes[tensor]), dtype=torch.uint8)
+
+    def compile(self, ops: Sequence[int], device: Any = None, keep: Any = None) -> Callable[..., Tensors]:
+        def run(values: Tensors, step: int = 0) -> Tensors:
+            made = {}
+            for op in ops:
+                self.does(op)
+                made.update({t: self.made(t) for t in self.graph.outputs(op)})
+            return {t: v for t, v in made.items() if t in keep}
+
+        return run
+
+    def view(self, tensor: int) -> Callable[[Any], Any]:
+        raise AssertionError("there are no views")
+
+
+def scripted(does: Callable[[int], None], devices: int = 2, **options: Any) -> tuple[Engine, list[Tensors], CPUMachine]:
+    found = EinsumImporter(program="chainmm", sizes={"n": 32}).load()[0]
+    executable: Any = Scripted(found, does)
+    made = planned(Program(found.graph, executable=executable), devices, fuse=False)
+    machine = CPUMachine(devices)
+    engine = Engine(made, executable, machine, **options)
+    return engine, engine.place(executable.initial()), machine
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_what_an_operation_raises_is_raised(dynamic: bool) -> None:
+    seen = []
+
+    def fails(op: int) -> None:
+        seen.append(op)
+        if len(seen) == 5:
+            raise ValueError("this operation fails")
+
+    engine, sources, machine = scripted(fails)
+    with pytest.raises(ValueError, match="this operation fails"):
+        engine.run(sources, dynamic=dynamic, timeout_s=30)
+    assert len(seen) < 20, "what follows a failure is not run"
+    assert engine.run(sources, dynamic=dynamic, timeout_s=30).seconds > 0, "the machine is as before"
+    machine.close()
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_hang_is_reported(dynamic: bool) -> None:
+    ends = threading.Event()
+    engine, sources, machine = scripted(lambda op: (ends.wait(), None)[1])
+    with pytest.raises(BackendError, match=r"did not end within 0\.2 s"):
+        engine.run(sources, dynamic=dynamic, timeout_s=0.2)
+    ends.set()
+    machine.close()
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_memory_is_counted(dynamic: bool) -> None:
+    """One device holds sources and results; a budget below the peak ends the step, one at the peak does not."""
+    engine, sources, machine = scripted(lambda op: None, devices=1)
+    peak = engine.run(sources, dynamic=dynamic).peak_bytes
+    machine.close()
+    assert peak[0] > sum(v.untyped_storage().nbytes() for v in sources[0].values())
+    engine, sources, machine = scripted(lambda op: None, devices=1, memory_bytes=peak)
+    assert engine.run(sources, dynamic=dynamic).peak_bytes[0] == peak[0]
+    machine.close()
+    engine, sources, machine = scripted(lambda op: None, devices=1, memory_bytes=peak - 1)
+    with pytest.raises(MemoryExceeded, match="device 0 is out of memory"):
+        engine.run(sources, dynamic=dynamic)
+    machine.close()
+
+
+def test_devices_work_side_by_side() -> None:
+    """Sleeping kernels: two devices take less time than one, and no more than all work on one."""
+    seconds = {}
+    for devices in (1, 2):
+        engine, sources, machine = scripted(lambda op: time.sleep(2e-3), devices=devices)
+        engine.run(sources, dynamic=True)
+        seconds[devices] = min(engine.run(sources, dynamic=True).seconds for _ in range(3))
+        machine.close()
+    assert seconds[2] < 0.9 * seconds[1]
+
+
+@pytest.mark.parametrize(("devices", "seed"), [(1, 0), (2, 1), (3, 2), (4, 3)])
+def test_sleeping_kernels_take_what_the_simulator_says(devices: int, seed: int) -> None:
+    """Kernels and copies that sleep: the makespan is the simulated one but for overheads, which only add."""
+    graph = EinsumImporter(program="chainmm", sizes={"n": 32}).load()[0].graph
+    link = {"mesh": "cpu:*", "bytes_per_s": 2e5, "latency_s": 1e-3}
+    kind = {"type": "cpu", "flops_per_s": {"float32": 1e9}, "memory_bytes": 2**30, "memory_bytes_per_s": 1e9}
+    cluster = Cluster.parse(
+        {"kinds": {"cpu": kind}, "devices": [{"kind": "cpu", "count": devices}], "links": [link] if devices > 1 else []}
+    )
+    seconds = np.random.default_rng(seed).uniform(2e-3, 12e-3, graph.n) * graph.kernel
+    problem = Problem.of(graph, cluster, costs=CostTable(("cpu",), seconds[:, None], np.zeros((graph.n, 1), np.bool_)))
+    rng = np.random.default_rng(
+        seed
+    )  # with priorities, or what is ready first would decide, which sleep does not repeat
+    placement = problem.placement(rng.integers(0, devices, problem.g), rng.permutation(problem.g))
+    expected = Simulator().open(problem).evaluate(placement.batch()).value_s[0]
+    executable: Any = Scripted(Program(graph), lambda op: time.sleep(seconds[op]))
+    session = CPUSession(problem, executable, CPUOptions(links="cluster", steps=2))
+    found = session.evaluate(placement.batch())
+    session.close()
+    assert found.error == (None,)
+    assert 0.95 < found.value_s[0] / expected < 1.25, (found.value_s, expected)
