@@ -173,8 +173,9 @@ class CPUMachine(Machine):
         streams = [*self._compute, *self._links.values()]
         for stream in streams:
             stream.end()
+        until = time.perf_counter() + 1.0  # what hangs is left behind
         for stream in streams:
-            stream.thread.join(timeout=1.0)
+            stream.thread.join(timeout=max(until - time.perf_counter(), 0.0))
 
 
 def nbytes(value: Any) -> int:
