@@ -9,6 +9,7 @@ half of the program's work on one device and the rest on the other; `random` pla
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import statistics
 import time
@@ -20,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from placekit_cuda import CPUOptions
 from placekit_cuda.backend import CPUBackend, CPUSession
+from placekit_zoo.base import ZooImporter
 from simulator import processor
 
 from placekit_core.cli.hydra_app import compose
@@ -29,10 +31,11 @@ from placekit_core.problem import Problem, Program
 RESULT = Path(__file__).parent / "results" / "executor.md"
 
 
-def eager(importer: object) -> Callable[[], object]:
+def eager(importer: ZooImporter) -> Callable[[], object]:
     """One step as PyTorch does it."""
     torch.manual_seed(0)
-    step = importer.step()  # type: ignore[attr-defined]
+    step = importer.step()
+    assert step.optimizer is not None, "the training step"
     optimizer = step.optimizer([p for p in step.module.parameters() if p.requires_grad])
 
     def run() -> None:
@@ -73,7 +76,7 @@ def ways(program: Program) -> dict[str, Callable[[], object]]:
                     label = (
                         f"{devices} | {name} | {schedule} | {'fused' if fuse else 'single'} | {len(engine.plan.nodes)}"
                     )
-                    found[label] = lambda e=engine, s=sources, d=schedule == "dynamic": e.run(s, 0, d)  # type: ignore[misc]
+                    found[label] = functools.partial(engine.run, sources, 0, schedule == "dynamic")
     return found
 
 

@@ -46,7 +46,10 @@ def fails(outcome, *words: str) -> None:
         (["budget.x=1"], ["options of budget: evaluations, seconds"]),
         (["budget=300"], ["budget is a section of options, not a value (got 300)", "use budget.evaluations=..., "]),
         (["costs=mine.json"], ["costs is a section of options, not a value (got 'mine.json')", "use costs.file=..."]),
-        (["policy=seq2seq", "trainer.x=1"], ["if it learns", "name one to set its options: ", "trainer=reinforce"]),
+        (
+            ["policy=seq2seq", "trainer.x=1"],
+            ["a policy that learns", "name one to set its options: ", "trainer=reinforce"],
+        ),
         (["+policy.sample=3"], ["no option named 'policy.sample'"]),
         (["seed=1,2"], ["Ambiguous value for argument 'seed=1,2'", "sweep over it with -m"]),
         (["seed=abc"], ["seed", "valid integer", "'abc'"]),

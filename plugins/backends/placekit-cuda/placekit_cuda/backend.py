@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from placekit_sim.simulator import Simulator
 
@@ -19,7 +18,7 @@ from placekit_core.measurement import Measurements, Schedule
 from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Problem
 from placekit_cuda import CPUOptions
-from placekit_cuda.engine import Engine, Step, Tensors
+from placekit_cuda.engine import Engine, MemoryExceeded, Step, Tensors
 from placekit_cuda.machine import CPUMachine
 from placekit_cuda.plan import Plan, plan
 
@@ -115,16 +114,18 @@ class CPUSession(Session):
 
     def _measure(self, placement: Placement) -> tuple[float, float, NDArray[np.float64], str | None]:
         """Mean, standard deviation, peaks, and what went wrong."""
-        o, peak = self.options, np.zeros(self.problem.cluster.size)
+        o, peak, seconds = self.options, np.zeros(self.problem.cluster.size), list[float]()
+        engine = self.engine(placement)  # what is wrong with the program is no measurement: it ends the run
+        sources = engine.place(self.initial)
         try:
-            engine = self.engine(placement)
-            sources, seconds = engine.place(self.initial), []
             for i in range(o.warm_up + o.steps):
                 step = engine.run(sources, i, o.schedule == "dynamic", o.timeout_s)
                 seconds.append(step.seconds)
                 peak = np.maximum(peak, step.peak_bytes)
-        except (Exception, torch.OutOfMemoryError) as e:  # what a placement does is a value of the measurement
+        except Exception as e:  # what a step does is a value of the measurement
             self._abandon()
+            if isinstance(e, MemoryExceeded):
+                peak = np.maximum(peak, e.peak_bytes)
             return np.nan, np.nan, peak, f"{type(e).__name__}: {e}"
         timed = np.array(seconds[o.warm_up :])
         return float(timed.mean()), float(timed.std()), peak, None

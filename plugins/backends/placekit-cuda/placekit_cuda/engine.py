@@ -38,7 +38,11 @@ class Step:
 
 
 class MemoryExceeded(BackendError):
-    """The values on a device took more than its memory."""
+    """The values on a device took more than its memory. `peak_bytes` [D]: the most on each device until then."""
+
+    def __init__(self, message: str, peak_bytes: Sequence[float]) -> None:
+        super().__init__(message)
+        self.peak_bytes = list(peak_bytes)
 
 
 class Engine:
@@ -92,16 +96,18 @@ class Engine:
     ) -> Step:
         """One step. Raises what an operation raised, or BackendError if it did not end within `timeout_s`."""
         state = _State(self, sources, step)
+        for device in range(self.machine.size):
+            state.check_memory(device)  # also where nothing runs
         start = time.perf_counter()
         state.start = start
         done = self._dynamic(state, timeout_s) if dynamic else self._static(state, timeout_s)
         seconds = time.perf_counter() - start
-        if state.error is not None:
-            raise state.error
-        if not done:
-            raise BackendError(
+        if not done and state.error is None:  # what is left of the step is skipped if the hang ever ends
+            state.error = BackendError(
                 f"a step did not end within {timeout_s:g} s", "raise `backend.timeout_s`, or look for a hang"
             )
+        if state.error is not None:
+            raise state.error
         kept = {t: state.values[d][t] for t, d in self.plan.home.items()}
         return Step(kept, seconds, np.array(state.peak, np.float64), np.array(state.times))
 
@@ -182,6 +188,12 @@ class _State:
         self.times = [[float("nan"), float("nan")] for _ in engine.plan.nodes]
         self.error: BaseException | None = None
 
+    def check_memory(self, device: int) -> None:
+        """Raise MemoryExceeded if more is in use than there is."""
+        used, limit = self.used[device], self.engine.limit[device]
+        if used > limit:
+            raise MemoryExceeded(f"device {device} is out of memory: {used:.0f} of {limit:.0f} bytes", self.peak)
+
     def work(self, i: int) -> Callable[[], None]:
         """What the stream of node `i` does."""
         return lambda: self._do(i)
@@ -205,10 +217,7 @@ class _State:
         with self.lock:
             self.used[to] += sum(map(nbytes, made.values()))
             self.peak[to] = max(self.peak[to], self.used[to])
-            if self.used[to] > self.engine.limit[to]:
-                raise MemoryExceeded(
-                    f"device {to} is out of memory: {self.used[to]:.0f} of {self.engine.limit[to]:.0f} bytes"
-                )
+            self.check_memory(to)
             for t in node.reads:
                 self.left[at][t] -= 1
                 if not self.left[at][t] and t not in self.engine.owned[at]:

@@ -63,10 +63,6 @@ class Machine(ABC):
         """A copy of `value` on `dst`, with its strides. Called within the work of `link(src, dst)`."""
 
     @abstractmethod
-    def used_by(self, value: torch.Tensor, stream: Stream) -> None:
-        """Keep the memory of `value`, made on another stream, until what `stream` was given so far is done."""
-
-    @abstractmethod
     def notify(self, stream: Stream, done: Callable[[], None]) -> None:
         """Call `done`, in any thread, once all that `stream` was given so far is done."""
 
@@ -84,11 +80,11 @@ class _ThreadEvent(Event):
 
 
 class ThreadStream(Stream):
-    """A thread that works on one queue. What raises is handed to `failed`, and what follows is still done."""
+    """A thread that works on one queue. Its work does not raise."""
 
-    def __init__(self, name: str, threads: int, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, name: str, threads: int) -> None:
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._threads, self._failed = threads, failed
+        self._threads = threads
         self.thread = threading.Thread(target=self._work, name=name, daemon=True)
         self.thread.start()
 
@@ -111,10 +107,7 @@ class ThreadStream(Stream):
         torch.set_num_threads(self._threads)
         with torch.no_grad():
             while (work := self._queue.get()) is not None:
-                try:
-                    work()
-                except BaseException as e:
-                    self._failed(e)
+                work()
                 del work  # it holds tensors
 
 
@@ -125,7 +118,6 @@ class CPUMachine(Machine):
         size: number of devices.
         threads: torch threads of each device.
         link_s: (src, dst, bytes) to the least seconds that a copy takes, to emulate slower links; None: as fast as it goes.
-        failed: called, in the thread of a stream, with what its work raised.
     """
 
     def __init__(
@@ -133,10 +125,9 @@ class CPUMachine(Machine):
         size: int,
         threads: int = 1,
         link_s: Callable[[int, int, int], float] | None = None,
-        failed: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
-        self._threads, self._link_s, self._failed = threads, link_s, failed
-        self._compute = [ThreadStream(f"device {d}", threads, failed) for d in range(size)]
+        self._threads, self._link_s = threads, link_s
+        self._compute = [ThreadStream(f"device {d}", threads) for d in range(size)]
         self._links: dict[tuple[int, int], ThreadStream] = {}
 
     @property
@@ -151,7 +142,7 @@ class CPUMachine(Machine):
 
     def link(self, src: int, dst: int) -> Stream:
         if (src, dst) not in self._links:
-            self._links[src, dst] = ThreadStream(f"link {src}-{dst}", 1, self._failed)
+            self._links[src, dst] = ThreadStream(f"link {src}-{dst}", 1)
         return self._links[src, dst]
 
     def copy(self, value: torch.Tensor, src: int, dst: int) -> torch.Tensor:
@@ -162,9 +153,6 @@ class CPUMachine(Machine):
             if rest > 0:
                 time.sleep(rest)
         return made
-
-    def used_by(self, value: torch.Tensor, stream: Stream) -> None:
-        return None
 
     def notify(self, stream: Stream, done: Callable[[], None]) -> None:
         stream.launch(done)

@@ -58,11 +58,6 @@ class Plan:
     sources: list[list[int]]
     home: dict[int, int]
 
-    @property
-    def links(self) -> list[tuple[int, int]]:
-        """Pairs of devices between which something is sent."""
-        return sorted({(node.src, node.device) for node in self.nodes if node.transfers})
-
 
 class Values:
     """Which value each reader finds on its device: the tensor itself, or the base that it is a view of.

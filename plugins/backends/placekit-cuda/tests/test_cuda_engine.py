@@ -184,6 +184,29 @@ def test_memory_is_counted(dynamic: bool) -> None:
     machine.close()
 
 
+def test_sources_alone_can_be_too_much() -> None:
+    """Also on a device that runs nothing; the peaks say by how much."""
+    _, sources, machine = scripted(lambda op: None)
+    machine.close()
+    held = sum(v.untyped_storage().nbytes() for v in sources[1].values())
+    engine, sources, machine = scripted(lambda op: pytest.fail("nothing runs"), memory_bytes=[2**30, held - 1])
+    with pytest.raises(MemoryExceeded, match="device 1 is out of memory") as error:
+        engine.run(sources)
+    assert error.value.peak_bytes[1] == held
+    machine.close()
+
+
+def test_what_is_left_of_a_hanging_step_is_skipped() -> None:
+    ends, seen = threading.Event(), []
+    engine, sources, machine = scripted(lambda op: (seen.append(op), ends.wait(), None)[2])
+    with pytest.raises(BackendError, match="did not end"):
+        engine.run(sources, timeout_s=0.2)
+    begun = len(seen)
+    ends.set()
+    machine.close()
+    assert len(seen) == begun
+
+
 def test_devices_work_side_by_side() -> None:
     """Sleeping kernels: two devices take less time than one, and no more than all work on one."""
     seconds = {}
@@ -206,9 +229,8 @@ def test_sleeping_kernels_take_what_the_simulator_says(devices: int, seed: int) 
     )
     seconds = np.random.default_rng(seed).uniform(2e-3, 12e-3, graph.n) * graph.kernel
     problem = Problem.of(graph, cluster, costs=CostTable(("cpu",), seconds[:, None], np.zeros((graph.n, 1), np.bool_)))
-    rng = np.random.default_rng(
-        seed
-    )  # with priorities, or what is ready first would decide, which sleep does not repeat
+    # with priorities, or what is ready first would decide, which sleep does not repeat
+    rng = np.random.default_rng(seed)
     placement = problem.placement(rng.integers(0, devices, problem.g), rng.permutation(problem.g))
     expected = Simulator().open(problem).evaluate(placement.batch()).value_s[0]
     executable: Any = Scripted(Program(graph), lambda op: time.sleep(seconds[op]))
