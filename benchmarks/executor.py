@@ -15,12 +15,12 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from placekit_cuda import CPUOptions
-from placekit_cuda.backend import CPUBackend, CPUSession
+from placekit_cuda.backend import CPUBackend
 from placekit_zoo.base import ZooImporter
 from simulator import processor
 
@@ -68,15 +68,14 @@ def ways(program: Program) -> dict[str, Callable[[], object]]:
         for name, device in placements(problem, devices).items():
             for schedule in ("static", "dynamic"):
                 for fuse in (True, False):
-                    options = CPUOptions.model_validate({"devices": devices, "schedule": schedule, "fuse": fuse})
-                    assert program.executable is not None
-                    session = CPUSession(problem, program.executable, options)
+                    backend = CPUBackend(devices=devices, schedule=schedule, fuse=fuse)
+                    session: Any = backend.open(problem, program.executable)
                     engine = session.engine(problem.placement(device))
                     sources = engine.place(session.initial)
                     label = (
                         f"{devices} | {name} | {schedule} | {'fused' if fuse else 'single'} | {len(engine.plan.nodes)}"
                     )
-                    found[label] = functools.partial(engine.run, sources, 0, schedule == "dynamic")
+                    found[label] = functools.partial(engine.run, sources, 0, schedule)
     return found
 
 

@@ -22,7 +22,7 @@ from placekit_core.cli.self_test import self_test
 from placekit_core.cluster import Cluster, load_cluster
 from placekit_core.config import conf_dir, validate
 from placekit_core.cores import usable_cores
-from placekit_core.errors import ConfigError, PlacekitError, PluginError
+from placekit_core.errors import BackendError, ConfigError, PlacekitError, PluginError
 from placekit_core.hookspecs import KINDS
 from placekit_core.registry import Choice, Entry, installed
 from placekit_core.units import mebibytes
@@ -129,6 +129,8 @@ def _seen_by(entry: Entry) -> Finding:
     name = f"backend {entry.component.name}"
     try:
         cluster: Cluster | None = entry.build(entry.component.config()).devices()
+    except BackendError as e:
+        return ok(f"{name} cannot run here: {e.message}")
     except Exception as e:
         return fail(f"{name} cannot say what it sees: {type(e).__name__}: {e}", f"reinstall {entry.distribution}")
     if cluster is None:

@@ -1,13 +1,18 @@
-"""Backends that run programs for real and measure them: `cpu`, whose devices are threads of this process."""
+"""Backends that run programs for real and measure them: `cuda`, and `cpu`, whose devices are threads of this process."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from placekit_core.hookspecs import Component, hookimpl
 from placekit_core.interfaces import Options
+
+if TYPE_CHECKING:
+    from placekit_cuda.placed_step import PlacedStep
+
+__all__ = ["CPUOptions", "CUDAOptions", "MeasuringOptions", "PlacedStep"]
 
 
 class MeasuringOptions(Options):
@@ -15,26 +20,37 @@ class MeasuringOptions(Options):
 
     steps: int = Field(3, ge=1, description="steps that are timed; the value is their mean")
     warm_up: int = Field(1, ge=0, description="steps before them that are not timed")
-    schedule: Literal["dynamic", "static"] = Field(
+    schedule: Literal["dynamic", "static", "bulk_synchronous"] = Field(
         "dynamic",
         description="`dynamic`: what starts next is decided as operations end; `static`: each device keeps to an order fixed"
-        " before",
+        " before; `bulk_synchronous`: level by level, with barriers",
     )
     fuse: bool = Field(True, description="operations between two synchronisation points are launched as one")
     timeout_s: float = Field(60.0, gt=0, description="seconds after which a step counts as hanging")
+    isolation: Literal["none", "process"] = Field(
+        "none", description="`process`: another process runs the program; if it dies, that costs one measurement"
+    )
+    devices: int | None = Field(None, ge=1, description="devices of `cluster=auto`; null: as many as there are")
+    memory_bytes: int | None = Field(
+        None, ge=1, description="memory of each device of `cluster=auto`; null: equal parts of what there is"
+    )
+    links: Literal["memory", "cluster"] = Field(
+        "memory",
+        description="`memory`: copies take what they take; `cluster`: at least the seconds that the cluster's links would take",
+    )
 
 
 class CPUOptions(MeasuringOptions):
     """Options of backend `cpu`."""
 
-    devices: int | None = Field(None, ge=1, description="devices of `cluster=auto`; null: as many as cores allow")
-    memory_bytes: int | None = Field(
-        None, ge=1, description="memory of each device of `cluster=auto`; null: equal parts of the machine's"
-    )
     threads: int = Field(1, ge=1, description="torch threads of each device")
-    links: Literal["memory", "cluster"] = Field(
-        "memory",
-        description="`memory`: copies take what they take; `cluster`: at least the seconds that the cluster's links would take",
+
+
+class CUDAOptions(MeasuringOptions):
+    """Options of backend `cuda`."""
+
+    gpus: list[int] | None = Field(
+        None, min_length=1, description="GPU of each device, some perhaps more than once; null: all, in turn"
     )
 
 
@@ -42,10 +58,17 @@ class CPUOptions(MeasuringOptions):
 def placekit_backends() -> list[Component]:
     return [
         Component(
+            "cuda",
+            "runs programs on GPUs, and measures",
+            CUDAOptions,
+            "placekit_cuda.backend:CUDABackend",
+            paper="Doppler (ICLR 2026), Algorithm 1",
+        ),
+        Component(
             "cpu",
             "runs programs on threads of this process as devices, and measures",
             CPUOptions,
             "placekit_cuda.backend:CPUBackend",
             paper="Doppler (ICLR 2026), Algorithm 1",
-        )
+        ),
     ]

@@ -1,4 +1,4 @@
-"""Runs a plan on a machine, again and again: `static` from one list of launches, `dynamic` as its inputs arrive."""
+"""Runs a plan on a machine, again and again, in one of three ways; see `Way`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,6 +20,12 @@ from placekit_cuda.machine import Event, Machine, Stream, nbytes
 from placekit_cuda.plan import Node, Plan
 
 Tensors = dict[int, torch.Tensor]
+Way = Literal["dynamic", "static", "bulk_synchronous"]
+"""How a plan is run.
+
+`dynamic`: the host starts a node when its inputs have arrived. `static`: all is launched at once, in the order of the plan, and
+streams wait for events. `bulk_synchronous`: phase by phase, and the host waits for the end of each.
+"""
 
 
 @dataclass(eq=False)
@@ -28,7 +36,7 @@ class Step:
         kept: tensors of `Plan.home`, each on its device.
         seconds: from the first launch to the end of all work.
         peak_bytes: [D] most memory that values took on each device at once, sources included.
-        times: [nodes, 2] when each node began and ended, seconds from the start; NaN where it was not recorded.
+        times: [nodes, 2] when each node began and ended, seconds from the start; NaN if the step was not timed.
     """
 
     kept: Tensors
@@ -92,15 +100,24 @@ class Engine:
         ]
 
     def run(
-        self, sources: Sequence[Tensors], step: int = 0, dynamic: bool = False, timeout_s: float | None = None
+        self,
+        sources: Sequence[Tensors],
+        step: int = 0,
+        way: Way = "static",
+        timeout_s: float | None = None,
+        timed: bool = False,
     ) -> Step:
         """One step. Raises what an operation raised, or BackendError if it did not end within `timeout_s`."""
-        state = _State(self, sources, step)
+        state = _State(self, sources, step, timed)
         for device in range(self.machine.size):
             state.check_memory(device)  # also where nothing runs
         start = time.perf_counter()
-        state.start = start
-        done = self._dynamic(state, timeout_s) if dynamic else self._static(state, timeout_s)
+        if way == "dynamic":
+            done = _Dynamic(self, state).finished(timeout_s)
+        elif way == "static":
+            done = self._static(state, timeout_s)
+        else:
+            done = self._bulk_synchronous(state, timeout_s)
         seconds = time.perf_counter() - start
         if not done and state.error is None:  # what is left of the step is skipped if the hang ever ends
             state.error = BackendError(
@@ -109,7 +126,7 @@ class Engine:
         if state.error is not None:
             raise state.error
         kept = {t: state.values[d][t] for t, d in self.plan.home.items()}
-        return Step(kept, seconds, np.array(state.peak, np.float64), np.array(state.times))
+        return Step(kept, seconds, np.array(state.peak, np.float64), state.times())
 
     def _static(self, state: _State, timeout_s: float | None) -> bool:
         nodes, streams = self.plan.nodes, self.streams
@@ -119,13 +136,21 @@ class Engine:
             for j in node.before:
                 if streams[j] is not stream:
                     stream.wait(events[j])
-            stream.launch(state.work(i))
+            end = state.launch(i)
             if any(streams[k] is not stream for k in node.after):
-                events[i] = stream.record()
-        return _reached([s.record() for s in dict.fromkeys(streams)], timeout_s)
+                events[i] = end or stream.record()
+        return _reached([s.record() for s in dict.fromkeys(streams)], _until(timeout_s))
 
-    def _dynamic(self, state: _State, timeout_s: float | None) -> bool:
-        return _Dynamic(self, state).finished(timeout_s)
+    def _bulk_synchronous(self, state: _State, timeout_s: float | None) -> bool:
+        until, phases = _until(timeout_s), [node.phase for node in self.plan.nodes]
+        for _, numbers in groupby(sorted(range(len(phases)), key=phases.__getitem__), phases.__getitem__):
+            streams: dict[Stream, None] = {}
+            for i in numbers:
+                state.launch(i)
+                streams[self.streams[i]] = None
+            if not _reached([s.record() for s in streams], until):
+                return False
+        return True
 
 
 class _Dynamic:
@@ -155,12 +180,13 @@ class _Dynamic:
         if stream not in self.busy and self.ready[stream]:
             _, i = heapq.heappop(self.ready[stream])
             self.busy.add(stream)
-            stream.launch(self.state.work(i))
-            self.engine.machine.notify(stream, lambda: self._ended(i))
+            self.state.launch(i)
+            self.engine.machine.notify(stream, lambda error: self._ended(i, error))
 
-    def _ended(self, i: int) -> None:
+    def _ended(self, i: int, error: BaseException | None) -> None:
         streams, rank = self.engine.streams, self.engine.rank
         with self.lock:
+            self.state.error = self.state.error or error
             self.left -= 1
             self.busy.discard(streams[i])
             woken = {streams[i]: None}
@@ -178,15 +204,36 @@ class _Dynamic:
 class _State:
     """What one step has made so far."""
 
-    def __init__(self, engine: Engine, sources: Sequence[Tensors], step: int) -> None:
-        self.engine, self.step, self.start = engine, step, 0.0
+    def __init__(self, engine: Engine, sources: Sequence[Tensors], step: int, timed: bool) -> None:
+        self.engine, self.step = engine, step
         self.values = [dict(given) for given in sources]
         self.left = [dict(uses) for uses in engine.plan.uses]
         self.lock = threading.Lock()
         self.used = [float(sum(nbytes(v) for v in given.values())) for given in sources]
         self.peak = list(self.used)
-        self.times = [[float("nan"), float("nan")] for _ in engine.plan.nodes]
         self.error: BaseException | None = None
+        self.origin = {s: s.record(timed=True) for s in dict.fromkeys(engine.streams)} if timed else None
+        self.events: dict[int, tuple[Event, Event]] = {}
+
+    def launch(self, i: int) -> Event | None:
+        """Give node `i` to its stream; if the step is timed, the event of its end."""
+        stream = self.engine.streams[i]
+        if self.origin is None:
+            stream.launch(lambda: self._do(i))
+            return None
+        begin = stream.record(timed=True)
+        stream.launch(lambda: self._do(i))
+        end = stream.record(timed=True)
+        self.events[i] = begin, end
+        return end
+
+    def times(self) -> NDArray[np.float64]:
+        """[nodes, 2], seconds from the start."""
+        found = np.full((len(self.engine.plan.nodes), 2), np.nan)
+        for i, ends in self.events.items():
+            assert self.origin is not None
+            found[i] = [e.since(self.origin[self.engine.streams[i]]) for e in ends]
+        return found
 
     def check_memory(self, device: int) -> None:
         """Raise MemoryExceeded if more is in use than there is."""
@@ -194,20 +241,13 @@ class _State:
         if used > limit:
             raise MemoryExceeded(f"device {device} is out of memory: {used:.0f} of {limit:.0f} bytes", self.peak)
 
-    def work(self, i: int) -> Callable[[], None]:
-        """What the stream of node `i` does."""
-        return lambda: self._do(i)
-
     def _do(self, i: int) -> None:
         if self.error is not None:
             return  # what follows a failure has nothing to work on
         engine, node = self.engine, self.engine.plan.nodes[i]
         at = node.src if node.transfers else node.device
         try:
-            self.times[i][0] = time.perf_counter() - self.start
-            made = engine.functions[i](self.values[at], self.step)
-            self.times[i][1] = time.perf_counter() - self.start
-            self._account(node, at, made)
+            self._account(node, at, engine.functions[i](self.values[at], self.step))
         except BaseException as e:
             self.error = self.error or e
 
@@ -224,6 +264,9 @@ class _State:
                     self.used[at] -= nbytes(self.values[at].pop(t))
 
 
-def _reached(events: Sequence[Event], timeout_s: float | None) -> bool:
-    until = None if timeout_s is None else time.perf_counter() + timeout_s
+def _until(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else time.perf_counter() + timeout_s
+
+
+def _reached(events: Sequence[Event], until: float | None) -> bool:
     return all(e.wait(None if until is None else max(until - time.perf_counter(), 0.0)) for e in events)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 Work = Callable[[], None]
+LinkSeconds = Callable[[int, int, int], float]
+"""(src, dst, bytes) to the least seconds that a copy takes: an emulated link."""
 
 
 class Event(ABC):
@@ -20,6 +22,10 @@ class Event(ABC):
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> bool:
         """Let the host wait until it is reached; False if it was not within `timeout_s`."""
+
+    @abstractmethod
+    def since(self, other: Any) -> float:
+        """Seconds between an earlier event of the same stream and this one; both are reached, and were recorded timed."""
 
 
 class Stream(ABC):
@@ -30,12 +36,12 @@ class Stream(ABC):
         """Append `work`."""
 
     @abstractmethod
-    def record(self) -> Event:
-        """Append an event, reached when all before it is done."""
+    def record(self, timed: bool = False) -> Event:
+        """Append an event, reached when all before it is done; `timed` if the moment matters."""
 
     @abstractmethod
-    def wait(self, event: Event) -> None:
-        """Let what is appended from here on wait for `event`, of any stream."""
+    def wait(self, event: Any) -> None:
+        """Let what is appended from here on wait for `event`, of any stream of this machine."""
 
 
 class Machine(ABC):
@@ -60,11 +66,11 @@ class Machine(ABC):
 
     @abstractmethod
     def copy(self, value: torch.Tensor, src: int, dst: int) -> torch.Tensor:
-        """A copy of `value` on `dst`, with its strides. Called within the work of `link(src, dst)`."""
+        """A copy of `value`, of `compute(src)`, for `compute(dst)`, with its strides. Called in work of `link(src, dst)`."""
 
     @abstractmethod
-    def notify(self, stream: Stream, done: Callable[[], None]) -> None:
-        """Call `done`, in any thread, once all that `stream` was given so far is done."""
+    def notify(self, stream: Any, done: Callable[[BaseException | None], None]) -> None:
+        """Call `done`, in any thread, once all that `stream` was given so far is done, with what went wrong if it did."""
 
     @abstractmethod
     def close(self) -> None:
@@ -73,10 +79,17 @@ class Machine(ABC):
 
 class _ThreadEvent(Event):
     def __init__(self) -> None:
-        self.reached = threading.Event()
+        self.reached, self.time_s = threading.Event(), 0.0
+
+    def reach(self) -> None:
+        self.time_s = time.perf_counter()
+        self.reached.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         return self.reached.wait(timeout_s)
+
+    def since(self, other: _ThreadEvent) -> float:
+        return self.time_s - other.time_s
 
 
 class ThreadStream(Stream):
@@ -91,12 +104,12 @@ class ThreadStream(Stream):
     def launch(self, work: Work) -> None:
         self._queue.put(work)
 
-    def record(self) -> Event:
+    def record(self, timed: bool = False) -> _ThreadEvent:
         event = _ThreadEvent()
-        self._queue.put(event.reached.set)
+        self._queue.put(event.reach)
         return event
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: _ThreadEvent) -> None:
         self._queue.put(lambda: (event.wait(), None)[1])
 
     def end(self) -> None:
@@ -117,15 +130,10 @@ class CPUMachine(Machine):
     Args:
         size: number of devices.
         threads: torch threads of each device.
-        link_s: (src, dst, bytes) to the least seconds that a copy takes, to emulate slower links; None: as fast as it goes.
+        link_s: emulates slower links; None: copies are as fast as they go.
     """
 
-    def __init__(
-        self,
-        size: int,
-        threads: int = 1,
-        link_s: Callable[[int, int, int], float] | None = None,
-    ) -> None:
+    def __init__(self, size: int, threads: int = 1, link_s: LinkSeconds | None = None) -> None:
         self._threads, self._link_s = threads, link_s
         self._compute = [ThreadStream(f"device {d}", threads) for d in range(size)]
         self._links: dict[tuple[int, int], ThreadStream] = {}
@@ -147,15 +155,15 @@ class CPUMachine(Machine):
 
     def copy(self, value: torch.Tensor, src: int, dst: int) -> torch.Tensor:
         start = time.perf_counter()
-        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value)
+        made = copied(value, self.torch_device(dst))
         if self._link_s is not None:
             rest = self._link_s(src, dst, value.numel() * value.element_size()) - (time.perf_counter() - start)
             if rest > 0:
                 time.sleep(rest)
         return made
 
-    def notify(self, stream: Stream, done: Callable[[], None]) -> None:
-        stream.launch(done)
+    def notify(self, stream: Stream, done: Callable[[BaseException | None], None]) -> None:
+        stream.launch(lambda: done(None))
 
     def close(self) -> None:
         streams = [*self._compute, *self._links.values()]
@@ -164,6 +172,20 @@ class CPUMachine(Machine):
         until = time.perf_counter() + 1.0  # what hangs is left behind
         for stream in streams:
             stream.thread.join(timeout=max(until - time.perf_counter(), 0.0))
+
+
+def copied(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy on `device`, with the same strides, or the last bits of what is computed from it may change.
+
+    What is repeated (a stride of 0) is copied once, and repeated again.
+    """
+    once = value
+    for d, (n, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):
+        if stride == 0 and n > 1:
+            once = once.narrow(d, 0, 1)
+    made = torch.empty_strided(once.shape, once.stride(), dtype=value.dtype, device=device)
+    made.copy_(once, non_blocking=True)
+    return made if once is value else made.expand(value.shape)
 
 
 def nbytes(value: Any) -> int:

@@ -25,6 +25,8 @@ class Node:
         reads: tensors of `device` (of `src` for a transfer) that must stay until it is done: bases, or views that were sent.
         makes: tensors that it leaves on `device`.
         before, after: numbers of the nodes that it waits for, and that wait for it.
+        phase: of bulk-synchronous runs, 2 L + 1 for the operations of level L, 2 L + 2 for the transfers of what they made, 0
+            for those of sources; otherwise 0.
     """
 
     device: int
@@ -35,6 +37,7 @@ class Node:
     makes: set[int] = field(default_factory=set)
     before: set[int] = field(default_factory=set)
     after: list[int] = field(default_factory=list)
+    phase: int = 0
 
     @property
     def transfers(self) -> bool:
@@ -96,6 +99,7 @@ def plan(
     fuse: bool = True,
     fixed: bool = True,
     keep: Collection[int] = (),
+    level: NDArray[np.int32] | None = None,
 ) -> Plan:
     """The nodes of a step.
 
@@ -105,6 +109,7 @@ def plan(
         fuse: operations of a device that follow one another without a synchronisation point between them are one run.
         fixed: the devices keep to `order`. Otherwise a run is one that could begin at the same moment whatever the order.
         keep: tensors to be there at the end, besides the new values of sources.
+        level: [n] for bulk-synchronous runs, the level of each kernel; `order` goes level by level.
     """
     values = Values(graph, executable, device)
     nodes: list[Node] = []
@@ -120,6 +125,9 @@ def plan(
         if owner == to:
             return None
         node = Node(to, tensor=tensor, src=owner, makes={tensor})
+        producer = graph.tensor_producer[tensor]
+        if level is not None and graph.kernel[producer]:
+            node.phase = 2 * int(level[producer]) + 2
         own = values.found(tensor, owner)
         node.reads.add(own)
         if (maker := made_by.get((own, owner))) is not None:
@@ -132,9 +140,9 @@ def plan(
         at = int(device[op])
         reads = {values.found(int(t), at) for t in graph.inputs(op)}
         before = {i for t in reads if (i := arrival(t, at)) is not None}
-        run = last.get(at)
-        if run is None or not _joins(nodes[run], run, before, fixed):
-            nodes.append(Node(at))
+        run, phase = last.get(at), 0 if level is None else 2 * int(level[op]) + 1
+        if run is None or (nodes[run].phase != phase if phase else not _joins(nodes[run], run, before, fixed)):
+            nodes.append(Node(at, phase=phase))
             run = last[at] = len(nodes) - 1
         node = nodes[run]
         node.ops.append(op)
@@ -144,7 +152,7 @@ def plan(
             if values.base(t) == t:
                 made_by[t, at] = run
                 node.makes.add(t)
-        if not fuse or any((t, at) in sends for t in graph.outputs(op)):
+        if not fuse or (not phase and any((t, at) in sends for t in graph.outputs(op))):
             del last[at]
     for i, node in enumerate(nodes):
         for j in node.before:

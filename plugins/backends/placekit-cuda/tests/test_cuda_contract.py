@@ -1,15 +1,19 @@
-"""The contract of backends, for `cpu`."""
+"""The contract of backends, for `cpu`; and what `cuda` says before it runs anything."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from placekit_cuda.backend import CPUBackend
+from placekit_cuda.backend import CPUBackend, CUDABackend
 
+from placekit_core.errors import BackendError
 from placekit_core.grouping import Grouping
 from placekit_core.interfaces import Executable
 from placekit_core.problem import Problem
@@ -42,3 +46,45 @@ class TestCPU(BackendContract):
     def too_large(self, make: Make) -> tuple[Problem, Executable | None]:
         need = int(np.ceil(problem()[0].graph.persistent_bytes.sum()))
         return problem(memory_bytes=need + 512)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_begun(tmp_path: Path) -> None:
+    """One error that says what to do instead, before anything is imported, and exit code 1."""
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "placekit_core", "run", "+policy=annealing", "+backend=cuda", f"run_dir={run_dir}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "backend 'cuda' needs a GPU" in done.stderr
+    assert "backend=cpu" in done.stderr
+    assert "backend=simulator" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "importing" not in done.stdout + done.stderr
+
+
+class TwoGPUs:
+    """What the backend asks `torch.cuda` before it runs anything."""
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @staticmethod
+    def device_count() -> int:
+        return 2
+
+
+def test_devices_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CUDABackend, "cuda", TwoGPUs)
+    assert CUDABackend().gpus(5) == [0, 1, 0, 1, 0]
+    assert CUDABackend(gpus=[1, 1, 0]).gpus(3) == [1, 1, 0]
+    with pytest.raises(BackendError, match=r"gpus=\[0, 1\] says where 2 devices are, and the cluster has 3"):
+        CUDABackend(gpus=[0, 1]).gpus(3)
+    with pytest.raises(BackendError, match=r"(?s)gpus=\[0, 2\] names GPUs that are not there.*0\.\.1"):
+        CUDABackend(gpus=[0, 2]).gpus(2)
+
+
+def test_a_processor_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CUDABackend, "cuda", TwoGPUs)
+    with pytest.raises(BackendError, match="device 'cpu:0' of cluster 'cpu2' is a cpu, not a GPU"):
+        CUDABackend().machine(CPUBackend(devices=2).devices())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -12,9 +14,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from placekit_cuda import CPUOptions
-from placekit_cuda.backend import CPUSession
-from placekit_cuda.engine import Engine, MemoryExceeded, Tensors
+from placekit_cuda.backend import CPUBackend
+from placekit_cuda.engine import Engine, MemoryExceeded, Tensors, Way
 from placekit_cuda.machine import CPUMachine
 from placekit_cuda.plan import Plan, plan
 from placekit_sim.simulator import Simulator
@@ -24,6 +25,7 @@ from placekit_core.cluster import Cluster
 from placekit_core.config import validate
 from placekit_core.costs import CostTable
 from placekit_core.errors import BackendError
+from placekit_core.placement import Placements
 from placekit_core.problem import Problem, Program
 
 EinsumImporter = pytest.importorskip("placekit_einsum.importer").EinsumImporter
@@ -33,6 +35,7 @@ pytest.importorskip("placekit_zoo")
 torch.set_num_threads(1)
 
 NETWORKS = ["rnnlm_small", "nmt_small", "inception_v3_small", "resnet_small", "llama_layer_small"]
+WAYS: list[Way] = ["dynamic", "static", "bulk_synchronous"]
 EINSUMS = ["chainmm_small", "ffnn_sharded_small", "llama_block_sharded_small", "llama_layer_sharded_small"]
 
 
@@ -51,26 +54,31 @@ def placed(found: Program, devices: int, seed: int = 0) -> NDArray[np.int16]:
     return device
 
 
-def planned(found: Program, devices: int, fuse: bool = True, fixed: bool = False, seed: int = 0) -> Plan:
+def planned(
+    found: Program, devices: int, fuse: bool = True, fixed: bool = False, seed: int = 0, bulk: bool = False
+) -> Plan:
     graph, executable = found.graph, found.executable
     assert executable is not None
     order = [int(v) for v in graph.topological_order if graph.kernel[v]]
-    keep = executable.results.values()
-    return plan(graph, executable, placed(found, devices, seed), devices, order, fuse, fixed, keep)
+    if bulk:
+        order.sort(key=lambda v: graph.depth[v])
+    keep, level = executable.results.values(), graph.depth if bulk else None
+    return plan(graph, executable, placed(found, devices, seed), devices, order, fuse, fixed, keep, level)
 
 
-@pytest.mark.parametrize("schedule", ["dynamic", "static", "unfused"])
+@pytest.mark.parametrize("schedule", ["dynamic", "static", "unfused", "bulk_synchronous"])
 @pytest.mark.parametrize("devices", [1, 2, 4])
 @pytest.mark.parametrize("workload", NETWORKS + EINSUMS)
-def test_a_placed_step_equals_one_device_to_the_bit(workload: str, devices: int, schedule: str) -> None:
+def test_a_placed_step_equals_one_device_to_the_bit(workload: str, devices: int, schedule: Any) -> None:
     found = program(workload)
     executable: Any = found.executable
     values = executable.initial(seed=3)
     after, results = run_sequential(found, values, step=5)
-    made = planned(found, devices, fuse=schedule != "unfused", fixed=schedule == "static", seed=devices)
+    made = planned(found, devices, schedule != "unfused", schedule == "static", devices, schedule == "bulk_synchronous")
     machine = CPUMachine(devices)
     engine = Engine(made, executable, machine)
-    step = engine.run(engine.place(values), 5, schedule != "static", timeout_s=60)
+    way: Way = "dynamic" if schedule == "unfused" else schedule
+    step = engine.run(engine.place(values), 5, way, timeout_s=60)
     machine.close()
     for old, new in executable.updates.items():
         assert torch.equal(step.kept[new], after[old])
@@ -110,13 +118,16 @@ class Scripted:
 
     def __init__(self, found: Program, does: Callable[[int], None]) -> None:
         self.graph, self.does = found.graph, does
+        self.alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def initial(self, seed: int | None = None) -> Tensors:
         graph = self.graph
         return {t: self.made(t) for v in range(graph.n) if not graph.kernel[v] for t in graph.outputs(v)}
 
     def made(self, tensor: int) -> torch.Tensor:
-        return torch.zeros(int(self.graph.tensor_bytes[tensor]), dtype=torch.uint8)
+        value = torch.zeros(int(self.graph.tensor_bytes[tensor]), dtype=torch.uint8)
+        self.alive.add(value.untyped_storage())
+        return value
 
     def compile(self, ops: Sequence[int], device: Any = None, keep: Any = None) -> Callable[..., Tensors]:
         def run(values: Tensors, step: int = 0) -> Tensors:
@@ -132,17 +143,19 @@ class Scripted:
         raise AssertionError("there are no views")
 
 
-def scripted(does: Callable[[int], None], devices: int = 2, **options: Any) -> tuple[Engine, list[Tensors], CPUMachine]:
+def scripted(
+    does: Callable[[int], None], devices: int = 2, way: Way = "static", **options: Any
+) -> tuple[Engine, list[Tensors], CPUMachine]:
     found = EinsumImporter(program="chainmm", sizes={"n": 32}).load()[0]
     executable: Any = Scripted(found, does)
-    made = planned(Program(found.graph, executable=executable), devices, fuse=False)
+    made = planned(Program(found.graph, executable=executable), devices, fuse=False, bulk=way == "bulk_synchronous")
     machine = CPUMachine(devices)
     engine = Engine(made, executable, machine, **options)
     return engine, engine.place(executable.initial()), machine
 
 
-@pytest.mark.parametrize("dynamic", [True, False])
-def test_what_an_operation_raises_is_raised(dynamic: bool) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_what_an_operation_raises_is_raised(way: Way) -> None:
     seen = []
 
     def fails(op: int) -> None:
@@ -150,37 +163,37 @@ def test_what_an_operation_raises_is_raised(dynamic: bool) -> None:
         if len(seen) == 5:
             raise ValueError("this operation fails")
 
-    engine, sources, machine = scripted(fails)
+    engine, sources, machine = scripted(fails, way=way)
     with pytest.raises(ValueError, match="this operation fails"):
-        engine.run(sources, dynamic=dynamic, timeout_s=30)
+        engine.run(sources, way=way, timeout_s=30)
     assert len(seen) < 20, "what follows a failure is not run"
-    assert engine.run(sources, dynamic=dynamic, timeout_s=30).seconds > 0, "the machine is as before"
+    assert engine.run(sources, way=way, timeout_s=30).seconds > 0, "the machine is as before"
     machine.close()
 
 
-@pytest.mark.parametrize("dynamic", [True, False])
-def test_a_hang_is_reported(dynamic: bool) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_hang_is_reported(way: Way) -> None:
     ends = threading.Event()
-    engine, sources, machine = scripted(lambda op: (ends.wait(), None)[1])
+    engine, sources, machine = scripted(lambda op: (ends.wait(), None)[1], way=way)
     with pytest.raises(BackendError, match=r"did not end within 0\.2 s"):
-        engine.run(sources, dynamic=dynamic, timeout_s=0.2)
+        engine.run(sources, way=way, timeout_s=0.2)
     ends.set()
     machine.close()
 
 
-@pytest.mark.parametrize("dynamic", [True, False])
-def test_memory_is_counted(dynamic: bool) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_memory_is_counted(way: Way) -> None:
     """One device holds sources and results; a budget below the peak ends the step, one at the peak does not."""
     engine, sources, machine = scripted(lambda op: None, devices=1)
-    peak = engine.run(sources, dynamic=dynamic).peak_bytes
+    peak = engine.run(sources, way=way).peak_bytes
     machine.close()
     assert peak[0] > sum(v.untyped_storage().nbytes() for v in sources[0].values())
     engine, sources, machine = scripted(lambda op: None, devices=1, memory_bytes=peak)
-    assert engine.run(sources, dynamic=dynamic).peak_bytes[0] == peak[0]
+    assert engine.run(sources, way=way).peak_bytes[0] == peak[0]
     machine.close()
     engine, sources, machine = scripted(lambda op: None, devices=1, memory_bytes=peak - 1)
     with pytest.raises(MemoryExceeded, match="device 0 is out of memory"):
-        engine.run(sources, dynamic=dynamic)
+        engine.run(sources, way=way)
     machine.close()
 
 
@@ -194,6 +207,51 @@ def test_sources_alone_can_be_too_much() -> None:
         engine.run(sources)
     assert error.value.peak_bytes[1] == held
     machine.close()
+
+
+@pytest.mark.parametrize("fault", ["raises", "memory", "hangs"])
+def test_a_fault_is_a_measurement_and_leaves_nothing_behind(fault: str) -> None:
+    """The next placement is measured as if nothing had been, and the memory is given back."""
+    wrong, ends, seen = [True], threading.Event(), []
+
+    def does(op: int) -> None:
+        seen.append(op)
+        if wrong[0] and len(seen) > 5:
+            if fault == "raises":
+                raise ValueError("this operation fails")
+            if fault == "hangs":
+                ends.wait()
+
+    graph = EinsumImporter(program="chainmm", sizes={"n": 32}).load()[0].graph
+    scripted: Any = Scripted(Program(graph), does)
+    backend = CPUBackend(devices=2, steps=2, timeout_s=0.3)
+    problem = Problem.of(graph, backend.devices())
+    session: Any = backend.open(problem, scripted)
+    placements = Placements.of(np.random.default_rng(0).integers(0, 2, (1, problem.g)))
+    if fault == "memory":
+        wrong[0] = False
+        limit = int(0.8 * session.evaluate(placements).peak_bytes[0].max())
+        problem = Problem.of(graph, CPUBackend(devices=2, memory_bytes=limit).devices())
+        session = backend.open(problem, scripted)
+    kept = len(session.initial)
+    before = len(scripted.alive)
+    found = session.evaluate(placements)
+    said = {"raises": "ValueError: this operation fails", "memory": "is out of memory", "hangs": "did not end within"}
+    assert said[fault] in found.error[0]
+    assert not found.fits[0]
+    ends.set()
+    wrong[0] = False
+    until = time.perf_counter() + 20
+    while fault == "hangs" and len(scripted.alive) != before and time.perf_counter() < until:
+        time.sleep(0.01)  # the hanging thread is about to end
+        gc.collect()
+    assert len(scripted.alive) == before >= kept, "all that the step made is gone"
+    if fault == "memory":
+        assert found.peak_bytes[0].max() > limit
+    else:
+        assert session.evaluate(placements).fits[0]
+        assert len(scripted.alive) == before
+    session.close()
 
 
 def test_what_is_left_of_a_hanging_step_is_skipped() -> None:
@@ -212,8 +270,8 @@ def test_devices_work_side_by_side() -> None:
     seconds = {}
     for devices in (1, 2):
         engine, sources, machine = scripted(lambda op: time.sleep(2e-3), devices=devices)
-        engine.run(sources, dynamic=True)
-        seconds[devices] = min(engine.run(sources, dynamic=True).seconds for _ in range(3))
+        engine.run(sources, way="dynamic")
+        seconds[devices] = min(engine.run(sources, way="dynamic").seconds for _ in range(3))
         machine.close()
     assert seconds[2] < 0.9 * seconds[1]
 
@@ -234,7 +292,7 @@ def test_sleeping_kernels_take_what_the_simulator_says(devices: int, seed: int) 
     placement = problem.placement(rng.integers(0, devices, problem.g), rng.permutation(problem.g))
     expected = Simulator().open(problem).evaluate(placement.batch()).value_s[0]
     executable: Any = Scripted(Program(graph), lambda op: time.sleep(seconds[op]))
-    session = CPUSession(problem, executable, CPUOptions(links="cluster", steps=2))
+    session = CPUBackend(links="cluster", steps=2).open(problem, executable)
     found = session.evaluate(placement.batch())
     session.close()
     assert found.error == (None,)

@@ -72,9 +72,12 @@ def complex_dtype(dtype: str) -> str:
     return "complex128" if dtype == "float64" else "complex64"
 
 
-def slices(region: Region) -> tuple[slice, ...]:
-    """Indices of a region."""
-    return tuple(slice(low, high) for low, high in region)
+def part(whole: Any, region: Region) -> Any:
+    """The view of a torch tensor that is a region of it."""
+    for dimension, (low, high) in enumerate(region):
+        if high - low != whole.shape[dimension]:
+            whole = whole.narrow(dimension, low, high - low)
+    return whole
 
 
 def decompose(program: TensorProgram, dtype: str = "float32") -> Decomposed:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from placekit_core.errors import ImporterError
 from placekit_core.problem import Program
-from placekit_einsum.decompose import Decomposed, decompose, slices
+from placekit_einsum.decompose import Decomposed, decompose, part
 from placekit_einsum.program import TensorProgram
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class EinsumExecutable:
         generator = torch.Generator().manual_seed(self._seed if seed is None else seed)
         for tensor, blocks in self._decomposed.inputs:
             whole = initial_value(tensor, dtype, generator)
-            values.update({t: whole[slices(region)].clone() for region, t in blocks.items()})
+            values.update({t: part(whole, region).clone() for region, t in blocks.items()})
         return values
 
     def compile(
@@ -118,7 +118,7 @@ class EinsumExecutable:
     def view(self, tensor: int) -> Callable[[torch.Tensor], torch.Tensor]:
         """The function from a block to the part of it that is `tensor`, which shares its memory."""
         _, region = self._decomposed.views[tensor]
-        return lambda block: block[slices(region)]
+        return lambda block: part(block, region)
 
     def result(self, name: str, values: Mapping[int, torch.Tensor]) -> torch.Tensor:
         """One block of a result."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from placekit_einsum.decompose import Kernel, Region, complex_dtype, slices
+from placekit_einsum.decompose import Kernel, Region, complex_dtype, part
 from placekit_einsum.program import Tensor
 
 Function = Callable[..., torch.Tensor]
@@ -69,7 +69,7 @@ def put_together(shape: Sequence[int], pieces: Sequence[tuple[Region, torch.Tens
     """A new tensor of `shape` with the pieces at their regions."""
     whole = pieces[0][1].new_empty(tuple(shape))
     for region, piece in pieces:
-        whole[slices(region)] = piece
+        part(whole, region).copy_(piece)
     return whole
 
 
@@ -77,8 +77,7 @@ def _of_cuts(cuts: Sequence[Region | None], function: Function) -> Function:
     """`function` of parts of what it is given, without copies."""
     if not any(cuts):
         return function
-    kept = [... if cut is None else slices(cut) for cut in cuts]
-    return lambda *given: function(*(x[at] for x, at in zip(given, kept, strict=True)))
+    return lambda *given: function(*(x if cut is None else part(x, cut) for x, cut in zip(given, cuts, strict=True)))
 
 
 def _elementwise(function: str, labels: tuple[str, ...], out: str, scale: float, shift: float) -> Function:

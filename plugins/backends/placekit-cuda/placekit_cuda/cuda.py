@@ -1,0 +1,184 @@
+"""CUDA devices as the engine sees them: streams of `torch.cuda`, several logical devices on one GPU if there are fewer.
+
+Kernels are asynchronous, and so is their memory. Of the caching allocator's rules two matter here: a block belongs to the
+stream that it was allocated on, and is reused by that stream as soon as its tensor is dropped on the host. A tensor that
+another stream reads must therefore be recorded for that stream (`record_stream`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from placekit_cuda.machine import Event, LinkSeconds, Machine, Stream, Work, copied
+
+_SPIN_S = 1e-3  # the host asks without a pause for so long, and then with pauses
+
+
+class CUDAEvent(Event):
+    """An event of `torch.cuda`."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        start = time.perf_counter()
+        while not self.event.query():
+            waited = time.perf_counter() - start
+            if timeout_s is not None and waited >= timeout_s:
+                return False
+            if waited > _SPIN_S:
+                time.sleep(2e-5)
+        return True
+
+    def since(self, other: CUDAEvent) -> float:
+        return float(other.event.elapsed_time(self.event)) / 1e3
+
+
+class CUDAStream(Stream):
+    """One stream for kernels; for copies between two GPUs two: that of the source and that of the destination.
+
+    torch copies on the source's current stream, and lets it wait for the destination's current stream before the copy and
+    the destination's for it afterwards. The last of `streams` is therefore where a copy's memory belongs and where it ends.
+    Both wait: without peer access torch first packs a strided tensor, on the source's stream, before that barrier.
+    """
+
+    def __init__(self, cuda: Any, *streams: Any) -> None:
+        self.cuda, self.streams = cuda, streams
+
+    def launch(self, work: Work) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            for stream in self.streams:
+                stack.enter_context(self.cuda.stream(stream))
+            work()
+
+    def record(self, timed: bool = False) -> CUDAEvent:
+        event = self.cuda.Event(enable_timing=timed)
+        event.record(self.streams[-1])
+        return CUDAEvent(event)
+
+    def wait(self, event: CUDAEvent) -> None:
+        for stream in self.streams:
+            stream.wait_event(event.event)
+
+
+class CUDAMachine(Machine):
+    """Logical devices on GPUs.
+
+    Args:
+        gpus: GPU of each device. Devices on one GPU share its cores, its memory and its memory bandwidth.
+        link_s: emulates slower links, by kernels on the link's stream that only take time; None: copies are as fast as they go.
+        cuda: `torch.cuda`, or what tests put in its place.
+    """
+
+    def __init__(self, gpus: Sequence[int], link_s: LinkSeconds | None = None, cuda: Any = torch.cuda) -> None:
+        self.gpus, self._link_s, self._cuda = list(gpus), link_s, cuda
+        self._compute = [CUDAStream(cuda, cuda.Stream(self.torch_device(d))) for d in range(len(self.gpus))]
+        self._links: dict[tuple[int, int], CUDAStream] = {}
+        self._watch = _Watch()
+        self._cycles_per_s = self._clock() if link_s is not None else {}
+
+    @property
+    def size(self) -> int:
+        return len(self.gpus)
+
+    def torch_device(self, device: int) -> torch.device:
+        return torch.device("cuda", self.gpus[device])
+
+    def compute(self, device: int) -> Stream:
+        return self._compute[device]
+
+    def link(self, src: int, dst: int) -> Stream:
+        if (src, dst) not in self._links:
+            ends = [src, dst] if self.gpus[src] != self.gpus[dst] else [dst]
+            streams = [self._cuda.Stream(self.torch_device(d)) for d in ends]
+            self._links[src, dst] = CUDAStream(self._cuda, *streams)
+        return self._links[src, dst]
+
+    def copy(self, value: torch.Tensor, src: int, dst: int) -> torch.Tensor:
+        made = copied(value, self.torch_device(dst))
+        self.keep(value, self._links[src, dst].streams[0])
+        self.keep(made, self._compute[dst].streams[0])
+        if self._link_s is not None:
+            seconds = self._link_s(src, dst, value.numel() * value.element_size())
+            self._cuda._sleep(int(seconds * self._cycles_per_s[self.gpus[dst]]))
+        return made
+
+    def keep(self, value: torch.Tensor, stream: Any) -> None:
+        """Do not reuse the memory of `value`, once it is dropped, before `stream` has done all that it was given."""
+        value.record_stream(stream)
+
+    def notify(self, stream: CUDAStream, done: Callable[[BaseException | None], None]) -> None:
+        self._watch.add(stream.record(), done)
+
+    def close(self) -> None:
+        self._watch.end()
+        self._compute, self._links = [], {}
+        self._cuda.empty_cache()
+
+    def _clock(self) -> dict[int, float]:
+        """Cycles a second of each GPU, by a kernel that waits for cycles to pass."""
+        found, cycles = {}, 10_000_000
+        for gpu in set(self.gpus):
+            stream = self._compute[self.gpus.index(gpu)]
+            stream.launch(lambda: self._cuda._sleep(cycles))  # the first one is loaded
+            start = stream.record(timed=True)
+            stream.launch(lambda: self._cuda._sleep(cycles))
+            end = stream.record(timed=True)
+            end.wait()
+            found[gpu] = cycles / end.since(start)
+        return found
+
+
+class _Watch:
+    """The host event loop of a machine: one thread that asks which events are reached, and calls who waits for them."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[CUDAEvent, Callable[[BaseException | None], None]]] = []
+        self._some, self._ended = threading.Condition(), False
+        self._thread: threading.Thread | None = None
+
+    def add(self, event: CUDAEvent, done: Callable[[BaseException | None], None]) -> None:
+        """Call `done` when `event` is reached."""
+        with self._some:
+            self._waiting.append((event, done))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="cuda events", daemon=True)
+                self._thread.start()
+            self._some.notify()
+
+    def end(self) -> None:
+        """Forget what is waited for."""
+        with self._some:
+            self._ended = True
+            self._some.notify()
+        if self._thread is not None:
+            self._thread.join(timeout=1.0)
+
+    def _work(self) -> None:
+        while True:
+            with self._some:
+                while not self._waiting and not self._ended:
+                    self._some.wait()
+                if self._ended:
+                    return
+                waiting, self._waiting = self._waiting, []
+            later = []
+            for event, done in waiting:
+                error: BaseException | None = None
+                try:
+                    reached = event.wait(0.0)
+                except Exception as e:  # a kernel failed: whoever waits is told
+                    reached, error = True, e
+                if reached:
+                    done(error)
+                else:
+                    later.append((event, done))
+            with self._some:
+                self._waiting = later + self._waiting

@@ -1,0 +1,123 @@
+"""`isolation: process`: what measures is another process, and a crash costs one measurement and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+import numpy as np
+
+from placekit_core.errors import BackendError
+from placekit_core.interfaces import Executable, Session
+from placekit_core.measurement import Measurements, Schedule
+from placekit_core.placement import Placement, Placements
+from placekit_core.problem import Problem
+from placekit_cuda import MeasuringOptions
+from placekit_cuda.session import Row, joined
+
+_GRACE_S = 30.0  # for what a measurement does besides its steps: planning, copies of the parameters
+_LONGEST_S = 1e6  # the system takes no longer ones
+
+
+class IsolatedSession(Session):
+    """A `MeasuredSession` in a child, which builds the program anew from its recipe.
+
+    Attributes:
+        process: the child; None before the first measurement, and after a crash until the next one.
+    """
+
+    def __init__(self, backend: str, options: MeasuringOptions, problem: Problem, executable: Executable) -> None:
+        if not executable.recipe:
+            raise BackendError(
+                f"another process cannot build {problem.graph.name!r}: it was made from objects in Python",
+                "name it for an importer (`importer=torch importer.module=package.module:factory`), or backend.isolation=none",
+            )
+        self.problem, self.options = problem, options
+        self._about = {
+            "backend": backend,
+            "options": options.model_dump() | {"isolation": "none"},
+            "recipe": dict(executable.recipe),
+            "problem": problem,
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+
+    def evaluate(self, placements: Placements) -> Measurements:
+        """Measure a batch, one placement after the other; one whose child dies or hangs is a measurement that says so."""
+        self.problem.check(placements)
+        rows = [self._row(placements[i : i + 1]) for i in range(len(placements))]
+        return joined(rows, self.problem.cluster.size)
+
+    def schedule(self, placement: Placement) -> Schedule:
+        """The timed events of one step. Raises BackendError if the child dies."""
+        self.problem.check(placement.batch())
+        answer = self._ask("schedule", placement, 1 + self.options.warm_up)
+        if isinstance(answer, str):
+            raise BackendError(f"the schedule could not be measured: {answer}")
+        found: Schedule = answer
+        return found
+
+    def close(self) -> None:
+        """End the child; its memory is given back."""
+        self._end()
+
+    def _row(self, placement: Placements) -> Row:
+        found = self._ask("evaluate", placement, self.options.warm_up + self.options.steps)
+        if isinstance(found, str):
+            return np.nan, np.nan, np.zeros(self.problem.cluster.size), found
+        spread = found.spread_s
+        return float(found.value_s[0]), float(spread[0]), found.peak_bytes[0], found.error[0]
+
+    def _ask(self, what: str, about: Any, steps: int) -> Any:
+        """The answer of the child, or a text: how it ended."""
+        if self.process is None:
+            self._start()
+        assert self._pipe is not None
+        try:
+            self._pipe.send((what, about))
+            if not self._pipe.poll(min(steps * self.options.timeout_s + _GRACE_S, _LONGEST_S)):
+                self._end()
+                return "the process that ran it did not answer, and was ended"
+            kind, answer = self._pipe.recv()
+        except (EOFError, OSError):
+            return f"the process that ran it {self._end()}"
+        if kind == "error":
+            self._end()
+            raise BackendError(answer)
+        return answer
+
+    def _start(self) -> None:
+        """Raises BackendError if the child cannot open the program."""
+        here, there = Pipe()
+        there_fd = there.fileno()
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        command = [sys.executable, "-m", "placekit_cuda.worker", str(there_fd)]
+        self.process = subprocess.Popen(command, pass_fds=[there_fd], env=environment, stdin=subprocess.DEVNULL)
+        there.close()  # the child's end: or its death would not end what is read here
+        self._pipe = here
+        try:
+            here.send(self._about)
+            kind, answer = here.recv()
+        except (EOFError, OSError):
+            raise BackendError(f"the process that is to run {self.problem.graph.name!r} {self._end()}") from None
+        if kind == "error":
+            self._end()
+            raise BackendError(answer)
+
+    def _end(self) -> str:
+        """End the child, and say how it ended."""
+        if self.process is None:
+            return "had ended"
+        if self._pipe is not None:
+            self._pipe.close()
+        try:
+            code = self.process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self.process = self._pipe = None
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

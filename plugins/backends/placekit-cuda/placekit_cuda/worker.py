@@ -1,0 +1,58 @@
+"""The child of `isolation: process`: `python -m placekit_cuda.worker FD`, one request and one answer at a time."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+from placekit_core.errors import BackendError, PlacekitError
+from placekit_core.interfaces import Session
+from placekit_core.problem import Problem
+from placekit_core.registry import installed
+
+
+def main() -> None:
+    """Open the program that the parent sends, and answer until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    pipe = Connection(int(sys.argv[1]))
+    try:
+        about = pipe.recv()
+        session = opened(about["backend"], about["options"], about["recipe"], about["problem"])
+    except Exception as e:
+        pipe.send(("error", _text(e)))
+        return
+    pipe.send(("ready", None))
+    while True:
+        try:
+            what, given = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = "answer", getattr(session, what)(given)
+        except Exception as e:
+            answer = "error", _text(e)
+        pipe.send(answer)
+
+
+def opened(backend: str, options: dict[str, object], recipe: dict[str, object], problem: Problem) -> Session:
+    """The session of the program that `recipe` makes and `problem` is of. Raises BackendError if it makes another one."""
+    importer = installed().get("importer", str(recipe["importer"]))
+    programs = importer.build(importer.component.config.model_validate(recipe["options"])).load()
+    program = next((p for p in programs if p.graph.fingerprint == problem.graph.fingerprint), None)
+    if program is None:
+        raise BackendError(
+            f"importer {recipe['importer']!r} makes another program of {problem.graph.name!r} than it did before",
+            "the code or a file that it reads has changed: start a new run",
+        )
+    entry = installed().get("backend", backend)
+    session: Session = entry.build(entry.component.config.model_validate(options)).open(problem, program.executable)
+    return session
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, PlacekitError) else f"{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    main()

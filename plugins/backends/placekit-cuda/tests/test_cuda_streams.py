@@ -1,0 +1,304 @@
+"""The CUDA machine without a GPU: its streams and events, under torch's own detector of races between streams.
+
+`FakeCUDA` stands for `torch.cuda`. Kernels run at once, on the processor, so that results are right whatever the waits are;
+what happens before what is followed by `torch.cuda._sanitizer`, and memory is reused as the caching allocator does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from placekit_cuda.cuda import CUDAMachine, CUDAStream
+from placekit_cuda.engine import Engine, Way
+from placekit_cuda.machine import copied
+from placekit_cuda.plan import plan
+from torch.cuda._sanitizer import EventHandler
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from placekit_core.cli.hydra_app import compose
+from placekit_core.config import validate
+from placekit_core.problem import Program
+
+run_sequential = pytest.importorskip("placekit_torch.executable").run_sequential
+pytest.importorskip("placekit_zoo")
+pytest.importorskip("placekit_einsum")
+
+torch.set_num_threads(1)
+
+
+@dataclass(eq=False)
+class FakeStream:
+    """A stream of a GPU; `id` is what the detector calls it."""
+
+    cuda: FakeCUDA
+    device: torch.device
+    id: int
+
+    def wait_event(self, event: FakeEvent) -> None:
+        with self.cuda.lock:
+            self.cuda.handler._handle_event_wait(event.id, self.id)
+
+
+class FakeEvent:
+    """An event that the host finds reached when it has asked a few times."""
+
+    def __init__(self, cuda: FakeCUDA) -> None:
+        self.cuda = cuda
+        with cuda.lock:
+            cuda.events += 1
+            self.id = cuda.events
+            cuda.handler._handle_event_creation(self.id)
+
+    def record(self, stream: FakeStream) -> None:
+        with self.cuda.lock:
+            self.cuda.handler._handle_event_record(self.id, stream.id)
+
+    def query(self) -> bool:
+        with self.cuda.lock:
+            reached = self.cuda.random.random() < 0.3
+            if reached:
+                self.cuda.handler._handle_event_synchronization(self.id)
+            return reached
+
+
+@dataclass(eq=False)
+class Block:
+    """Memory that a storage has: on a GPU, of the stream that it was allocated on."""
+
+    number: int
+    gpu: int
+    stream: int
+    users: set[int] = field(default_factory=set)
+
+
+class FakeCUDA:
+    """What `CUDAMachine` needs of `torch.cuda`."""
+
+    def __init__(self) -> None:
+        self.handler, self.lock, self.random = EventHandler(), threading.RLock(), random.Random(0)
+        self.events = self.streams = self.blocks = self.reused = 0
+        self.current: dict[int, FakeStream] = {}
+        self.device = 0
+        self.active: list[FakeStream] = []
+        self.live: dict[int, tuple[StorageWeakRef, Block]] = {}
+        self.free: dict[int, list[Block]] = defaultdict(list)
+        self.races: list[Any] = []
+        self.watch = Watch(self)
+
+    def Stream(self, device: torch.device) -> FakeStream:
+        self.streams += 1
+        self.handler._handle_stream_creation(self.streams)
+        return FakeStream(self, device, self.streams)
+
+    def Event(self, enable_timing: bool) -> FakeEvent:
+        return FakeEvent(self)
+
+    @contextlib.contextmanager
+    def stream(self, stream: FakeStream) -> Iterator[None]:
+        """Make `stream` the current one of its GPU, and that the current GPU."""
+        with self.lock:
+            gpu = stream.device.index
+            before = self.device, self.current.get(gpu)
+            self.device, self.current[gpu] = gpu, stream
+            with contextlib.nullcontext() if self.active else self.watch:
+                self.active.append(stream)
+                try:
+                    yield
+                finally:
+                    self.active.pop()
+                    self.device = before[0]
+                    self.current.pop(gpu)
+                    if before[1] is not None:
+                        self.current[gpu] = before[1]
+
+    def empty_cache(self) -> None:
+        """Nothing is cached."""
+
+    def block(self, value: torch.Tensor) -> Block:
+        """The memory of a tensor that was seen before."""
+        return self.live[value.untyped_storage()._cdata][1]
+
+    def allocate(self, value: torch.Tensor, gpu: int, stream: int) -> Block:
+        """Memory for a new storage: the block of one that was dropped, if `stream` has one."""
+        for key, (weak, block) in list(self.live.items()):
+            if weak.expired():
+                del self.live[key]
+                if block.users <= {block.stream}:  # or it comes back later than this test lasts
+                    block.users = set()
+                    self.free[block.stream].append(block)
+        if self.free[stream]:
+            self.reused += 1
+            block = self.free[stream].pop()
+        else:
+            self.blocks += 1
+            self.handler._handle_memory_allocation(self.blocks)
+            block = Block(self.blocks, gpu, stream)
+        storage = value.untyped_storage()
+        self.live[storage._cdata] = StorageWeakRef(storage), block
+        return block
+
+    def kernel(self, name: str, stream: int, reads: set[int], writes: set[int]) -> None:
+        """A kernel on `stream`: the detector says what it races with."""
+        names: dict[int, list[str]] = defaultdict(list)
+        self.races += self.handler._handle_kernel_launch(stream, reads - writes, writes, writes, name, names)
+
+
+class Watch(TorchDispatchMode):
+    """Tells the detector of every kernel that is launched."""
+
+    def __init__(self, cuda: FakeCUDA) -> None:
+        super().__init__()
+        self.cuda = cuda
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cuda, kwargs = self.cuda, kwargs or {}
+        given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        read = {id(v): cuda.block(v) for v in given if v.untyped_storage()._cdata in cuda.live}
+        made = func(*args, **kwargs)
+        copies = func is torch.ops.aten.copy_.default
+        gpus = {b.gpu for b in read.values()}
+        assert copies or len(gpus) <= 1, f"{func} reads what is on GPUs {gpus}"
+        gpu = gpus.pop() if len(gpus) == 1 else cuda.device
+        stream = cuda.current[gpu].id
+        written = [v for v in tree_leaves(made) if isinstance(v, torch.Tensor)]
+        new = [v for v in written if v.untyped_storage()._cdata not in cuda.live]
+        fresh = {cuda.allocate(v, gpu, stream).number for v in new if v.untyped_storage()._cdata not in cuda.live}
+        writes, reads = set(fresh), set()
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            for v in tree_leaves(value):
+                if id(v) in read:
+                    if argument.alias_info is None:
+                        reads.add(read[id(v)].number)
+                    elif argument.alias_info.is_write:
+                        writes.add(read[id(v)].number)
+        if copies and read[id(args[0])].gpu != read[id(args[1])].gpu:
+            self._copy(cuda.current[read[id(args[1])].gpu], cuda.current[read[id(args[0])].gpu], reads, writes)
+        elif reads or writes:
+            cuda.kernel(str(func), stream, reads, writes)
+        return made
+
+    def _copy(self, out: FakeStream, into: FakeStream, reads: set[int], writes: set[int]) -> None:
+        """Between GPUs, as ATen does it: on the source's stream, which waits for the destination's, and then the reverse."""
+        before, after = FakeEvent(self.cuda), FakeEvent(self.cuda)
+        before.record(into)
+        out.wait_event(before)
+        self.cuda.kernel("copy between GPUs", out.id, reads, writes)
+        after.record(out)
+        into.wait_event(after)
+
+
+class EmulatedMachine(CUDAMachine):
+    """The CUDA machine on tensors of the processor."""
+
+    _cuda: FakeCUDA
+
+    def torch_device(self, device: int) -> Any:
+        return _Index(self.gpus[device])
+
+    def keep(self, value: torch.Tensor, stream: Any) -> None:
+        self._cuda.block(value).users.add(stream.id)
+
+
+class _Index(str):
+    """`cpu` for torch, and the GPU that it stands for."""
+
+    index: int
+
+    def __new__(cls, index: int) -> _Index:
+        made = super().__new__(cls, "cpu")
+        made.index = index
+        return made
+
+
+@cache
+def program(workload: str) -> Program:
+    mode = ["importer.mode=train"] if workload == "rnnlm_small" else []
+    return validate(compose([f"workload={workload}", *mode])).build("importer").load()[0]
+
+
+def raced(workload: str, gpus: Sequence[int], way: Way, steps: int = 2) -> FakeCUDA:
+    """Run some steps of a random placement, each with the results of one device; the fake, which knows of the races."""
+    found, devices = program(workload), len(gpus)
+    graph, executable = found.graph, found.executable
+    assert executable is not None
+    device = np.random.default_rng(0).integers(0, devices, graph.n).astype(np.int16)
+    for group in np.unique(graph.colocate[graph.colocate >= 0]):
+        device[graph.colocate == group] = device[graph.colocate == group][0]
+    order = [int(v) for v in graph.topological_order if graph.kernel[v]]
+    keep = executable.results.values()
+    made = plan(graph, executable, device, devices, order, fixed=way == "static", keep=keep)
+    cuda = FakeCUDA()
+    machine = EmulatedMachine(gpus, cuda=cuda)
+    engine = Engine(made, executable, machine)
+    values = executable.initial()
+    sources = engine.place(values)
+    for d, tensors in enumerate(sources):
+        for value in tensors.values():
+            cuda.allocate(value, gpus[d], 0)
+    _, expected = run_sequential(found, values)
+    for _ in range(steps):
+        step = engine.run(sources, 0, way, timeout_s=120)
+        for name, value in expected.items():
+            assert torch.equal(executable.result(name, {**values, **step.kept}), value)
+        del step
+    machine.close()
+    return cuda
+
+
+WORKLOADS = ["rnnlm_small", "chainmm_small", "llama_layer_sharded_small"]
+
+
+@pytest.mark.parametrize("way", ["static", "dynamic"])
+@pytest.mark.parametrize("gpus", [(0, 1, 2), (0, 0, 0), (0, 0, 1)])
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_nothing_races(workload: str, gpus: tuple[int, ...], way: Way) -> None:
+    cuda = raced(workload, gpus, way)
+    assert not cuda.races, f"{len(cuda.races)} races, the first:\n{cuda.races[0]}"
+    assert cuda.reused > 0, "memory is reused, or nothing could race for it"
+
+
+@pytest.mark.parametrize("gpus", [(0, 1), (0, 0)])
+def test_without_a_wait_there_are_races(monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...]) -> None:
+    monkeypatch.setattr(CUDAStream, "wait", lambda self, event: None)
+    assert raced("rnnlm_small", gpus, "static", steps=1).races
+
+
+@pytest.mark.parametrize("of", ["value", "made"])
+@pytest.mark.parametrize("gpus", [(0, 1), (0, 0)])
+def test_without_record_stream_there_are_races(monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...], of: str) -> None:
+    """What is sent must outlive the copy, and what arrived the last reader; both are dropped when they are launched."""
+    keep, calls = EmulatedMachine.keep, iter(range(10**6))
+
+    def forgets(self: EmulatedMachine, value: torch.Tensor, stream: Any) -> None:
+        if (next(calls) % 2 == 0) != (of == "value"):  # `copy` first keeps what it sends
+            keep(self, value, stream)
+
+    monkeypatch.setattr(EmulatedMachine, "keep", forgets)
+    assert raced("rnnlm_small", gpus, "static", steps=1).races
+
+
+def test_copies_keep_strides() -> None:
+    base = torch.arange(24.0).reshape(2, 3, 4)
+    for value in (
+        base,
+        base.transpose(0, 2),
+        base[:, 1:, ::2],
+        base[:, :1].expand(2, 3, 4),
+        base[0, 0, :1].expand(5, 1),
+    ):
+        made = copied(value, torch.device("cpu"))
+        assert torch.equal(made, value)
+        assert made.stride() == value.stride()
+        assert made.untyped_storage().data_ptr() != value.untyped_storage().data_ptr()
