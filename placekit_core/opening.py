@@ -10,7 +10,7 @@ from pathlib import Path
 
 from placekit_core.cluster import Cluster, load_cluster
 from placekit_core.config import AUTO, NONE, RunConfig, Streams, conf_dir
-from placekit_core.costs import roofline, with_measured
+from placekit_core.costs import CostTable, roofline, with_measured
 from placekit_core.evaluator import Evaluator, Ledger
 from placekit_core.grouping import Grouping
 from placekit_core.interfaces import Backend, Grouper, Session
@@ -35,14 +35,14 @@ class OpenProgram:
         return self.program.graph.name
 
 
-def choose_cluster(config: RunConfig, program: Program, backend: Backend) -> Cluster:
-    """The cluster that `config` names; `auto` is the program's own, else what the backend sees, else p100x4."""
+def choose_cluster(config: RunConfig, program: Program, backend: Backend | None) -> Cluster:
+    """The cluster that `config` names; `auto` is the program's own, else what the backend sees, if any, else p100x4."""
     data = dict(config.cluster)
     if data.get("name") == "file":
         return load_cluster(data.get("path", ""))
     if data != {"name": AUTO}:
         return Cluster.parse(data, f"cluster {data.get('name', '')!r}")
-    own = program.cluster or backend.devices()
+    own = program.cluster or (backend and backend.devices())
     return own or load_cluster(conf_dir() / "cluster" / f"{DEFAULT_CLUSTER}.yaml")
 
 
@@ -52,10 +52,15 @@ def make_problem(
     """Group the program and cost it on `cluster`."""
     graph = program.graph
     grouping = Grouping.colocated(graph) if level == "operation" else grouper.group(graph, streams("grouper"))
-    costs = program.costs or roofline(graph, cluster)
+    return Problem(graph, grouping, cluster, make_costs(config, program, cluster))
+
+
+def make_costs(config: RunConfig, program: Program, cluster: Cluster) -> CostTable:
+    """The program's own costs, else the roofline; measured ones in their place where `config` names a file."""
+    costs = program.costs or roofline(program.graph, cluster)
     if config.costs.file is not None:
-        costs = with_measured(costs, graph, config.costs.file)
-    return Problem(graph, grouping, cluster, costs)
+        costs = with_measured(costs, program.graph, config.costs.file)
+    return costs
 
 
 def fingerprints(config: RunConfig, programs: Sequence[Program]) -> list[str]:
@@ -150,5 +155,6 @@ def _open(
         objective=backend.objective,
     )
     proxy = None if given_proxy is None and config.proxy == config.backend else open_proxy
-    search = OpenProgram(program, problem, session, Task(problem, evaluator, proxy, program.executable), directory)
+    task = Task(problem, evaluator, proxy, program.executable, config.budget.proxy_evaluations)
+    search = OpenProgram(program, problem, session, task, directory)
     return search

@@ -309,8 +309,9 @@ def _place(
             rng = streams("policy" if len(searches) == 1 else f"policy/{searches.index(stage)}")
             _place_one(policy, stage.task, rng, state, checkpoint if trainer is None else None)
         elif trainer is not None and isinstance(policy, LearnablePolicy):
-            # the placements of the trained policy are evaluated too, one for each program; of seconds nothing is kept for it
-            with ledger.reserved(len(tasks)), contextlib.suppress(BudgetExhausted):
+            # what the trained policy places is evaluated too, and what was best on the proxy; of seconds nothing is kept for it
+            kept = sum(1 if task.pretraining is None else 2 for task in tasks)
+            with ledger.reserved(kept), contextlib.suppress(BudgetExhausted):
                 trainer.fit(policy, tasks, streams("trainer"), state, checkpoint)
         ledger.stop()
         done, state = i + 1, None

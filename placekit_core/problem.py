@@ -203,12 +203,19 @@ class Task:
         evaluate: evaluator of the run's backend; counts against `budget.evaluations` and `budget.seconds`.
         open_proxy: opens `proxy` at first use; None if there is no other backend.
         executable: how to run the program for real, if its importer knows.
+        proxy_evaluations: `budget.proxy_evaluations`.
     """
 
     problem: Problem
     evaluate: Evaluator
     open_proxy: Callable[[], Evaluator] | None = None
     executable: Executable | None = None
+    proxy_evaluations: int | None = None
+
+    @property
+    def pretraining(self) -> Evaluator | None:
+        """The proxy, if it is another backend and the run gives it evaluations: what learns begins there."""
+        return self.proxy if self.open_proxy is not None and self.proxy_evaluations else None
 
     @property
     def opened_proxy(self) -> Evaluator | None:

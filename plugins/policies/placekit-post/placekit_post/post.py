@@ -8,10 +8,11 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from placekit_core.evaluator import Evaluator
 from placekit_core.interfaces import Checkpoint, Policy, State
 from placekit_core.measurement import Measurements
 from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Task
+from placekit_core.problem import Problem, Task
 from placekit_post import PostOptions
 from placekit_post import distribution as dist
 
@@ -27,8 +28,11 @@ class Post(Policy):
 
     Draws `batch` placements and evaluates them together; then improves the distribution by some gradient ascent steps on the
     objective of PPO (Eq. 11), or, after every `window` placements, by cross-entropy minimisation (Eq. 10) on the best
-    of them. Until the budget ends. For the same seed the result is the same to the last bit where evaluations are limited;
-    a budget of seconds decides how far it gets and how fast the exploration ends. Placements have no priorities.
+    of them. Until the budget ends. With `budget.proxy_evaluations` on a run of another backend than the proxy, it does so on
+    the proxy first, and goes on with the distribution mixed with `epsilon` of the uniform one.
+
+    For the same seed the result is the same to the last bit where evaluations are limited; a budget of seconds decides how
+    far it gets and how fast the exploration ends. Placements have no priorities.
     """
 
     name = "post"
@@ -38,13 +42,25 @@ class Post(Policy):
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
     ) -> Placement:
         """The best placement seen; where none fits, the most probable one. Resumes exactly from `state`."""
-        learner = Learner(task, self.options)
+        learner, done = Learner(task.problem, task.evaluate, self.options), False
         if state is not None:
             learner.restore(state)
-        while (left := task.evaluate.remaining) > 0:
-            learner.step(int(min(self.options.batch, left)), rng)
-            if checkpoint is not None:
-                checkpoint(learner.state())
+            done = bool(state["pretrained"])
+
+        def learn() -> None:
+            while (left := learner.evaluate.remaining) > 0:
+                learner.step(int(min(self.options.batch, left)), rng)
+                if checkpoint is not None:
+                    checkpoint({**learner.state(), "pretrained": done})
+
+        if task.pretraining is not None and not done:
+            learner.evaluate = task.pretraining
+            learn()
+            done = True
+            learner.move(task.evaluate)
+            if (best := task.pretraining.best) is not None and task.evaluate.remaining > 0:
+                task.evaluate(best.placement.batch())
+        learn()
         best = task.evaluate.best
         return task.problem.placement(learner.u.argmax(axis=1)) if best is None else best.placement
 
@@ -61,10 +77,19 @@ class Learner:
         device: [w, g] the last w <= `window` placements, with `value_s` [w] and `excess` [w] (bytes over memory).
     """
 
-    def __init__(self, task: Task, options: PostOptions) -> None:
-        self.evaluate, self.problem, self.options = task.evaluate, task.problem, options
+    def __init__(self, problem: Problem, evaluate: Evaluator, options: PostOptions) -> None:
+        self.problem, self.options = problem, options
         self.u = dist.uniform(self.problem.allowed)
-        self.beta, self.scale = options.beta, 0.0
+        self._begin(evaluate)
+
+    def move(self, evaluate: Evaluator) -> None:
+        """Go on with another evaluator, whose seconds are others: of what was learned the distribution stays."""
+        self.u = dist.mixed(dist.probabilities(self.u), self.problem.allowed, self.options.epsilon)
+        self._begin(evaluate)
+
+    def _begin(self, evaluate: Evaluator) -> None:
+        self.evaluate = evaluate
+        self.beta, self.scale = self.options.beta, 0.0
         self.count, self.fits, self.total_s, self.slowest_s = 0, 0, 0.0, 0.0
         self.device = np.empty((0, self.problem.g), np.int16)
         self.value_s, self.excess = np.empty(0), np.empty(0)

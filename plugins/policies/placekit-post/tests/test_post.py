@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def place(problem: Problem, budget: int, seed: int = 0, **options: Any) -> tuple
 
 
 def learner_of(problem: Problem, budget: int | Ledger = 2400, **options: Any) -> Learner:
-    return Learner(fakes.fake_task(problem, budget), Post(**options).options)
+    return Learner(problem, fakes.fake_task(problem, budget).evaluate, Post(**options).options)
 
 
 @pytest.mark.parametrize("update", UPDATES)
@@ -182,6 +183,49 @@ def test_resumes_exactly(update: str) -> None:
         resumed = Post(update=update).place(again, other, state)
         assert resumed.same_as(whole)
         assert rows(again) == rows(task)
+
+
+def with_proxy(problem: Problem, budget: int, proxy_evaluations: int) -> Task:
+    """A task whose proxy is another evaluator of the same backend, with a budget of its own."""
+    task = fakes.fake_task(problem, budget)
+    proxy = fakes.fake_task(problem, proxy_evaluations).evaluate
+    return replace(task, open_proxy=lambda: proxy, proxy_evaluations=proxy_evaluations)
+
+
+def test_learns_on_the_proxy_first() -> None:
+    """What it learned there is there from the first batch on; the proxy's best is measured first of all."""
+    problem = fakes.unequal(20, devices=3)
+    task = with_proxy(problem, 60, 2400)
+    Post().place(task, np.random.default_rng(0))
+    assert task.proxy.evaluations == 2400
+    assert task.evaluate.evaluations == 60
+    assert task.proxy.best is not None
+    assert task.evaluate.history[0][2] == task.proxy.best.value_s
+    alone = fakes.fake_task(problem, 60)
+    Post().place(alone, np.random.default_rng(0))
+    assert task.evaluate.history[1][3] < 0.9 * alone.evaluate.history[0][3], "the mean of the first batch"
+    idle = replace(task, evaluate=fakes.fake_task(problem, 60).evaluate, proxy_evaluations=None)
+    Post().place(idle, np.random.default_rng(0))
+    assert rows(idle) == rows(alone), "without a budget the proxy is not used"
+
+
+@pytest.mark.parametrize("after", [3, 11])
+def test_resumes_before_and_after_the_proxy(after: int) -> None:
+    problem, saved = fakes.unequal(12), []
+    task, rng = with_proxy(problem, 60, 96), np.random.default_rng(3)
+
+    def checkpoint(state: Any) -> None:
+        evaluators = task.evaluate.state(), task.proxy.state()
+        saved.append(copy.deepcopy((dict(state), rng.bit_generator.state, *evaluators)))
+
+    whole = Post().place(task, rng, None, checkpoint)
+    assert len(saved) == 8 + 5
+    again, other = with_proxy(problem, 60, 96), np.random.default_rng(0)
+    state, other.bit_generator.state, evaluator, proxy = saved[after]
+    again.evaluate.restore(evaluator)
+    again.proxy.restore(proxy)
+    assert Post().place(again, other, state).same_as(whole)
+    assert rows(again) == rows(task)
 
 
 def test_seeds_differ() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from placekit_core.errors import BudgetExhausted
 from placekit_core.interfaces import Checkpoint, LearnablePolicy, Rollouts, State, Trainer
 from placekit_core.problem import Problem, Task
 from placekit_learn.optimisers import OPTIMISERS, Optimiser, clipped
@@ -45,15 +46,18 @@ class Batch:
 class PolicyGradient(Trainer):
     """Draw a batch of placements, evaluate it, improve the policy by it; the tasks take turns, one update each.
 
+    With `budget.proxy_evaluations` on a run of another backend than the proxy: first on the proxy until these are used up.
     A subclass says in `improve` how. All decisions of an episode have the advantage of the placement in which it ends.
 
     Attributes:
         updates: batches so far.
+        pretrained: what was to be learned on the proxy is done.
         seconds: where the time went: `rollout`, `evaluate`, `update`.
     """
 
     options_class: ClassVar[type[BaseModel]] = PolicyGradientOptions
     updates: int
+    pretrained: bool
     optimiser: Optimiser
     rewards: list[Rewards]
     seconds: dict[str, float]
@@ -69,6 +73,17 @@ class PolicyGradient(Trainer):
         self.start(tasks)
         if state is not None:
             self.restore(state)
+        proxies = [proxy for task in tasks if (proxy := task.pretraining) is not None]
+        if proxies and not self.pretrained:
+            cheaper = [replace(task, evaluate=proxy) for task, proxy in zip(tasks, proxies, strict=True)]
+            with suppress(BudgetExhausted):
+                self._learn(policy, cheaper, rng, checkpoint)
+            self.pretrained, self.rewards = True, self._no_rewards(tasks)  # other seconds have other means
+        self._learn(policy, tasks, rng, checkpoint)
+
+    def _learn(
+        self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, checkpoint: Checkpoint | None
+    ) -> None:
         while True:  # until an evaluator ends it
             turn = self.updates % len(tasks)
             self._update(policy, tasks[turn], self.rewards[turn], rng)
@@ -109,17 +124,25 @@ class PolicyGradient(Trainer):
         """Forget everything."""
         self.updates = 0
         self.optimiser = OPTIMISERS[self.options.optimiser]()
-        self.rewards = [Rewards(self.options, task.evaluate.failing_signal_s) for task in tasks]
+        self.rewards, self.pretrained = self._no_rewards(tasks), False
         self.seconds = {"rollout": 0.0, "evaluate": 0.0, "update": 0.0}
+
+    def _no_rewards(self, tasks: Sequence[Task]) -> list[Rewards]:
+        return [Rewards(self.options, task.evaluate.failing_signal_s) for task in tasks]
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs: between two updates, everything but policy, generator and evaluators."""
         rewards = [r.state() for r in self.rewards]
-        return {"updates": self.updates, "optimiser": self.optimiser.state(), "rewards": rewards}
+        return {
+            "updates": self.updates,
+            "optimiser": self.optimiser.state(),
+            "rewards": rewards,
+            "pretrained": self.pretrained,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state`."""
-        self.updates = int(state["updates"])
+        self.updates, self.pretrained = int(state["updates"]), bool(state["pretrained"])
         self.optimiser.restore(state["optimiser"])
         for rewards, saved in zip(self.rewards, state["rewards"], strict=True):
             rewards.restore(saved)

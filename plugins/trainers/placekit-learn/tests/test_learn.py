@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -235,3 +237,25 @@ def test_gradient_norm() -> None:
     assert short["a"] == pytest.approx([0.6])
     assert short["b"] == pytest.approx(np.array([[0.8]]))
     assert short["a"].dtype == np.float32
+
+
+@pytest.mark.parametrize("make", [Reinforce, PPO])
+def test_learns_on_the_proxy_first(make: Any) -> None:
+    """Its budget is used up before the first evaluation, which is of a trained policy."""
+    problem = fakes.unequal(12)
+    first = {}
+    for pretrained in (False, True):
+        task = fakes.fake_task(problem, 40)
+        if pretrained:
+            proxy = fakes.fake_task(problem, 800).evaluate
+            task = replace(task, open_proxy=lambda proxy=proxy: proxy, proxy_evaluations=800)
+        policy = fakes.FakeLearnable()
+        policy.build([problem], np.random.default_rng(0))
+        trainer = make(samples=10, learning_rate=0.1)
+        with contextlib.suppress(BudgetExhausted):
+            trainer.fit(policy, [task], np.random.default_rng(1))
+        assert task.evaluate.evaluations == 40
+        first[pretrained] = task.evaluate.history[0][3]
+        assert trainer.pretrained == pretrained
+        assert trainer.updates == (84 if pretrained else 4)
+    assert first[True] < 0.9 * first[False]
