@@ -13,36 +13,53 @@ import functools
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from placekit_cuda.backend import CPUBackend
+from placekit_cuda.backend import CPUBackend, MeasuringBackend
+from placekit_sim.simulator import Simulator
 from placekit_zoo.base import ZooImporter
 from simulator import processor
 
 from placekit_core.cli.hydra_app import compose
+from placekit_core.cluster import Cluster
 from placekit_core.config import validate
+from placekit_core.costs import CostTable
 from placekit_core.problem import Problem, Program
 
+Run = Callable[[], object]
 RESULT = Path(__file__).parent / "results" / "executor.md"
 
 
-def eager(importer: ZooImporter) -> Callable[[], object]:
-    """One step as PyTorch does it."""
+class Way(NamedTuple):
+    """One way to run a step; `tasks` is the number of launches."""
+
+    devices: int
+    placement: str
+    schedule: str
+    launched: str
+    tasks: int
+
+
+def eager(importer: ZooImporter, device: str = "cpu") -> Callable[[], object]:
+    """One training step as PyTorch does it."""
     torch.manual_seed(0)
     step = importer.step()
     assert step.optimizer is not None, "the training step"
-    optimizer = step.optimizer([p for p in step.module.parameters() if p.requires_grad])
+    module = step.module.to(device)
+    optimizer = step.optimizer([p for p in module.parameters() if p.requires_grad])
+    on_device = functools.partial(torch.utils._pytree.tree_map_only, torch.Tensor, lambda t: t.to(device))
+    positional, named = on_device(step.arguments)
+    targets = on_device(step.loss_arguments)
 
     def run() -> None:
         optimizer.zero_grad()
-        positional, named = step.arguments
-        out = step.module(*positional, **named)
-        (out if step.loss is None else step.loss(out, *step.loss_arguments)).backward()
+        out = module(*positional, **named)
+        (out if step.loss is None else step.loss(out, *targets)).backward()
         optimizer.step()
 
     return run
@@ -60,23 +77,95 @@ def placements(problem: Problem, devices: int) -> dict[str, NDArray[np.int64]]:
     return {"halves": halves, "random": np.random.default_rng(0).integers(0, devices, problem.g)}
 
 
-def ways(program: Program) -> dict[str, Callable[[], object]]:
-    """Every way to run a step of a program, by name."""
-    found: dict[str, Callable[[], object]] = {}
-    for devices in (1, 2):
-        problem = Problem.of(program.graph, CPUBackend(devices=devices).devices())
-        for name, device in placements(problem, devices).items():
-            for schedule in ("static", "dynamic"):
-                for fuse in (True, False):
-                    backend = CPUBackend(devices=devices, schedule=schedule, fuse=fuse)
-                    session: Any = backend.open(problem, program.executable)
+def ways(program: Program, make: Callable[..., MeasuringBackend], counts: Sequence[int] = (1, 2)) -> dict[Way, Run]:
+    """Every way to run a step of a program: on backends `make(devices=..., schedule=..., fuse=...)`."""
+    found: dict[Way, Run] = {}
+    for devices in counts:
+        for schedule in ("static", "dynamic"):
+            for fuse in (True, False):
+                backend = make(devices=devices, schedule=schedule, fuse=fuse)
+                cluster = backend.devices()
+                assert cluster is not None
+                problem = Problem.of(program.graph, cluster)
+                session: Any = backend.open(problem, program.executable)
+                for name, device in placements(problem, devices).items():
                     engine = session.engine(problem.placement(device))
-                    sources = engine.place(session.initial)
-                    label = (
-                        f"{devices} | {name} | {schedule} | {'fused' if fuse else 'single'} | {len(engine.plan.nodes)}"
-                    )
-                    found[label] = functools.partial(engine.run, sources, 0, schedule)
+                    way = Way(devices, name, schedule, "fused" if fuse else "single", len(engine.plan.nodes))
+                    found[way] = functools.partial(engine.run, engine.place(session.initial), 0, schedule)
     return found
+
+
+class Sleeping:
+    """An executable whose kernels sleep for as long as they take in the machine model."""
+
+    views: Mapping[int, int] = {}
+    updates: Mapping[int, int] = {}
+    results: Mapping[str, int] = {}
+
+    def __init__(self, problem: Problem) -> None:
+        self.graph, self.op_s = problem.graph, problem.op_s[:, 0]
+
+    def initial(self, seed: int | None = None) -> dict[int, torch.Tensor]:
+        """Nothing in all sources."""
+        graph = self.graph
+        return {t: self.made(t) for v in np.flatnonzero(~graph.kernel) for t in graph.outputs(int(v))}
+
+    def made(self, tensor: int) -> torch.Tensor:
+        """As many bytes as the graph says."""
+        return torch.empty(int(self.graph.tensor_bytes[tensor]), dtype=torch.uint8)
+
+    def compile(self, ops: Sequence[int], device: Any = None, keep: Any = None) -> Callable[..., Any]:
+        """See `placekit_core.interfaces.Executable`."""
+
+        def run(values: Any, step: int = 0) -> Any:
+            for op in ops:
+                time.sleep(self.op_s[op])
+            return {t: self.made(t) for op in ops for t in self.graph.outputs(op) if t in keep}
+
+        return run
+
+
+def sleeping(seeds: int) -> list[str]:
+    """Makespans with kernels and copies that sleep, over the simulated ones: rows of a table."""
+    rows = []
+    graph = validate(compose(["workload=chainmm_small"])).build("importer").load()[0].graph
+    for devices in (1, 2, 3, 4):
+        ratios = []
+        for seed in range(seeds):
+            rng = np.random.default_rng([devices, seed])
+            kind = {"type": "cpu", "flops_per_s": {"float32": 1e9}, "memory_bytes": 2**30, "memory_bytes_per_s": 1e9}
+            links = [{"mesh": "cpu:*", "bytes_per_s": 1e5, "latency_s": 2e-3}] if devices > 1 else []
+            cluster = Cluster.parse(
+                {"kinds": {"cpu": kind}, "devices": [{"kind": "cpu", "count": devices}], "links": links}
+            )
+            op_s = rng.uniform(5e-3, 25e-3, graph.n) * graph.kernel
+            costs = CostTable(("cpu",), op_s[:, None], np.zeros((graph.n, 1), np.bool_))
+            problem = Problem.of(graph, cluster, costs=costs)
+            placement = problem.placement(rng.integers(0, devices, problem.g), rng.permutation(problem.g)).batch()
+            expected = Simulator().open(problem).evaluate(placement).value_s[0]
+            executable: Any = Sleeping(problem)
+            session = CPUBackend(links="cluster", steps=1, warm_up=1).open(problem, executable)
+            ratios.append(session.evaluate(placement).value_s[0] / expected)
+            session.close()
+        low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+        rows.append(f"| {devices} | {seeds} | {low:.3f} | {middle:.3f} | {high:.3f} |")
+        print(rows[-1], flush=True)
+    return rows
+
+
+def medians(
+    runs: Mapping[Way, Run], repeats: int, synchronize: Callable[[], object] = lambda: None
+) -> dict[Way, float]:
+    """Median seconds of each, all taking turns."""
+    seconds: dict[Way, list[float]] = {way: [] for way in runs}
+    for repeat in range(repeats + 2):
+        for way, run in runs.items():
+            start = time.perf_counter()
+            run()
+            synchronize()
+            if repeat >= 2:
+                seconds[way].append(time.perf_counter() - start)
+    return {way: statistics.median(s) for way, s in seconds.items()}
 
 
 def main() -> None:
@@ -84,6 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workloads", default="inception_v3_small,rnnlm_small")
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--seeds", type=int, default=10, help="placements of sleeping kernels")
     parser.add_argument("--write", action="store_true", help=f"into {RESULT.name}")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -98,19 +188,20 @@ def main() -> None:
         importer = validate(compose([f"workload={workload}", "importer.mode=train"])).build("importer")
         program = importer.load()[0]
         operations = int(program.graph.kernel.sum())
-        runs = {f"1 | one | eager | | {operations}": eager(importer), **ways(program)}
-        seconds: dict[str, list[float]] = {name: [] for name in runs}
-        for repeat in range(arguments.repeats + 2):
-            for name, run in runs.items():
-                start = time.perf_counter()
-                run()
-                if repeat >= 2:
-                    seconds[name].append(time.perf_counter() - start)
-        median = {name: statistics.median(s) for name, s in seconds.items()}
-        base = next(iter(median.values()))
-        for name, s in median.items():
-            lines.append(f"| {workload} | {name} | {1e3 * s:.2f} | {1e6 * s / operations:.1f} | {s / base:.2f} |")
+        runs = {Way(1, "one", "eager", "", operations): eager(importer), **ways(program, CPUBackend)}
+        found = medians(runs, arguments.repeats)
+        base = next(iter(found.values()))
+        for way, s in found.items():
+            row = " | ".join(map(str, [workload, *way]))
+            lines.append(f"| {row} | {1e3 * s:.2f} | {1e6 * s / operations:.1f} | {s / base:.2f} |")
             print(lines[-1], flush=True)
+    lines += [
+        "\n## Sleeping kernels\n\nSteps of the small ChainMM whose kernels (5 to 25 ms) and copies (2 ms and more) sleep, under"
+        " random placements with random priorities: seconds over those of the simulator.\n",
+        "| devices | placements | least | median | most |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+        *sleeping(arguments.seeds),
+    ]
     text = "\n".join([*lines, "", f"machine: {processor()}, load {os.getloadavg()[0]:.1f} at the end", ""])
     print(text)
     if arguments.write:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from placekit_core.errors import PlacementError, unknown
 from placekit_core.graph_file import write_atomically
 
 if TYPE_CHECKING:
+    from placekit_core.graph import Graph
     from placekit_core.problem import Problem
 
 FORMAT, VERSION = "placekit-placement", 1
@@ -89,14 +91,30 @@ class Placement:
 
 
 class _File(BaseModel):
-    """What `load_placement` uses of a placement file."""
+    """What is used of a placement file."""
 
     model_config = ConfigDict(strict=True)
     graph: str = ""
     cluster: str = ""
     fingerprints: dict[str, str]
+    devices: list[str] = []
     assignment: dict[str, str]
     priority: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """A placement of the n operations of a graph, without its machine.
+
+    Attributes:
+        device: [n] int16 index into `devices`.
+        priority: [n] float32 or None; higher first.
+        devices: names of all devices of the machine.
+    """
+
+    device: NDArray[np.int16]
+    priority: NDArray[np.float32] | None
+    devices: tuple[str, ...]
 
 
 def save_placement(placement: Placement, problem: Problem, path: str | Path) -> Path:
@@ -122,11 +140,31 @@ def save_placement(placement: Placement, problem: Problem, path: str | Path) -> 
 
 def load_placement(path: str | Path, problem: Problem) -> Placement:
     """Read a placement of `problem`. Raises PlacementError if it is for another graph or cluster, or not valid."""
+    _, file = _read(path)
+    _check_same(path, "graph", file.graph, file.fingerprints, problem.graph.fingerprint)
+    _check_same(path, "cluster", file.cluster, file.fingerprints, problem.cluster.fingerprint)
+    device, priority = _by_operation(path, file, problem.graph, problem.cluster.device_names)
+    return problem.placement(*problem.collapse(device, priority, str(path)))
+
+
+def load_assignment(path: str | Path, graph: Graph) -> Assignment:
+    """Read a placement of `graph`, on whatever machine. Raises PlacementError as `load_placement` does."""
+    _, file = _read(path)
+    _check_same(path, "graph", file.graph, file.fingerprints, graph.fingerprint)
+    return Assignment(*_by_operation(path, file, graph, tuple(file.devices)), tuple(file.devices))
+
+
+def read_placement(path: str | Path) -> dict[str, Any]:
+    """What a placement file holds. Raises PlacementError if it is none."""
+    return _read(path)[0]
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], _File]:
     try:
         data = json.loads(Path(path).read_text())
         if isinstance(data, dict) and (data.get("format"), data.get("version")) != (FORMAT, VERSION):
             raise PlacementError(f"{path} is not a {FORMAT} of version {VERSION}")
-        file = _File.model_validate(data)
+        return data, _File.model_validate(data)
     except ValidationError as e:
         first: Any = e.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -138,27 +176,31 @@ def load_placement(path: str | Path, problem: Problem) -> Placement:
         raise PlacementError(
             f"{path} is not a readable placement: {e!r}", "placekit writes them as placement.json"
         ) from None
-    for what, name, own in (
-        ("graph", file.graph, problem.graph.fingerprint),
-        ("cluster", file.cluster, problem.cluster.fingerprint),
-    ):
-        if file.fingerprints.get(what) != own:
-            raise PlacementError(
-                f"{path} was made for another {what} ({name!r}, fingerprint {file.fingerprints.get(what)})",
-                f"this one has fingerprint {own}",
-            )
-    operations = problem.graph.op_name
+
+
+def _check_same(path: str | Path, what: str, name: str, fingerprints: Mapping[str, str], own: str) -> None:
+    if fingerprints.get(what) != own:
+        raise PlacementError(
+            f"{path} was made for another {what} ({name!r}, fingerprint {fingerprints.get(what)})",
+            f"this one has fingerprint {own}",
+        )
+
+
+def _by_operation(
+    path: str | Path, file: _File, graph: Graph, devices: Sequence[str]
+) -> tuple[NDArray[np.int16], NDArray[np.float32] | None]:
+    """[n] devices and priorities of the operations."""
+    operations = graph.op_name
     for values, does in ((file.assignment, "place"), (file.priority, "give the priority of")):
         missing = [] if values is None else [o for o in operations if o not in values]
         if missing:
             raise PlacementError(f"{path} does not {does} operation {missing[0]!r} (and {len(missing) - 1} more)")
-    index = {name: i for i, name in enumerate(problem.cluster.device_names)}
+    index = {name: i for i, name in enumerate(devices)}
     for name in file.assignment.values():
         if name not in index:
             raise unknown("device", name, index, PlacementError)
     device = np.asarray([index[file.assignment[o]] for o in operations], np.int16)
-    priority = None
-    if file.priority is not None:
-        with np.errstate(over="ignore"):  # beyond float32 is infinite, and a priority may be
-            priority = np.asarray([file.priority[o] for o in operations]).astype(np.float32)
-    return problem.placement(*problem.collapse(device, priority, str(path)))
+    if file.priority is None:
+        return device, None
+    with np.errstate(over="ignore"):  # beyond float32 is infinite, and a priority may be
+        return device, np.asarray([file.priority[o] for o in operations]).astype(np.float32)

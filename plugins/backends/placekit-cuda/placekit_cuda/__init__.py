@@ -72,3 +72,11 @@ def placekit_backends() -> list[Component]:
             paper="Doppler (ICLR 2026), Algorithm 1",
         ),
     ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "PlacedStep":
+        raise AttributeError(f"module 'placekit_cuda' has no attribute {name!r}")
+    from placekit_cuda.placed_step import PlacedStep
+
+    return PlacedStep

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
+from placekit_core.calibration import Calibration
 from placekit_core.cluster import Cluster
 from placekit_core.cores import usable_cores
 from placekit_core.errors import BackendError
 from placekit_core.interfaces import Backend, Executable, Session
-from placekit_core.problem import Problem
+from placekit_core.problem import Problem, Program
 from placekit_cuda import CPUOptions, CUDAOptions, MeasuringOptions
 from placekit_cuda.cuda import CUDAMachine
 from placekit_cuda.isolation import IsolatedSession
 from placekit_cuda.machine import CPUMachine, LinkSeconds, Machine
+from placekit_cuda.seen import described, remembered
 from placekit_cuda.session import MeasuredSession
 
 # of one core: float32 operations and bytes per second, nominal; `auto` must give the same machine each time
@@ -44,6 +47,18 @@ class MeasuringBackend(Backend):
         if self.options.isolation == "process":
             return IsolatedSession(self.name, self.options, problem, executable)
         return MeasuredSession(problem, executable, self.options, partial(self.machine, problem.cluster))
+
+    def calibrate(self, programs: Sequence[Program], cluster: Cluster | None = None, repeats: int = 9) -> Calibration:
+        """What the devices and the operations of `programs` take, measured in this process. Raises BackendError."""
+        from placekit_cuda.calibration import calibrate
+
+        known = cluster or self.devices()
+        assert known is not None  # a measuring backend sees its machine
+        machine = self.machine(known)
+        try:
+            return calibrate(programs, known, machine, repeats, self.options.timeout_s)
+        finally:
+            machine.close()
 
     def link_s(self, cluster: Cluster) -> LinkSeconds | None:
         """The seconds of copies on the links of `cluster`, if they are to be emulated."""
@@ -104,6 +119,16 @@ class CUDABackend(MeasuringBackend):
                 f"backend 'cuda' needs a GPU, and there is none here ({why})",
                 "use backend=cpu to run on threads of this machine's processor, or backend=simulator to simulate GPUs",
             )
+
+    def devices(self) -> Cluster:
+        """All GPUs, or as many devices as the options say; rates and links were measured when they were first seen.
+
+        Devices that share a GPU have equal parts of its memory, and each has the rates of the whole.
+        """
+        o = self.options
+        gpus = self.gpus(o.devices or len(o.gpus or ()) or self.cuda.device_count())
+        nominal = described(self.cuda, gpus, o.memory_bytes)
+        return remembered(self.cuda, gpus, nominal, lambda: self.calibrate([], nominal, repeats=5).cluster)
 
     def machine(self, cluster: Cluster) -> Machine:
         for name, kind in zip(cluster.device_names, cluster.device_kind, strict=True):

@@ -7,12 +7,15 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from placekit_cuda.backend import CPUBackend, CUDABackend
 
+from placekit_core.cluster import Cluster
 from placekit_core.errors import BackendError
 from placekit_core.grouping import Grouping
 from placekit_core.interfaces import Executable
@@ -65,6 +68,12 @@ def test_without_a_gpu_nothing_is_begun(tmp_path: Path) -> None:
 class TwoGPUs:
     """What the backend asks `torch.cuda` before it runs anything."""
 
+    memory = (80 * 2**30, 24 * 2**30 + 5)
+
+    @classmethod
+    def get_device_properties(cls, gpu: int) -> Any:
+        return SimpleNamespace(name=f"NVIDIA A-{gpu}", total_memory=cls.memory[gpu], uuid=f"GPU-{gpu}")
+
     @staticmethod
     def is_available() -> bool:
         return True
@@ -88,3 +97,34 @@ def test_a_processor_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CUDABackend, "cuda", TwoGPUs)
     with pytest.raises(BackendError, match="device 'cpu:0' of cluster 'cpu2' is a cpu, not a GPU"):
         CUDABackend().machine(CPUBackend(devices=2).devices())
+
+
+def test_unequal_gpus_are_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Kinds by model and share, memory in parts; rates measured once, and the same machine ever after."""
+    monkeypatch.setattr(CUDABackend, "cuda", TwoGPUs)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls: list[Cluster] = []
+
+    def calibrate(self: Any, programs: Any, cluster: Cluster, repeats: int) -> Any:
+        calls.append(cluster)
+        kinds = {
+            name: kind.model_copy(update={"memory_bytes_per_s": float(len(calls))})
+            for name, kind in cluster.kinds.items()
+        }
+        return SimpleNamespace(
+            cluster=Cluster.parse({**cluster.model_dump(), "kinds": {k: v.model_dump() for k, v in kinds.items()}})
+        )
+
+    monkeypatch.setattr(CUDABackend, "calibrate", calibrate)
+    found = CUDABackend(devices=3).devices()
+    assert found.device_kind == ("a_0_1of2", "a_1", "a_0_1of2")
+    assert found.memory_bytes.tolist() == [40 * 2**30, 24 * 2**30, 40 * 2**30]
+    assert found.kinds["a_1"].memory_bytes_per_s == 1
+    assert CUDABackend(devices=3).devices().fingerprint == found.fingerprint
+    assert len(calls) == 1
+    other = CUDABackend(devices=3, memory_bytes=2**30).devices()
+    assert other.memory_bytes.tolist() == [2**30] * 3
+    assert len(calls) == 2
+    for file in (tmp_path / "placekit").iterdir():
+        file.write_text("not a machine")
+    assert CUDABackend(devices=3).devices().kinds["a_1"].memory_bytes_per_s == 3, "measured anew"

@@ -1,0 +1,349 @@
+"""A training step that runs under a placement, for a training loop in Python.
+
+Parameters, buffers and the optimiser's state live on their devices from step to step; inputs go in, the loss comes out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from placekit_core import load_programs
+from placekit_core.errors import PlacekitError, PlacementError
+from placekit_core.graph import Graph
+from placekit_core.grouping import Grouping
+from placekit_core.interfaces import Executable
+from placekit_core.placement import Assignment, Placement, load_assignment
+from placekit_core.report import ProgramResult, Result
+from placekit_core.results import PLACEMENT
+from placekit_cuda.engine import Engine, Tensors
+from placekit_cuda.machine import CPUMachine, Machine, copied
+from placekit_cuda.plan import plan
+
+_HOW = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
+"""Entries of an optimiser's parameter group that do not change what it computes but for rounding."""
+
+
+class PlacedStep:
+    """One training step of `module`, to be called again and again::
+
+        result = placekit_core.place(module, inputs=x, targets=y, loss=loss, optimizer=Adam, cluster="h200x8")
+        with PlacedStep(module, Adam, loss, result, inputs=x, targets=y) as step:
+            for x, y in batches:
+                value = step(x, y)
+            step.copy_to(module)
+
+    It computes what the step computes on one device, to the last bit, whatever the placement. It begins with the values of
+    `module`, which it does not touch before `copy_to`, and with a new optimiser. What Python numbers decide is part of the
+    traced step: shapes, learning rates and other settings stay what they were.
+
+    Args:
+        module, optimizer, loss, inputs, targets: as in `placekit_core.place`; `inputs` and `targets` are examples.
+        placement: a result of `place`, a placement that it found, a run directory, or a `placement.json`.
+        machine: as many devices as the placement is for; closed by whoever made it. None: threads of this process.
+        timeout_s: seconds after which a step counts as hanging; None: never.
+
+    Raises:
+        PlacekitError: the step cannot be imported, or the placement is of another one.
+
+    Attributes:
+        steps: steps done so far. It seeds the random operations: set it when going on from a checkpoint.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimizer: Callable[[Any], torch.optim.Optimizer],
+        loss: Callable[..., Any] | None,
+        placement: Result | ProgramResult | Placement | str | Path,
+        *,
+        inputs: Any,
+        targets: Any = (),
+        machine: Machine | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        if optimizer is None:
+            raise PlacekitError("a training step needs an optimizer", "give a function of a list of parameters")
+        about = {"inputs": inputs, "targets": targets, "loss": loss, "optimizer": optimizer}
+        [program] = load_programs(module, **about)
+        assert program.executable is not None, "importers of modules know how to run them"
+        self.steps = 0
+        self._module, self._optimizer, self._timeout_s = module, optimizer, timeout_s
+        graph, executable = self._graph, self._executable = program.graph, program.executable
+        where = self._where = _by_operation(placement, graph)
+        if machine is not None and machine.size != len(where.devices):
+            raise PlacekitError(f"the placement is for {len(where.devices)} devices, the machine has {machine.size}")
+        initial = executable.initial()
+        self._arguments = _Arguments(graph, initial, inputs, targets)
+        self._tensor = {graph.op_name[v]: graph.outputs(v)[0] for v in np.flatnonzero(~graph.kernel).tolist()}
+        self._state: dict[str, dict[str, int]] = {}  # of the optimiser, by parameter and key
+        for name in (graph.op_name[v] for v in np.flatnonzero(graph.op_type.is_value("state"))):
+            owner, _, key = name.rpartition("/")
+            self._state.setdefault(owner, {})[key] = self._tensor[name]
+        self._names = {key: self._tensor[own] for key, own in _own_names(module) if own in self._tensor}
+        self._owns_machine = machine is None
+        machine = machine or CPUMachine(len(where.devices))
+        self._machine: Machine | None = machine
+        self._engine = _engine(graph, executable, where, machine)
+        self._sources: list[Tensors] = [{} for _ in where.devices]
+        self._put(initial)
+
+    def __call__(self, inputs: Any, targets: Any = ()) -> torch.Tensor:
+        """Do one step, and return the loss before it.
+
+        `inputs` and `targets` are nested as in the example, of its shapes and types. A step that fails changes nothing.
+        Raises PlacekitError for others, and what an operation raises.
+        """
+        if self._machine is None:
+            raise PlacekitError("this step is closed", "make another one")
+        self._put(self._arguments.values(inputs, targets))
+        kept = self._engine.run(self._sources, self.steps, "dynamic", self._timeout_s).kept
+        for old, new in self._executable.updates.items():
+            self._sources[self._device(old)][old] = kept[new]
+        self.steps += 1
+        loss: torch.Tensor = self._executable.result("loss", kept)
+        return loss
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """Name of the device on which each parameter, buffer and tensor of the optimiser's state (`NAME/KEY`) lives."""
+        return {name: self._where.devices[self._device(t)] for name, t in self._tensor.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The values now, as the `state_dict` of the plain module: own copies on the CPU."""
+        state: dict[str, Any] = self._module.state_dict()
+        for key in state:
+            if key in self._names:
+                state[key] = self._value(self._names[key])
+            elif not key.endswith("_extra_state"):  # what a module keeps beside tensors is its own
+                raise PlacekitError(
+                    f"the module has {key!r} in its state_dict, but no parameter or buffer of that name"
+                )
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the values of a `state_dict` of the module. Raises PlacekitError that names what does not fit."""
+        known = [key for key in self._module.state_dict() if key in self._names]
+        missing = [key for key in known if key not in state]
+        strange = [key for key in state if key not in known and not key.endswith("_extra_state")]
+        if missing or strange:
+            what = f"lacks {missing[0]!r}" if missing else f"has {strange[0]!r}, which the module has not"
+            raise PlacekitError(f"this state_dict {what}", "it must be one of the same module")
+        self._put({self._names[key]: self._fitting(self._names[key], state[key], key) for key in known})
+
+    def optimizer_state_dict(self) -> dict[str, Any]:
+        """The optimiser's state now, as the `state_dict` of `optimizer(parameters)`: own copies on the CPU.
+
+        The parameters are those of the module that require a gradient, in their order.
+        """
+        plain, names = self._plain_optimizer()
+        state = {
+            i: {key: self._value(t) for key, t in self._state[name].items()}
+            for i, name in enumerate(names)
+            if name in self._state
+        }
+        return {**plain, "state": state}
+
+    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the state of an optimiser of the same kind; what it lacks begins with zeros.
+
+        The settings stay those of this step; others are warned of. Raises PlacekitError for one of other parameters.
+        """
+        plain, names = self._plain_optimizer()
+        sizes = [[len(g["params"]) for g in groups] for groups in (plain["param_groups"], state["param_groups"])]
+        if sizes[0] != sizes[1]:
+            raise PlacekitError(f"this state is of an optimizer of {sizes[1]} parameters by group, not {sizes[0]}")
+        for own, given in zip(plain["param_groups"], state["param_groups"], strict=True):
+            for key in sorted(own.keys() - _HOW):
+                if key in given and given[key] != own[key]:
+                    warnings.warn(
+                        f"this optimizer has {key}={given[key]}; the step keeps {key}={own[key]}, with which it was made",
+                        stacklevel=2,
+                    )
+        values: Tensors = {}
+        for i, name in enumerate(names):
+            found = state["state"].get(i, {})
+            for key, t in self._state.get(name, {}).items():
+                value = found.get(key)
+                values[t] = self._fitting(t, 0 if value is None else value, f"{name}/{key}", value is None)
+        self._put(values)
+
+    def copy_to(self, module: torch.nn.Module | None = None) -> torch.nn.Module:
+        """Write the values now into `module`, by default the one that the step was made of. Returns it."""
+        module = self._module if module is None else module
+        module.load_state_dict(self.state_dict())
+        with torch.no_grad():
+            for key, buffer in module.named_buffers():  # also those that a state_dict leaves out
+                if key in self._names:
+                    buffer.copy_(self._value(self._names[key]))
+        return module
+
+    def close(self) -> None:
+        """Give the devices back. The values can still be read."""
+        if self._owns_machine and self._machine is not None:
+            self._machine.close()
+        self._machine = None
+
+    def __enter__(self) -> PlacedStep:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _device(self, tensor: int) -> int:
+        return int(self._where.device[self._graph.tensor_producer[tensor]])
+
+    def _value(self, tensor: int) -> torch.Tensor:
+        return self._sources[self._device(tensor)][tensor].detach().to("cpu", copy=True)
+
+    def _put(self, values: Tensors) -> None:
+        """Copy values of sources to their devices, and wait: links, which read them too, do not wait for this."""
+        if self._machine is None:
+            raise PlacekitError("this step is closed", "make another one")
+        events, errors = [], list[BaseException]()
+        for device in range(self._machine.size):
+            own = {t: v for t, v in values.items() if self._device(t) == device}
+            stream = self._machine.compute(device)
+            stream.launch(partial(_copy, own, self._sources[device], self._machine.torch_device(device), errors))
+            events.append(stream.record())
+        for event in events:
+            event.wait()
+        if errors:
+            raise errors[0]
+
+    def _fitting(self, tensor: int, given: Any, name: str, fill: bool = False) -> torch.Tensor:
+        """A value for a source, in the layout that it has. Raises PlacekitError for one of another shape."""
+        old = self._sources[self._device(tensor)][tensor]
+        value = torch.as_tensor(given)
+        if value.shape != old.shape and not fill:
+            raise PlacekitError(f"{name} has shape {tuple(value.shape)} here, and {tuple(old.shape)} in the step")
+        return torch.empty_strided(old.shape, old.stride(), dtype=old.dtype).copy_(value.detach())
+
+    def _plain_optimizer(self) -> tuple[dict[str, Any], list[str]]:
+        """The state_dict of a new optimiser of the plain module, and the names of its parameters."""
+        made = self._optimizer([p for p in self._module.parameters() if p.requires_grad])
+        first = {id(p): name for name, p in self._module.named_parameters()}
+        plain: dict[str, Any] = made.state_dict()
+        return plain, [first[id(p)] for group in made.param_groups for p in group["params"]]
+
+
+class _Arguments:
+    """The inputs and targets of a step: which tensor goes where, and what may not change."""
+
+    def __init__(self, graph: Graph, initial: Tensors, inputs: Any, targets: Any) -> None:
+        sources = np.flatnonzero(graph.op_type.is_value("input") & ~graph.kernel).tolist()
+        self.leaves, self.spec = pytree.tree_flatten((inputs, targets))
+        # the importer has one source for each distinct tensor, in the order in which it meets them
+        distinct = list(dict.fromkeys(id(x) for x in self.leaves if isinstance(x, torch.Tensor)))
+        assert len(distinct) == len(sources), "each tensor among the inputs is a source"
+        self.source = [sources[distinct.index(id(x))] if isinstance(x, torch.Tensor) else -1 for x in self.leaves]
+        self.tensor = {v: graph.outputs(v)[0] for v in sources}
+        self.name = {v: graph.op_name[v] for v in sources}
+        self.like = {v: torch.empty_like(initial[t], device="meta") for v, t in self.tensor.items()}
+
+    def values(self, inputs: Any, targets: Any) -> Tensors:
+        """The sources' values. Raises PlacekitError unless they are nested, shaped and typed as in the example."""
+        leaves, spec = pytree.tree_flatten((inputs, targets))
+        if spec != self.spec:
+            raise PlacekitError(
+                "the inputs and targets are not nested as those that the step was made with",
+                "give the same tuples, lists and keys, in their order",
+            )
+        given: dict[int, torch.Tensor] = {}
+        for leaf, example, v in zip(leaves, self.leaves, self.source, strict=True):
+            if v < 0:
+                if leaf is not example and leaf != example:
+                    raise PlacekitError(
+                        f"the step was made with {example!r} among its inputs, and cannot have {leaf!r} there",
+                        "what is no tensor is a constant of a step: make another one",
+                    )
+                continue
+            self._check(v, leaf)
+            if given.setdefault(v, leaf) is not leaf and not torch.equal(given[v], leaf):
+                raise PlacekitError(
+                    f"the step was made with one tensor in two places ({self.name[v]!r} and another), and has two here",
+                    "make the step with two tensors, if they are not always the same",
+                )
+        return {self.tensor[v]: _laid_out(x, self.like[v]) for v, x in given.items()}
+
+    def _check(self, source: int, value: Any) -> None:
+        like = self.like[source]
+        if not isinstance(value, torch.Tensor) or value.shape != like.shape or value.dtype != like.dtype:
+            found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise PlacekitError(
+                f"{self.name[source]!r} is {found}, and the step was made for {like.dtype} {tuple(like.shape)}",
+                "a step is for one shape: make another one, and leave out a last batch that is smaller",
+            )
+
+
+def _laid_out(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`value` with the strides of `like`: views in the traced step rely on them."""
+    if value.stride() == like.stride():
+        return value.detach()
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=value.device).copy_(value.detach())
+
+
+def _copy(values: Tensors, into: Tensors, device: torch.device, errors: list[BaseException]) -> None:
+    """Work of a stream, which must not raise."""
+    try:
+        into.update({t: copied(v, device) for t, v in values.items()})
+    except Exception as e:  # out of memory
+        errors.append(e)
+
+
+def _own_names(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
+    """Every name of a parameter or buffer, with the first name of the same tensor, which is the one in the graph."""
+    for named in (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
+        first: dict[int, str] = {}
+        for name, value in named:
+            yield name, first.setdefault(id(value), name)
+
+
+def _by_operation(placement: Result | ProgramResult | Placement | str | Path, graph: Graph) -> Assignment:
+    """Devices of the operations. Raises PlacementError if the placement is of another graph."""
+    if isinstance(placement, str | Path):
+        path = Path(placement)
+        return load_assignment(path / PLACEMENT if path.is_dir() else path, graph)
+    names: tuple[str, ...] = ()
+    if isinstance(placement, Placement):
+        found, grouping = placement, Grouping.colocated(graph)
+    else:
+        if placement.placement is None:
+            raise PlacementError("this result has no placement: none was found that fits")
+        found, grouping = placement.placement, placement.problem.grouping
+        names = placement.problem.cluster.device_names
+    if found.graph != graph.fingerprint:
+        raise PlacementError(
+            f"the placement is of another step (fingerprint {found.graph}, this one has {graph.fingerprint})",
+            "module, loss, optimizer, inputs and targets must be those that were placed, in shapes and settings",
+        )
+    if len(found.device) != grouping.count:
+        raise PlacementError(
+            f"the placement has {len(found.device)} groups, and which operations they are is not known here",
+            "give the result that it comes from, or its placement.json",
+        )
+    names = names or tuple(f"device {d}" for d in range(int(found.device.max()) + 1))
+    of = grouping.group_of
+    return Assignment(found.device[of], None if found.priority is None else found.priority[of], names)
+
+
+def _engine(graph: Graph, executable: Executable, where: Assignment, machine: Machine) -> Engine:
+    """The step, compiled for the machine."""
+    order = graph.topological_order[graph.kernel[graph.topological_order]].tolist()
+    keep = executable.results.values()
+    made = plan(graph, executable, where.device, len(where.devices), order, fixed=False, keep=keep)
+    rank = None
+    if where.priority is not None:
+        producer = graph.tensor_producer
+        rank = [float(where.priority[n.ops[0] if n.ops else producer[n.tensor]]) for n in made.nodes]
+    return Engine(made, executable, machine, rank)

@@ -1,0 +1,59 @@
+"""The machine that backend `cuda` sees: GPUs and their memory from the driver, rates and links as measured once."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from placekit_core.cluster import Cluster
+from placekit_core.errors import ClusterError
+from placekit_core.graph_file import write_atomically
+
+_DTYPES = ("float32", "bfloat16", "float16")
+_UNMEASURED = 1.0
+
+
+def described(cuda: Any, gpus: Sequence[int], memory_bytes: int | None) -> Cluster:
+    """Devices on `gpus`, each with its part of the GPU's memory (or `memory_bytes`). Rates and links are still to be measured."""
+    shares, kinds, devices = Counter(gpus), dict[str, Any](), list[dict[str, str]]()
+    for gpu in gpus:
+        found = cuda.get_device_properties(gpu)
+        model = re.sub(r"[^a-z0-9]+", "_", found.name.lower().removeprefix("nvidia")).strip("_")
+        kind = model if shares[gpu] == 1 else f"{model}_1of{shares[gpu]}"
+        kinds[kind] = {
+            "type": "gpu",
+            "flops_per_s": dict.fromkeys(_DTYPES, _UNMEASURED),
+            "memory_bytes": memory_bytes or found.total_memory // shares[gpu] // 2**20 * 2**20,
+            "memory_bytes_per_s": _UNMEASURED,
+        }
+        devices.append({"kind": kind, "name": f"cuda:{len(devices)}"})
+    link = {"mesh": "cuda:*", "bytes_per_s": _UNMEASURED}
+    links = [link] if len(devices) > 1 else []
+    return Cluster.parse({"name": f"cuda{len(gpus)}", "kinds": kinds, "devices": devices, "links": links})
+
+
+def remembered(cuda: Any, gpus: Sequence[int], nominal: Cluster, measure: Callable[[], Cluster]) -> Cluster:
+    """What `measure` found when it was first called for these GPUs and this torch, from the user's cache folder.
+
+    Another measurement would differ in its last digits, and make another machine of what is the same one.
+    """
+    uuids = [str(getattr(cuda.get_device_properties(g), "uuid", g)) for g in gpus]
+    about = json.dumps([uuids, torch.__version__, nominal.model_dump(mode="json")])
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = cache / "placekit" / f"cuda-{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
+    with contextlib.suppress(OSError, ValueError, ClusterError):
+        return Cluster.parse(json.loads(path.read_text()))
+    found = measure()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, found.model_dump_json().encode())
+    return found
