@@ -6,6 +6,7 @@ placed. What a form cannot hold is said: `Conflict`, `DeviceMap.mixed`, and Plac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,9 +81,11 @@ class Pipeline:
 
 
 def device_names(problem: Problem) -> list[Name]:
-    """[D] devices as a `device_map` has them: GPUs by their number among the GPUs, all others are `cpu`."""
+    """[D] devices as a `device_map` has them: GPUs by the number in `cuda:N`, else by their place; all others are `cpu`."""
     gpus = [problem.device_type(d) == "gpu" for d in range(problem.cluster.size)]
-    return [sum(gpus[:d]) if gpu else "cpu" for d, gpu in enumerate(gpus)]
+    named = [re.fullmatch(r"cuda:(\d+)(/\d+)?", name) for name in problem.cluster.device_names]
+    own = [int(name[1]) if name else sum(gpus[:d]) for d, name in enumerate(named)]
+    return [own[d] if gpu else "cpu" for d, gpu in enumerate(gpus)]
 
 
 def device_map(problem: Problem, placement: Placement) -> DeviceMap:

@@ -95,18 +95,20 @@ def open_programs(
 ) -> list[OpenProgram]:
     """Group and cost every program, and open the backend on it; `stack` closes the sessions.
 
-    The programs that a learnable policy is trained on share one budget, every other one has its own. `on_row` is called
-    for each new row of a history.
+    The programs that a learnable policy is trained on share one budget, also on the proxy; every other one has its own.
+    `on_row` is called for each new row of a history.
     """
-    shared = _ledger(config, backend)
+    shared, shared_proxy = _ledger(config, backend), Ledger(config.budget.proxy_evaluations)
     searches = []
     for i, program in enumerate(programs):
         cluster = choose_cluster(config, program, backend)
         problem = make_problem(config, program, cluster, grouper, level, streams)
         name = re.sub(r"[^\w.\-]+", "_", program.graph.name).lstrip(".")
         directory = run_dir if len(programs) == 1 else run_dir / "programs" / f"{i:03d}-{name}"
-        ledger = shared if learns and program.split != "test" else _ledger(config, backend)
-        search = _open(config, program, problem, backend, proxy, ledger, directory, stack, on_row)
+        trained = learns and program.split != "test"
+        ledger = shared if trained else _ledger(config, backend)
+        proxy_ledger = shared_proxy if trained else Ledger(config.budget.proxy_evaluations)
+        search = _open(config, program, problem, backend, proxy, ledger, proxy_ledger, directory, stack, on_row)
         if level == "operation" and grouper.name != NONE:
             search.task.evaluate.note(
                 f"grouper {grouper.name!r} is not used: the policy groups the operations by itself"
@@ -122,6 +124,7 @@ def _open(
     backend: Backend,
     given_proxy: Backend | None,
     ledger: Ledger,
+    proxy_ledger: Ledger,
     directory: Path,
     stack: contextlib.ExitStack,
     on_row: Callable[[OpenProgram, Mapping[str, float]], None],
@@ -138,7 +141,7 @@ def _open(
         return Evaluator(
             problem,
             open_on(proxy),
-            Ledger(config.budget.proxy_evaluations),
+            proxy_ledger,
             deterministic=proxy.deterministic,
             failing_signal_s=config.failing_signal_s,
             objective=proxy.objective,

@@ -10,7 +10,7 @@ from typing import Any
 
 from placekit_core import results
 from placekit_core.config import AUTO, RunConfig
-from placekit_core.errors import ConfigError, RunError, unknown
+from placekit_core.errors import BackendError, ConfigError, RunError, unknown
 from placekit_core.graph_file import write_atomically
 from placekit_core.grouping import Grouping
 from placekit_core.handback import Conflict, device_map, device_names, pipeline
@@ -152,7 +152,14 @@ def _load(folder: Path) -> tuple[Problem, Placement]:
         raise RunError(f"the importer of {run_dir} gives {len(programs)} programs now, not {len(summary.programs)}")
     program = programs[summary.programs.index(own)]
     named = config.cluster != {"name": AUTO} or program.cluster is not None
-    cluster = choose_cluster(config, program, None if named else config.build("backend"))
+    try:
+        cluster = choose_cluster(config, program, None if named else config.build("backend"))
+    except BackendError as e:
+        raise RunError(
+            f"{run_dir} was placed on the machine that backend {config.backend['name']!r} saw, which is not this one:"
+            f" {e.message}",
+            "apply it there; `--format json` prints the placement as it was found",
+        ) from None
     for what, now, then in (
         ("program", program.graph.fingerprint, own.graph_fingerprint),
         ("machine", cluster.fingerprint, summary.cluster_fingerprint),

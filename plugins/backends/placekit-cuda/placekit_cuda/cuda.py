@@ -10,14 +10,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from placekit_core.errors import BackendError
 from placekit_cuda.machine import Event, LinkSeconds, Machine, Stream, Work, copied
 
-_SPIN_S = 1e-3  # the host asks without a pause for so long, and then with pauses
+_CLOCKS = 50  # attempts at most
+STREAMS = 32
+"""Streams of a GPU, for each priority: `torch.cuda` hands out the same ones again beyond that."""
 
 
 class CUDAEvent(Event):
@@ -28,12 +32,9 @@ class CUDAEvent(Event):
 
     def wait(self, timeout_s: float | None = None) -> bool:
         start = time.perf_counter()
-        while not self.event.query():
-            waited = time.perf_counter() - start
-            if timeout_s is not None and waited >= timeout_s:
+        while not self.event.query():  # without pauses: they would be measured
+            if timeout_s is not None and time.perf_counter() - start >= timeout_s:
                 return False
-            if waited > _SPIN_S:
-                time.sleep(2e-5)
         return True
 
     def since(self, other: CUDAEvent) -> float:
@@ -73,13 +74,27 @@ class CUDAMachine(Machine):
 
     Args:
         gpus: GPU of each device. Devices on one GPU share its cores, its memory and its memory bandwidth.
-        link_s: emulates slower links, by kernels on the link's stream that only take time; None: copies are as fast as they go.
+        link_s: emulates slower links, by kernels on the link's stream that only take time, after each copy; None: copies are as
+            fast as they go.
         cuda: `torch.cuda`, or what tests put in its place.
+
+    Raises BackendError for more devices on one GPU than there are streams for the links between them.
     """
 
     def __init__(self, gpus: Sequence[int], link_s: LinkSeconds | None = None, cuda: Any = torch.cuda) -> None:
         self.gpus, self._link_s, self._cuda = list(gpus), link_s, cuda
-        self._compute = [CUDAStream(cuda, cuda.Stream(self.torch_device(d))) for d in range(len(self.gpus))]
+        for gpu, devices in Counter(gpus).items():
+            others = len(self.gpus) - 1  # a link has a stream at each of its ends
+            if devices * others > STREAMS:
+                raise BackendError(
+                    f"{devices} devices on GPU {gpu}, in a machine of {len(self.gpus)}, need {devices * others} streams for"
+                    f" their links, and torch has {STREAMS}",
+                    "use fewer devices",
+                )
+        # of another priority than links: so no two of a machine are the same
+        self._compute = [
+            CUDAStream(cuda, cuda.Stream(self.torch_device(d), priority=-1)) for d in range(len(self.gpus))
+        ]
         self._links: dict[tuple[int, int], CUDAStream] = {}
         self._watch = _Watch()
         self._cycles_per_s = self._clock() if link_s is not None else {}
@@ -101,6 +116,9 @@ class CUDAMachine(Machine):
             self._links[src, dst] = CUDAStream(self._cuda, *streams)
         return self._links[src, dst]
 
+    def clock(self, stream: CUDAStream) -> int:
+        return int(stream.streams[-1].device.index)
+
     def copy(self, value: torch.Tensor, src: int, dst: int) -> torch.Tensor:
         made = copied(value, self.torch_device(dst))
         self.keep(value, self._links[src, dst].streams[0])
@@ -114,25 +132,38 @@ class CUDAMachine(Machine):
         """Do not reuse the memory of `value`, once it is dropped, before `stream` has done all that it was given."""
         value.record_stream(stream)
 
+    def follow(self) -> None:
+        for device, compute in enumerate(self._compute):
+            event = self._cuda.Event(enable_timing=False)
+            event.record(self._cuda.current_stream(self.torch_device(device)))
+            compute.wait(CUDAEvent(event))
+
     def notify(self, stream: CUDAStream, done: Callable[[BaseException | None], None]) -> None:
         self._watch.add(stream.record(), done)
 
     def close(self) -> None:
         self._watch.end()
+        streams = [s for stream in (*self._compute, *self._links.values()) for s in stream.streams]
         self._compute, self._links = [], {}
-        self._cuda.empty_cache()
+        with contextlib.suppress(RuntimeError):  # after a failed kernel, nothing can be given back
+            if all(s.query() for s in streams):  # or it would wait for what hangs
+                self._cuda.empty_cache()
 
     def _clock(self) -> dict[int, float]:
         """Cycles a second of each GPU, by a kernel that waits for cycles to pass."""
         found, cycles = {}, 10_000_000
         for gpu in set(self.gpus):
             stream = self._compute[self.gpus.index(gpu)]
-            stream.launch(lambda: self._cuda._sleep(cycles))  # the first one is loaded
-            start = stream.record(timed=True)
-            stream.launch(lambda: self._cuda._sleep(cycles))
-            end = stream.record(timed=True)
-            end.wait()
-            found[gpu] = cycles / end.since(start)
+            before = 0.0
+            for _ in range(_CLOCKS):  # the first one is loaded, and clocks rise with work
+                start = stream.record(timed=True)
+                stream.launch(lambda: self._cuda._sleep(cycles))
+                end = stream.record(timed=True)
+                end.wait()
+                found[gpu] = cycles / end.since(start)
+                if abs(found[gpu] / max(before, 1.0) - 1) < 0.01:
+                    break
+                before = found[gpu]
         return found
 
 
@@ -182,3 +213,5 @@ class _Watch:
                     later.append((event, done))
             with self._some:
                 self._waiting = later + self._waiting
+            waiting, later = [], []
+            del event, done  # they hold the values of a step

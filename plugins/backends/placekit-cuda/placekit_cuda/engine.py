@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from placekit_core.errors import BackendError
 from placekit_core.interfaces import Executable
-from placekit_cuda.machine import Event, Machine, Stream, nbytes
+from placekit_cuda.machine import Event, Machine, Stream, nbytes, placed
 from placekit_cuda.plan import Node, Plan
 
 Tensors = dict[int, torch.Tensor]
@@ -95,7 +95,7 @@ class Engine:
     def place(self, values: Mapping[int, torch.Tensor]) -> list[Tensors]:
         """The sources' values, each on its device."""
         return [
-            {t: values[t].to(self.machine.torch_device(d)) for t in tensors}
+            {t: placed(values[t], self.machine.torch_device(d)) for t in tensors}
             for d, tensors in enumerate(self.plan.sources)
         ]
 
@@ -112,12 +112,16 @@ class Engine:
         for device in range(self.machine.size):
             state.check_memory(device)  # also where nothing runs
         start = time.perf_counter()
-        if way == "dynamic":
-            done = _Dynamic(self, state).finished(timeout_s)
-        elif way == "static":
-            done = self._static(state, timeout_s)
-        else:
-            done = self._bulk_synchronous(state, timeout_s)
+        try:
+            if way == "dynamic":
+                done = _Dynamic(self, state).finished(timeout_s)
+            elif way == "static":
+                done = self._static(state, timeout_s)
+            else:
+                done = self._bulk_synchronous(state, timeout_s)
+        except BaseException as e:  # Ctrl-C: what is left of the step is skipped
+            state.error = state.error or e
+            raise
         seconds = time.perf_counter() - start
         if not done and state.error is None:  # what is left of the step is skipped if the hang ever ends
             state.error = BackendError(
@@ -177,16 +181,25 @@ class _Dynamic:
 
     def _start(self, stream: Stream) -> None:
         """Give `stream` the first of what is ready, if it is free. With the lock."""
-        if stream not in self.busy and self.ready[stream]:
-            _, i = heapq.heappop(self.ready[stream])
-            self.busy.add(stream)
+        if stream in self.busy or not self.ready[stream] or self.end.is_set():
+            return
+        _, i = heapq.heappop(self.ready[stream])
+        self.busy.add(stream)
+        try:
             self.state.launch(i)
             self.engine.machine.notify(stream, lambda error: self._ended(i, error))
+        except BaseException as e:  # the device is broken: nothing more will end
+            self._fail(e)
+
+    def _fail(self, error: BaseException) -> None:
+        self.state.error = self.state.error or error
+        self.end.set()
 
     def _ended(self, i: int, error: BaseException | None) -> None:
         streams, rank = self.engine.streams, self.engine.rank
         with self.lock:
-            self.state.error = self.state.error or error
+            if error is not None:
+                self._fail(error)
             self.left -= 1
             self.busy.discard(streams[i])
             woken = {streams[i]: None}
@@ -212,13 +225,15 @@ class _State:
         self.used = [float(sum(nbytes(v) for v in given.values())) for given in sources]
         self.peak = list(self.used)
         self.error: BaseException | None = None
-        self.origin = {s: s.record(timed=True) for s in dict.fromkeys(engine.streams)} if timed else None
+        first = {engine.machine.clock(s): s for s in engine.streams} if timed else {}
+        self.timed, self.origin = timed, {clock: s.record(timed=True) for clock, s in first.items()}
+        _reached(list(self.origin.values()), None)
         self.events: dict[int, tuple[Event, Event]] = {}
 
     def launch(self, i: int) -> Event | None:
         """Give node `i` to its stream; if the step is timed, the event of its end."""
         stream = self.engine.streams[i]
-        if self.origin is None:
+        if not self.timed:
             stream.launch(lambda: self._do(i))
             return None
         begin = stream.record(timed=True)
@@ -231,8 +246,8 @@ class _State:
         """[nodes, 2], seconds from the start."""
         found = np.full((len(self.engine.plan.nodes), 2), np.nan)
         for i, ends in self.events.items():
-            assert self.origin is not None
-            found[i] = [e.since(self.origin[self.engine.streams[i]]) for e in ends]
+            origin = self.origin[self.engine.machine.clock(self.engine.streams[i])]
+            found[i] = [e.since(origin) for e in ends]
         return found
 
     def check_memory(self, device: int) -> None:
@@ -247,6 +262,10 @@ class _State:
         engine, node = self.engine, self.engine.plan.nodes[i]
         at = node.src if node.transfers else node.device
         try:
+            with self.lock:
+                self.used[node.device] += node.peak_bytes
+                self.peak[node.device] = max(self.peak[node.device], self.used[node.device])
+                self.check_memory(node.device)
             self._account(node, at, engine.functions[i](self.values[at], self.step))
         except BaseException as e:
             self.error = self.error or e
@@ -255,9 +274,7 @@ class _State:
         to = node.device
         self.values[to].update(made)
         with self.lock:
-            self.used[to] += sum(map(nbytes, made.values()))
-            self.peak[to] = max(self.peak[to], self.used[to])
-            self.check_memory(to)
+            self.used[to] += sum(map(nbytes, made.values())) - node.peak_bytes
             for t in node.reads:
                 self.left[at][t] -= 1
                 if not self.left[at][t] and t not in self.engine.owned[at]:

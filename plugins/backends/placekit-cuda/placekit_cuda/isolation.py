@@ -17,6 +17,7 @@ from placekit_core.measurement import Measurements, Schedule
 from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Problem
 from placekit_cuda import MeasuringOptions
+from placekit_cuda.engine import MemoryExceeded
 from placekit_cuda.session import Row, joined
 
 _GRACE_S = 30.0  # for what a measurement does besides its steps: planning, copies of the parameters
@@ -68,9 +69,11 @@ class IsolatedSession(Session):
     def _row(self, placement: Placements) -> Row:
         found = self._ask("evaluate", placement, self.options.warm_up + self.options.steps)
         if isinstance(found, str):
-            return np.nan, np.nan, np.zeros(self.problem.cluster.size), found
-        spread = found.spread_s
-        return float(found.value_s[0]), float(spread[0]), found.peak_bytes[0], found.error[0]
+            return np.nan, np.nan, np.full(self.problem.cluster.size, np.nan), found
+        error = found.error[0]
+        if error is not None and not error.startswith(MemoryExceeded.__name__):
+            self._end()  # something may hang in it, or its device be broken
+        return float(found.value_s[0]), float(found.spread_s[0]), found.peak_bytes[0], error
 
     def _ask(self, what: str, about: Any, steps: int) -> Any:
         """The answer of the child, or a text: how it ended."""
@@ -85,9 +88,11 @@ class IsolatedSession(Session):
             kind, answer = self._pipe.recv()
         except (EOFError, OSError):
             return f"the process that ran it {self._end()}"
+        except BaseException:  # Ctrl-C: or the next question would get this one's answer
+            self._end()
+            raise
         if kind == "error":
             self._end()
-            raise BackendError(answer)
         return answer
 
     def _start(self) -> None:
@@ -96,7 +101,9 @@ class IsolatedSession(Session):
         there_fd = there.fileno()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         command = [sys.executable, "-m", "placekit_cuda.worker", str(there_fd)]
-        self.process = subprocess.Popen(command, pass_fds=[there_fd], env=environment, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command, pass_fds=[there_fd], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+        )  # Ctrl-C is for this process, which ends the other one
         there.close()  # the child's end: or its death would not end what is read here
         self._pipe = here
         try:
@@ -104,6 +111,9 @@ class IsolatedSession(Session):
             kind, answer = here.recv()
         except (EOFError, OSError):
             raise BackendError(f"the process that is to run {self.problem.graph.name!r} {self._end()}") from None
+        except BaseException:
+            self._end()
+            raise
         if kind == "error":
             self._end()
             raise BackendError(answer)

@@ -25,7 +25,7 @@ class Event(ABC):
 
     @abstractmethod
     def since(self, other: Any) -> float:
-        """Seconds between an earlier event of the same stream and this one; both are reached, and were recorded timed."""
+        """Seconds between an earlier event on the same `Machine.clock` and this one; both are reached, and recorded timed."""
 
 
 class Stream(ABC):
@@ -67,6 +67,17 @@ class Machine(ABC):
     @abstractmethod
     def copy(self, value: torch.Tensor, src: int, dst: int) -> torch.Tensor:
         """A copy of `value`, of `compute(src)`, for `compute(dst)`, with its strides. Called in work of `link(src, dst)`."""
+
+    @abstractmethod
+    def clock(self, stream: Any) -> int:
+        """Number of the clock by which the events of a stream are timed."""
+
+    def follow(self) -> None:
+        """Let all devices wait for what the calling thread has launched by itself.
+
+        It may be making what they will read, and reading what they made, whose memory they will use again.
+        """
+        return None
 
     @abstractmethod
     def notify(self, stream: Any, done: Callable[[BaseException | None], None]) -> None:
@@ -124,6 +135,15 @@ class ThreadStream(Stream):
                 del work  # it holds tensors
 
 
+def _stream(name: str, threads: int) -> ThreadStream:
+    """A stream; the number of torch threads that other threads of the process begin with stays what it was."""
+    before = torch.get_num_threads()
+    stream = ThreadStream(name, threads)
+    stream.record().wait()  # it has set its own, and with it that of threads to come
+    torch.set_num_threads(before)
+    return stream
+
+
 class CPUMachine(Machine):
     """Devices that are threads of this process, each with its own number of torch threads.
 
@@ -135,7 +155,7 @@ class CPUMachine(Machine):
 
     def __init__(self, size: int, threads: int = 1, link_s: LinkSeconds | None = None) -> None:
         self._threads, self._link_s = threads, link_s
-        self._compute = [ThreadStream(f"device {d}", threads) for d in range(size)]
+        self._compute = [_stream(f"device {d}", threads) for d in range(size)]
         self._links: dict[tuple[int, int], ThreadStream] = {}
 
     @property
@@ -150,8 +170,11 @@ class CPUMachine(Machine):
 
     def link(self, src: int, dst: int) -> Stream:
         if (src, dst) not in self._links:
-            self._links[src, dst] = ThreadStream(f"link {src}-{dst}", 1)
+            self._links[src, dst] = _stream(f"link {src}-{dst}", 1)
         return self._links[src, dst]
+
+    def clock(self, stream: Stream) -> int:
+        return 0
 
     def copy(self, value: torch.Tensor, src: int, dst: int) -> torch.Tensor:
         start = time.perf_counter()
@@ -186,6 +209,11 @@ def copied(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     made = torch.empty_strided(once.shape, once.stride(), dtype=value.dtype, device=device)
     made.copy_(once, non_blocking=True)
     return made if once is value else made.expand(value.shape)
+
+
+def placed(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`value` itself if it is on `device`, else a copy there."""
+    return value if value.device == torch.device(device) else copied(value, device)
 
 
 def nbytes(value: Any) -> int:

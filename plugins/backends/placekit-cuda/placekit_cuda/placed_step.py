@@ -6,6 +6,7 @@ Parameters, buffers and the optimiser's state live on their devices from step to
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,8 @@ class PlacedStep:
                 value = step(x, y)
             step.copy_to(module)
 
-    It computes what the step computes on one device, to the last bit, whatever the placement. It begins with the values of
+    It computes what the step computes on one device, to the last bit, whatever the placement (on GPUs as far as torch's kernels
+    repeat themselves: `torch.use_deterministic_algorithms`). It begins with the values of
     `module`, which it does not touch before `copy_to`, and with a new optimiser. What Python numbers decide is part of the
     traced step: shapes, learning rates and other settings stay what they were.
 
@@ -92,6 +94,8 @@ class PlacedStep:
         self._owns_machine = machine is None
         machine = machine or CPUMachine(len(where.devices))
         self._machine: Machine | None = machine
+        if self._owns_machine:
+            weakref.finalize(self, machine.close)
         self._engine = _engine(graph, executable, where, machine)
         self._sources: list[Tensors] = [{} for _ in where.devices]
         self._put(initial)
@@ -210,14 +214,15 @@ class PlacedStep:
         """Copy values of sources to their devices, and wait: links, which read them too, do not wait for this."""
         if self._machine is None:
             raise PlacekitError("this step is closed", "make another one")
+        self._machine.follow()
         events, errors = [], list[BaseException]()
         for device in range(self._machine.size):
             own = {t: v for t, v in values.items() if self._device(t) == device}
             stream = self._machine.compute(device)
             stream.launch(partial(_copy, own, self._sources[device], self._machine.torch_device(device), errors))
             events.append(stream.record())
-        for event in events:
-            event.wait()
+        if not all(event.wait(self._timeout_s) for event in events):
+            raise PlacekitError("a device is not done with what it did before", "make another step")
         if errors:
             raise errors[0]
 
@@ -249,7 +254,7 @@ class _Arguments:
         self.source = [sources[distinct.index(id(x))] if isinstance(x, torch.Tensor) else -1 for x in self.leaves]
         self.tensor = {v: graph.outputs(v)[0] for v in sources}
         self.name = {v: graph.op_name[v] for v in sources}
-        self.like = {v: torch.empty_like(initial[t], device="meta") for v, t in self.tensor.items()}
+        self.like = {v: _meta(initial[t]) for v, t in self.tensor.items()}
 
     def values(self, inputs: Any, targets: Any) -> Tensors:
         """The sources' values. Raises PlacekitError unless they are nested, shaped and typed as in the example."""
@@ -284,6 +289,11 @@ class _Arguments:
                 f"{self.name[source]!r} is {found}, and the step was made for {like.dtype} {tuple(like.shape)}",
                 "a step is for one shape: make another one, and leave out a last batch that is smaller",
             )
+
+
+def _meta(value: torch.Tensor) -> torch.Tensor:
+    """Shape, strides and type of a tensor."""
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
 def _laid_out(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

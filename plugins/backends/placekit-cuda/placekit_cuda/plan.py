@@ -25,6 +25,7 @@ class Node:
         reads: tensors of `device` (of `src` for a transfer) that must stay until it is done: bases, or views that were sent.
         makes: tensors that it leaves on `device`.
         before, after: numbers of the nodes that it waits for, and that wait for it.
+        peak_bytes: most memory that what it makes takes at once on `device` while it is done; what it reads is not in it.
         phase: of bulk-synchronous runs, 2 L + 1 for the operations of level L, 2 L + 2 for the transfers of what they made, 0
             for those of sources; otherwise 0.
     """
@@ -37,6 +38,7 @@ class Node:
     makes: set[int] = field(default_factory=set)
     before: set[int] = field(default_factory=set)
     after: list[int] = field(default_factory=list)
+    peak_bytes: float = 0.0
     phase: int = 0
 
     @property
@@ -178,6 +180,25 @@ def _joins(node: Node, number: int, before: set[int], fixed: bool) -> bool:
     return others <= node.before and (fixed or number in before)
 
 
+def _peak(graph: Graph, values: Values, run: Node) -> float:
+    """Most bytes at once of what a run makes: what no other node reads is dropped after its last reader in the run."""
+    last: dict[int, int] = {}
+    for i, op in enumerate(run.ops):
+        made = [int(t) for t in graph.outputs(op) if values.base(int(t)) == t]
+        last.update(dict.fromkeys(made, i))
+        last.update({base: i for t in graph.inputs(op) if (base := values.base(int(t))) in last})
+    dropped: dict[int, list[int]] = defaultdict(list)
+    for t, i in last.items():
+        if t not in run.makes:
+            dropped[i].append(t)
+    live = most = 0.0
+    for i, op in enumerate(run.ops):
+        live += sum(float(graph.tensor_bytes[t]) for t in graph.outputs(op) if values.base(int(t)) == t)
+        most = max(most, live)
+        live -= sum(float(graph.tensor_bytes[t]) for t in dropped[i])
+    return most
+
+
 def _with_uses(
     graph: Graph, executable: Executable, values: Values, nodes: list[Node], size: int, keep: Collection[int]
 ) -> Plan:
@@ -191,6 +212,7 @@ def _with_uses(
         uses[at][t] += 1
     for node in nodes:
         node.makes = {t for t in node.makes if uses[node.device].get(t)}
+        node.peak_bytes = float(graph.tensor_bytes[node.tensor]) if node.transfers else _peak(graph, values, node)
     sources: list[list[int]] = [[] for _ in range(size)]
     for op in np.flatnonzero(~graph.kernel):
         for t in graph.outputs(int(op)):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from placekit_core.graph_file import write_atomically
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _UNMEASURED = 1.0
+_MEASURED: dict[Path, Cluster] = {}
 
 
 def described(cuda: Any, gpus: Sequence[int], memory_bytes: int | None) -> Cluster:
@@ -35,7 +37,8 @@ def described(cuda: Any, gpus: Sequence[int], memory_bytes: int | None) -> Clust
             "memory_bytes": memory_bytes or found.total_memory // shares[gpu] // 2**20 * 2**20,
             "memory_bytes_per_s": _UNMEASURED,
         }
-        devices.append({"kind": kind, "name": f"cuda:{len(devices)}"})
+        share = sum(g == gpu for g in gpus[: len(devices)])
+        devices.append({"kind": kind, "name": f"cuda:{gpu}" if shares[gpu] == 1 else f"cuda:{gpu}/{share}"})
     link = {"mesh": "cuda:*", "bytes_per_s": _UNMEASURED}
     links = [link] if len(devices) > 1 else []
     return Cluster.parse({"name": f"cuda{len(gpus)}", "kinds": kinds, "devices": devices, "links": links})
@@ -52,8 +55,16 @@ def remembered(cuda: Any, gpus: Sequence[int], nominal: Cluster, measure: Callab
     path = cache / "placekit" / f"cuda-{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
     with contextlib.suppress(OSError, ValueError, ClusterError):
         return Cluster.parse(json.loads(path.read_text()))
-    found = measure()
-    with contextlib.suppress(OSError):
+    if path in _MEASURED:
+        return _MEASURED[path]
+    found = _MEASURED[path] = measure()
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, found.model_dump_json().encode())
+    except OSError as e:
+        warnings.warn(
+            f"what was measured of this machine's GPUs cannot be kept in {path} ({e.strerror}): the next run measures anew, and"
+            " has another machine; `placekit cluster profile` writes one to name",
+            stacklevel=2,
+        )
     return found

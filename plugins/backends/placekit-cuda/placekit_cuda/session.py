@@ -82,8 +82,8 @@ class MeasuredSession(Session):
                 del step  # its values: the next step needs the memory
         except Exception as e:  # what a step does is a value of the measurement
             error = f"{type(e).__name__}: {e}"
-            if isinstance(e, MemoryExceeded):
-                peak = np.maximum(peak, e.peak_bytes)
+            # otherwise nobody knows what it would have taken
+            peak = np.maximum(peak, e.peak_bytes) if isinstance(e, MemoryExceeded) else np.full(len(peak), np.nan)
         if error is not None:
             del engine
             sources = []

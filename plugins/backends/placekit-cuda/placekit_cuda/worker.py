@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -11,23 +13,27 @@ from placekit_core.interfaces import Session
 from placekit_core.problem import Problem
 from placekit_core.registry import installed
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main() -> None:
     """Open the program that the parent sends, and answer until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
-    pipe = Connection(int(sys.argv[1]))
+    with contextlib.suppress(OSError, AttributeError):  # Linux: do not outlive the parent, whatever hangs here
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    with contextlib.suppress(EOFError, OSError):  # the parent has closed the pipe
+        _serve(Connection(int(sys.argv[1])))
+
+
+def _serve(pipe: Connection) -> None:
+    about = pipe.recv()
     try:
-        about = pipe.recv()
         session = opened(about["backend"], about["options"], about["recipe"], about["problem"])
     except Exception as e:
         pipe.send(("error", _text(e)))
         return
     pipe.send(("ready", None))
     while True:
-        try:
-            what, given = pipe.recv()
-        except EOFError:
-            return
+        what, given = pipe.recv()
         try:
             answer = "answer", getattr(session, what)(given)
         except Exception as e:

@@ -125,6 +125,7 @@ def test_unequal_gpus_are_described(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     other = CUDABackend(devices=3, memory_bytes=2**30).devices()
     assert other.memory_bytes.tolist() == [2**30] * 3
     assert len(calls) == 2
+    monkeypatch.setattr("placekit_cuda.seen._MEASURED", {})
     for file in (tmp_path / "placekit").iterdir():
         file.write_text("not a machine")
     assert CUDABackend(devices=3).devices().kinds["a_1"].memory_bytes_per_s == 3, "measured anew"

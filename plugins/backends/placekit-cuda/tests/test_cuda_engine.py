@@ -298,3 +298,21 @@ def test_sleeping_kernels_take_what_the_simulator_says(devices: int, seed: int) 
     assert found.error == (None,)
     # below 1 where two tasks are ready at almost the same time, and the other one goes first
     assert 0.9 < found.value_s[0] / expected < 1.3, (found.value_s, expected)
+
+
+@pytest.mark.parametrize("workload", ["inception_v3_small", "llama_layer_sharded_small"])
+def test_what_a_run_makes_and_drops_counts(workload: str) -> None:
+    """On one device the peak is the same whether operations are launched one by one or all as one."""
+    found = program(workload)
+    executable: Any = found.executable
+    peaks = []
+    for fuse in (True, False):
+        made = planned(found, 1, fuse=fuse, fixed=True)
+        machine = CPUMachine(1)
+        engine = Engine(made, executable, machine)
+        sources = engine.place(executable.initial())
+        peaks.append(engine.run(sources).peak_bytes[0])
+        held = sum(v.untyped_storage().nbytes() for v in sources[0].values())
+        machine.close()
+    assert peaks[0] == pytest.approx(peaks[1], rel=1e-3)
+    assert peaks[0] > 1.05 * held

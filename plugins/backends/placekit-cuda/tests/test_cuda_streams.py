@@ -7,28 +7,35 @@ what happens before what is followed by `torch.cuda._sanitizer`, and memory is r
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import threading
+import time
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from placekit_cuda.backend import CPUBackend
 from placekit_cuda.cuda import CUDAMachine, CUDAStream
 from placekit_cuda.engine import Engine, Way
 from placekit_cuda.machine import copied
+from placekit_cuda.placed_step import PlacedStep
 from placekit_cuda.plan import plan
 from torch.cuda._sanitizer import EventHandler
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import placekit_core
 from placekit_core.cli.hydra_app import compose
 from placekit_core.config import validate
+from placekit_core.errors import BackendError
 from placekit_core.problem import Program
 
 run_sequential = pytest.importorskip("placekit_torch.executable").run_sequential
@@ -45,6 +52,9 @@ class FakeStream:
     cuda: FakeCUDA
     device: torch.device
     id: int
+
+    def query(self) -> bool:
+        return True
 
     def wait_event(self, event: FakeEvent) -> None:
         with self.cuda.lock:
@@ -66,6 +76,8 @@ class FakeEvent:
             self.cuda.handler._handle_event_record(self.id, stream.id)
 
     def query(self) -> bool:
+        if self.cuda.broken:
+            raise RuntimeError("CUDA error: device-side assert triggered")
         with self.cuda.lock:
             reached = self.cuda.random.random() < 0.3
             if reached:
@@ -90,14 +102,21 @@ class FakeCUDA:
         self.handler, self.lock, self.random = EventHandler(), threading.RLock(), random.Random(0)
         self.events = self.streams = self.blocks = self.reused = 0
         self.current: dict[int, FakeStream] = {}
-        self.device = 0
+        self.device, self.broken = 0, False
+        self.default: dict[int, FakeStream] = {}
         self.active: list[FakeStream] = []
         self.live: dict[int, tuple[StorageWeakRef, Block]] = {}
         self.free: dict[int, list[Block]] = defaultdict(list)
         self.races: list[Any] = []
         self.watch = Watch(self)
 
-    def Stream(self, device: torch.device) -> FakeStream:
+    def current_stream(self, device: torch.device) -> FakeStream:
+        """What the test, as a caller, launches on."""
+        if device.index not in self.default:
+            self.default[device.index] = self.Stream(device)
+        return self.default[device.index]
+
+    def Stream(self, device: torch.device, priority: int = 0) -> FakeStream:
         self.streams += 1
         self.handler._handle_stream_creation(self.streams)
         return FakeStream(self, device, self.streams)
@@ -183,7 +202,7 @@ class Watch(TorchDispatchMode):
                         reads.add(read[id(v)].number)
                     elif argument.alias_info.is_write:
                         writes.add(read[id(v)].number)
-        if copies and read[id(args[0])].gpu != read[id(args[1])].gpu:
+        if copies and {id(args[0]), id(args[1])} <= read.keys() and len({read[id(v)].gpu for v in args[:2]}) == 2:
             self._copy(cuda.current[read[id(args[1])].gpu], cuda.current[read[id(args[0])].gpu], reads, writes)
         elif reads or writes:
             cuda.kernel(str(func), stream, reads, writes)
@@ -237,8 +256,11 @@ def raced(workload: str, gpus: Sequence[int], way: Way, steps: int = 2) -> FakeC
     for group in np.unique(graph.colocate[graph.colocate >= 0]):
         device[graph.colocate == group] = device[graph.colocate == group][0]
     order = [int(v) for v in graph.topological_order if graph.kernel[v]]
+    level = graph.depth if way == "bulk_synchronous" else None
+    if level is not None:
+        order.sort(key=lambda v: level[v])
     keep = executable.results.values()
-    made = plan(graph, executable, device, devices, order, fixed=way == "static", keep=keep)
+    made = plan(graph, executable, device, devices, order, fixed=way == "static", keep=keep, level=level)
     cuda = FakeCUDA()
     machine = EmulatedMachine(gpus, cuda=cuda)
     engine = Engine(made, executable, machine)
@@ -260,7 +282,7 @@ def raced(workload: str, gpus: Sequence[int], way: Way, steps: int = 2) -> FakeC
 WORKLOADS = ["rnnlm_small", "chainmm_small", "llama_layer_sharded_small"]
 
 
-@pytest.mark.parametrize("way", ["static", "dynamic"])
+@pytest.mark.parametrize("way", ["static", "dynamic", "bulk_synchronous"])
 @pytest.mark.parametrize("gpus", [(0, 1, 2), (0, 0, 0), (0, 0, 1)])
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_nothing_races(workload: str, gpus: tuple[int, ...], way: Way) -> None:
@@ -302,3 +324,92 @@ def test_copies_keep_strides() -> None:
         assert torch.equal(made, value)
         assert made.stride() == value.stride()
         assert made.untyped_storage().data_ptr() != value.untyped_storage().data_ptr()
+
+
+class TestPlacedStep:
+    """A step reads batches that the caller's own stream makes, and the caller goes on with the loss."""
+
+    def races(self) -> list[Any]:
+        cuda = FakeCUDA()
+        net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+        x, y = torch.randn(4, 8), torch.randn(4, 4)
+        loss, optimizer = torch.nn.functional.mse_loss, partial(torch.optim.SGD, lr=0.1, foreach=False)
+        found = placekit_core.place(
+            net, inputs=x, targets=y, loss=loss, optimizer=optimizer, policy="random", budget=1,
+            cluster=CPUBackend(devices=2).devices(), grouper="none",
+        )  # fmt: skip
+        machine = EmulatedMachine([0, 0], cuda=cuda)
+        step = PlacedStep(net, optimizer, loss, found, inputs=x, targets=y, machine=machine)
+        for _ in range(3):
+            stream = cuda.current_stream(_Index(0))  # type: ignore[arg-type]
+            with cuda.stream(stream):
+                x, y = torch.randn(4, 8), torch.randn(4, 4)
+                x = x + 1
+            value = step(x, y)
+            with cuda.stream(stream):
+                value = value * 2
+        machine.close()
+        return cuda.races
+
+    def test_nothing_races(self) -> None:
+        assert not self.races()
+
+    def test_without_waiting_for_the_caller_there_are_races(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(EmulatedMachine, "follow", lambda self: None)
+        assert self.races()
+
+
+@pytest.mark.parametrize("way", ["static", "dynamic", "bulk_synchronous"])
+def test_a_broken_device_is_an_error_at_once(way: Way) -> None:
+    """A kernel that fails is heard of when the host asks for an event, and of every later one too."""
+    found = program("chainmm_small")
+    graph, executable = found.graph, found.executable
+    assert executable is not None
+    order = [int(v) for v in graph.topological_order if graph.kernel[v]]
+    device = np.random.default_rng(0).integers(0, 2, graph.n).astype(np.int16)
+    made = plan(graph, executable, device, 2, order, keep=executable.results.values())
+    cuda = FakeCUDA()
+    machine = EmulatedMachine([0, 0], cuda=cuda)
+    engine = Engine(made, executable, machine)
+    sources = engine.place(executable.initial())
+    for tensors in sources:
+        for value in tensors.values():
+            cuda.allocate(value, 0, 0)
+    cuda.broken = True
+    start = time.perf_counter()
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        engine.run(sources, 0, way, timeout_s=60)
+    assert time.perf_counter() - start < 30
+    machine.close()
+
+
+def test_the_host_loop_forgets_a_step() -> None:
+    """Between steps nothing holds the values of the last one."""
+    found, alive = program("chainmm_small"), weakref.WeakSet[Any]()
+    graph, executable = found.graph, found.executable
+    assert executable is not None
+    order = [int(v) for v in graph.topological_order if graph.kernel[v]]
+    made = plan(graph, executable, np.zeros(graph.n, np.int16), 1, order, keep=executable.results.values())
+    cuda = FakeCUDA()
+    machine = EmulatedMachine([0], cuda=cuda)
+    engine = Engine(made, executable, machine)
+    sources = engine.place(executable.initial())
+    for value in sources[0].values():
+        cuda.allocate(value, 0, 0)
+        alive.add(value.untyped_storage())
+    step = engine.run(sources, 0, "dynamic", timeout_s=60)
+    alive.update(v.untyped_storage() for v in step.kept.values())
+    assert alive
+    del step, sources, value
+    gc.collect()
+    until = time.perf_counter() + 20
+    while alive and time.perf_counter() < until:
+        time.sleep(0.01)
+    assert not alive
+    machine.close()
+
+
+def test_links_that_torch_has_no_streams_for_are_refused() -> None:
+    assert EmulatedMachine([0] * 6, cuda=FakeCUDA()).size == 6
+    with pytest.raises(BackendError, match="7 devices on GPU 0, in a machine of 7, need 42 streams"):
+        EmulatedMachine([0] * 7, cuda=FakeCUDA())

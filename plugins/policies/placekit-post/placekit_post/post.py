@@ -55,7 +55,8 @@ class Post(Policy):
 
         if task.pretraining is not None and not done:
             learner.evaluate = task.pretraining
-            learn()
+            with task.evaluate.ledger.paused():  # its seconds are for the run's backend
+                learn()
             done = True
             learner.move(task.evaluate)
             if (best := task.pretraining.best) is not None and task.evaluate.remaining > 0:

@@ -50,13 +50,14 @@ class PolicyGradient(Trainer):
     A subclass says in `improve` how. All decisions of an episode have the advantage of the placement in which it ends.
 
     Attributes:
-        updates: batches so far.
+        updates, begun: batches so far, and those of them on the proxy.
         pretrained: what was to be learned on the proxy is done.
         seconds: where the time went: `rollout`, `evaluate`, `update`.
     """
 
     options_class: ClassVar[type[BaseModel]] = PolicyGradientOptions
     updates: int
+    begun: int
     pretrained: bool
     optimiser: Optimiser
     rewards: list[Rewards]
@@ -76,9 +77,10 @@ class PolicyGradient(Trainer):
         proxies = [proxy for task in tasks if (proxy := task.pretraining) is not None]
         if proxies and not self.pretrained:
             cheaper = [replace(task, evaluate=proxy) for task, proxy in zip(tasks, proxies, strict=True)]
-            with suppress(BudgetExhausted):
+            with suppress(BudgetExhausted), tasks[0].evaluate.ledger.paused():  # its seconds are for the run's backend
                 self._learn(policy, cheaper, rng, checkpoint)
-            self.pretrained, self.rewards = True, self._no_rewards(tasks)  # other seconds have other means
+            self.pretrained, self.begun = True, self.updates
+            self.rewards = self._no_rewards(tasks)  # other seconds have other means
         self._learn(policy, tasks, rng, checkpoint)
 
     def _learn(
@@ -102,7 +104,7 @@ class PolicyGradient(Trainer):
             rollouts = policy.rollout(task.problem, o.samples, rng, explore)
         with self._timed("evaluate"):
             measurements = task.evaluate(rollouts.placements)
-        only_fitting = o.only_fitting_after is not None and self.updates >= o.only_fitting_after
+        only_fitting = o.only_fitting_after is not None and self.updates - self.begun >= o.only_fitting_after
         weight = rewards.weights(measurements, only_fitting)
         entropy_weight = between(o.entropy_weight, o.entropy_weight_end, progress)
         if not weight.any() and (only_fitting or not entropy_weight):
@@ -122,7 +124,7 @@ class PolicyGradient(Trainer):
 
     def start(self, tasks: Sequence[Task]) -> None:
         """Forget everything."""
-        self.updates = 0
+        self.updates = self.begun = 0
         self.optimiser = OPTIMISERS[self.options.optimiser]()
         self.rewards, self.pretrained = self._no_rewards(tasks), False
         self.seconds = {"rollout": 0.0, "evaluate": 0.0, "update": 0.0}
@@ -138,11 +140,13 @@ class PolicyGradient(Trainer):
             "optimiser": self.optimiser.state(),
             "rewards": rewards,
             "pretrained": self.pretrained,
+            "begun": self.begun,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state`."""
-        self.updates, self.pretrained = int(state["updates"]), bool(state["pretrained"])
+        self.updates, self.begun = int(state["updates"]), int(state["begun"])
+        self.pretrained = bool(state["pretrained"])
         self.optimiser.restore(state["optimiser"])
         for rewards, saved in zip(self.rewards, state["rewards"], strict=True):
             rewards.restore(saved)
