@@ -25,6 +25,7 @@ from placekit_sim.simulator import Simulator
 from placekit_zoo.base import ZooImporter
 from simulator import processor
 
+import placekit_core
 from placekit_core.cli.hydra_app import compose
 from placekit_core.cluster import Cluster
 from placekit_core.config import validate
@@ -153,6 +154,42 @@ def sleeping(seeds: int) -> list[str]:
     return rows
 
 
+PARALLEL_REPEATS = 7
+PARALLEL = {
+    "ChainMM, n = 1024": ["workload=chainmm", "importer.sizes={n: 1024}"],
+    "ChainMM, n = 2048": ["workload=chainmm", "importer.sizes={n: 2048}"],
+    "FFNN, 4096 x 512 x 2048 x 512": [
+        "workload=ffnn_sharded", "importer.sizes={rows: 4096, features: 512, hidden: 2048, classes: 512}",
+    ],
+    "Inception-V3 (training), batch 2": ["workload=inception_v3", "importer.batch=2"],
+}  # fmt: skip
+"""Programs with work for two, and their options."""
+
+
+def speedups(repeats: int) -> list[str]:
+    """Two devices beside one: rows of a table."""
+    rows = []
+    for name, options in PARALLEL.items():
+        program = validate(compose(options)).build("importer").load()[0]
+        result = placekit_core.place(program, cluster=CPUBackend(devices=2).devices(), budget=2000)
+        assert result.placement is not None
+        for schedule in ("static", "dynamic", "bulk_synchronous"):
+            session: Any = CPUBackend(devices=2, schedule=schedule).open(result.problem, program.executable)
+            one = session.engine(session.problem.placement(np.zeros(session.problem.g, np.int64)))
+            two = session.engine(result.placement)
+            runs = {
+                Way(devices, "", schedule, "", 0): functools.partial(
+                    engine.run, engine.place(session.initial), 0, schedule
+                )
+                for devices, engine in ((1, one), (2, two))
+            }
+            alone, both = medians(runs, repeats).values()
+            session.close()
+            rows.append(f"| {name} | {schedule} | {1e3 * alone:.1f} | {1e3 * both:.1f} | {alone / both:.2f} |")
+            print(rows[-1], flush=True)
+    return rows
+
+
 def medians(
     runs: Mapping[Way, Run], repeats: int, synchronize: Callable[[], object] = lambda: None
 ) -> dict[Way, float]:
@@ -196,6 +233,12 @@ def main() -> None:
             lines.append(f"| {row} | {1e3 * s:.2f} | {1e6 * s / operations:.1f} | {s / base:.2f} |")
             print(lines[-1], flush=True)
     lines += [
+        "\n## Two devices beside one\n\nSteps of programs with work for two: all operations on one device, and placed on two by"
+        " the default policy with 2,000 evaluations on the simulator, at the nominal rates of the machine. Medians of"
+        f" {PARALLEL_REPEATS}.\n",
+        "| program | schedule | one, ms | two, ms | times as fast |",
+        "| --- | --- | ---: | ---: | ---: |",
+        *speedups(PARALLEL_REPEATS),
         "\n## Sleeping kernels\n\nSteps of the small ChainMM whose kernels (5 to 25 ms) and copies (2 ms and more) sleep, under"
         " random placements with random priorities: seconds over those of the simulator.\n",
         "| devices | placements | least | median | most |",
