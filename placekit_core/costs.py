@@ -96,8 +96,8 @@ class CostFile(BaseModel):
     """A measured cost file: `{"format": "placekit-costs", "version": 1, "kinds": {"p100": {"signatures": {...}}}}`."""
 
     model_config = ConfigDict(extra="forbid")
-    format: str = Field("placekit-costs", pattern="^placekit-costs$")
-    version: int = Field(1, ge=1, le=1)
+    format: str = Field(default="placekit-costs", pattern="^placekit-costs$")
+    version: int = Field(default=1, ge=1, le=1)
     description: str = ""
     kinds: dict[str, KindCosts]
 
@@ -135,9 +135,13 @@ def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable
         raise PlacekitError(
             f"cannot read cost file {path}: {e}", "it is JSON; its form is in docs/machine-model.md"
         ) from None
+    return from_file(costs, graph, file, f"cost file {path}")
+
+
+def from_file(costs: CostTable, graph: Graph, file: CostFile, source: str = "the cost file") -> CostTable:
+    """`costs` with the figures of `file`. Raises PlacekitError, naming `source`, for a wrong figure, or if there is none."""
     op_s, measured = costs.op_s.copy(), costs.measured.copy()
-    signature = graph.columns.get("signature")
-    signatures = signature.tolist() if isinstance(signature, Labels) else [""] * graph.n
+    signatures = signatures_of(graph)
     for k, name in enumerate(costs.kinds):
         known = file.kinds.get(name)
         if known is None:
@@ -147,13 +151,18 @@ def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable
             if seconds is not None:
                 if not 0 <= seconds <= MAX_SECONDS:
                     raise PlacekitError(
-                        f"cost file {path}: {graph.op_name[v]!r} takes {seconds} s on {name}",
-                        f"it must be 0..{MAX_SECONDS:g}",
+                        f"{source}: {graph.op_name[v]!r} takes {seconds} s on {name}", f"it must be 0..{MAX_SECONDS:g}"
                     )
                 op_s[v, k], measured[v, k] = seconds, True
     if not measured.any():
         raise PlacekitError(
-            f"cost file {path} has no figure for any operation of {graph.name!r} on {', '.join(costs.kinds)}",
+            f"{source} has no figure for any operation of {graph.name!r} on {', '.join(costs.kinds)}",
             f"it knows the kinds: {', '.join(file.kinds) or 'none'}",
         )
     return CostTable(costs.kinds, op_s, measured)
+
+
+def signatures_of(graph: Graph) -> list[str]:
+    """[n] type, shapes and dtype of each operation, by which measured costs are looked up; '' where the graph has none."""
+    signature = graph.columns.get("signature")
+    return signature.tolist() if isinstance(signature, Labels) else [""] * graph.n

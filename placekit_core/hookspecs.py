@@ -11,6 +11,7 @@ import pluggy
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
+    from placekit_core.fidelity import Fidelity
     from placekit_core.profile import Profile
     from placekit_core.report import Result
 
@@ -98,3 +99,8 @@ def placekit_run_finished(run_dir: Path, result: Result) -> None:
 @hookspec(firstresult=True)
 def placekit_draw_profiles(path: Path, profiles: Mapping[str, Profile]) -> bool | None:
     """Draw the profiles of runs of one program, by the runs' names, side by side into the PNG file `path`; return True."""
+
+
+@hookspec(firstresult=True)
+def placekit_draw_fidelity(path: Path, fidelity: Fidelity) -> bool | None:
+    """Draw simulated over measured seconds of placements into the PNG file `path`; return True."""

@@ -17,8 +17,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from placekit_core.calibration import Calibration
 from placekit_core.cluster import Cluster
-from placekit_core.errors import ImporterError, PlacekitError
+from placekit_core.errors import BackendError, ImporterError, PlacekitError
 from placekit_core.graph import Graph
 from placekit_core.grouping import Grouping
 from placekit_core.measurement import Kernel, Measurements, Schedule
@@ -325,3 +326,11 @@ class Backend(Plugin):
     @abstractmethod
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
         """Get ready to evaluate placements of `problem`. Raises BackendError if it cannot."""
+
+    def calibrate(self, programs: Sequence[Program], cluster: Cluster | None = None, repeats: int = 9) -> Calibration:
+        """Measure what the operations of `programs`, launches and links take on the devices of `cluster` (or `devices()`).
+
+        Every figure is a median of `repeats` samples. Operations with equal signatures are measured once. Raises
+        BackendError: a simulator measures nothing.
+        """
+        raise BackendError(f"backend {self.name!r} measures nothing", "use backend=cpu or backend=cuda")

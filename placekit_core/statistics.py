@@ -1,10 +1,13 @@
-"""Statistics of a few runs that make no assumption on how their values are distributed."""
+"""Statistics of a few runs that make no assumption on how their values are distributed, and correlations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 COVERAGE = 0.95
 
@@ -34,3 +37,25 @@ def median_interval(values: Sequence[float]) -> Interval | None:
         if k + 1 > n // 2 or 1 - more < COVERAGE:
             return Interval(ordered[k - 1], ordered[n - k], 1 - outside)
         k, outside = k + 1, more
+
+
+def ranks(values: ArrayLike) -> NDArray[np.float64]:
+    """[n] ranks from 1, smallest first; equal values share the mean of the ranks that they take together."""
+    _, place, count = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    shared: NDArray[np.float64] = (last - (count - 1) / 2)[place]
+    return shared
+
+
+def pearson(x: ArrayLike, y: ArrayLike) -> float:
+    """Pearson's correlation of two samples [n]; NaN if one of them is constant or shorter than 2."""
+    a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if len(a) < 2 or (a == a[0]).all() or (b == b[0]).all():
+        return math.nan
+    a, b = a - a.mean(), b - b.mean()
+    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+
+def spearman(x: ArrayLike, y: ArrayLike) -> float:
+    """Spearman's rank correlation: Pearson's of the ranks, with ties sharing theirs; NaN as there."""
+    return pearson(ranks(x), ranks(y))

@@ -124,7 +124,7 @@ def test_the_other_commands() -> None:
     assert words("graph ") == ["export", "import", "show"]
     assert "workload=mlp" in words("graph show workload=m")
     assert "workload=mlp" in words("graph export out.graph.npz workload=m")
-    assert words("cluster ") == ["show"]
+    assert words("cluster ") == ["profile", "show"]
     assert "p100x4" in words("cluster show p")
     assert words("new-plugin ") == sorted(KINDS)
     assert words("completion ") == sorted(SCRIPTS)
@@ -202,3 +202,9 @@ def test_zsh_offers_the_candidates() -> None:
     out = subprocess.run(["zsh", "-f", "-c", code], capture_output=True, text=True, check=True).stdout
     assert "-Q -S  -- policy. policy=" in out
     assert "-Q -- policy=annealing" in out
+
+
+def test_measuring_commands_complete_options_after_their_folder() -> None:
+    for command, own in (("cluster profile out", "repeats="), ("fidelity out", "passes=")):
+        assert own in words(f"{command} ")
+        assert words(f"{command} policy=anneal") == ["policy=annealing"]

@@ -16,12 +16,15 @@ usage: placekit COMMAND ...
   run resume=DIR             continue a run, or a sweep, that was interrupted
   compare DIR ...            a table over runs
   compare --profile DIR ... [--png FILE]   where the time of their placements goes, side by side
+  apply RUN_DIR [--format device_map|pipeline|json] [--out FILE]   its placement, as other code takes it
   plugins                    what is installed: kind, name, distribution, version, or why it is broken
   new-plugin KIND NAME       write a package with a working importer, grouper, policy, trainer or backend
   graph show [OPTION=VALUE ...]          a program's graph in numbers
   graph export OUT [OPTION=VALUE ...]    write it to a file
   graph import FILE [OUT]                read a graph file, check it, and write it as OUT
   cluster show [NAME|FILE.yaml]          machines, or one of them in detail
+  cluster profile OUT_DIR [OPTION=VALUE ...]   measure a machine and a program's operations
+  fidelity OUT_DIR [OPTION=VALUE ...]    simulated beside measured seconds of placements
   doctor                     check this installation: versions, devices, plugins, caches, a self-test
   completion bash|zsh|fish   print what makes the shell complete commands and options
   --version
@@ -31,10 +34,12 @@ usage: placekit COMMAND ...
 COMMANDS = {
     "run": "run",
     "compare": "compare",
+    "apply": "apply",
     "plugins": "plugins",
     "new-plugin": "new_plugin",
     "graph": "graph",
     "cluster": "cluster",
+    "fidelity": "fidelity",
     "doctor": "doctor",
     "completion": "completion",
 }

@@ -1,4 +1,4 @@
-"""`placekit cluster show`: the machines that ship, or one machine in detail."""
+"""`placekit cluster show | profile`: the machines that ship, one machine in detail, or this one as it is measured."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from placekit_core.units import count, mebibytes, seconds
 
 
 def main(argv: list[str]) -> int:
-    """`show` alone lists the presets; `show NAME` or `show FILE.yaml` describes one machine."""
+    """`show` alone lists the presets, `show NAME` or `show FILE.yaml` describes one machine; `profile` measures this one."""
+    if argv[:1] == ["profile"]:
+        from placekit_core.cli import calibrate
+
+        return calibrate.main(argv[1:])
     if argv[:1] != ["show"] or len(argv) > 2:
-        raise ConfigError("usage: placekit cluster show [NAME|FILE.yaml]")
+        raise ConfigError(
+            "usage: placekit cluster show [NAME|FILE.yaml] | profile OUT_DIR [repeats=9] [OPTION=VALUE ...]"
+        )
     presets = {p.stem: p for p in sorted((conf_dir() / "cluster").glob("*.yaml"))}
     if len(argv) == 1:
         rows = []

@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from placekit_core.cli import COMMANDS
+from placekit_core.cli.apply import FORMATS
 from placekit_core.cli.arguments import DEFAULT_GROUPS
 from placekit_core.config import RunConfig, conf_dir
 from placekit_core.errors import ConfigError, unknown
@@ -93,12 +94,25 @@ def _candidates(words: list[str], word: str) -> Iterator[str]:
         yield from _paths(word)
         if word.startswith("-"):
             yield from _whole(["--json", "--png", "--profile"])
+    elif command == "apply":
+        if given and given[-1] == "--format":
+            yield from _whole(FORMATS)
+        else:
+            yield from _paths(word, ("",) if given and given[-1] == "--out" else ())
+            if word.startswith("-"):
+                yield from _whole(["--format", "--out"])
     elif command == "cluster":
         if not given:
-            yield "show "
+            yield from _whole(["show", "profile"])
+        elif given == ["profile"]:
+            yield from _paths(word)
+        elif given[0] == "profile":
+            yield from ["repeats=", *_options(given[2:], word)]
         elif given == ["show"]:
             yield from _whole(p.stem for p in (conf_dir() / "cluster").glob("*.yaml"))
             yield from _paths(word, (".yaml", ".yml"))
+    elif command == "fidelity":
+        yield from _paths(word) if not given else ["placements=", "passes=", *_options(given[1:], word)]
     elif command == "new-plugin" and not given:
         yield from _whole(KINDS)
     elif command == "completion" and not given:

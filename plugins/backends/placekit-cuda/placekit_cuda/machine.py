@@ -128,6 +128,7 @@ class ThreadStream(Stream):
         self._queue.put(None)
 
     def _work(self) -> None:
+        torch.get_num_threads()  # or torch gives this thread the process's number when it first computes
         torch.set_num_threads(self._threads)
         with torch.no_grad():
             while (work := self._queue.get()) is not None:

@@ -51,6 +51,21 @@ class TestCPU(BackendContract):
         return problem(memory_bytes=need + 512)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class TestCUDA(BackendContract):
+    clock_s = 1e-3
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(CUDABackend, steps=1, devices=2)
+
+    def problems(self, make: Make) -> Iterable[tuple[Problem, Executable | None]]:
+        program = EinsumImporter(program="chainmm", sizes={"n": 32}).load()[0]
+        cluster = make().devices()
+        return [(Problem.of(program.graph, cluster, Grouping.colocated(program.graph)), program.executable)]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_begun(tmp_path: Path) -> None:
     """One error that says what to do instead, before anything is imported, and exit code 1."""

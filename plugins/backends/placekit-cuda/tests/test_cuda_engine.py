@@ -265,6 +265,30 @@ def test_what_is_left_of_a_hanging_step_is_skipped() -> None:
     assert len(seen) == begun
 
 
+def test_a_device_has_its_own_number_of_threads() -> None:
+    """And all other threads of the process, also those to come, have what they had."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    found: dict[str, int] = {}
+    machine = CPUMachine(2, threads=1)
+
+    def ask(name: str) -> None:
+        torch.ones(10**6).sum()  # the first parallel work of a thread
+        found[name] = torch.get_num_threads()
+
+    for stream in (machine.compute(0), machine.compute(1), machine.link(0, 1)):
+        stream.launch(lambda: ask("device"))
+        stream.record().wait()
+        assert found.pop("device") == 1
+    other = threading.Thread(target=ask, args=("other",))
+    other.start()
+    other.join()
+    ask("main")
+    machine.close()
+    torch.set_num_threads(before)
+    assert found == {"other": 2, "main": 2}
+
+
 def test_devices_work_side_by_side() -> None:
     """Sleeping kernels: two devices take less time than one, and no more than all work on one."""
     seconds = {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from placekit_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    from placekit_core.fidelity import Fidelity
     from placekit_core.profile import Profile
     from placekit_core.report import Result
 
@@ -34,4 +35,13 @@ def placekit_draw_profiles(path: Path, profiles: Mapping[str, Profile]) -> bool:
     from placekit_report.figure import draw
 
     draw(path, profiles)
+    return True
+
+
+@hookimpl
+def placekit_draw_fidelity(path: Path, fidelity: Fidelity) -> bool:
+    """A point per placement: simulated over measured seconds."""
+    from placekit_report.scatter import draw
+
+    draw(path, fidelity)
     return True

@@ -1,0 +1,267 @@
+"""Calibration: figures are of the size of what kernels and copies take, and a run takes its files."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from placekit_cuda.backend import CPUBackend
+from placekit_cuda.calibration import Clock, Walk, fit_line
+from placekit_cuda.machine import CPUMachine
+
+from placekit_core.calibration import Calibration, class_ratios, measured_costs
+from placekit_core.cli import fidelity, main
+from placekit_core.cli.hydra_app import compose
+from placekit_core.cluster import Cluster, load_cluster
+from placekit_core.config import validate
+from placekit_core.costs import roofline, signatures_of, with_measured
+from placekit_core.errors import BackendError, RunError
+from placekit_core.problem import Program
+
+EinsumImporter = pytest.importorskip("placekit_einsum.importer").EinsumImporter
+
+torch.set_num_threads(1)
+QUICK = 2  # repeats
+CLUSTER = Cluster.parse(
+    {
+        "name": "slow",
+        "kinds": {
+            "a": {"type": "cpu", "flops_per_s": {"float32": 1e9}, "memory_bytes": 2**27, "memory_bytes_per_s": 1e9}
+        },
+        "devices": [{"kind": "a", "count": 2}],
+        "links": [
+            {
+                "a": "a:0", "b": "a:1", "bytes_per_s": 1e8, "latency_s": 5e-3,
+                "reverse": {"bytes_per_s": 1e8, "latency_s": 15e-3},
+            }
+        ],
+    }
+)  # fmt: skip
+
+
+def chain(n: int = 32) -> Program:
+    program: Program = EinsumImporter(program="chainmm", sizes={"n": n}).load()[0]
+    return program
+
+
+class Sleeping:
+    """An executable whose kernels sleep for seconds that their signature decides."""
+
+    views: Mapping[int, int] = {}
+    updates: Mapping[int, int] = {}
+    results: Mapping[str, int] = {}
+    recipe: Mapping[str, Any] = {}
+    random_ops: frozenset[int] = frozenset()
+
+    def __init__(self, program: Program) -> None:
+        self.graph = program.graph
+        self.signatures = signatures_of(self.graph)
+        names = sorted({*self.signatures} - {""})
+        self.seconds = {name: 4e-3 * (1 + i) for i, name in enumerate(names)}
+        self.ran: list[int] = []
+
+    def initial(self, seed: int | None = None) -> dict[int, torch.Tensor]:
+        return {t: torch.zeros(1) for v in np.flatnonzero(~self.graph.kernel) for t in self.graph.outputs(int(v))}
+
+    def compile(self, ops: Sequence[int], device: Any = None, keep: Any = None) -> Callable[..., Any]:
+        def run(values: Mapping[int, torch.Tensor], step: int = 0) -> dict[int, torch.Tensor]:
+            there = {*values}
+            for op in ops:
+                assert {*self.graph.inputs(op).tolist()} <= there, "every input is there"
+                there |= {*self.graph.outputs(op)}
+                self.ran.append(op)
+                time.sleep(self.seconds[self.signatures[op]])
+            return {t: torch.zeros(1) for op in ops for t in self.graph.outputs(op) if t in keep}
+
+        return run
+
+    def view(self, tensor: int) -> Callable[[Any], Any]:
+        raise AssertionError("there are no views")
+
+    def result(self, name: str, values: Any) -> Any:
+        raise AssertionError("there are no results")
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> tuple[Program, Calibration]:
+    program = chain()
+    return program, CPUBackend(devices=2).calibrate([program], repeats=QUICK)
+
+
+def test_every_kernel_is_covered_by_fewer_figures(calibrated: tuple[Program, Calibration], tmp_path: Path) -> None:
+    program, found = calibrated
+    kernels = int(program.graph.kernel.sum())
+    assert 0 < found.figures < kernels
+    paths = found.write(tmp_path / "c")
+    cluster = load_cluster(paths[0])
+    assert cluster == found.cluster
+    costs = with_measured(roofline(program.graph, cluster), program.graph, paths[1])
+    assert costs.measured[program.graph.kernel].all()
+    assert (costs.op_s[program.graph.kernel] > 0).all()
+    with pytest.raises(RunError, match="exists already"):
+        found.write(tmp_path / "c")
+
+
+def test_rates_are_positive_and_the_rest_of_the_machine_is_as_it_was(
+    calibrated: tuple[Program, Calibration],
+) -> None:
+    program, found = calibrated
+    given = CPUBackend(devices=2).devices()
+    cluster, kind = found.cluster, found.cluster.kinds["cpu"]
+    assert cluster.device_names == given.device_names
+    assert cluster.memory_bytes.tolist() == given.memory_bytes.tolist()
+    assert 1e8 < kind.flops_per_s["float32"] < 1e14
+    assert 1e8 < kind.memory_bytes_per_s < 1e13
+    assert 0 < kind.launch_overhead_s < 1e-2
+    assert (cluster.routes.s_per_byte[~np.eye(2, dtype=bool)] > 0).all()
+    assert (cluster.routes.latency_s[~np.eye(2, dtype=bool)] > 0).all()
+    assert found.seconds > 0
+    assert found.spread >= 0
+    rows = class_ratios([program.graph], given, found)
+    assert {r.op_class for r in rows} == {"matmul", "elementwise"}
+    assert sum(r.kernels for r in rows) == program.graph.kernel.sum()
+    assert all(r.ratio > 0 for r in rows)
+
+
+def test_sleeping_kernels_take_what_they_sleep() -> None:
+    program = chain()
+    sleeping: Any = Sleeping(program)
+    found = CPUBackend(devices=2).calibrate([Program(program.graph, executable=sleeping)], repeats=QUICK)
+    figures = found.costs.kinds["cpu"].signatures
+    assert figures.keys() == sleeping.seconds.keys()
+    for name, seconds in sleeping.seconds.items():
+        assert seconds <= figures[name] < 3 * seconds + 0.01
+
+
+def test_emulated_links_are_found() -> None:
+    """5 ms one way, 15 ms the other, 100 MB a second; copies may take longer than asked for, on a busy machine."""
+    found = CPUBackend(devices=2, links="cluster").calibrate([chain()], CLUSTER, QUICK)
+    routes = found.cluster.routes
+    there, back = routes.latency_s[0, 1], routes.latency_s[1, 0]
+    assert 4e-3 < there < 14e-3 < back < 45e-3
+    for rate in (1 / routes.s_per_byte[0, 1], 1 / routes.s_per_byte[1, 0]):
+        assert 3e7 < rate < 1.3e8
+
+
+def test_a_line_is_fitted() -> None:
+    latency, s_per_byte = fit_line([4, 1000, 10_000], [2e-6 + 1e-9 * x for x in (4, 1000, 10_000)])
+    assert latency == pytest.approx(2e-6)
+    assert s_per_byte == pytest.approx(1e-9)
+    assert fit_line([4, 1000], [1e-6, 1e-6])[1] > 0, "a copy that takes no longer with its size"
+    assert fit_line([4, 10_000], [1e-9, 1e-5])[0] >= 0
+
+
+def test_only_what_is_needed_is_run_and_values_are_dropped() -> None:
+    """Up to the last operation that is timed; what no later one reads is not kept."""
+    program = chain()
+    sleeping: Any = Sleeping(program)
+    sleeping.seconds = dict.fromkeys(sleeping.seconds, 0.0)
+    order = program.graph.topological_order[program.graph.kernel[program.graph.topological_order]].tolist()
+    walk = Walk(Program(program.graph, executable=sleeping), {order[3]: ("operations", "x")}, torch.device("cpu"))
+    machine = CPUMachine(1)
+    assert {*walk.run(Clock(1, 30.0), machine.compute(0))} == {("operations", "x")}
+    machine.close()
+    assert {*sleeping.ran} == {*order[:4]}
+    whole = Walk(Program(program.graph, executable=sleeping), dict.fromkeys(order, ("operations", "x")), walk.device)
+    live: set[int] = set()
+    for piece in whole.pieces:
+        live = (live - piece.drops) | piece.keeps
+    assert not live
+
+
+def test_without_signatures_operations_are_measured_by_name(tmp_path: Path) -> None:
+    program = chain()
+    bare = Program(program.graph.replace(columns={}), executable=program.executable)
+    found = CPUBackend(devices=1).calibrate([bare], repeats=1)
+    kernels = {program.graph.op_name[v] for v in np.flatnonzero(program.graph.kernel)}
+    assert {*found.costs.kinds["cpu"].operations} == kernels
+    assert found.costs.kinds["cpu"].signatures == {}
+    assert measured_costs(bare.graph, found).measured[bare.graph.kernel].all()
+
+
+def test_a_second_program_adds_only_what_is_new() -> None:
+    both = CPUBackend(devices=1).calibrate([chain(), chain()], repeats=1)
+    assert both.figures == CPUBackend(devices=1).calibrate([chain()], repeats=1).figures
+
+
+@pytest.mark.parametrize("workload", ["nmt_small", "inception_v3_small"])
+def test_networks_with_views_and_random_numbers(workload: str) -> None:
+    pytest.importorskip("placekit_zoo")
+    [program] = validate(compose([f"workload={workload}"])).build("importer").load()
+    found = CPUBackend(devices=1).calibrate([program], repeats=1)
+    assert found.figures < program.graph.kernel.sum()
+    assert measured_costs(program.graph, found).measured[program.graph.kernel].all()
+
+
+def test_what_cannot_be_run_is_refused() -> None:
+    with pytest.raises(BackendError, match="a graph of numbers: there is nothing to measure"):
+        CPUBackend(devices=1).calibrate([Program(chain().graph)])
+
+    program = chain()
+    broken: Any = Sleeping(program)
+    broken.seconds = {}
+    with pytest.raises(BackendError, match=r"operation '.*' of 'chainmm' failed when it was measured: KeyError"):
+        CPUBackend(devices=1).calibrate([Program(program.graph, executable=broken)])
+
+    hanging: Any = Sleeping(program)
+    hanging.seconds = dict.fromkeys(hanging.seconds, 0.5)
+    with pytest.raises(BackendError, match=r"did not end within 0\.1 s"):
+        CPUBackend(devices=1, timeout_s=0.1).calibrate([Program(program.graph, executable=hanging)])
+
+
+@pytest.fixture
+def placekit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["placekit", *arguments])
+        return main()
+
+    monkeypatch.chdir(tmp_path)
+    return run
+
+
+SMALL = ("workload=chainmm_small", "backend=cpu", "backend.steps=1")
+
+
+def test_a_run_takes_the_files(placekit: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    """The command that is printed, and what it finds; then fidelity with the same files."""
+    assert placekit("cluster", "profile", "out", "repeats=1", "backend.devices=2", *SMALL) == 0
+    printed = capsys.readouterr().out
+    command = printed.splitlines()[-1].split()
+    assert command[:2] == ["placekit", "run"]
+    assert command[-2:] == ["cluster=out/cluster.yaml", "costs.file=out/costs.json"]
+    assert "cpu:0->cpu:1" in printed
+    assert placekit(*command[1:], "budget.evaluations=3", "run_dir=run") == 0
+    [program] = json.loads(Path("run/result.json").read_text())["programs"]
+    assert program["measured_costs"] == 1.0
+    assert placekit("fidelity", "agree", "placements=6", "passes=1", *SMALL, *command[-2:]) == 0
+    data = json.loads(Path("agree", fidelity.JSON).read_text())
+    assert data["all"]["placements"] == 6
+    assert data["cluster"] == "cpu2_measured"
+    assert data["command"].startswith("placekit fidelity agree placements=6 passes=1 workload=chainmm_small")
+    assert len(Path("agree", fidelity.CSV).read_text().splitlines()) == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "usage: placekit cluster profile OUT_DIR"),
+        (["out", "workload=chainmm_small"], "backend 'simulator' measures nothing\n  use backend=cpu or backend=cuda"),
+        (["out", "repeats=0", *SMALL], "repeats=0: it must be a whole number, 1 at least"),
+        (["here", *SMALL], "here exists already\n  remove it, or choose another folder"),
+        (["out", "backend=cpu", "workload=planted_small"], "there is nothing to measure"),
+    ],
+)
+def test_mistakes_of_the_command_line(
+    placekit: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    Path("here").mkdir()
+    assert placekit("cluster", "profile", *arguments) == 1
+    assert message in capsys.readouterr().err
+    assert not Path("out").exists()
