@@ -27,7 +27,7 @@ from placekit_core.report import ProgramResult, Result
 from placekit_core.results import PLACEMENT
 from placekit_cuda.engine import Engine, Tensors
 from placekit_cuda.machine import CPUMachine, Machine, copied
-from placekit_cuda.plan import plan
+from placekit_cuda.plan import plan, priorities
 
 _HOW = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
 """Entries of an optimiser's parameter group that do not change what it computes but for rounding."""
@@ -352,8 +352,5 @@ def _engine(graph: Graph, executable: Executable, where: Assignment, machine: Ma
     order = graph.topological_order[graph.kernel[graph.topological_order]].tolist()
     keep = executable.results.values()
     made = plan(graph, executable, where.device, len(where.devices), order, fixed=False, keep=keep)
-    rank = None
-    if where.priority is not None:
-        producer = graph.tensor_producer
-        rank = [float(where.priority[n.ops[0] if n.ops else producer[n.tensor]]) for n in made.nodes]
+    rank = None if where.priority is None else priorities(made, graph, where.priority)
     return Engine(made, executable, machine, rank)

@@ -64,6 +64,11 @@ class Plan:
     home: dict[int, int]
 
 
+def priorities(made: Plan, graph: Graph, priority: NDArray[np.float32]) -> list[float]:
+    """[nodes] from those of operations [n]: of a run that of its first, of a transfer that of what made the tensor."""
+    return [float(priority[node.ops[0] if node.ops else graph.tensor_producer[node.tensor]]) for node in made.nodes]
+
+
 class Values:
     """Which value each reader finds on its device: the tensor itself, or the base that it is a view of.
 

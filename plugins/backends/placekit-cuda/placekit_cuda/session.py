@@ -17,7 +17,7 @@ from placekit_core.problem import Problem
 from placekit_cuda import MeasuringOptions
 from placekit_cuda.engine import Engine, MemoryExceeded, Step, Tensors
 from placekit_cuda.machine import Machine
-from placekit_cuda.plan import Plan, plan
+from placekit_cuda.plan import Plan, plan, priorities
 
 Row = tuple[float, float, NDArray[np.float64], str | None]
 """Mean and standard deviation in seconds, peaks [D] in bytes, and what went wrong."""
@@ -118,8 +118,7 @@ class MeasuredSession(Session):
         )  # fmt: skip
         rank = None
         if placement.priority is not None:
-            of_op, producer = problem.expand(placement.priority), problem.graph.tensor_producer
-            rank = [float(of_op[n.ops[0] if n.ops else producer[n.tensor]]) for n in made.nodes]
+            rank = priorities(made, problem.graph, problem.expand(placement.priority))
         return Engine(made, self.executable, self.machine, rank, problem.cluster.memory_bytes.tolist())
 
     def _abandon(self) -> None:
