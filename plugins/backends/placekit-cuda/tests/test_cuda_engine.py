@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from placekit_cuda.machine import CPUMachine
 from placekit_cuda.plan import Plan, plan
 from placekit_sim.simulator import Simulator
 
+from placekit_core import load_programs
 from placekit_core.cli.hydra_app import compose
 from placekit_core.cluster import Cluster
 from placekit_core.config import validate
@@ -34,13 +35,45 @@ pytest.importorskip("placekit_zoo")
 
 torch.set_num_threads(1)
 
-NETWORKS = ["rnnlm_small", "nmt_small", "inception_v3_small", "resnet_small", "llama_layer_small"]
+NETWORKS = ["rnnlm_small", "nmt_small", "inception_v3_small", "resnet_small", "resnet18", "llama_layer_small"]
 WAYS: list[Way] = ["dynamic", "static", "bulk_synchronous"]
 EINSUMS = ["chainmm_small", "ffnn_sharded_small", "llama_block_sharded_small", "llama_layer_sharded_small"]
 
 
+class Basic(torch.nn.Module):
+    """A block of ResNet-18 (He et al. 2016, figure 2 and table 1)."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.one, self.two = conv(channels, out, 3, stride), conv(out, out, 3)
+        self.skip = torch.nn.Identity() if stride == 1 and channels == out else conv(channels, out, 1, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = (self.two(self.one(x).relu()) + self.skip(x)).relu()
+        return made
+
+
+def conv(channels: int, out: int, size: int, stride: int = 1) -> torch.nn.Module:
+    made = torch.nn.Conv2d(channels, out, size, stride, size // 2, bias=False)
+    return torch.nn.Sequential(made, torch.nn.BatchNorm2d(out))
+
+
+def resnet18(width: int = 8) -> Program:
+    """The training step of ResNet-18 with an eighth of its channels."""
+    stages = [(width, width, 1), (width, 2 * width, 2), (2 * width, 4 * width, 2), (4 * width, 8 * width, 2)]
+    blocks = [Basic(*pair) for a, b, s in stages for pair in ((a, b, s), (b, b, 1))]
+    head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8 * width, 10)]
+    stem = [conv(3, width, 7, 2), torch.nn.ReLU(), torch.nn.MaxPool2d(3, 2, 1)]
+    torch.manual_seed(0)
+    about = {"inputs": torch.randn(4, 3, 64, 64), "targets": torch.arange(4), "loss": torch.nn.functional.cross_entropy}
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=False)
+    return load_programs(torch.nn.Sequential(*stem, *blocks, *head), optimizer=sgd, **about)[0]
+
+
 @cache
 def program(workload: str) -> Program:
+    if workload == "resnet18":
+        return resnet18()
     mode = ["importer.mode=train"] if workload in NETWORKS else []
     return validate(compose([f"workload={workload}", *mode])).build("importer").load()[0]
 
