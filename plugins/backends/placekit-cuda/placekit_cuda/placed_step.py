@@ -162,6 +162,8 @@ class PlacedStep:
         The settings stay those of this step; others are warned of. Raises PlacekitError for one of other parameters.
         """
         plain, names = self._plain_optimizer()
+        if not {"state", "param_groups"} <= state.keys():
+            raise PlacekitError("this is no state of an optimizer", "give what `optimizer.state_dict()` returns")
         sizes = [[len(g["params"]) for g in groups] for groups in (plain["param_groups"], state["param_groups"])]
         if sizes[0] != sizes[1]:
             raise PlacekitError(f"this state is of an optimizer of {sizes[1]} parameters by group, not {sizes[0]}")
@@ -335,7 +337,8 @@ def _by_operation(placement: Result | ProgramResult | Placement | str | Path, gr
     if found.graph != graph.fingerprint:
         raise PlacementError(
             f"the placement is of another step (fingerprint {found.graph}, this one has {graph.fingerprint})",
-            "module, loss, optimizer, inputs and targets must be those that were placed, in shapes and settings",
+            "module, loss, optimizer, inputs and targets must be those that were placed, in shapes and settings; a tensor that is"
+            " given twice is one input",
         )
     if len(found.device) != grouping.count:
         raise PlacementError(

