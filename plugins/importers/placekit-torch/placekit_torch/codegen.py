@@ -94,6 +94,10 @@ def seeded(target: Any) -> Callable[..., Any]:
     )
 
 
+_RESHAPE = dict.fromkeys([torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default], torch.reshape)
+"""Kernels may choose other strides than their traced ones, with which a view would be refused; then this copies."""
+
+
 class Writer:
     """Writes one function. Lines are (variables assigned, text); a variable is dropped after the last line that reads it."""
 
@@ -133,7 +137,8 @@ class Writer:
         call, reads = self.code.calls[node], list[str]()
         parts = [self.literal(a, reads) for a in call.args]
         parts += [f"{k}={self.literal(v, reads)}" for k, v in call.kwargs.items() if not (extra and k == "generator")]
-        return f"{self.constant(target or call.target, 'f')}({', '.join([*parts, extra] if extra else parts)})", reads
+        function = target or _RESHAPE.get(call.target, call.target)
+        return f"{self.constant(function, 'f')}({', '.join([*parts, extra] if extra else parts)})", reads
 
     def value(self, node: int) -> str:
         """Variable that holds the value of a node."""

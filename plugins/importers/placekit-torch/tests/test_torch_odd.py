@@ -114,6 +114,18 @@ class Recurrent(nn.Module):
         return h
 
 
+class OtherStrides(Linear):
+    """The normalisation's kernel gives other strides than it is traced with: the flattening can be no view of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x).unflatten(0, (2, -1)).transpose(1, 2)
+        return self.head(self.norm(y).transpose(1, 2)).flatten(1)
+
+
 class Complex(Linear):
     def forward(self, x: Tensor) -> Tensor:
         return torch.fft.fft(self.linear(x)).abs()
@@ -129,6 +141,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "average": Average,
     "gru cell": Recurrent,
     "complex": Complex,
+    "other strides": OtherStrides,
     "transformer": lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
     "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)),
     "weight norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
