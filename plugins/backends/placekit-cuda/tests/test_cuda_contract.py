@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from placekit_cuda.backend import CPUBackend, CUDABackend
+from placekit_cuda.cuda import CUDAMachine
 
 from placekit_core.cluster import Cluster
 from placekit_core.errors import BackendError
@@ -51,13 +54,69 @@ class TestCPU(BackendContract):
         return problem(memory_bytes=need + 512)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class AtOnce:
+    """A stand-in for `torch.cuda` and its streams and events: what is launched is done at once, on the processor."""
+
+    device = SimpleNamespace(index=0)
+
+    def __init__(self, *about: Any, **settings: Any) -> None:
+        self.time_s = 0.0
+
+    def record(self, stream: Any) -> None:
+        self.time_s = time.perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: AtOnce) -> float:
+        return 1e3 * (end.time_s - self.time_s)
+
+    def wait_event(self, event: Any) -> None:
+        """It is reached."""
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @staticmethod
+    def device_count() -> int:
+        return 1
+
+    @staticmethod
+    def get_device_properties(gpu: int) -> Any:
+        return SimpleNamespace(name="emulated", total_memory=2**28)
+
+    @staticmethod
+    def stream(stream: Any) -> Any:
+        return contextlib.nullcontext()
+
+    @staticmethod
+    def empty_cache() -> None:
+        """Nothing is cached."""
+
+
+AtOnce.Stream = AtOnce.Event = AtOnce  # type: ignore[attr-defined]
+
+
+class OnProcessor(CUDAMachine):
+    def torch_device(self, device: int) -> torch.device:
+        return torch.device("cpu")
+
+    def keep(self, value: torch.Tensor, stream: Any) -> None:
+        """Memory is given back when nobody has it."""
+
+
 class TestCUDA(BackendContract):
+    """On a GPU if there is one, else on a stand-in for `torch.cuda`."""
+
     clock_s = 1e-3
 
     @pytest.fixture
-    def make(self) -> Make:
+    def make(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        if not torch.cuda.is_available():
+            monkeypatch.setattr(CUDABackend, "cuda", AtOnce)
+            monkeypatch.setattr("placekit_cuda.backend.CUDAMachine", OnProcessor)
         return partial(CUDABackend, steps=1, devices=2)
 
     def problems(self, make: Make) -> Iterable[tuple[Problem, Executable | None]]:
