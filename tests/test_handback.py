@@ -227,7 +227,7 @@ def test_maps_of_networks_cover_every_parameter(workload: str) -> None:
     }
     for seed in range(3):
         devices = np.random.default_rng(seed).integers(0, 4, program.graph.n)
-        made = device_map(*placed(program.graph, lambda v, d=devices: d[v]))  # type: ignore[misc]
+        made = device_map(*placed(program.graph, devices.__getitem__))
         assert uncovered(names, made.devices) == []
         assert made.devices.keys() <= known
         assert len(made.devices) > 2

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -57,6 +57,8 @@ class TestCPU(BackendContract):
 class AtOnce:
     """A stand-in for `torch.cuda` and its streams and events: what is launched is done at once, on the processor."""
 
+    Stream: ClassVar[Any]
+    Event: ClassVar[Any]
     device = SimpleNamespace(index=0)
 
     def __init__(self, *about: Any, **settings: Any) -> None:
@@ -95,7 +97,7 @@ class AtOnce:
         """Nothing is cached."""
 
 
-AtOnce.Stream = AtOnce.Event = AtOnce  # type: ignore[attr-defined]
+AtOnce.Stream = AtOnce.Event = AtOnce
 
 
 class OnProcessor(CUDAMachine):
@@ -129,14 +131,15 @@ class TestCUDA(BackendContract):
 def test_without_a_gpu_nothing_is_begun(tmp_path: Path) -> None:
     """One error that says what to do instead, before anything is imported, and exit code 1."""
     run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "placekit_core", "run", "+policy=annealing", "+backend=cuda", f"run_dir={run_dir}"]
+    command = [sys.executable, "-m", "placekit_core", "run", "+policy=annealing", "+backend=cuda", f"run_dir={run_dir}",
+               "importer=torch", "importer.module=nowhere:make"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "backend 'cuda' needs a GPU" in done.stderr
     assert "backend=cpu" in done.stderr
     assert "backend=simulator" in done.stderr
     assert "Traceback" not in done.stderr
-    assert "importing" not in done.stdout + done.stderr
+    assert "nowhere" not in done.stdout + done.stderr, "the program was imported first"
 
 
 class TwoGPUs:

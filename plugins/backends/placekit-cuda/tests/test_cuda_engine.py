@@ -26,6 +26,7 @@ from placekit_core.cluster import Cluster
 from placekit_core.config import validate
 from placekit_core.costs import CostTable
 from placekit_core.errors import BackendError
+from placekit_core.grouping import Grouping
 from placekit_core.placement import Placements
 from placekit_core.problem import Problem, Program
 
@@ -81,10 +82,8 @@ def program(workload: str) -> Program:
 def placed(found: Program, devices: int, seed: int = 0) -> NDArray[np.int16]:
     """A random placement that keeps co-located operations together."""
     graph = found.graph
-    device = np.random.default_rng(seed).integers(0, devices, graph.n).astype(np.int16)
-    for group in np.unique(graph.colocate[graph.colocate >= 0]):
-        device[graph.colocate == group] = device[graph.colocate == group][0]
-    return device
+    grouping = Grouping.colocated(graph)
+    return np.random.default_rng(seed).integers(0, devices, grouping.count).astype(np.int16)[grouping.group_of]
 
 
 def planned(

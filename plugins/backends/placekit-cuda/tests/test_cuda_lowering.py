@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 import torch
 from placekit_cuda.engine import Engine
-from placekit_cuda.machine import Machine, Stream, nbytes
+from placekit_cuda.machine import Event, Machine, Stream, nbytes
 from placekit_cuda.plan import plan
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from placekit_core.cli.hydra_app import compose
 from placekit_core.config import conf_dir, validate
+from placekit_core.grouping import Grouping
 from placekit_core.problem import Program
 
 pytest.importorskip("placekit_torch")
@@ -30,17 +31,27 @@ pytest.importorskip("placekit_einsum")
 torch.set_num_threads(1)
 
 
+class Reached(Event):
+    """All before it is done."""
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return True
+
+    def since(self, other: Any) -> float:
+        return 0.0
+
+
 class Now(Stream):
     """Does what it is given at once, on the host."""
 
     def launch(self, work: Callable[[], None]) -> None:
         work()
 
-    def record(self, timed: bool = False) -> Any:
-        return self
+    def record(self, timed: bool = False) -> Event:
+        return Reached()
 
-    def wait(self, event: Any) -> bool:  # type: ignore[override]
-        return True
+    def wait(self, event: Any) -> None:
+        """It is reached."""
 
 
 class FakeMachine(Machine):
@@ -91,9 +102,8 @@ def lowered(found: Program, devices: int, monkeypatch: pytest.MonkeyPatch) -> No
     """Run a random placement of `found` on fake tensors, and check where everything is."""
     graph, executable = found.graph, found.executable
     assert executable is not None
-    device = np.random.default_rng(0).integers(0, devices, graph.n).astype(np.int16)
-    for group in np.unique(graph.colocate[graph.colocate >= 0]):
-        device[graph.colocate == group] = device[graph.colocate == group][0]
+    grouping = Grouping.colocated(graph)
+    device = np.random.default_rng(0).integers(0, devices, grouping.count).astype(np.int16)[grouping.group_of]
     order = [int(v) for v in graph.topological_order if graph.kernel[v]]
     made = plan(graph, executable, device, devices, order, keep=executable.results.values())
 

@@ -36,6 +36,7 @@ import placekit_core
 from placekit_core.cli.hydra_app import compose
 from placekit_core.config import validate
 from placekit_core.errors import BackendError
+from placekit_core.grouping import Grouping
 from placekit_core.problem import Program
 
 run_sequential = pytest.importorskip("placekit_torch.executable").run_sequential
@@ -110,7 +111,7 @@ class FakeCUDA:
         self.races: list[Any] = []
         self.watch = Watch(self)
 
-    def current_stream(self, device: torch.device) -> FakeStream:
+    def current_stream(self, device: Any) -> FakeStream:
         """What the test, as a caller, launches on."""
         if device.index not in self.default:
             self.default[device.index] = self.Stream(device)
@@ -252,9 +253,8 @@ def raced(workload: str, gpus: Sequence[int], way: Way, steps: int = 2) -> FakeC
     found, devices = program(workload), len(gpus)
     graph, executable = found.graph, found.executable
     assert executable is not None
-    device = np.random.default_rng(0).integers(0, devices, graph.n).astype(np.int16)
-    for group in np.unique(graph.colocate[graph.colocate >= 0]):
-        device[graph.colocate == group] = device[graph.colocate == group][0]
+    grouping = Grouping.colocated(graph)
+    device = np.random.default_rng(0).integers(0, devices, grouping.count).astype(np.int16)[grouping.group_of]
     order = [int(v) for v in graph.topological_order if graph.kernel[v]]
     level = graph.depth if way == "bulk_synchronous" else None
     if level is not None:
@@ -341,7 +341,7 @@ class TestPlacedStep:
         machine = EmulatedMachine([0, 0], cuda=cuda)
         step = PlacedStep(net, optimizer, loss, found, inputs=x, targets=y, machine=machine)
         for _ in range(3):
-            stream = cuda.current_stream(_Index(0))  # type: ignore[arg-type]
+            stream = cuda.current_stream(_Index(0))
             with cuda.stream(stream):
                 x, y = torch.randn(4, 8), torch.randn(4, 4)
                 x = x + 1
