@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.cluster import Cluster, Efficiency, OperationClass
+from placekit_core.cluster import Cluster, DeviceKind, Efficiency, OperationClass
 from placekit_core.costs import EFFICIENCY, CostFile, CostTable, from_file, roofline
 from placekit_core.errors import RunError
 from placekit_core.graph import Graph
@@ -27,8 +27,11 @@ class Calibration:
         costs: seconds of operations, by signature where the graph has one, else by name.
         figures: how many (operation or signature, device kind) pairs were measured.
         repeats: of how many samples each figure is the median.
-        spread: median over the figures of their relative spread: half the interquartile range of the samples over
-            their median.
+        spread, largest_spread: median and largest over the figures of their relative spread: half the interquartile range
+            of the samples over their median; NaN where each has one sample.
+        notes: what could not be measured of the machine, and what stands in its place.
+        failures: operations that failed; they and what follows them in their program have no figures.
+        interrupted: whether Ctrl-C ended it; figures are of fewer samples then, or missing.
         seconds: what the calibration took.
     """
 
@@ -37,21 +40,22 @@ class Calibration:
     figures: int
     repeats: int
     spread: float
+    largest_spread: float
+    notes: tuple[str, ...]
+    failures: tuple[str, ...]
+    interrupted: bool
     seconds: float
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """Write `cluster.yaml` and `costs.json` into `folder`, which must not exist. Raises RunError."""
+        """Write `cluster.yaml` and `costs.json` into `folder`, which exists. Raises RunError."""
         import yaml
 
         data = self.cluster.model_dump(mode="json", exclude_defaults=True)
         text = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=120)
+        paths = folder / CLUSTER, folder / COSTS
         try:
-            folder.mkdir(parents=True)
-            paths = folder / CLUSTER, folder / COSTS
             write_atomically(paths[0], text.encode())
             write_atomically(paths[1], self.costs.model_dump_json(indent=1).encode())
-        except FileExistsError:
-            raise RunError(f"{folder} exists already", "remove it, or choose another folder") from None
         except OSError as e:
             raise RunError(f"cannot write {folder}: {e.strerror or e}") from None
         return paths
@@ -102,11 +106,14 @@ def class_ratios(graphs: Sequence[Graph], cluster: Cluster, calibration: Calibra
 
 
 def with_efficiency(cluster: Cluster, graphs: Sequence[Graph], costs: CostFile) -> Cluster:
-    """`cluster` with the fractions of its rates that classes of operations reach, where `costs` has figures of a class.
+    """`cluster`, whose rates were measured, with the fractions of them that classes of operations reach.
 
-    The fraction is the median, over the operations of `graphs`, of the seconds at full rates over the measured ones without
-    the launch overhead; operations of less than three launches say nothing and are left out. It makes the roofline a fair
-    guess for operations of the class that were not measured.
+    Rates are what a product and an elementwise operation reach, so these two reach all of theirs, and other classes what
+    their nominal fractions say of them beside these. Where `costs` has figures of a class, its fraction is the
+    median, over the operations of `graphs`, of the seconds at full rates over the measured ones without
+    the launch overhead. Operations that full rates would do in less than a launch, or that took less than three, are mostly
+    fixed cost: they say nothing of rates and are left out. It makes the roofline a fair guess for operations of the class that
+    were not measured.
     """
     full = dict.fromkeys(EFFICIENCY, Efficiency(compute=1.0, memory=1.0))
     bare = {
@@ -120,14 +127,31 @@ def with_efficiency(cluster: Cluster, graphs: Sequence[Graph], costs: CostFile) 
         found = from_file(best, graph, costs)
         for k, kind in enumerate(found.kinds):
             launch = cluster.kinds[kind].launch_overhead_s
-            rows = graph.kernel & found.measured[:, k] & (found.op_s[:, k] > 3 * launch) & (best.op_s[:, k] > 0)
+            large = (best.op_s[:, k] > 0) & (best.op_s[:, k] >= launch) & (found.op_s[:, k] > 3 * launch)
+            rows = graph.kernel & found.measured[:, k] & large
             for code, name in enumerate(graph.op_class.vocabulary):
                 own = np.flatnonzero(rows & (graph.op_class.codes == code))
                 if name in EFFICIENCY and len(own):
                     reached.setdefault((kind, name), []).append(best.op_s[own, k] / (found.op_s[own, k] - launch))
-    kinds = dict(cluster.kinds)
+    kinds = {
+        name: kind.model_copy(update={"efficiency": _beside_measured(kind)}) for name, kind in cluster.kinds.items()
+    }
     for (kind, name), parts in reached.items():
         fraction = float(np.clip(float(f"{np.median(np.concatenate(parts)):.3g}"), 1e-3, 1.0))
         table = dict(kinds[kind].efficiency) | {name: Efficiency(compute=fraction, memory=fraction)}
         kinds[kind] = kinds[kind].model_copy(update={"efficiency": table})
     return Cluster(**{**{name: getattr(cluster, name) for name in Cluster.model_fields}, "kinds": kinds})
+
+
+def _beside_measured(kind: DeviceKind) -> dict[OperationClass, Efficiency]:
+    """Fractions of rates that a product (of arithmetic) and an elementwise operation (of memory) reach by definition."""
+    own = {**EFFICIENCY, **kind.efficiency}
+    compute, memory = own["matmul"].compute, own["elementwise"].memory
+
+    def fraction(value: float, whole: float) -> float:
+        return min(float(f"{value / whole:.3g}"), 1.0)
+
+    return {
+        name: Efficiency(compute=fraction(e.compute, compute), memory=fraction(e.memory, memory))
+        for name, e in own.items()
+    }

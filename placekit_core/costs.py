@@ -135,11 +135,17 @@ def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable
         raise PlacekitError(
             f"cannot read cost file {path}: {e}", "it is JSON; its form is in docs/machine-model.md"
         ) from None
-    return from_file(costs, graph, file, f"cost file {path}")
+    found = from_file(costs, graph, file, f"cost file {path}")
+    if not found.measured.any():
+        raise PlacekitError(
+            f"cost file {path} has no figure for any operation of {graph.name!r} on {', '.join(costs.kinds)}",
+            f"it knows the kinds: {', '.join(file.kinds) or 'none'}",
+        )
+    return found
 
 
 def from_file(costs: CostTable, graph: Graph, file: CostFile, source: str = "the cost file") -> CostTable:
-    """`costs` with the figures of `file`. Raises PlacekitError, naming `source`, for a wrong figure, or if there is none."""
+    """`costs` with the figures of `file`. Raises PlacekitError, naming `source`, for a wrong figure."""
     op_s, measured = costs.op_s.copy(), costs.measured.copy()
     signatures = signatures_of(graph)
     for k, name in enumerate(costs.kinds):
@@ -154,11 +160,6 @@ def from_file(costs: CostTable, graph: Graph, file: CostFile, source: str = "the
                         f"{source}: {graph.op_name[v]!r} takes {seconds} s on {name}", f"it must be 0..{MAX_SECONDS:g}"
                     )
                 op_s[v, k], measured[v, k] = seconds, True
-    if not measured.any():
-        raise PlacekitError(
-            f"{source} has no figure for any operation of {graph.name!r} on {', '.join(costs.kinds)}",
-            f"it knows the kinds: {', '.join(file.kinds) or 'none'}",
-        )
     return CostTable(costs.kinds, op_s, measured)
 
 

@@ -323,6 +323,10 @@ class Backend(Plugin):
         """The machine that it can see; None for simulators."""
         return None
 
+    def hardware(self) -> str:
+        """What it measures on, for people: processor or GPUs, and the versions that decide; empty for simulators."""
+        return ""
+
     @abstractmethod
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
         """Get ready to evaluate placements of `problem`. Raises BackendError if it cannot."""

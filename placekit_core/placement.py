@@ -172,7 +172,11 @@ def _read(path: str | Path) -> tuple[dict[str, Any], _File]:
             f"{path} is not a readable placement: {where + ': ' if where else ''}{first['msg']}",
             "placekit writes them as placement.json",
         ) from None
-    except (OSError, ValueError, RecursionError) as e:  # ValueError: not UTF-8, not JSON
+    except OSError as e:
+        raise PlacementError(
+            f"{path} cannot be read: {e.strerror or e}", "a run that found a placement writes it as placement.json"
+        ) from None
+    except (ValueError, RecursionError) as e:  # not UTF-8, not JSON
         raise PlacementError(
             f"{path} is not a readable placement: {e!r}", "placekit writes them as placement.json"
         ) from None

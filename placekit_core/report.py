@@ -140,6 +140,10 @@ def report(
     for p in programs:
         for device, bytes_ in p.peak_bytes.items():
             peak[device] = max(peak.get(device, 0.0), bytes_)
+    notes = list(dict.fromkeys(note for p in programs for note in p.notes))
+    asked = config.budget.proxy_evaluations
+    if asked and status == "finished" and not any(p.proxy_evaluations for p in programs):
+        notes.append(f"budget.proxy_evaluations={asked} was not used: policy {config.policy['name']!r} asked no proxy")
     ledger, complete = searches[0].task.evaluate.ledger, len(values) == len(programs)
     summary = Summary(
         status=status,
@@ -151,6 +155,7 @@ def report(
         gap=float(np.mean(gaps)) if len(gaps) == len(programs) else None,
         spread_s=programs[0].spread_s if single else None,
         fits=complete and all(p.fits for p in programs),
+        error=next((p.error for p in programs if p.error), None),
         evaluations=sum(p.evaluations for p in programs),
         proxy_evaluations=sum(p.proxy_evaluations for p in programs),
         seconds=sum({id(s.task.evaluate.ledger): s.task.evaluate.ledger.seconds for s in searches}.values()),
@@ -163,11 +168,11 @@ def report(
         cluster=searches[0].problem.cluster.name,
         cluster_fingerprint=searches[0].problem.cluster.fingerprint,
         peak_bytes=peak,
-        notes=list(dict.fromkeys(note for p in programs for note in p.notes)),
+        notes=notes,
         budget={
             "evaluations": ledger.limit,
             "seconds": ledger.limit_s,
-            "proxy_evaluations": config.budget.proxy_evaluations,
+            "proxy_evaluations": asked,
         },
         programs=programs,
         torch_threads=results.torch_threads(),
@@ -214,6 +219,7 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
         gap=best.value_s / bound - 1 if best and bound else None,
         spread_s=best.spread_s if best else None,
         fits=best is not None,
+        error=None if best else evaluate.last_error,
         evaluations=evaluate.evaluations,
         proxy_evaluations=s.task.opened_proxy.evaluations if s.task.opened_proxy else 0,
         seconds=evaluate.ledger.seconds,

@@ -35,6 +35,7 @@ from placekit_core.errors import BusyError, RunError
 from placekit_core.graph_file import PARTIAL, write_atomically
 from placekit_core.measurement import Schedule
 from placekit_core.problem import Problem
+from placekit_core.units import seconds
 
 RESULT, PLACEMENT, TRACE = "result.json", "placement.json", "schedule.trace.json"
 CONFIG, CHECKPOINT = "config.json", "checkpoint.npz"
@@ -42,7 +43,10 @@ SWEEP, FAILED = "sweep.json", "failed.json"
 
 
 class Found(BaseModel):
-    """What a search found. Times in seconds, memory in bytes; null where there is nothing to say."""
+    """What a search found. Times in seconds, memory in bytes; null where there is nothing to say.
+
+    `error` says why the last measurement failed, if no placement has a value.
+    """
 
     model_config = ConfigDict(extra="forbid")
     value_s: float | None
@@ -50,11 +54,19 @@ class Found(BaseModel):
     gap: float | None
     spread_s: float | None = None
     fits: bool
+    error: str | None = None
     evaluations: int
     proxy_evaluations: int = 0
     seconds: float
     peak_bytes: dict[str, float]
     notes: list[str] = []
+
+    @property
+    def outcome(self) -> str:
+        """The value, or why there is none, in a few words."""
+        if self.fits:
+            return seconds(self.value_s)
+        return "failed" if self.error else "does not fit" if self.evaluations else "not evaluated"
 
 
 class ProgramSummary(Found):
@@ -138,6 +150,22 @@ def prepare(run_dir: Path, resume: bool = False) -> Path:
             f"cannot write to run directory {run_dir}: {e.strerror or e}", "choose another: run_dir=PATH"
         ) from None
     return run_dir
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """Make a folder before the work that fills it; it goes again if it is left empty. Raises RunError if it cannot be made."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise RunError(f"{path} exists already", "remove it, or choose another folder") from None
+    except OSError as e:
+        raise RunError(f"cannot write {path}: {e.strerror or e}", "choose another folder") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.rmdir()
 
 
 @contextlib.contextmanager

@@ -24,7 +24,9 @@ def count(value: float) -> str:
 
 
 def mebibytes(value: float) -> str:
-    """Bytes as MiB or GiB."""
+    """Bytes as MiB or GiB; a little as KiB."""
+    if 0 < value < 0.1 * 2**20:
+        return f"{value / 2**10:.3g} KiB"
     return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
 
 

@@ -17,10 +17,10 @@ import pytest
 from placekit_core import results
 from placekit_core.errors import BusyError
 
-ARGS = ["workload=mlp", "policy=annealing", "budget.evaluations=120000", "checkpoint_s=0", "seed=3"]
-LEARN = ["workload=mlp", "policy=seq2seq", "policy.hidden=16", "budget.evaluations=900", "checkpoint_s=0", "seed=3"]
+ARGS = ["workload=chainmm_small", "policy=annealing", "budget.evaluations=120000", "checkpoint_s=0", "seed=3"]
+LEARN = ["workload=chainmm_small", "policy=seq2seq", "policy.hidden=16", "budget.evaluations=900", "checkpoint_s=0", "seed=3"]
 RUNS = {
-    "post": ["workload=mlp", "policy=post", "budget.evaluations=15000", "checkpoint_s=0", "seed=3"],
+    "post": ["workload=chainmm_small", "policy=post", "budget.evaluations=15000", "checkpoint_s=0", "seed=3"],
     "reinforce": [*LEARN, "trainer=reinforce"],
     "ppo": [*LEARN, "trainer=ppo"],
 }

@@ -18,7 +18,7 @@ import yaml
 from placekit_core.results import load_summary
 
 PLACEKIT = [sys.executable, "-m", "placekit_core"]
-MLP = ["workload=mlp", "budget.evaluations=200"]
+MLP = ["workload=chainmm_small", "budget.evaluations=200"]
 JOBLIB = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
 FAULTY = """
 from pydantic import BaseModel
@@ -101,7 +101,7 @@ def test_a_bug_in_a_worker_loses_no_other_job(tmp_path: Path, faulty: str) -> No
     done = run(*args, cwd=tmp_path, PYTHONPATH=faulty)
     assert done.returncode == 1
     assert len(outcomes(tmp_path / "sweep")) == 2
-    name = "budget.evaluations=200,policy=faulty,seed=1,workload=mlp"
+    name = "budget.evaluations=200,policy=faulty,seed=1,workload=chainmm_small"
     reason = json.loads((tmp_path / "sweep" / name / "failed.json").read_text())
     assert (reason["type"], reason["message"]) == ("KeyError", "'missing'")
     assert "in place" in reason["traceback"]
@@ -135,7 +135,7 @@ sys.exit(main())
 
 LONG = [
     "-m",
-    "workload=mlp",
+    "workload=chainmm_small",
     "policy=annealing",
     "budget.evaluations=120000",
     "checkpoint_s=0",
@@ -253,10 +253,10 @@ def test_submitit(tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     done = run("-m", *MLP, "policy=etf", "seed=1,-1", "hydra/launcher=submitit_local", "run_dir=sweep", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert "failed: sweep/budget.evaluations=200,policy=etf,seed=-1,workload=mlp: seed: input should be" in done.stdout
+    assert "failed: sweep/budget.evaluations=200,policy=etf,seed=-1,workload=chainmm_small: seed: input should be" in done.stdout
     assert len(outcomes(tmp_path / "sweep")) == 1
     again = run("resume=sweep", cwd=tmp_path)
-    assert "seed=1,workload=mlp: skipped" in "".join(
+    assert "seed=1,workload=chainmm_small: skipped" in "".join(
         p.read_text() for p in tmp_path.glob("sweep/.submitit/*/*_log.out")
     )
     assert "placekit: 1 job of the sweep failed" in again.stderr

@@ -23,8 +23,8 @@ usage: placekit COMMAND ...
   graph export OUT [OPTION=VALUE ...]    write it to a file
   graph import FILE [OUT]                read a graph file, check it, and write it as OUT
   cluster show [NAME|FILE.yaml]          machines, or one of them in detail
-  cluster profile OUT_DIR [OPTION=VALUE ...]   measure a machine and a program's operations
-  fidelity OUT_DIR [OPTION=VALUE ...]    simulated beside measured seconds of placements
+  cluster profile OUT_DIR [repeats=9] [OPTION=VALUE ...]   measure a machine and a program's operations
+  fidelity OUT_DIR [placements=30] [passes=9] [OPTION=VALUE ...]   simulated beside measured seconds of placements
   doctor                     check this installation: versions, devices, plugins, caches, a self-test
   completion bash|zsh|fish   print what makes the shell complete commands and options
   --version
@@ -62,7 +62,7 @@ def main() -> int:
 
         return fail(unknown("command", argv[0], COMMANDS))
     if argv[0] != "run" and any(a in ("-h", "--help") for a in argv[1:]):
-        print(USAGE, end="")
+        print(usage(argv))
         return 0
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)  # schedulers end jobs by it: keep the best so far, as on Ctrl-C
@@ -88,6 +88,16 @@ def main() -> int:
         if not (place := where(e)):
             raise
         return fail(Exception(f"{type(e).__name__}: {e}\n  at {place}; HYDRA_FULL_ERROR=1 shows the whole traceback"))
+
+
+def usage(argv: list[str]) -> str:
+    """What the command of `argv` takes: its lines of the usage, or that of its subcommand where it names one."""
+    own = [line.strip() for line in USAGE.splitlines() if line.split()[:1] == argv[:1]]
+    named = [line for line in own if line.split()[1] in argv[1:]] or own
+    about = "OPTION=VALUE are the options of a run: `placekit run --help`; " if "OPTION=" in "".join(named) else ""
+    return (
+        "\n".join(f"usage: placekit {line}" for line in named) + f"\n{about}docs/command-line.md has the meaning of all"
+    )
 
 
 def _terminated(*_: object) -> None:

@@ -131,7 +131,10 @@ def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:
         )
     if own[0].value_s is None:
         raise RunError(
-            f"the run in {run_dir} found no placement of {own[0].program!r} that fits", "there is nothing to apply"
+            f"the run in {run_dir} found no placement of {own[0].program!r} that fits"
+            if own[0].error is None
+            else f"the run in {run_dir} could not measure a placement of {own[0].program!r}: {own[0].error}",
+            "there is nothing to apply",
         )
     return run_dir, summary, own[0]
 

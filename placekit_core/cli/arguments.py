@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from itertools import pairwise
 from pathlib import Path
 
 import yaml
 
 from placekit_core.cluster import load_cluster
-from placekit_core.config import conf_dir
+from placekit_core.config import RunConfig, conf_dir
 from placekit_core.errors import ConfigError
 from placekit_core.hookspecs import KINDS
 from placekit_core.registry import installed
@@ -106,6 +107,21 @@ def chosen(argv: list[str]) -> list[tuple[str, str]]:
         if match and match["key"] in KINDS and re.fullmatch(r"[\w\-]+(,[\w\-]+)*", match["value"]):
             found += [(match["key"], name) for name in match["value"].split(",")]
     return found
+
+
+def take_numbers(argv: list[str], defaults: Mapping[str, int], least: int = 1) -> tuple[dict[str, int], list[str]]:
+    """The whole numbers that a command takes besides the options of a run, and the other arguments. Raises ConfigError."""
+    found = {}
+    for key, default in defaults.items():
+        value, argv = take(argv, key)
+        if value is not None and (not value.isdecimal() or int(value) < least):
+            raise ConfigError(f"{key}={value}: it must be a whole number, {least} at least")
+        found[key] = default if value is None else int(value)
+    for key in (a.partition("=")[0] for a in argv if "=" in a):
+        close = difflib.get_close_matches(key, [*defaults, *RunConfig.model_fields, *DEFAULT_GROUPS], 1)
+        if close and key != close[0] and close[0] in defaults:
+            raise ConfigError(f"no option {key!r}", f"did you mean {close[0]!r}?")
+    return found, argv
 
 
 def take(argv: list[str], key: str) -> tuple[str | None, list[str]]:

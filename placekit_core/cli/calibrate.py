@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from placekit_core.calibration import Calibration, ClassRatio, class_ratios
-from placekit_core.cli.arguments import take
+from placekit_core.calibration import CLUSTER, COSTS, Calibration, ClassRatio, class_ratios
+from placekit_core.cli.arguments import quoted, take_numbers
 from placekit_core.cli.console import table
 from placekit_core.cluster import Cluster
-from placekit_core.errors import ConfigError, RunError
+from placekit_core.errors import BackendError, ConfigError
 from placekit_core.interfaces import Backend
+from placekit_core.results import new_folder
 from placekit_core.units import count, percent, seconds
 
 USAGE = "placekit cluster profile OUT_DIR [repeats=9] [OPTION=VALUE ...]"
@@ -25,39 +28,54 @@ def main(argv: list[str]) -> int:
     if not argv or "=" in argv[0] or argv[0].startswith("-"):
         raise ConfigError(f"usage: {USAGE}")
     out = Path(argv[0])
-    given, options = take(argv[1:], "repeats")
-    repeats = whole("repeats", given, 9)
+    numbers, options = take_numbers(argv[1:], {"repeats": 9})
+    repeats = numbers["repeats"]
     config = validate(compose(options))
-    if out.exists():  # before minutes of measuring
-        raise RunError(f"{out} exists already", "remove it, or choose another folder")
-    backend: Backend = config.build("backend")
-    programs = config.build("importer").load()
-    cluster = choose_cluster(config, programs[0], backend)
-    found = backend.calibrate(programs, cluster, repeats)
-    found.write(out)
-    _show(found, class_ratios([p.graph for p in programs], cluster, found))
-    kernels = sum(int(p.graph.kernel.sum()) for p in programs)
-    print(
-        f"\n{found.figures} figures for {kernels} operations, medians of {repeats}, spread {percent(found.spread)},"
-        f" in {found.seconds:.1f} s"
-    )
-    kept = " ".join(_shell(o) for o in options if not o.lstrip("+").startswith(("cluster=", "costs.file=")))
+    if config.costs.file is not None:
+        raise ConfigError("costs.file is for runs: here costs are measured", "leave it out")
+    with new_folder(out):
+        backend: Backend = config.build("backend")
+        programs = config.build("importer").load()
+        cluster = choose_cluster(config, programs[0], backend)
+        found = backend.calibrate(programs, cluster, repeats)
+        _show(found, class_ratios([p.graph for p in programs], cluster, found))
+        kernels = sum(int(p.graph.kernel.sum()) for p in programs)
+        _say(found, cluster, kernels)
+        found.write(out)
+    kept = " ".join(_shell(o) for o in options if not o.lstrip("+").startswith("cluster="))
     print(f"written to {out}; use it:\n  placekit run {kept} {files(out)}")
+    if found.interrupted:
+        raise KeyboardInterrupt
+    if found.failures:
+        more = f" (and {len(found.failures) - 1} more)" if len(found.failures) > 1 else ""
+        raise BackendError(
+            f"{found.failures[0]}{more}",
+            f"what was measured before is in {out}; operations without a figure cost the roofline",
+        )
     return 0
 
 
 def files(out: Path) -> str:
     """The options that let a run use what was written to `out`."""
-    return f"{_shell(f'cluster={out}/cluster.yaml')} {_shell(f'costs.file={out}/costs.json')}"
+    paths = [f"{out}/{name}" for name in (CLUSTER, COSTS)]
+    if not re.fullmatch(r"[\w./\-]+", str(out)):  # a comma would make a sweep of it
+        paths = [quoted(path) for path in paths]
+    return f"{_shell(f'cluster={paths[0]}')} {_shell(f'costs.file={paths[1]}')}"
 
 
-def whole(name: str, value: str | None, default: int, least: int = 1) -> int:
-    """The number that `name=value` gives. Raises ConfigError."""
-    if value is None:
-        return default
-    if not value.isdecimal() or int(value) < least:
-        raise ConfigError(f"{name}={value}: it must be a whole number, {least} at least")
-    return int(value)
+def _say(found: Calibration, cluster: Cluster, kernels: int) -> None:
+    """What the figures are, and what could not be measured."""
+    spread = ""
+    if not math.isnan(found.spread):
+        spread = f", spread {percent(found.spread)} ({percent(found.largest_spread)} at most)"
+    ended = f"interrupted: at most {found.repeats} samples" if found.interrupted else f"medians of {found.repeats}"
+    print(f"\n{found.figures} figures for {kernels} operations, {ended}{spread}, in {found.seconds:.1f} s")
+    for note in found.notes:
+        print(f"note: {note}")
+    if cluster.size > 1 and (
+        cluster.multicast or cluster.relay or len(cluster.routes.channels) != len(found.cluster.routes.channels)
+    ):
+        print(f"note: every two devices have a full-duplex link of their own in place of the links of {cluster.name!r}")
 
 
 def _shell(text: str) -> str:

@@ -17,6 +17,8 @@ def main(argv: list[str]) -> int:
         from placekit_core.cli import calibrate
 
         return calibrate.main(argv[1:])
+    if argv and argv[0] not in ("show", "profile"):
+        raise unknown("command", f"cluster {argv[0]}", ["cluster show", "cluster profile"], ConfigError)
     if argv[:1] != ["show"] or len(argv) > 2:
         raise ConfigError(
             "usage: placekit cluster show [NAME|FILE.yaml] | profile OUT_DIR [repeats=9] [OPTION=VALUE ...]"

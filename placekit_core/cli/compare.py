@@ -45,6 +45,11 @@ class Row:
         return sorted({r.seed for r in self.runs})
 
     @property
+    def backend(self) -> str:
+        """Its name, and if so that it measured."""
+        return self.first.backend + ("" if self.first.simulated else " (measured)")
+
+    @property
     def values(self) -> list[float]:
         """One per seed: the median of its runs that fit."""
         fitting = [(r.seed, r.value_s) for r in self.runs if r.value_s is not None and r.fits]
@@ -58,6 +63,11 @@ class Row:
     def lost(self) -> int:
         """For how many seeds no placement was found that fits."""
         return len(self.seeds) - len(self.values)
+
+    @property
+    def nothing(self) -> str:
+        """What to say where no run has a value."""
+        return "failed" if any(r.error for r in self.runs) else "none fits"
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -209,9 +219,9 @@ def show(table_rows: list[Row]) -> None:
             [
                 first.workload,
                 first.cluster,
-                first.backend + ("" if first.simulated else " (measured)"),
+                row.backend,
                 row.label + (f" ({first.status})" if first.status != "finished" else ""),
-                ("none fits" if median is None else seconds(median))
+                (row.nothing if median is None else seconds(median))
                 + (f" ({lost} do not fit)" if lost and row.values else ""),
                 _range(row.interval),
                 f"{100 * row.interval.coverage:.4g}%" if row.interval else "-",
@@ -264,7 +274,9 @@ def _best(contest: list[Row]) -> str:
     if best.lost or second.lost:
         row = best if best.lost else second
         note = f" ({row.lost} of {len(row.seeds)} runs of {row.label} do not fit)"
-    return f"best on {r.workload}, {r.cluster} ({r.backend}): {best.label} {seconds(best.median_s)}, {difference}{note}"
+    return (
+        f"best on {r.workload}, {r.cluster} ({best.backend}): {best.label} {seconds(best.median_s)}, {difference}{note}"
+    )
 
 
 def labels(results: list[Summary]) -> list[str]:

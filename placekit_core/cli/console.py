@@ -73,11 +73,10 @@ class Progress(Observer):
 
 def line(result: Summary, run_dir: str | Path) -> str:
     """The outcome of one job of a sweep."""
-    value = seconds(result.value_s) if result.fits else "does not fit"
     gap = f", gap {percent(result.gap)}" if result.gap is not None else ""
     partial = "" if result.status == "finished" else f" ({result.status})"
     used = f"{result.evaluations} evaluation{'' if result.evaluations == 1 else 's'} in {result.seconds:.1f} s"
-    return f"{run_dir}: {value}{gap}, {used}{partial}"
+    return f"{run_dir}: {result.outcome}{gap}, {used}{partial}"
 
 
 def show_result(result: Summary, run_dir: str | Path) -> None:
@@ -90,7 +89,7 @@ def show_result(result: Summary, run_dir: str | Path) -> None:
                 p.program,
                 f"{p.kernels}",
                 f"{p.groups}",
-                seconds(p.value_s) if p.fits else "does not fit" if p.evaluations else "not evaluated",
+                p.outcome,
                 seconds(p.bound_s),
                 percent(p.gap),
                 f"{p.evaluations}",

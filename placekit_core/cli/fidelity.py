@@ -7,27 +7,25 @@ import dataclasses
 import io
 import math
 import os
-import platform
 import shlex
 from pathlib import Path
 from typing import Any
 
-from placekit_core.cli.arguments import take
-from placekit_core.cli.calibrate import whole
+from placekit_core.cli.arguments import take_numbers
 from placekit_core.cli.console import table
 from placekit_core.config import RunConfig, Streams, validate
-from placekit_core.cores import usable_cores
 from placekit_core.errors import BackendError, ConfigError, RunError
 from placekit_core.fidelity import RANDOM, SEARCH, Fidelity, compare
 from placekit_core.graph_file import write_atomically
 from placekit_core.interfaces import Backend
 from placekit_core.opening import choose_cluster, make_problem
-from placekit_core.problem import Program
+from placekit_core.problem import Problem, Program
 from placekit_core.registry import installed
-from placekit_core.results import versions, write_json
+from placekit_core.results import new_folder, versions, write_json
 from placekit_core.units import percent
 
 USAGE = "placekit fidelity OUT_DIR [placements=30] [passes=9] [OPTION=VALUE ...]"
+_LEAST, _FEW = 4, 10
 CSV, JSON, PNG = "fidelity.csv", "fidelity.json", "fidelity.png"
 
 
@@ -38,33 +36,42 @@ def main(argv: list[str]) -> int:
     if not argv or "=" in argv[0] or argv[0].startswith("-"):
         raise ConfigError(f"usage: {USAGE}")
     out = Path(argv[0])
-    placements_given, options = take(argv[1:], "placements")
-    passes_given, options = take(options, "passes")
-    placements, passes = whole("placements", placements_given, 30, 4), whole("passes", passes_given, 9)
+    numbers, options = take_numbers(argv[1:], {"placements": 30, "passes": 9})
+    placements, passes = numbers["placements"], numbers["passes"]
+    if placements < _LEAST:
+        raise ConfigError(f"placements={placements}: it must be a whole number, {_LEAST} at least")
     config = validate(compose(options))
-    if out.exists():  # before minutes of measuring
-        raise RunError(f"{out} exists already", "remove it, or choose another folder")
-    found = measured(config, placements, passes)
-    about = {
+    about: dict[str, Any] = {
         "command": shlex.join(["placekit", "fidelity", *argv]),
         "seed": config.seed,
         "passes": passes,
-        "machine": {"processor": processor(), "cores": usable_cores(), "load": os.getloadavg()[0]},
+        "load_before": os.getloadavg()[0],
         "versions": versions([*config.distributions(), "torch"]),
         "config": config.model_dump(mode="json"),
     }
-    write(found, out, about)
-    show(found)
+    with new_folder(out):
+        found = measured(config, placements, passes, about)
+        show(found)
+        write(found, out, about)
     print(f"written to {out}")
+    if found.interrupted:
+        raise KeyboardInterrupt
     return 0
 
 
-def measured(config: RunConfig, placements: int, passes: int) -> Fidelity:
-    """Placements of the one program that `config` names, on both of its backends. Raises PlacekitError."""
+def measured(config: RunConfig, placements: int, passes: int, about: dict[str, Any]) -> Fidelity:
+    """Placements of the one program that `config` names, on both of its backends. Raises PlacekitError.
+
+    Adds to `about` what was measured on, and what was simulated.
+    """
     backend: Backend = config.build("backend")
     proxy: Backend = config.build("proxy")
     if backend.simulated:
         raise BackendError(f"backend {backend.name!r} measures nothing", "use backend=cpu or backend=cuda")
+    if not proxy.simulated:
+        raise ConfigError(
+            f"the proxy {proxy.name!r} simulates nothing", "leave out backend@proxy, or choose a simulator"
+        )
     if backend.objective != proxy.objective:
         raise ConfigError(
             f"backend {backend.name!r} says the {backend.objective}, and the proxy {proxy.name!r} the {proxy.objective}",
@@ -76,6 +83,7 @@ def measured(config: RunConfig, placements: int, passes: int) -> Fidelity:
     streams = Streams(config.seed)
     cluster = choose_cluster(config, programs[0], backend)
     problem = make_problem(config, programs[0], cluster, config.build("grouper"), "group", streams)
+    about |= {"measured_on": backend.hardware(), **_simulated(problem)}
     machine = backend.open(problem, programs[0].executable)
     try:
         simulator = proxy.open(problem, programs[0].executable)
@@ -87,50 +95,81 @@ def measured(config: RunConfig, placements: int, passes: int) -> Fidelity:
         machine.close()
 
 
+def _simulated(problem: Problem) -> dict[str, Any]:
+    """What was simulated: which machine and costs, and which share of these was measured."""
+    return {
+        "cluster_fingerprint": problem.cluster.fingerprint,
+        "problem_fingerprint": problem.fingerprint,
+        "costs_fingerprint": problem.costs_fingerprint,
+        "measured_costs": float(problem.costs.measured[problem.graph.kernel].mean()),
+    }
+
+
 def write(found: Fidelity, out: Path, about: dict[str, Any]) -> None:
-    """Write fidelity.csv, fidelity.json, and where a plugin draws it fidelity.png, into `out`. Raises RunError."""
+    """Write fidelity.csv, fidelity.json, and where a plugin draws it fidelity.png, into folder `out`. Raises RunError."""
     rows = io.StringIO()
     csv.writer(rows, lineterminator="\n").writerows(
         ["" if isinstance(x, float) and math.isnan(x) else x for x in row] for row in found.rows()
     )
+    kinds = {"all": None, RANDOM: RANDOM, SEARCH: SEARCH}
+    data = {
+        "program": found.program,
+        "cluster": found.cluster,
+        **{name: dataclasses.asdict(found.agreement(made)) for name, made in kinds.items()},
+        **about,
+        "interrupted": found.interrupted,
+        "scale": found.scale.tolist(),
+        "samples_s": found.samples_s.tolist(),
+    }
     try:
-        out.mkdir(parents=True)
         write_atomically(out / CSV, rows.getvalue().encode())
-        write_json(out / JSON, {"program": found.program, "cluster": found.cluster, **figures(found), **about})
+        write_json(out / JSON, data)
         drawn = installed().manager.hook.placekit_draw_fidelity(path=out / PNG, fidelity=found)
-    except FileExistsError:
-        raise RunError(f"{out} exists already", "remove it, or choose another folder") from None
     except OSError as e:
         raise RunError(f"cannot write {out}: {e.strerror or e}") from None
     if not drawn:
         print("no figure: no plugin that is installed draws it (pip install placekit-report)")
 
 
-def figures(found: Fidelity) -> dict[str, Any]:
-    """The agreement of all placements, and of each kind by itself, as JSON."""
-    parts = {"all": found.agreement(), **{made: found.agreement(made) for made in (RANDOM, SEARCH)}}
-    return {
-        name: {k: None if math.isnan(v) else v for k, v in dataclasses.asdict(part).items()}
-        for name, part in parts.items()
-    }
-
-
 def show(found: Fidelity) -> None:
-    """Print the agreement."""
+    """Print the agreement, and what limits it."""
     rows = []
     for name, made in (("all", None), (RANDOM, RANDOM), (SEARCH, SEARCH)):
         a = found.agreement(made)
         rows.append(
-            [name, f"{a.placements}", f"{a.pearson:.3f}", f"{a.spearman:.3f}", percent(a.mean_error), percent(a.bias)]
+            [
+                name,
+                f"{a.placements}",
+                _correlation(a.pearson, a.pearson_interval),
+                _correlation(a.spearman, a.spearman_interval),
+                _share(a.mean_error),
+                _share(a.bias),
+            ]
         )
-    table(["placements", "number", "Pearson", "Spearman", "mean error", "bias"], rows)
-    failed = len(found.made) - found.agreement().placements
-    if failed:
-        print(f"{failed} could not be measured, or did not fit, and are left out")
+    table(["placements", "number", "Pearson [95%]", "Spearman [95%]", "mean error", "bias"], rows)
+    if len(found.scale) > 1:
+        print(f"{len(found.scale)} passes, scaled to one another by {found.scale.min():.3f} to {found.scale.max():.3f}")
+    for reason in dict.fromkeys(e for e in found.error if e):
+        print(
+            f"{found.error.count(reason)} could not be measured and {_be(found.error.count(reason))} left out: {reason}"
+        )
+    strange = int((found.compared & ~found.simulated_fits).sum())
+    if strange:
+        print(f"{strange} that ran {_be(strange)} too large for the memory of a device, says the simulator")
+    if found.compared.sum() < _FEW:
+        print(f"{found.compared.sum()} placements say little of a correlation: 30 are usual")
 
 
-def processor() -> str:
-    """Model of this computer's processor."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), platform.processor())
+def _be(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _share(value: float) -> str:
+    return "-" if math.isnan(value) else percent(value)
+
+
+def _correlation(value: float, interval: tuple[float, float]) -> str:
+    if math.isnan(value):
+        return "-"
+    low, high = interval
+    return f"{value:.3f}" if math.isnan(low) else f"{value:.3f} [{low:.2f}, {high:.2f}]"

@@ -276,6 +276,8 @@ def translated(argv: list[str]) -> Iterator[None]:
         raise ConfigError(_first_line(e) + detail, _hint(str(e), argv)) from None
     except YAMLError as e:
         raise ConfigError(f"a preset is not valid YAML: {' '.join(str(e).split())}", "correct the file") from None
+    except BrokenPipeError:  # `placekit run --help | head`
+        raise
     except OSError as e:
         where = e.filename or next((a for a in argv if "run_dir=" in a), "the run directory")
         raise ConfigError(f"cannot write to {where}: {e.strerror}", "choose another: run_dir=PATH") from None

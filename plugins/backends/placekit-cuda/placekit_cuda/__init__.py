@@ -30,7 +30,7 @@ class MeasuringOptions(Options):
     isolation: Literal["none", "process"] = Field(
         "none", description="`process`: another process runs the program; if it dies, that costs one measurement"
     )
-    devices: int | None = Field(None, ge=1, description="devices of `cluster=auto`; null: as many as there are")
+    devices: int | None = Field(None, ge=1, le=64, description="devices of `cluster=auto`; null: as many as there are")
     memory_bytes: int | None = Field(
         None, ge=1, description="memory of each device of `cluster=auto`; null: equal parts of what there is"
     )

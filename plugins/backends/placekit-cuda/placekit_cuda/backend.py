@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 from placekit_core.calibration import Calibration
 from placekit_core.cluster import Cluster
-from placekit_core.cores import usable_cores
+from placekit_core.cores import processor, usable_cores
 from placekit_core.errors import BackendError
 from placekit_core.interfaces import Backend, Executable, Session
 from placekit_core.problem import Problem, Program
@@ -44,19 +45,34 @@ class MeasuringBackend(Backend):
                 f"backend {self.name!r} runs programs, and {problem.graph.name!r} is a graph of numbers",
                 "use an importer whose programs can be run (such as `torch` or `einsum`), or backend=simulator",
             )
-        if self.options.isolation == "process":
-            return IsolatedSession(self.name, self.options, problem, executable)
-        return MeasuredSession(problem, executable, self.options, partial(self.machine, problem.cluster))
+        o, cluster = self.options, problem.cluster
+        if (o.devices or cluster.size) != cluster.size:
+            raise BackendError(
+                f"backend.devices={o.devices} says how many devices cluster=auto has, and the cluster here is"
+                f" {cluster.name!r} with {cluster.size}",
+                "leave one of the two out",
+            )
+        if o.memory_bytes is not None and (cluster.memory_bytes != o.memory_bytes).any():
+            raise BackendError(
+                f"backend.memory_bytes={o.memory_bytes} is for cluster=auto, and the devices of {cluster.name!r} have"
+                f" {', '.join(str(b) for b in dict.fromkeys(cluster.memory_bytes.tolist()))}",
+                "leave one of the two out, or change `memory_bytes` in the cluster's file",
+            )
+        if o.isolation == "process":
+            return IsolatedSession(self.name, o, problem, executable)
+        return MeasuredSession(problem, executable, o, partial(self.machine, cluster))
 
     def calibrate(self, programs: Sequence[Program], cluster: Cluster | None = None, repeats: int = 9) -> Calibration:
         """What the devices and the operations of `programs` take, measured in this process. Raises BackendError."""
         from placekit_cuda.calibration import calibrate
 
+        if self.options.isolation != "none":
+            raise BackendError("a machine is measured in this process", "leave out backend.isolation")
         known = cluster or self.devices()
         assert known is not None  # a measuring backend sees its machine
         machine = self.machine(known)
         try:
-            return calibrate(programs, known, machine, repeats, self.options.timeout_s)
+            return calibrate(programs, known, machine, repeats, self.options.timeout_s, self.hardware())
         finally:
             machine.close()
 
@@ -95,6 +111,10 @@ class CPUBackend(MeasuringBackend):
              "links": [link] if count > 1 else []}
         )  # fmt: skip
 
+    def hardware(self) -> str:
+        threads = f"{self.options.threads} thread{'s' if self.options.threads > 1 else ''} a device"
+        return f"{usable_cores()} cores of {processor()}, {threads}, torch {torch.__version__}"
+
     def machine(self, cluster: Cluster) -> Machine:
         return CPUMachine(cluster.size, self.options.threads, self.link_s(cluster))
 
@@ -129,6 +149,11 @@ class CUDABackend(MeasuringBackend):
         gpus = self.gpus(o.devices or len(o.gpus or ()) or self.cuda.device_count())
         nominal = described(self.cuda, gpus, o.memory_bytes)
         return remembered(self.cuda, gpus, nominal, lambda: self.calibrate([], nominal, repeats=5).cluster)
+
+    def hardware(self) -> str:
+        there = Counter(self.cuda.get_device_properties(g).name for g in range(self.cuda.device_count()))
+        gpus = ", ".join(f"{n} x {name}" for name, n in there.items())
+        return f"{gpus}, torch {torch.__version__}, CUDA {torch.version.cuda}"
 
     def machine(self, cluster: Cluster) -> Machine:
         for name, kind in zip(cluster.device_names, cluster.device_kind, strict=True):

@@ -2,7 +2,7 @@
 
 Operations are timed where they stand in the program: it is run again and again in the order of the graph, in each pass one
 operation of every signature is timed, with the inputs that it has there. A figure is the median over the passes, so that what
-else the computer does for a while spoils few samples of each.
+else the computer does for a while spoils few samples of each. What fails or is interrupted costs what would have come after it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from placekit_core.calibration import Calibration, with_efficiency
 from placekit_core.cluster import Cluster, DeviceKind
 from placekit_core.costs import CostFile, KindCosts, signatures_of
-from placekit_core.errors import BackendError, PlacekitError
+from placekit_core.errors import BackendError
 from placekit_core.problem import Program
 from placekit_cuda.machine import Machine, Stream
 
 Tensors = dict[int, torch.Tensor]
 Key = tuple[str, str]
 """`signatures` or `operations`, and which."""
+Samples = dict[Key, list[float]]
 
 _SAMPLE_S = {"cpu": 2e-5, "cuda": 1e-3}
 """A sample launches a kernel as often as it takes for it to last so long: on a GPU, whose clock begins before the host has
@@ -37,8 +37,9 @@ _LAUNCHES = 500
 _RATE_S = 2e-2  # products grow until one takes so long
 _RATE_SIZE = 8192  # rows of the largest
 _BANDWIDTH_BYTES = 2**28
+_SEEN = 0.05  # of the seconds of the largest copy, what its bytes take at least where a bandwidth is to be told
 _COPIES_BYTES = (4, 2**12, 2**16, 2**20, 2**22, 2**24)
-_COPY_S = 2e-2  # no larger ones once a copy takes so long
+_COPY_S = 2e-2  # no larger ones once one takes so much longer than the smallest
 
 
 class Clock:
@@ -70,9 +71,15 @@ class Clock:
             )
         return end.since(start) / times
 
-    def median(self, stream: Stream, work: Callable[[], object]) -> float:
-        """Median seconds of `repeats` samples, after one that does not count."""
-        return float(np.median([self.once(stream, work) for _ in range(self.repeats + 1)][1:]))
+    def median(self, stream: Stream, work: Callable[[], object], sample_s: float) -> float:
+        """Median seconds of `repeats` samples of `sample_s` at least, after one that does not count."""
+        times = often(min(self.once(stream, work), self.once(stream, work)), sample_s)
+        return float(np.median([self.once(stream, work, times) for _ in range(self.repeats + 1)][1:]))
+
+
+def often(seconds: float, sample_s: float) -> int:
+    """How many times in a row what takes `seconds` is launched for one sample."""
+    return min(max(math.ceil(sample_s / max(seconds, 1e-9)), 1), _MAX_TIMES)
 
 
 @dataclass(eq=False)
@@ -99,6 +106,9 @@ class Walk:
 
     Sources stay with the host, and are brought to the device for the operations that read them; values are dropped after
     their last reader. So there is room for programs that are too large for one device.
+
+    Attributes:
+        error: what was wrong with an operation that failed; it and what follows it are not run again.
     """
 
     def __init__(self, program: Program, keys: Mapping[int, Key], device: torch.device) -> None:
@@ -106,6 +116,7 @@ class Walk:
         self.device = device
         self.initial: Tensors = program.executable.initial()
         self.times: dict[Key, int] = {}
+        self.error: str | None = None
         self.graph = graph = program.graph
         views = program.executable.views
         groups: list[list[int]] = []
@@ -126,19 +137,20 @@ class Walk:
             self.pieces.append(_Piece(ops, keys.get(ops[0]), run, reads[i] - made, keeps, drops))
 
     def run(self, clock: Clock, stream: Stream) -> dict[Key, float]:
-        """One pass: seconds of what is timed."""
+        """One pass: seconds of what is timed. Raises BackendError if the device hangs."""
         values: Tensors = {}
         found = {}
-        for piece in self.pieces:
+        for i, piece in enumerate(self.pieces):
+            name, more = self.graph.op_name[piece.ops[0]], ", or one that follows it," if len(piece.ops) > 1 else ""
+            where = f"operation {name!r} of {self.graph.name!r}{more}"
             try:
                 seconds = self._run(piece, values, clock, stream)
-            except PlacekitError:
-                raise
+            except BackendError as e:
+                raise BackendError(f"{where}: {e.message}", e.hint) from None
             except Exception as e:
-                name, more = self.graph.op_name[piece.ops[0]], ", or one that follows it," if len(piece.ops) > 1 else ""
-                raise BackendError(
-                    f"operation {name!r} of {self.graph.name!r}{more} failed when it was measured: {type(e).__name__}: {e}"
-                ) from e
+                self.error = f"{where} failed when it was measured: {type(e).__name__}: {e}"
+                del self.pieces[i:]
+                break
             if piece.key is not None:
                 found[piece.key] = seconds
         return found
@@ -162,7 +174,7 @@ class Walk:
             seconds = clock.once(stream, work, self.times[piece.key])
         else:  # the first pass loads kernels, and says how often each has to be launched
             seconds = min(clock.once(stream, work), clock.once(stream, work, 2))
-            self.times[piece.key] = min(max(math.ceil(_SAMPLE_S[self.device.type] / max(seconds, 1e-9)), 1), _MAX_TIMES)
+            self.times[piece.key] = often(seconds, _SAMPLE_S[self.device.type])
         for t in piece.drops:
             values.pop(t, None)
         values.update({t: made[t] for t in piece.keeps})
@@ -170,11 +182,12 @@ class Walk:
 
 
 def calibrate(
-    programs: Sequence[Program], cluster: Cluster, machine: Machine, repeats: int, timeout_s: float
+    programs: Sequence[Program], cluster: Cluster, machine: Machine, repeats: int, timeout_s: float, hardware: str = ""
 ) -> Calibration:
     """`cluster`, and the operations of `programs` on one device of each kind, as `machine` measures them.
 
-    Raises BackendError for a program that cannot be run.
+    Ctrl-C ends the measuring of operations, not what has been found. Raises BackendError for a program that cannot be run,
+    and if a device hangs or fails before operations are measured.
     """
     begun = time.perf_counter()
     for program in programs:
@@ -183,38 +196,52 @@ def calibrate(
                 f"{program.graph.name!r} is a graph of numbers: there is nothing to measure",
                 "use an importer whose programs can be run (such as `torch` or `einsum`)",
             )
-    clock = Clock(repeats, timeout_s)
-    kinds: dict[str, DeviceKind] = {}
-    costs: dict[str, KindCosts] = {}
-    spreads: list[float] = []
-    for kind in cluster.kind_names:
-        device = cluster.device_kind.index(kind)
-        samples = _operations(programs, machine, device, clock)
-        spreads += [_spread(values) for values in samples.values()]
-        tables: dict[str, dict[str, float]] = {"signatures": {}, "operations": {}}
-        for (table, key), values in samples.items():
-            tables[table][key] = _rounded(float(np.median(values)))
-        costs[kind] = KindCosts(**tables)
-        kinds[kind] = _rates(cluster.kinds[kind], machine, device, clock, _dtypes(programs))
+        if len(programs) > 1 and "" in {signatures_of(program.graph)[v] for v in np.flatnonzero(program.graph.kernel)}:
+            raise BackendError(
+                f"operations of {program.graph.name!r} have no signatures, and those of several programs share names",
+                "measure one program at a time",
+            )
+    clock, notes = Clock(repeats, timeout_s), list[str]()
+    kinds = {}
+    for name in cluster.kind_names:
+        device, kind = cluster.device_kind.index(name), cluster.kinds[name]
+        kinds[name] = _rates(kind, machine, device, clock, _dtypes(programs, kind), notes)
+    links = _links(cluster, machine, clock, notes)
+    samples: dict[str, Samples] = {name: defaultdict(list) for name in kinds}
+    failures, interrupted = list[str](), False
+    try:
+        for name, own in samples.items():
+            failures += _operations(programs, machine, cluster.device_kind.index(name), clock, own)
+    except BackendError as e:  # a device hangs
+        failures.append(str(e))
+    except KeyboardInterrupt:
+        interrupted = True
+    about = f"measured: medians of {repeats}{' at most' if interrupted else ''}{f'; on {hardware}' if hardware else ''}"
     data = cluster.model_dump() | {
         "name": f"{cluster.name}_measured",
-        "description": f"{cluster.name}, measured: medians of {repeats}",
+        "description": f"{cluster.name}, {about}",
         "kinds": {name: kind.model_dump() for name, kind in kinds.items()},
-        "links": _links(cluster, machine, clock),
+        "links": links,
         "relay": False,
         "multicast": False,
     }
-    file = CostFile(kinds=costs, description=f"measured on {cluster.name}: medians of {repeats}")
+    costs = {name: KindCosts(**_medians(own)) for name, own in samples.items()}
+    file = CostFile(kinds=costs, description=f"{cluster.name}, {about}")
     found = with_efficiency(Cluster.parse(data), [p.graph for p in programs], file)
-    spread = float(np.median(spreads)) if spreads else 0.0
-    return Calibration(found, file, len(spreads), repeats, spread, time.perf_counter() - begun)
+    spreads = np.array([_spread(values) for own in samples.values() for values in own.values()])
+    return Calibration(
+        cluster=found, costs=file, figures=len(spreads), repeats=repeats,
+        spread=float(np.median(spreads)) if len(spreads) else math.nan,
+        largest_spread=float(spreads.max()) if len(spreads) else math.nan,
+        notes=tuple(notes), failures=tuple(failures), interrupted=interrupted, seconds=time.perf_counter() - begun,
+    )  # fmt: skip
 
 
 def _operations(
-    programs: Sequence[Program], machine: Machine, device: int, clock: Clock
-) -> dict[Key, NDArray[np.float64]]:
-    """Samples of every signature, or where an operation has none, of the operation."""
-    samples: dict[Key, list[float]] = defaultdict(list)
+    programs: Sequence[Program], machine: Machine, device: int, clock: Clock, samples: Samples
+) -> list[str]:
+    """Add samples of every signature, or where an operation has none, of the operation. Returns what failed."""
+    failures = []
     for program in programs:
         graph, new = program.graph, dict[Key, int]()
         for op, signature in enumerate(signatures_of(graph)):
@@ -226,22 +253,46 @@ def _operations(
             for key, seconds in walk.run(clock, machine.compute(device)).items():
                 if i:
                     samples[key].append(seconds)
-    return {key: np.array(values) for key, values in samples.items()}
+        if walk.error is not None:
+            failures.append(walk.error)
+    return failures
 
 
-def _rates(kind: DeviceKind, machine: Machine, device: int, clock: Clock, dtypes: Sequence[str]) -> DeviceKind:
+def _medians(samples: Samples) -> dict[str, dict[str, float]]:
+    tables: dict[str, dict[str, float]] = {"signatures": {}, "operations": {}}
+    for (table, key), values in samples.items():
+        tables[table][key] = _rounded(float(np.median(values)))
+    return tables
+
+
+def _rates(
+    kind: DeviceKind, machine: Machine, device: int, clock: Clock, dtypes: Sequence[str], notes: list[str]
+) -> DeviceKind:
     """FLOP/s that a product of matrices reaches, bytes per second of an elementwise operation, seconds of a launch."""
     stream, where = machine.compute(device), machine.torch_device(device)
-    flops = {name: _rounded(_matmul_rate(getattr(torch, name), kind, stream, where, clock)) for name in dtypes}
-    size = min(_BANDWIDTH_BYTES, kind.memory_bytes // 8) // 4
-    x = torch.ones(max(size, 1), device=where)
-    y = torch.empty_like(x)
-    bandwidth = 2 * x.nbytes / clock.median(stream, lambda: torch.neg(x, out=y))
+    flops = dict(kind.flops_per_s)
+    for name in dtypes:
+        try:
+            flops[name] = _rounded(_matmul_rate(getattr(torch, name), kind, stream, where, clock))
+        except RuntimeError as e:  # torch has no such product
+            said = str(e).partition("\n")[0]
+            notes.append(f"products of {name} could not be measured ({said}): the rate of {name} is as it was given")
+    try:
+        size = min(_BANDWIDTH_BYTES, kind.memory_bytes // 8) // 4
+        x = torch.rand(max(size, 1), device=where)
+        y = torch.empty_like(x)
+        bandwidth = 2 * x.nbytes / clock.median(stream, lambda: torch.neg(x, out=y), _SAMPLE_S[where.type])
+        launch = _launch_s(stream, where, clock)
+    except RuntimeError as e:
+        raise BackendError(
+            f"device {device} could not be measured: {str(e).partition(chr(10))[0]}",
+            "give it less to do: a smaller `backend.memory_bytes`",
+        ) from e
     return kind.model_copy(
         update={
             "flops_per_s": flops,
             "memory_bytes_per_s": _rounded(bandwidth),
-            "launch_overhead_s": _rounded(_launch_s(stream, where, clock)),
+            "launch_overhead_s": _rounded(launch),
         }
     )
 
@@ -249,8 +300,9 @@ def _rates(kind: DeviceKind, machine: Machine, device: int, clock: Clock, dtypes
 def _matmul_rate(dtype: torch.dtype, kind: DeviceKind, stream: Stream, where: torch.device, clock: Clock) -> float:
     n = 128
     while True:
-        a = torch.ones(n, n, dtype=dtype, device=where)
-        seconds = clock.median(stream, partial(torch.mm, a, a))
+        # numbers as programs have them: a GPU takes less power, and so has a higher clock, where all are equal
+        a, b = (torch.randn(n, n, device=where).to(dtype) for _ in range(2))
+        seconds = clock.median(stream, partial(torch.mm, a, b), _SAMPLE_S[where.type])
         if seconds >= _RATE_S or n >= _RATE_SIZE or 12 * a.nbytes > kind.memory_bytes // 8:
             return 2.0 * n**3 / seconds
         n *= 2
@@ -268,61 +320,83 @@ def _launch_s(stream: Stream, where: torch.device, clock: Clock) -> float:
         for _ in range(_LAUNCHES):
             stream.launch(tiny)
         end = stream.record(timed=True)
-        end.wait(clock.timeout_s)
+        if not end.wait(clock.timeout_s):
+            raise BackendError(f"{_LAUNCHES} launches did not end within {clock.timeout_s:g} s")
         samples.append(end.since(start) / _LAUNCHES)
     return float(np.median(samples[1:]))
 
 
-def _links(cluster: Cluster, machine: Machine, clock: Clock) -> list[dict[str, object]]:
+def _links(cluster: Cluster, machine: Machine, clock: Clock, notes: list[str]) -> list[dict[str, object]]:
     """A full-duplex link between every two devices, with the latency and bandwidth of each direction."""
     names, links = cluster.device_names, list[dict[str, object]]()
-    room = int(cluster.memory_bytes.min()) // 8
     for a in range(machine.size):
         for b in range(a + 1, machine.size):
-            there, back = (_link(machine, src, dst, room, clock) for src, dst in ((a, b), (b, a)))
+            there, back = (_link(cluster, machine, src, dst, clock, notes) for src, dst in ((a, b), (b, a)))
             links.append({"a": names[a], "b": names[b], **there, "reverse": back})
     return links
 
 
-def _link(machine: Machine, src: int, dst: int, room: int, clock: Clock) -> dict[str, float]:
+def _link(cluster: Cluster, machine: Machine, src: int, dst: int, clock: Clock, notes: list[str]) -> dict[str, float]:
     """As the host sees it that launches a copy and waits for its end, as the engine does; medians for several sizes."""
     sizes, medians = list[int](), list[float]()
+    room = int(cluster.memory_bytes.min()) // 8
     for size in _COPIES_BYTES:
-        value = torch.ones(size // 4, device=machine.torch_device(src))
+        value = torch.rand(size // 4, device=machine.torch_device(src))
         samples = [_copy_s(machine, value, src, dst, clock.timeout_s) for _ in range(clock.repeats + 1)]
         sizes.append(size)
         medians.append(float(np.median(samples[1:])))
-        if len(sizes) > 1 and (medians[-1] > _COPY_S or 4 * size > room):
+        if medians[-1] - medians[0] > _COPY_S or (len(sizes) > 1 and 4 * size > room):
             break
     latency, s_per_byte = fit_line(sizes, medians)
+    if s_per_byte * sizes[-1] < _SEEN * medians[-1]:
+        s_per_byte = float(cluster.routes.s_per_byte[src, dst])
+        notes.append(
+            f"copies from {cluster.device_names[src]} to {cluster.device_names[dst]} took no longer with their size:"
+            " the bandwidth of this link is as it was given"
+        )
     return {"latency_s": _rounded(latency), "bytes_per_s": _rounded(1 / s_per_byte)}
 
 
 def _copy_s(machine: Machine, value: torch.Tensor, src: int, dst: int, timeout_s: float) -> float:
+    failed: list[BaseException] = []
+
+    def copy() -> None:
+        try:
+            machine.copy(value, src, dst)
+        except BaseException as e:  # it would end the thread of the link
+            failed.append(e)
+
     link, start = machine.link(src, dst), time.perf_counter()
-    link.launch(lambda: (machine.copy(value, src, dst), None)[1])
-    if not link.record().wait(timeout_s):
-        raise BackendError(f"a copy of {value.nbytes} bytes did not end within {timeout_s:g} s")
+    link.launch(copy)
+    ended = link.record().wait(timeout_s)
+    if failed or not ended:
+        why = f"failed: {failed[0]}" if failed else f"did not end within {timeout_s:g} s"
+        raise BackendError(f"a copy of {value.nbytes} bytes from device {src} to device {dst} {why}")
     return time.perf_counter() - start
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Latency in seconds and seconds per byte: least squares of relative errors; neither is negative."""
+    """Latency in seconds and seconds per byte: least squares of relative errors; neither is negative, 0 if none is seen."""
     x, y = np.asarray(sizes, np.float64), np.asarray(seconds, np.float64)
-    fitted = np.linalg.lstsq(np.stack([1 / y, x / y], axis=1), np.ones(len(x)), rcond=None)[0]
-    slope = max(float(fitted[1]), 1e-15)
-    return min(max(float(fitted[0]), 0.0), float(y.min())), slope
+    latency, slope = np.linalg.lstsq(np.stack([1 / y, x / y], axis=1), np.ones(len(x)), rcond=None)[0]
+    if not 0 <= latency <= y.min():  # the best line with the nearest latency that can be
+        latency = min(max(latency, 0.0), y.min())
+        slope = (x / y) @ (1 - latency / y) / ((x / y) @ (x / y))
+    return float(latency), max(float(slope), 0.0)
 
 
-def _dtypes(programs: Sequence[Program]) -> list[str]:
-    """Floating-point types that operations compute in, as torch names them, and float32."""
-    named = {"float32", *(d for p in programs for d in p.graph.dtype.take(np.flatnonzero(p.graph.kernel)).tolist())}
-    return sorted(d for d in named if getattr(getattr(torch, d, None), "is_floating_point", False))
+def _dtypes(programs: Sequence[Program], kind: DeviceKind) -> list[str]:
+    """Floating-point types that operations compute in, as torch names them, and those that the device has rates of."""
+    computed = {d for p in programs for d in p.graph.dtype.take(np.flatnonzero(p.graph.kernel)).tolist()}
+    return sorted(
+        d for d in {*kind.flops_per_s, *computed} if getattr(getattr(torch, d, None), "is_floating_point", False)
+    )
 
 
-def _spread(values: NDArray[np.float64]) -> float:
+def _spread(values: Sequence[float]) -> float:
+    """Half the interquartile range over the median; NaN of one sample."""
     low, middle, high = np.percentile(values, [25, 50, 75])
-    return float((high - low) / 2 / middle) if middle > 0 else 0.0
+    return float((high - low) / 2 / middle) if middle > 0 and len(values) > 1 else math.nan
 
 
 def _rounded(value: float) -> float:

@@ -78,11 +78,21 @@ class CUDAMachine(Machine):
             fast as they go.
         cuda: `torch.cuda`, or what tests put in its place.
 
-    Raises BackendError for more devices on one GPU than there are streams for the links between them.
+    Raises BackendError for a GPU that is not there, and for more devices on one GPU than there are streams for the links
+    between them.
     """
 
     def __init__(self, gpus: Sequence[int], link_s: LinkSeconds | None = None, cuda: Any = torch.cuda) -> None:
         self.gpus, self._link_s, self._cuda = list(gpus), link_s, cuda
+        there = cuda.device_count() if cuda.is_available() else 0
+        strange = [gpu for gpu in self.gpus if not 0 <= gpu < there]
+        if strange:
+            raise BackendError(
+                f"there is no GPU {strange[0]} here: torch sees {there}",
+                "use placekit_cuda.machine.CPUMachine(size) to run on threads"
+                if there == 0
+                else f"give 0..{there - 1}",
+            )
         for gpu, devices in Counter(gpus).items():
             others = len(self.gpus) - 1  # a link has a stream at each of its ends
             if devices * others > STREAMS:

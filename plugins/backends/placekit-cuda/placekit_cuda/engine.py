@@ -107,7 +107,8 @@ class Engine:
         timeout_s: float | None = None,
         timed: bool = False,
     ) -> Step:
-        """One step. Raises what an operation raised, or BackendError if it did not end within `timeout_s`."""
+        """One step. Raises BackendError if it did not end within `timeout_s`, and what an operation raised, with a note
+        (`__notes__`) of which it was."""
         state = _State(self, sources, step, timed)
         for device in range(self.machine.size):
             state.check_memory(device)  # also where nothing runs
@@ -268,6 +269,8 @@ class _State:
                 self.check_memory(node.device)
             self._account(node, at, engine.functions[i](self.values[at], self.step))
         except BaseException as e:
+            # a note is what a traceback shows too; Python 3.10 has no add_note
+            e.__notes__ = [*getattr(e, "__notes__", ()), engine.plan.about(node)]
             self.error = self.error or e
 
     def _account(self, node: Node, at: int, made: Tensors) -> None:

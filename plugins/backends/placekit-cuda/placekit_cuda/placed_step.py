@@ -81,6 +81,10 @@ class PlacedStep:
         self._module, self._optimizer, self._timeout_s = module, optimizer, timeout_s
         graph, executable = self._graph, self._executable = program.graph, program.executable
         where = self._where = _by_operation(placement, graph)
+        if machine is not None and not isinstance(machine, Machine):
+            raise PlacekitError(
+                f"machine={machine!r} is no machine", "give placekit_cuda.cuda.CUDAMachine(gpus), or leave it out"
+            )
         if machine is not None and machine.size != len(where.devices):
             raise PlacekitError(f"the placement is for {len(where.devices)} devices, the machine has {machine.size}")
         initial = executable.initial()

@@ -56,12 +56,22 @@ class Plan:
         uses: for each device, how many nodes read each tensor that is on it; what is kept to the end has one more.
         sources: for each device, the sources' tensors that live on it.
         home: device of each tensor that is kept to the end.
+        graph: whose operations and tensors they are.
     """
 
     nodes: list[Node]
     uses: list[dict[int, int]]
     sources: list[list[int]]
     home: dict[int, int]
+    graph: Graph
+
+    def about(self, node: Node) -> str:
+        """What a node does, for people."""
+        names = self.graph.op_name
+        if node.transfers:
+            return f"sending what {names[self.graph.tensor_producer[node.tensor]]!r} made"
+        first, last = names[node.ops[0]], names[node.ops[-1]]
+        return f"in {first!r}" if len(node.ops) == 1 else f"in one of {len(node.ops)} operations, {first!r} to {last!r}"
 
 
 def priorities(made: Plan, graph: Graph, priority: NDArray[np.float32]) -> list[float]:
@@ -223,4 +233,4 @@ def _with_uses(
         for t in graph.outputs(int(op)):
             if values.base(t) == t:
                 sources[int(values.device[op])].append(t)
-    return Plan(nodes, [dict(u) for u in uses], sources, home)
+    return Plan(nodes, [dict(u) for u in uses], sources, home, graph)

@@ -81,7 +81,7 @@ class MeasuredSession(Session):
                 peak = np.maximum(peak, step.peak_bytes)
                 del step  # its values: the next step needs the memory
         except Exception as e:  # what a step does is a value of the measurement
-            error = f"{type(e).__name__}: {e}"
+            error = "; ".join([f"{type(e).__name__}: {e}", *getattr(e, "__notes__", ())])
             # otherwise nobody knows what it would have taken
             peak = np.maximum(peak, e.peak_bytes) if isinstance(e, MemoryExceeded) else np.full(len(peak), np.nan)
         if error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,16 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from placekit_cuda import calibration
 from placekit_cuda.backend import CPUBackend
 from placekit_cuda.calibration import Clock, Walk, fit_line
 from placekit_cuda.machine import CPUMachine
 
-from placekit_core.calibration import Calibration, class_ratios, measured_costs
+from placekit_core.calibration import Calibration, class_ratios, measured_costs, with_efficiency
 from placekit_core.cli import fidelity, main
 from placekit_core.cli.hydra_app import compose
 from placekit_core.cluster import Cluster, load_cluster
 from placekit_core.config import validate
-from placekit_core.costs import roofline, signatures_of, with_measured
+from placekit_core.costs import EFFICIENCY, CostFile, KindCosts, roofline, signatures_of, with_measured
 from placekit_core.errors import BackendError, RunError
 from placekit_core.problem import Program
 
@@ -99,14 +101,16 @@ def test_every_kernel_is_covered_by_fewer_figures(calibrated: tuple[Program, Cal
     program, found = calibrated
     kernels = int(program.graph.kernel.sum())
     assert 0 < found.figures < kernels
-    paths = found.write(tmp_path / "c")
+    paths = found.write(tmp_path)
     cluster = load_cluster(paths[0])
     assert cluster == found.cluster
     costs = with_measured(roofline(program.graph, cluster), program.graph, paths[1])
     assert costs.measured[program.graph.kernel].all()
     assert (costs.op_s[program.graph.kernel] > 0).all()
-    with pytest.raises(RunError, match="exists already"):
-        found.write(tmp_path / "c")
+    assert "cores of" in found.cluster.description
+    assert "medians of 2; on" in found.costs.description
+    with pytest.raises(RunError, match="cannot write"):
+        found.write(tmp_path / "nowhere")
 
 
 def test_rates_are_positive_and_the_rest_of_the_machine_is_as_it_was(
@@ -123,7 +127,9 @@ def test_rates_are_positive_and_the_rest_of_the_machine_is_as_it_was(
     assert (cluster.routes.s_per_byte[~np.eye(2, dtype=bool)] > 0).all()
     assert (cluster.routes.latency_s[~np.eye(2, dtype=bool)] > 0).all()
     assert found.seconds > 0
-    assert found.spread >= 0
+    assert 0 < found.spread < found.largest_spread
+    assert found.notes == found.failures == ()
+    assert not found.interrupted
     rows = class_ratios([program.graph], given, found)
     assert {r.op_class for r in rows} == {"matmul", "elementwise"}
     assert sum(r.kernels for r in rows) == program.graph.kernel.sum()
@@ -154,8 +160,83 @@ def test_a_line_is_fitted() -> None:
     latency, s_per_byte = fit_line([4, 1000, 10_000], [2e-6 + 1e-9 * x for x in (4, 1000, 10_000)])
     assert latency == pytest.approx(2e-6)
     assert s_per_byte == pytest.approx(1e-9)
-    assert fit_line([4, 1000], [1e-6, 1e-6])[1] > 0, "a copy that takes no longer with its size"
-    assert fit_line([4, 10_000], [1e-9, 1e-5])[0] >= 0
+    assert fit_line([4, 1000], [1e-6, 1e-6]) == (1e-6, 0.0), "a copy that takes no longer with its size"
+    assert fit_line([4, 1000], [2e-6, 1e-6]) == (1e-6, 0.0), "nor less"
+    latency, s_per_byte = fit_line([10, 10_000], [1e-9, 1e-5])
+    assert latency == 0
+    assert s_per_byte == pytest.approx(1.1e10 / 1.01e20), "of lines without latency, the best by relative errors"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.021])
+def test_a_bandwidth_that_is_not_seen_is_as_it_was_given(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies that take as long whatever their size, also if they are slow."""
+
+    class Constant(CPUMachine):
+        def copy(self, value: torch.Tensor, src: int, dst: int) -> torch.Tensor:
+            time.sleep(seconds)
+            return value
+
+    notes: list[str] = []
+    machine = Constant(2)
+    found = calibration._link(CLUSTER, machine, 0, 1, Clock(3, 30.0), notes)
+    machine.close()
+    assert found["bytes_per_s"] == 1e8
+    assert found["latency_s"] >= seconds
+    assert notes == [
+        "copies from a:0 to a:1 took no longer with their size: the bandwidth of this link is as it was given"
+    ]
+
+
+def test_samples_of_several_launches_are_divided_among_them() -> None:
+    machine = CPUMachine(1)
+    seconds = Clock(1, 60.0).once(machine.compute(0), lambda: time.sleep(1e-3), times=100)
+    machine.close()
+    assert 1e-3 <= seconds < 5e-2
+    assert [calibration.often(s, 2e-5) for s in (1e-6, 1.5e-5, 1.0, 0.0)] == [20, 2, 1, 1000]
+
+
+def test_rates_of_all_types_that_the_device_has_are_measured() -> None:
+    """Also where no program computes in them; what torch cannot multiply keeps its rate, and is named."""
+    data = CLUSTER.model_dump()
+    data["kinds"]["a"]["flops_per_s"] = {"float32": 1.0, "bfloat16": 1.0, "float8_e5m2": 3.0, "int8": 5.0}
+    found = CPUBackend().calibrate([], Cluster.parse(data), repeats=1)
+    rates = found.cluster.kinds["a"].flops_per_s
+    assert rates["float32"] > 1e8
+    assert rates["bfloat16"] > 1e6
+    assert (rates["float8_e5m2"], rates["int8"]) == (3.0, 5.0)
+    assert ["float8_e5m2" in note for note in found.notes] == [True]
+    assert found.figures == 0
+    assert np.isnan(found.spread)
+
+
+def test_what_rates_are_measured_by_reaches_them() -> None:
+    """Nominal fractions are of a peak; beside measured rates a product reaches all, and others what they are beside it."""
+    found = with_efficiency(CLUSTER, [], CostFile(kinds={})).kinds["a"].efficiency
+    assert found["matmul"].compute == found["elementwise"].memory == 1
+    assert found["convolution"].compute == pytest.approx(EFFICIENCY["convolution"].compute / 0.75)
+    assert found["embedding"].memory == pytest.approx(EFFICIENCY["embedding"].memory / 0.8)
+
+
+def test_fractions_of_classes_are_of_operations_that_are_large_enough() -> None:
+    """The matmuls of the chain at full rates take 2 n^3 / 1 GFLOP/s each; these took twice that."""
+    program = chain(64)
+    graph = program.graph
+    full = 2 * 64**3 / 1e9
+    names = [graph.op_name[v] for v in np.flatnonzero(graph.kernel & graph.op_class.is_value("matmul"))]
+    seconds = roofline(graph, bare(0.0)).op_s[:, 0]
+    measured = {n: 2 * seconds[graph.op_name.index(n)] for n in names}
+    assert max(measured.values()) < 2 * full
+    for launch, fraction in ((0.0, 0.5), (1.0, 1.0)):
+        found = with_efficiency(bare(launch), [graph], CostFile(kinds={"a": KindCosts(operations=measured)}))
+        assert found.kinds["a"].efficiency["matmul"].compute == fraction
+
+
+def bare(launch_overhead_s: float) -> Cluster:
+    """`CLUSTER` with all fractions 1."""
+    data = CLUSTER.model_dump()
+    one = {"compute": 1.0, "memory": 1.0}
+    data["kinds"]["a"] |= {"launch_overhead_s": launch_overhead_s, "efficiency": dict.fromkeys(EFFICIENCY, one)}
+    return Cluster.parse(data)
 
 
 def test_only_what_is_needed_is_run_and_values_are_dropped() -> None:
@@ -177,13 +258,18 @@ def test_only_what_is_needed_is_run_and_values_are_dropped() -> None:
 
 
 def test_without_signatures_operations_are_measured_by_name(tmp_path: Path) -> None:
-    program = chain()
-    bare = Program(program.graph.replace(columns={}), executable=program.executable)
-    found = CPUBackend(devices=1).calibrate([bare], repeats=1)
+    program = unnamed()
+    found = CPUBackend(devices=1).calibrate([program], repeats=1)
     kernels = {program.graph.op_name[v] for v in np.flatnonzero(program.graph.kernel)}
     assert {*found.costs.kinds["cpu"].operations} == kernels
     assert found.costs.kinds["cpu"].signatures == {}
-    assert measured_costs(bare.graph, found).measured[bare.graph.kernel].all()
+    assert measured_costs(program.graph, found).measured[program.graph.kernel].all()
+
+
+def unnamed() -> Program:
+    """A program whose operations have no signatures."""
+    program = chain()
+    return Program(program.graph.replace(columns={}), executable=program.executable)
 
 
 def test_a_second_program_adds_only_what_is_new() -> None:
@@ -204,16 +290,68 @@ def test_what_cannot_be_run_is_refused() -> None:
     with pytest.raises(BackendError, match="a graph of numbers: there is nothing to measure"):
         CPUBackend(devices=1).calibrate([Program(chain().graph)])
 
+    with pytest.raises(BackendError, match="have no signatures, and those of several programs share names"):
+        CPUBackend(devices=1).calibrate([unnamed(), chain()])
+    with pytest.raises(BackendError, match="measured in this process"):
+        CPUBackend(devices=1, isolation="process").calibrate([chain()])
+
+
+def breaking(does: Callable[[], None]) -> tuple[Any, list[int]]:
+    """An executable of the chain whose third kind of kernel calls `does`, and kernels of which others come before."""
     program = chain()
     broken: Any = Sleeping(program)
-    broken.seconds = {}
-    with pytest.raises(BackendError, match=r"operation '.*' of 'chainmm' failed when it was measured: KeyError"):
-        CPUBackend(devices=1).calibrate([Program(program.graph, executable=broken)])
+    order = program.graph.topological_order[program.graph.kernel[program.graph.topological_order]].tolist()
+    kinds = list(dict.fromkeys(broken.signatures[v] for v in order))
+    broken.seconds = dict.fromkeys(broken.seconds, 1e-4)
+    compiled = broken.compile
 
-    hanging: Any = Sleeping(program)
-    hanging.seconds = dict.fromkeys(hanging.seconds, 0.5)
-    with pytest.raises(BackendError, match=r"did not end within 0\.1 s"):
-        CPUBackend(devices=1, timeout_s=0.1).calibrate([Program(program.graph, executable=hanging)])
+    def compile(ops: Sequence[int], device: Any = None, keep: Any = None) -> Callable[..., Any]:
+        run = compiled(ops, device, keep)
+
+        def checked(values: Any, step: int = 0) -> Any:
+            if any(broken.signatures[op] == kinds[2] for op in ops):
+                does()
+            return run(values, step)
+
+        return checked
+
+    broken.compile = compile
+    return Program(program.graph, executable=broken), kinds
+
+
+def test_an_operation_that_fails_ends_what_follows_it_and_costs_no_figure() -> None:
+    def fails() -> None:
+        raise ValueError("no such kernel")
+
+    program, kinds = breaking(fails)
+    found = CPUBackend(devices=1).calibrate([program], repeats=3)
+    assert {*found.costs.kinds["cpu"].signatures} == {*kinds[:2]}
+    [failure] = found.failures
+    assert re.match(r"operation '.*' of 'chainmm' failed when it was measured: ValueError: no such kernel", failure)
+
+
+def test_ctrl_c_keeps_what_was_measured() -> None:
+    calls = []
+
+    def interrupts() -> None:
+        calls.append(0)
+        if len(calls) > 10:
+            raise KeyboardInterrupt
+
+    program, kinds = breaking(interrupts)
+    executable: Any = program.executable
+    found = CPUBackend(devices=1).calibrate([program], repeats=100)
+    assert found.interrupted
+    assert {*found.costs.kinds["cpu"].signatures} == {*kinds}
+    assert len(executable.ran) < 100 * len(kinds)
+    assert "medians of 100 at most" in found.costs.description
+
+
+def test_a_device_that_hangs_ends_it_and_the_operation_is_named() -> None:
+    program, _ = breaking(lambda: time.sleep(2))
+    found = CPUBackend(devices=1, timeout_s=0.5).calibrate([program], repeats=3)
+    [failure] = found.failures
+    assert re.match(r"operation '.*' of 'chainmm'.*did not end within 0\.5 s", failure)
 
 
 @pytest.fixture
@@ -256,12 +394,16 @@ def test_a_run_takes_the_files(placekit: Callable[..., int], capsys: pytest.Capt
         (["out", "repeats=0", *SMALL], "repeats=0: it must be a whole number, 1 at least"),
         (["here", *SMALL], "here exists already\n  remove it, or choose another folder"),
         (["out", "backend=cpu", "workload=planted_small"], "there is nothing to measure"),
+        (["file/out", *SMALL], "cannot write file/out: Not a directory"),
+        (["out", "costs.file=c.json", *SMALL], "costs.file is for runs"),
+        (["out", "repeat=3", *SMALL], "no option 'repeat'\n  did you mean 'repeats'?"),
     ],
 )
 def test_mistakes_of_the_command_line(
     placekit: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     Path("here").mkdir()
+    Path("file").touch()
     assert placekit("cluster", "profile", *arguments) == 1
     assert message in capsys.readouterr().err
     assert not Path("out").exists()

@@ -196,8 +196,9 @@ def test_what_an_operation_raises_is_raised(way: Way) -> None:
             raise ValueError("this operation fails")
 
     engine, sources, machine = scripted(fails, way=way)
-    with pytest.raises(ValueError, match="this operation fails"):
+    with pytest.raises(ValueError, match="this operation fails") as error:
         engine.run(sources, way=way, timeout_s=30)
+    assert error.value.__notes__ == [f"in {engine.plan.graph.op_name[seen[4]]!r}"]
     assert len(seen) < 20, "what follows a failure is not run"
     assert engine.run(sources, way=way, timeout_s=30).seconds > 0, "the machine is as before"
     machine.close()

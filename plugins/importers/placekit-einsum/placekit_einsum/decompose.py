@@ -255,15 +255,25 @@ class _Decomposition:
         return self._read_item(read) > ITEM_BYTES[self.dtype]
 
     def _signature(self, reads: Sequence[Read]) -> str:
-        """Of the operation added last: type, settings, and types and shapes of what it reads."""
+        """Of the operation added last: type, settings, and types and shapes of what it reads.
+
+        Of a part of a block that is not contiguous also the strides, `f32[4,8]{16,1}`: kernels take longer on such.
+        """
         op = len(self.builder.operations) - 1
         given = []
         for r in reads:
             kind = complex_dtype(self.dtype) if self._reads_complex(r) else self.dtype
-            given.append(f"{SHORT[kind]}[{','.join(map(str, self._shape(r)))}]")
+            given.append(f"{SHORT[kind]}[{','.join(map(str, self._shape(r)))}]{self._strides(r)}")
         settings = [str(s) for s in self.kernels[op].settings]
         dtype = [] if reads else [SHORT[self.dtype]]
         return f"einsum.{self.builder.operations[op].op_type}({', '.join([*given, *settings, *dtype])})"
+
+    def _strides(self, read: Read) -> str:
+        """`{16,1}`, numbers between neighbours in each dimension, if what is read is not contiguous."""
+        block, shape = self.builder.tensors[read[0]][3], self._shape(read)
+        strides, packed = _row_major(block), _row_major(shape)
+        same = all(n == 1 or s == p for n, s, p in zip(shape, strides, packed, strict=True))
+        return "" if same else f"{{{','.join(map(str, strides))}}}"
 
     def _item(self, tensor: Tensor) -> int:
         """Bytes of one number of `tensor`."""
@@ -346,3 +356,7 @@ def _region(shape: tuple[int, ...], parts: tuple[int, ...], index: tuple[int, ..
 def _text(labels: str, index: tuple[int, ...]) -> str:
     """`[i0,j1]`."""
     return f"[{','.join(f'{label}{i}' for label, i in zip(labels, index, strict=True))}]"
+
+
+def _row_major(shape: Sequence[int]) -> list[int]:
+    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]

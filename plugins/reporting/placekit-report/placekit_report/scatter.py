@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from placekit_core.fidelity import RANDOM, SEARCH, Fidelity
 from placekit_core.graph_file import write_atomically
@@ -29,18 +29,23 @@ def draw(path: Path, fidelity: Fidelity) -> None:
 
 
 def figure(fidelity: Fidelity) -> Figure:
-    """The figure, without pyplot. Bars are standard deviations of the measured passes; the line is perfect agreement."""
+    """The figure, without pyplot. Bars are standard deviations of the scaled passes; the line is perfect agreement."""
     fig = Figure(figsize=(SIZE, SIZE), layout="constrained")
     FigureCanvasAgg(fig)
     ax = fig.subplots()
-    ok = np.isfinite(fidelity.measured_s)
+    ok = fidelity.compared
     both = np.concatenate([fidelity.measured_s[ok], fidelity.simulated_s[ok]])
     unit, scale = ("s", 1.0) if both.max() >= 1 else ("ms", 1e3) if both.max() >= 1e-3 else ("us", 1e6)
-    low, high = both.min() * scale, both.max() * scale
+    spread = np.nan_to_num(fidelity.spread_s)
+    ends = [fidelity.measured_s[ok] + sign * spread[ok] for sign in (-1, 1)]
+    low, high = (f(np.concatenate([both, *ends])) * scale for f in (np.min, np.max))
+    if low <= 0:  # a bar that is longer than its value
+        low = both.min() * scale
     if low > 0 and high / low > LOG:
         ax.set(xscale="log", yscale="log")
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_formatter(ScalarFormatter())
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_minor_formatter(NullFormatter())
         margins = low / 1.1, high * 1.1
     else:
@@ -51,13 +56,13 @@ def figure(fidelity: Fidelity) -> Figure:
         rows = ok & np.array([m == made for m in fidelity.made])
         if rows.any():
             ax.errorbar(
-                fidelity.measured_s[rows] * scale, fidelity.simulated_s[rows] * scale, xerr=fidelity.spread_s[rows] * scale,
+                fidelity.measured_s[rows] * scale, fidelity.simulated_s[rows] * scale, xerr=spread[rows] * scale,
                 fmt=marker, color=colour, markersize=5, elinewidth=0.8, alpha=0.85, label=made,
             )  # fmt: skip
     ax.set(xlim=margins, ylim=margins, aspect="equal", xlabel=f"measured ({unit})", ylabel=f"simulated ({unit})")
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=8)
-    ax.legend(fontsize=8, frameon=False, loc="lower right")
+    ax.legend(fontsize=8, frameon=False, loc="best")
     a = fidelity.agreement()
     title = ax.set_title(
         f"{fidelity.program} on {fidelity.cluster}, {a.placements} placements\n"
