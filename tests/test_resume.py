@@ -18,7 +18,14 @@ from placekit_core import results
 from placekit_core.errors import BusyError
 
 ARGS = ["workload=chainmm_small", "policy=annealing", "budget.evaluations=120000", "checkpoint_s=0", "seed=3"]
-LEARN = ["workload=chainmm_small", "policy=seq2seq", "policy.hidden=16", "budget.evaluations=900", "checkpoint_s=0", "seed=3"]
+LEARN = [
+    "workload=chainmm_small",
+    "policy=seq2seq",
+    "policy.hidden=16",
+    "budget.evaluations=900",
+    "checkpoint_s=0",
+    "seed=3",
+]
 RUNS = {
     "post": ["workload=chainmm_small", "policy=post", "budget.evaluations=15000", "checkpoint_s=0", "seed=3"],
     "reinforce": [*LEARN, "trainer=reinforce"],

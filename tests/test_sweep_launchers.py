@@ -253,7 +253,10 @@ def test_submitit(tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     done = run("-m", *MLP, "policy=etf", "seed=1,-1", "hydra/launcher=submitit_local", "run_dir=sweep", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert "failed: sweep/budget.evaluations=200,policy=etf,seed=-1,workload=chainmm_small: seed: input should be" in done.stdout
+    assert (
+        "failed: sweep/budget.evaluations=200,policy=etf,seed=-1,workload=chainmm_small: seed: input should be"
+        in done.stdout
+    )
     assert len(outcomes(tmp_path / "sweep")) == 1
     again = run("resume=sweep", cwd=tmp_path)
     assert "seed=1,workload=chainmm_small: skipped" in "".join(

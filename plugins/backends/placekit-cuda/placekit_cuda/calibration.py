@@ -379,10 +379,11 @@ def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, f
     """Latency in seconds and seconds per byte: least squares of relative errors; neither is negative, 0 if none is seen."""
     x, y = np.asarray(sizes, np.float64), np.asarray(seconds, np.float64)
     latency, slope = np.linalg.lstsq(np.stack([1 / y, x / y], axis=1), np.ones(len(x)), rcond=None)[0]
-    if not 0 <= latency <= y.min():  # the best line with the nearest latency that can be
-        latency = min(max(latency, 0.0), y.min())
-        slope = (x / y) @ (1 - latency / y) / ((x / y) @ (x / y))
-    return float(latency), max(float(slope), 0.0)
+    if slope < 0:  # the best constant
+        return float((1 / y).sum() / (1 / y**2).sum()), 0.0
+    if latency < 0:  # the best proportion
+        return 0.0, float((x / y).sum() / ((x / y) ** 2).sum())
+    return float(latency), float(slope)
 
 
 def _dtypes(programs: Sequence[Program], kind: DeviceKind) -> list[str]:

@@ -160,14 +160,14 @@ def test_a_line_is_fitted() -> None:
     latency, s_per_byte = fit_line([4, 1000, 10_000], [2e-6 + 1e-9 * x for x in (4, 1000, 10_000)])
     assert latency == pytest.approx(2e-6)
     assert s_per_byte == pytest.approx(1e-9)
-    assert fit_line([4, 1000], [1e-6, 1e-6]) == (1e-6, 0.0), "a copy that takes no longer with its size"
-    assert fit_line([4, 1000], [2e-6, 1e-6]) == (1e-6, 0.0), "nor less"
+    assert fit_line([4, 1000], [1e-6, 1e-6]) == pytest.approx((1e-6, 0)), "a copy that takes no longer with its size"
+    assert fit_line([4, 1000], [2e-6, 1e-6]) == pytest.approx((1.2e-6, 0)), "1.5 / 1.25 us: 40% below, and 20% above"
     latency, s_per_byte = fit_line([10, 10_000], [1e-9, 1e-5])
     assert latency == 0
     assert s_per_byte == pytest.approx(1.1e10 / 1.01e20), "of lines without latency, the best by relative errors"
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.021])
+@pytest.mark.parametrize("seconds", [0.005, 0.021])
 def test_a_bandwidth_that_is_not_seen_is_as_it_was_given(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies that take as long whatever their size, also if they are slow."""
 
@@ -192,19 +192,19 @@ def test_samples_of_several_launches_are_divided_among_them() -> None:
     seconds = Clock(1, 60.0).once(machine.compute(0), lambda: time.sleep(1e-3), times=100)
     machine.close()
     assert 1e-3 <= seconds < 5e-2
-    assert [calibration.often(s, 2e-5) for s in (1e-6, 1.5e-5, 1.0, 0.0)] == [20, 2, 1, 1000]
+    assert [calibration.often(s, 2e-5) for s in (1.1e-6, 1.5e-5, 1.0, 0.0)] == [19, 2, 1, 1000]
 
 
 def test_rates_of_all_types_that_the_device_has_are_measured() -> None:
     """Also where no program computes in them; what torch cannot multiply keeps its rate, and is named."""
     data = CLUSTER.model_dump()
-    data["kinds"]["a"]["flops_per_s"] = {"float32": 1.0, "bfloat16": 1.0, "float8_e5m2": 3.0, "int8": 5.0}
+    data["kinds"]["a"]["flops_per_s"] = {"float32": 1.0, "bfloat16": 1.0, "float8_e8m0fnu": 3.0, "int8": 5.0}
     found = CPUBackend().calibrate([], Cluster.parse(data), repeats=1)
     rates = found.cluster.kinds["a"].flops_per_s
     assert rates["float32"] > 1e8
     assert rates["bfloat16"] > 1e6
-    assert (rates["float8_e5m2"], rates["int8"]) == (3.0, 5.0)
-    assert ["float8_e5m2" in note for note in found.notes] == [True]
+    assert (rates["float8_e8m0fnu"], rates["int8"]) == (3.0, 5.0)
+    assert ["float8_e8m0fnu" in note for note in found.notes] == [True]
     assert found.figures == 0
     assert np.isnan(found.spread)
 

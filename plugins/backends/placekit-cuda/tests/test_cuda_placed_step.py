@@ -261,7 +261,7 @@ class TestPlacements:
                 self.losses(net(), form, adam)
 
     def test_no_file(self, tmp_path: Path) -> None:
-        with pytest.raises(PlacekitError, match="not a readable placement"):
+        with pytest.raises(PlacekitError, match="cannot be read: No such file or directory"):
             self.losses(net(), tmp_path / "nosuch")
 
 

@@ -96,6 +96,9 @@ class Block:
     users: set[int] = field(default_factory=set)
 
 
+GPUS = 4
+
+
 class FakeCUDA:
     """What `CUDAMachine` needs of `torch.cuda`."""
 
@@ -110,6 +113,12 @@ class FakeCUDA:
         self.free: dict[int, list[Block]] = defaultdict(list)
         self.races: list[Any] = []
         self.watch = Watch(self)
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return GPUS
 
     def current_stream(self, device: Any) -> FakeStream:
         """What the test, as a caller, launches on."""
