@@ -24,9 +24,11 @@ def count(value: float) -> str:
 
 
 def mebibytes(value: float) -> str:
-    """Bytes as MiB or GiB; a little as KiB."""
+    """Bytes as MiB or GiB; a little as KiB or bytes."""
+    if 0 < value < 2**10:
+        return f"{value:.0f} B"
     if 0 < value < 0.1 * 2**20:
-        return f"{value / 2**10:.3g} KiB"
+        return f"{value / 2**10:.1f} KiB"
     return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
 
 

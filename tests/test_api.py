@@ -383,3 +383,26 @@ def test_names_of_the_package() -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]", "importing the package loads none of its modules"
     assert (Path(placekit_core.__file__).parent / "py.typed").is_file()
+
+
+def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the files of the run, in the table of runs, and where its placement is asked for."""
+    from placekit_core.cli import apply, compare
+
+    with pytest.raises(RunError, match="could be measured"):
+        place(
+            chain(6), cluster=machine(), policy="random", backend=FakeBackend(failing=1.0), budget=20,
+            run_dir=tmp_path / "run",
+        )  # fmt: skip
+    found = load_summary(tmp_path / "run")
+    assert found.error == found.programs[0].error == "the fake failed"
+    compare.show(compare.rows([found]))
+    assert "failed" in capsys.readouterr().out
+    with pytest.raises(RunError, match=r"could not measure a placement of .*: the fake failed"):
+        apply.main([str(tmp_path / "run")])
+
+
+def test_a_proxy_budget_that_nobody_used_is_said(tmp_path: Path) -> None:
+    budget = {"evaluations": 20, "proxy_evaluations": 5}
+    result = place(chain(6), cluster=machine(), policy="random", backend=FakeBackend(), budget=budget)
+    assert "budget.proxy_evaluations=5 was not used: policy 'random' asked no proxy" in result.summary.notes

@@ -7,6 +7,8 @@ import json
 import re
 import shutil
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -267,3 +269,25 @@ def test_result_schema_is_what_the_docs_list() -> None:
     text = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
     for field in Summary.model_fields:
         assert f"`{field}`" in text, field
+
+
+@pytest.mark.parametrize(
+    ("argv", "lines"),
+    [
+        (["fidelity", "--help"], ["usage: placekit fidelity OUT_DIR [placements=30] [passes=9] [OPTION=VALUE ...]"]),
+        (["cluster", "profile", "--help"], ["usage: placekit cluster profile OUT_DIR [repeats=9] [OPTION=VALUE ...]"]),
+        (["apply", "-h"], ["usage: placekit apply RUN_DIR [--format device_map|pipeline|json] [--out FILE]"]),
+        (["cluster", "-h"], ["usage: placekit cluster show", "usage: placekit cluster profile"]),
+    ],
+)
+def test_help_on_a_command(placekit: Run, argv: list[str], lines: list[str]) -> None:
+    shown = [line for line in ok(placekit(*argv)).splitlines() if line.startswith("usage: ")]
+    assert len(shown) == len(lines)
+    assert all(line.startswith(start) for line, start in zip(shown, lines, strict=True))
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m placekit_core run --help | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.stderr == ""
+    assert done.stdout.startswith("placekit run")

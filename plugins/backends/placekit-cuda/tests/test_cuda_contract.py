@@ -142,6 +142,20 @@ def test_without_a_gpu_nothing_is_begun(tmp_path: Path) -> None:
     assert "nowhere" not in done.stdout + done.stderr, "the program was imported first"
 
 
+def test_options_of_another_machine_are_refused() -> None:
+    program = EinsumImporter(program="chainmm", sizes={"n": 32}).load()[0]
+    problem = Problem.of(program.graph, CPUBackend(devices=2).devices())
+    with pytest.raises(BackendError, match=r"backend\.devices=3 says how many .* cluster here is 'cpu2' with 2"):
+        CPUBackend(devices=3).open(problem, program.executable)
+    with pytest.raises(BackendError, match=r"backend\.memory_bytes=7 is for cluster=auto"):
+        CPUBackend(memory_bytes=7).open(problem, program.executable)
+
+
+def test_gpus_that_are_not_there() -> None:
+    with pytest.raises(BackendError, match="there is no GPU 2 here: torch sees 2"):
+        CUDAMachine([0, 2], cuda=TwoGPUs)
+
+
 class TwoGPUs:
     """What the backend asks `torch.cuda` before it runs anything."""
 
