@@ -251,6 +251,10 @@ class LearnablePolicy(Policy):
             f"policy {self.name!r} cannot imitate a teacher", "use a trainer without a supervised stage"
         )
 
+    def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        """n episodes for `imitate`: its own, or others, with what its teacher would decide in their states."""
+        raise PlacekitError(f"policy {self.name!r} has no teacher", "use a trainer without a supervised stage")
+
     @abstractmethod
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """The parameters."""

@@ -22,6 +22,7 @@ HEADINGS = ["What it implements", "What differs", "Options", "How to run", "Resu
 # the dependencies between packages of this repository that architecture.md allows, besides the core
 MAY_USE = {
     "placekit-cuda": {"placekit_sim"},
+    "placekit-doppler": {"placekit_learn"},
     "placekit-seq2seq": {"placekit_learn"},
     "placekit-zoo": {"placekit_torch"},
 }

@@ -1,0 +1,77 @@
+"""The policy `doppler` and its trainer `three_stage` (Yao et al. 2026)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from placekit_learn.options import PolicyGradientOptions
+from placekit_learn.torch_options import TorchOptions
+from pydantic import Field
+
+from placekit_core.hookspecs import Component, hookimpl
+
+
+class DopplerOptions(TorchOptions):
+    """Options of policy `doppler`."""
+
+    size: int = Field(64, ge=1, description="length of the embeddings of operations")
+    hidden: int = Field(64, ge=1, description="units of the layer before the logits, of SEL and of PLC")
+    rounds: int = Field(3, ge=0, description="rounds of message passing")
+    sel: Literal["learned", "critical_path"] = Field(
+        "learned", description="what selects: the network, or the longest path to an exit (the ablation `doppler_plc`)"
+    )
+    plc: Literal["learned", "earliest_start"] = Field(
+        "learned", description="what places: the network, or the earliest start (the ablation `doppler_sel`)"
+    )
+    exploration: Literal["sample", "greedy"] = Field(
+        "sample", description="exploring draws by the network's probabilities, or uniformly as the paper's epsilon"
+    )
+
+
+class ThreeStageOptions(PolicyGradientOptions):
+    """Options of trainer `three_stage`."""
+
+    stages: list[Literal[1, 2, 3]] = Field(
+        [1, 2, 3],
+        min_length=1,
+        description="1: imitation, 2: learning on the simulator, 3: on the run's backend, where that is another one",
+    )
+    imitation_episodes: int = Field(2000, ge=0, description="episodes of stage 1")
+    imitation_samples: int = Field(4, ge=1, description="episodes of each update of stage 1")
+    imitation_learning_rate: float = Field(1e-3, gt=0, description="of stage 1")
+    samples: int = Field(32, ge=1, description="episodes of each update")
+    reward: Literal["sqrt", "linear", "scaled"] = Field(
+        "scaled",
+        description="of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
+    )
+    learning_rate: float = Field(1e-3, gt=0, description="step size of the optimiser")
+    learning_rate_end: float | None = Field(1e-7, ge=0, description="at the end of the budget; null: the same")
+    normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's rewards")
+    entropy_weight: float = Field(1e-2, ge=0, description="reward per nat of each decision's entropy")
+
+
+@hookimpl
+def placekit_trainers() -> list[Component]:
+    return [
+        Component(
+            name="three_stage",
+            summary="imitation of a teacher, then REINFORCE on the simulator, then on what measures",
+            config=ThreeStageOptions,
+            target="placekit_doppler.three_stage:ThreeStage",
+            paper="Yao et al. 2026, Doppler: Dual-Policy Learning for Device Assignment, ICLR 2026",
+        )
+    ]
+
+
+@hookimpl
+def placekit_policies() -> list[Component]:
+    return [
+        Component(
+            name="doppler",
+            summary="dual policy: selects the next operation and places it",
+            config=DopplerOptions,
+            target="placekit_doppler.doppler:Doppler",
+            paper="Yao et al. 2026, Doppler: Dual-Policy Learning for Device Assignment, ICLR 2026",
+            trainer="three_stage",
+        )
+    ]

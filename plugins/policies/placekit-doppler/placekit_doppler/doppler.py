@@ -1,0 +1,278 @@
+"""Policy `doppler`: which operation comes next, and where it goes (Yao et al. 2026, sections 5.1 to 5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
+from torch import nn
+
+from placekit_core.errors import PlacekitError
+from placekit_core.interfaces import Rollouts
+from placekit_core.list_scheduling import ListScheduler, group_priority, op_cost
+from placekit_core.list_scheduling_compiled import Fixed, State, arrays, copied
+from placekit_core.placement import Placements
+from placekit_core.problem import Problem
+from placekit_doppler import DopplerOptions
+from placekit_doppler.arrays import FEATURES, GREEDY, SAMPLE, Episode, Gradient, Says, Setting, Work
+from placekit_doppler.episodes import climb_all, decided_all, run_all
+from placekit_doppler.features import Features
+from placekit_doppler.network import Dual, Inputs, Parts
+
+CHUNKS = 8
+"""Gradients of so many parts of a batch are added up, each by itself and then all in order: on any number of threads the same."""
+_HELD = 4  # problems that a policy keeps ready
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A problem, made ready for episodes."""
+
+    problem: Problem
+    features: Features
+    inputs: Inputs
+    fixed: Fixed
+    fresh: State
+    setting: Setting
+    states: list[State]
+    works: list[Work]
+    free: NDArray[np.int64]
+    """Groups of sources only: they go where their first reader is."""
+
+    @property
+    def steps(self) -> int:
+        """Kernels: decisions of an episode."""
+        return len(self.features.op)
+
+
+class Doppler(TorchPolicy):
+    """The dual policy: SEL selects one of the operations whose inputs are placed, PLC places it, until all are.
+
+    What a device is like when an operation is placed (appendix D.2) comes from the core's list scheduler, which knows the
+    links and the memory: a device without room is not offered. An operation whose group has a device already goes there. The
+    order of selection becomes the priorities. `explore`: with it as its probability, a decision is drawn uniformly
+    (`exploration=greedy`, as in the paper) or by the network's probabilities (`sample`); otherwise it is the likeliest.
+    """
+
+    name = "doppler"
+    options_class: ClassVar[type[TorchOptions]] = DopplerOptions
+    options: DopplerOptions
+
+    def __init__(self, options: Any = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        self._ready: dict[str, Prepared] = {}
+
+    def network(self, problems: Sequence[Problem]) -> nn.Module:
+        o = self.options
+        return Dual(o.size, o.hidden, o.rounds)
+
+    def prepared(self, problem: Problem) -> Prepared:
+        """The problem made ready; kept for the next time."""
+        found = self._ready.get(problem.fingerprint)
+        if found is None:
+            while len(self._ready) >= _HELD:
+                del self._ready[next(iter(self._ready))]
+            found = self._ready[problem.fingerprint] = self._prepare(problem)
+        return found
+
+    def _prepare(self, problem: Problem) -> Prepared:
+        o, graph = self.options, problem.graph
+        fixed, fresh = arrays(ListScheduler(problem))
+        features, cost = Features.of(problem), op_cost(problem)
+        scale = float(cost[graph.kernel].mean()) if graph.kernel.any() else 1.0
+        setting = Setting(
+            cost / scale, features.b_level, graph.kernel.copy(), scale, o.sel == "learned", o.plc == "learned"
+        )
+        states = [copied(fresh) for _ in range(o.threads)]
+        works = [_work(graph.n, problem.cluster.size, o.hidden) for _ in range(o.threads)]
+        used = np.zeros(problem.g, np.bool_)
+        used[problem.grouping.group_of[graph.kernel]] = True
+        return Prepared(
+            problem, features, Inputs.of(features), fixed, fresh, setting, states, works, np.flatnonzero(~used)
+        )
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        return self._run(problem, n, rng, explore, False)
+
+    def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        """Own episodes, with what the critical path would do in their states: it selects an operation of the highest
+
+        b-level, and places the one that the policy selected where it starts soonest; of ties, any.
+        """
+        return self._run(problem, n, rng, explore, True)
+
+    def _run(self, problem: Problem, n: int, rng: Generator, explore: float, teach: bool) -> Rollouts:
+        ready = self.prepared(problem)
+        with self.fixed_threads(), torch.no_grad():
+            says = self.says(ready, self.module(ready.inputs))
+        e = _episodes(n, ready)
+        seed = rng.integers(2**64 - 1, size=n, dtype=np.uint64)
+        how = SAMPLE if self.options.exploration == "sample" else GREEDY
+
+        def part(thread: int, first: int, last: int) -> None:
+            state, work = ready.states[thread], ready.works[thread]
+            run_all(
+                ready.fixed, state, ready.fresh, ready.setting, says, work, e, seed, explore, how, teach, first, last
+            )
+
+        self._spread(n, part)
+        return self._rollouts(ready, e)
+
+    def _rollouts(self, ready: Prepared, e: Episode) -> Rollouts:
+        problem, free = ready.problem, ready.free
+        n, steps = e.op.shape
+        group_of = problem.grouping.group_of
+        device = e.group_device.astype(np.int16)
+        order = np.zeros((n, problem.graph.n))
+        np.put_along_axis(order, e.op, np.broadcast_to(np.arange(steps, 0, -1.0), e.op.shape), axis=1)
+        priority = np.array([group_priority(problem, row) for row in order], np.float32)
+        wide = (n, len(free))
+        return Rollouts(
+            placements=Placements.of(device, priority),
+            group=np.hstack([group_of[e.op], np.broadcast_to(free, wide)]).astype(np.int32),
+            device=np.hstack([e.device, device[:, free]]).astype(np.int16),
+            log_prob=np.hstack([e.log_prob, np.zeros(wide)]),
+            entropy=np.hstack([e.entropy, np.zeros(wide)]),
+            extra=e._asdict(),
+        )
+
+    def gradients(
+        self,
+        problem: Problem,
+        rollouts: Rollouts,
+        weight: NDArray[np.float64],
+        entropy_weight: float = 0.0,
+        kl_weight: float = 0.0,
+    ) -> dict[str, NDArray[Any]]:
+        if kl_weight:
+            raise PlacekitError(f"policy {self.name!r} reports no KL divergence", "leave out trainer.kl_target")
+        return self._climb(problem, rollouts, weight, entropy_weight)[1]
+
+    def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, dict[str, NDArray[Any]]]:
+        b, steps = teacher.extra["op"].shape
+        weight = np.full((b, steps), 1.0 / max(b * steps, 1))
+        worth, gradient = self._climb(problem, teacher, weight, 0.0)
+        return -worth, gradient
+
+    def _climb(
+        self, problem: Problem, rollouts: Rollouts, weight: NDArray[np.float64], entropy_weight: float
+    ) -> tuple[float, dict[str, NDArray[Any]]]:
+        ready, e = self.prepared(problem), Episode(**rollouts.extra)
+        n, steps = e.op.shape
+        weight = np.ascontiguousarray(weight[:, :steps], np.float64)
+        with self.fixed_threads():
+            parts: Parts = self.module(ready.inputs)
+            says = self.says(ready, Parts(*(x.detach() for x in parts)))
+            bounds = np.linspace(0, n, CHUNKS + 1).astype(int)
+            found = [_gradient(problem.graph.n, self.options.hidden) for _ in range(CHUNKS)]
+            worth = np.zeros(CHUNKS)
+
+            def part(thread: int, first: int, last: int) -> None:
+                for c in range(first, last):
+                    worth[c] = climb_all(
+                        ready.fixed, ready.fresh, ready.setting, says, ready.works[thread], e, found[c], weight,
+                        entropy_weight, bounds[c], bounds[c + 1],
+                    )  # fmt: skip
+
+            self._spread(CHUNKS, part)
+            total = Gradient(*(np.sum(np.stack(x), axis=0) for x in zip(*found, strict=True)))
+            return float(worth.sum()), self._through(ready, parts, total)
+
+    def _through(self, ready: Prepared, parts: Parts, g: Gradient) -> dict[str, NDArray[Any]]:
+        """From the gradient of what the networks say to that of their parameters."""
+        module: Any = self.module
+        names, parameters = zip(*module.named_parameters(), strict=True)
+        rows = ready.features.op
+        given = [torch.from_numpy(np.ascontiguousarray(x[rows], np.float32)) for x in (g.score, g.own, g.sent)]
+        found = torch.autograd.grad(parts, parameters, given, allow_unused=True, materialize_grads=True)
+        made = {name: x.numpy() for name, x in zip(names, found, strict=True)}
+        made["plc_device.weight"] = g.device.T.astype(np.float32)
+        made["plc_out.weight"] = g.out[None, :].astype(np.float32)
+        made["plc_out.bias"] = g.bias.astype(np.float32)
+        return made
+
+    def says(self, ready: Prepared, parts: Parts) -> Says:
+        """What the networks say, for the compiled loops."""
+        n, rows, module = ready.problem.graph.n, ready.features.op, self.module
+
+        def spread_out(x: torch.Tensor) -> NDArray[np.float32]:
+            whole = np.zeros((n, *x.shape[1:]), np.float32)
+            whole[rows] = x.numpy()
+            return whole
+
+        def weights(x: Any) -> NDArray[np.float32]:
+            return np.array(x.detach().numpy(), np.float32, order="C")
+
+        out: Any = module.plc_out
+        device: Any = module.plc_device
+        score, own, sent = (spread_out(x) for x in parts)
+        return Says(score, own, sent, weights(device.weight.T), weights(out.weight[0]), weights(out.bias))
+
+    def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        ready, e = self.prepared(problem), Episode(**rollouts.extra)
+        n, steps = e.op.shape
+        with self.fixed_threads(), torch.no_grad():
+            says = self.says(ready, self.module(ready.inputs))
+        found = np.zeros(rollouts.log_prob.shape)
+        steps_only = np.zeros((n, steps))
+
+        def part(thread: int, first: int, last: int) -> None:
+            decided_all(ready.fixed, ready.fresh, ready.setting, says, ready.works[thread], e, steps_only, first, last)
+
+        self._spread(n, part)
+        found[:, :steps] = steps_only
+        return found
+
+    def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
+        raise NotImplementedError("gradients are compiled")
+
+    def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        raise PlacekitError(f"policy {self.name!r} does not report KL divergences", "use a trainer that needs none")
+
+    def _spread(self, n: int, work: Callable[[int, int, int], None]) -> None:
+        """Parts of 0..n, one for each thread: `work(thread, first, last)`."""
+        threads = min(self.options.threads, n)
+        if threads <= 1:
+            work(0, 0, n)
+            return
+        bounds = np.linspace(0, n, threads + 1).astype(int)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, range(threads), bounds[:-1].tolist(), bounds[1:].tolist()))
+
+
+def _work(n: int, devices: int, hidden: int) -> Work:
+    one = np.zeros
+    return Work(
+        one(n, np.int64), one(n, np.int64), one(n, np.int64), one(n), one(devices), one(devices), one(devices),
+        one(devices), one(devices, np.bool_), one((devices, hidden), np.float32), one((devices, hidden), np.float32),
+        one((devices, hidden), np.float32), one(1, np.uint64),
+    )  # fmt: skip
+
+
+def _episodes(n: int, ready: Prepared) -> Episode:
+    steps, devices = ready.steps, ready.problem.cluster.size
+
+    def whole() -> NDArray[np.int64]:
+        return np.zeros((n, steps), np.int64)
+
+    return Episode(
+        op=whole(), device=whole(), label_op=whole(), label_device=whole(),
+        features=np.zeros((n, steps, devices, FEATURES), np.float32), may=np.zeros((n, steps, devices), np.bool_),
+        log_prob=np.zeros((n, steps)), entropy=np.zeros((n, steps)),
+        group_device=np.zeros((n, ready.problem.g), np.int64),
+    )  # fmt: skip
+
+
+def _gradient(n: int, hidden: int) -> Gradient:
+    f = np.float32
+    return Gradient(
+        np.zeros(n), np.zeros((n, hidden), f), np.zeros((n, hidden), f), np.zeros((FEATURES, hidden), f),
+        np.zeros(hidden, f), np.zeros(1, f),
+    )  # fmt: skip

@@ -1,0 +1,226 @@
+"""Episodes of the dual policy and their gradient, compiled: what happens once per decision, without any tensor of autograd.
+
+The networks pass messages once per episode, so that all they say is fixed while an episode runs: a score per operation
+(SEL), and for PLC what each operation adds to the hidden layer of its own decision (`own`) and of later ones on its device
+(`sent`). The first layer of PLC is linear in the parts of its input, so the sum of them is exact. What remains per decision
+is a softmax over the candidates and a hidden layer per device.
+"""
+# mypy: disable-error-code="untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.list_scheduling_compiled import place, restart
+from placekit_doppler.arrays import SLOPE, Episode
+from placekit_doppler.steps import (
+    after_placing,
+    begin_candidates,
+    candidate_probabilities,
+    choose_candidate,
+    choose_device,
+    compiled,
+    highest_level,
+    observe,
+    place_logits,
+    soonest_device,
+)
+
+
+@compiled
+def run(
+    p: Any, s: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, seed: np.uint64, explore: float, how: int,
+    teach: bool,
+) -> None:  # fmt: skip
+    """One episode: select and place until all kernels are placed; with `teach`, labelled with what the teacher does."""
+    devices = p.memory.shape[0]
+    restart(s, fresh)
+    w.random[0] = seed
+    w.load[:] = 0.0
+    w.total[:] = 0.0
+    count = begin_candidates(s.missing, w)
+    step = 0
+    while count:
+        log_prob = entropy = 0.0
+        if setting.learned_sel:
+            log_total, entropy = candidate_probabilities(says.score, w, count)
+            op = w.candidates[choose_candidate(w.probability, count, w, explore, how)]
+            log_prob = says.score[op] - log_total
+        else:
+            op = highest_level(setting.level, w, count, explore > 0)
+        features, may = e.features[step], e.may[step]
+        possible = observe(p, s, setting, w, op, features, may)
+        if possible == 1 or not setting.learned_plc:
+            device = soonest_device(w, explore > 0)
+        else:
+            entropy += place_logits(says, w, op, features, may)
+            for d in range(devices):
+                w.ready[d] = np.exp(w.logit[d]) if may[d] else 0.0
+            device = choose_device(w, may, possible, explore, how)
+            log_prob += w.logit[device]
+        e.op[step], e.device[step] = op, device
+        e.label_op[step] = highest_level(setting.level, w, count, True) if teach else op
+        e.label_device[step] = soonest_device(w, True) if teach else device
+        e.log_prob[step], e.entropy[step] = min(log_prob, 0.0), entropy
+        place(p, s, op, device)
+        w.load[device] += p.op_s[op, device] / setting.scale
+        for j in range(w.total.shape[1]):
+            w.total[device, j] += says.sent[op, j]
+        count = after_placing(p, w, op, count)
+        step += 1
+    for group in range(s.group_device.shape[0]):
+        if s.group_device[group] < 0:  # sources that nobody reads: where most is free
+            best = -1
+            for d in range(devices):
+                if p.allowed[group, d] and (best < 0 or p.memory[d] - s.used[d] > p.memory[best] - s.used[best]):
+                    best = d
+            s.group_device[group] = best
+            s.used[best] += p.group_bytes[group]
+        e.group_device[group] = s.group_device[group]
+
+
+@compiled
+def _climb_sel(says: Any, w: Any, g: Any, count: int, label: int, weight: float, entropy_weight: float) -> float:
+    log_total, entropy = candidate_probabilities(says.score, w, count)
+    worth = 0.0
+    for k in range(count):
+        v = w.candidates[k]
+        target = 1.0 if v == label else 0.0
+        log_p = says.score[v] - log_total
+        share = w.probability[k]
+        g.score[v] += weight * (target - share) - entropy_weight * share * (log_p + entropy)
+        worth += weight * target * log_p
+    return worth
+
+
+@compiled
+def _climb_plc(says: Any, w: Any, e: Any, g: Any, step: int, weight: float, entropy_weight: float) -> float:
+    devices, h = w.total.shape
+    op, device = e.op[step], e.device[step]
+    may, features = e.may[step], e.features[step]
+    for j in range(h):
+        w.total[device, j] -= says.sent[op, j]
+        g.sent[op, j] += w.back[device, j]
+    possible = 0
+    for d in range(devices):
+        possible += may[d]
+    if possible <= 1:
+        return 0.0
+    entropy = place_logits(says, w, op, features, may)
+    worth = 0.0
+    for d in range(devices):
+        if not may[d]:
+            continue
+        target = 1.0 if d == e.label_device[step] else 0.0
+        share = np.exp(w.logit[d])
+        worth += weight * target * w.logit[d]
+        slope = np.float32(weight * (target - share) - entropy_weight * share * (w.logit[d] + entropy))
+        g.bias[0] += slope
+        f0, f1, f2 = features[d, 0], features[d, 1], features[d, 2]
+        f3, f4, f5 = features[d, 3], features[d, 4], features[d, 5]
+        for j in range(h):
+            x = w.hidden[d, j]
+            positive = x > 0
+            g.out[j] += slope * (x if positive else SLOPE * x)
+            y = slope * says.out[j] * (np.float32(1.0) if positive else SLOPE)
+            g.own[op, j] += y
+            w.back[d, j] += y
+            g.device[0, j] += f0 * y
+            g.device[1, j] += f1 * y
+            g.device[2, j] += f2 * y
+            g.device[3, j] += f3 * y
+            g.device[4, j] += f4 * y
+            g.device[5, j] += f5 * y
+    return worth
+
+
+@compiled
+def climb(
+    p: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, g: Any, weight: NDArray[np.float64],
+    entropy_weight: float,
+) -> float:  # fmt: skip
+    """Add the gradient of one episode to `g`.
+
+    It is that of sum(weight * log_prob) + entropy_weight * sum(entropy) under what the networks say now, of the labels in
+    the states of the episode. Returns sum(weight * log_prob).
+    """
+    steps = e.op.shape[0]
+    worth = 0.0
+    count = begin_candidates(fresh.missing, w)
+    w.total[:] = 0.0
+    for step in range(steps):
+        op = e.op[step]
+        if setting.learned_sel:
+            worth += _climb_sel(says, w, g, count, e.label_op[step], weight[step], entropy_weight)
+        count = after_placing(p, w, op, count)
+        for j in range(w.total.shape[1]):
+            w.total[e.device[step], j] += says.sent[op, j]
+    if setting.learned_plc:
+        w.back[:] = 0.0
+        for step in range(steps - 1, -1, -1):
+            worth += _climb_plc(says, w, e, g, step, weight[step], entropy_weight)
+    return worth
+
+
+@compiled
+def decided(p: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, log_prob: NDArray[np.float64]) -> None:
+    """Fill [T] log-probabilities of an episode's decisions under what the networks say now."""
+    count = begin_candidates(fresh.missing, w)
+    w.total[:] = 0.0
+    for step in range(e.op.shape[0]):
+        op, device = e.op[step], e.device[step]
+        log_prob[step] = 0.0
+        if setting.learned_sel:
+            log_total, _ = candidate_probabilities(says.score, w, count)
+            log_prob[step] += says.score[op] - log_total
+        count = after_placing(p, w, op, count)
+        possible = 0
+        for d in range(w.total.shape[0]):
+            possible += e.may[step, d]
+        if setting.learned_plc and possible > 1:
+            place_logits(says, w, op, e.features[step], e.may[step])
+            log_prob[step] += w.logit[device]
+        for j in range(w.total.shape[1]):
+            w.total[device, j] += says.sent[op, j]
+
+
+@compiled
+def _row(e: Any, i: int) -> Any:
+    return Episode(
+        e.op[i], e.device[i], e.label_op[i], e.label_device[i], e.features[i], e.may[i], e.log_prob[i], e.entropy[i],
+        e.group_device[i],
+    )  # fmt: skip
+
+
+@compiled
+def run_all(
+    p: Any, s: Any, fresh: Any, setting: Any, says: Any, w: Any, all_: Any, seed: NDArray[np.uint64], explore: float,
+    how: int, teach: bool, first: int, last: int,
+) -> None:  # fmt: skip
+    """`run` for episodes `first` to `last` of `all_`, whose arrays have a leading dimension of episodes."""
+    for i in range(first, last):
+        run(p, s, fresh, setting, says, w, _row(all_, i), seed[i], explore, how, teach)
+
+
+@compiled
+def climb_all(
+    p: Any, fresh: Any, setting: Any, says: Any, w: Any, all_: Any, g: Any, weight: NDArray[np.float64],
+    entropy_weight: float, first: int, last: int,
+) -> float:  # fmt: skip
+    """`climb` for episodes `first` to `last`, all added to `g`."""
+    worth = 0.0
+    for i in range(first, last):
+        worth += climb(p, fresh, setting, says, w, _row(all_, i), g, weight[i], entropy_weight)
+    return worth
+
+
+@compiled
+def decided_all(
+    p: Any, fresh: Any, setting: Any, says: Any, w: Any, all_: Any, log_prob: NDArray[np.float64], first: int, last: int
+) -> None:
+    """`decided` for episodes `first` to `last`."""
+    for i in range(first, last):
+        decided(p, fresh, setting, says, w, _row(all_, i), log_prob[i])

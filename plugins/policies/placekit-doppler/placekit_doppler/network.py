@@ -1,0 +1,123 @@
+"""The networks of SEL and PLC in torch (section 5.2), up to what is fixed within an episode."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from placekit_doppler.arrays import FEATURES, SLOPE
+from placekit_doppler.features import STATIC, Features
+
+
+class Inputs(NamedTuple):
+    """`Features` as tensors."""
+
+    static: Tensor  # [k, 5]
+    edge: Tensor  # [2, 2 e]
+    edge_s: Tensor  # [2 e]
+    to_entry: Tensor  # [k, k] sparse: means over the paths
+    to_exit: Tensor
+
+    @classmethod
+    def of(cls, features: Features, device: torch.device | str = "cpu") -> Inputs:
+        """On a device of torch."""
+        made = (
+            torch.from_numpy(features.static), torch.from_numpy(features.edge), torch.from_numpy(features.edge_s),
+            _means(features.to_entry, len(features.op)), _means(features.to_exit, len(features.op)),
+        )  # fmt: skip
+        return cls(*(x.to(device) for x in made))
+
+
+class Parts(NamedTuple):
+    """What the networks say of k operations. See `episodes.Says`."""
+
+    score: Tensor  # [k]
+    own: Tensor  # [k, h]
+    sent: Tensor  # [k, h]
+
+
+class MessagePassing(nn.Module):
+    """Embeddings of operations: rounds of an edge-conditioned convolution and a GRU, with shared weights (Gilmer et al. 2017).
+
+    A message is (W0 + w W1) times the sender's embedding, where w is the edge's feature; messages are summed.
+    """
+
+    def __init__(self, size: int, rounds: int) -> None:
+        super().__init__()
+        self.rounds = rounds
+        self.edge = nn.Linear(1, size * size)
+        self.root = nn.Linear(size, size)
+        self.update = nn.GRUCell(size, size)
+        nn.init.normal_(self.edge.weight, std=0.1 * size**-0.5)
+        nn.init.uniform_(self.edge.bias, -(size**-0.5), size**-0.5)
+
+    def forward(self, h: Tensor, edge: Tensor, edge_s: Tensor) -> Tensor:
+        """[k, size] from the same."""
+        size = h.shape[1]
+        slope, plain = self.edge.weight.view(size, size), self.edge.bias.view(size, size)
+        both = torch.cat([plain, slope], dim=1)
+        sender, receiver = edge
+        for _ in range(self.rounds):
+            said = h @ both
+            message = said[sender, :size] + edge_s[:, None] * said[sender, size:]
+            total = self.root(h).index_add(0, receiver, message)
+            h = self.update(_active(total), h)
+        return h
+
+
+class Encoder(nn.Module):
+    """A network's own view of the operations: features and embeddings, [k, size] each."""
+
+    def __init__(self, size: int, rounds: int) -> None:
+        super().__init__()
+        self.features = nn.Linear(len(STATIC), size)
+        self.entry = nn.Linear(len(STATIC), size)
+        self.messages = MessagePassing(size, rounds)
+
+    def forward(self, x: Inputs) -> tuple[Tensor, Tensor]:
+        return _active(self.features(x.static)), self.messages(_active(self.entry(x.static)), x.edge, x.edge_s)
+
+
+class Dual(nn.Module):
+    """SEL and PLC.
+
+    Args:
+        size: of embeddings (128 in the paper's code).
+        hidden: of the layer before the logits (64).
+        rounds: of message passing (6).
+    """
+
+    def __init__(self, size: int, hidden: int, rounds: int) -> None:
+        super().__init__()
+        self.sel, self.plc = Encoder(size, rounds), Encoder(size, rounds)
+        self.sel_hidden, self.sel_out = nn.Linear(4 * size, hidden), nn.Linear(hidden, 1)
+        self.plc_own = nn.Linear(2 * size, hidden)
+        self.plc_sent = nn.Linear(size, hidden, bias=False)
+        self.plc_device = nn.Linear(FEATURES, hidden, bias=False)
+        self.plc_out = nn.Linear(hidden, 1)
+
+    def forward(self, x: Inputs) -> Parts:
+        z, h = self.sel(x)
+        seen = torch.cat([h, x.to_exit @ h, x.to_entry @ h, z], dim=1)
+        score = self.sel_out(_active(self.sel_hidden(seen))).squeeze(1)
+        z, h = self.plc(x)
+        return Parts(score, self.plc_own(torch.cat([z, h], dim=1)), self.plc_sent(h))
+
+    def place_logits(self, own: Tensor, total: Tensor, device: Tensor) -> Tensor:
+        """[..., D] logits from [..., h] own, [..., D, h] sums of what was sent, and [..., D, FEATURES]."""
+        hidden = own.unsqueeze(-2) + total + self.plc_device(device)
+        logits: Tensor = self.plc_out(_active(hidden)).squeeze(-1)
+        return logits
+
+
+def _active(x: Tensor) -> Tensor:
+    return F.leaky_relu(x, float(SLOPE))
+
+
+def _means(paths: tuple[object, object], k: int) -> Tensor:
+    rows, members = (torch.as_tensor(x) for x in paths)
+    share = 1.0 / torch.bincount(rows, minlength=k).clamp(min=1)[rows].float()
+    return torch.sparse_coo_tensor(torch.stack([rows, members]), share, (k, k), check_invariants=False).coalesce()

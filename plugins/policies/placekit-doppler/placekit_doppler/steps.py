@@ -1,0 +1,250 @@
+"""What happens at one decision of an episode, compiled: the candidates, what devices are like, probabilities, choices."""
+# mypy: disable-error-code="untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from placekit_core.list_scheduling_compiled import UNCOUNTED, starts
+from placekit_doppler.arrays import FEATURES, GREEDY, NEAR, SLOPE, Floats
+
+compiled: Any = njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"}, **UNCOUNTED)
+
+
+@compiled
+def _uniform(random: NDArray[np.uint64]) -> float:
+    """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
+    random[0] += np.uint64(0x9E3779B97F4A7C15)
+    x = random[0]
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return float(x >> np.uint64(11)) * 2.0**-53
+
+
+@compiled
+def candidate_probabilities(score: Floats, w: Any, count: int) -> Any:
+    """Fill `w.probability[:count]`; returns the logarithm of the denominator and the entropy."""
+    most = -np.inf
+    for k in range(count):
+        most = max(most, score[w.candidates[k]])
+    total = 0.0
+    for k in range(count):
+        w.probability[k] = np.exp(score[w.candidates[k]] - most)
+        total += w.probability[k]
+    log_total = np.log(total) + most
+    entropy = 0.0
+    for k in range(count):
+        w.probability[k] /= total
+        if w.probability[k] > 0:
+            entropy -= w.probability[k] * (score[w.candidates[k]] - log_total)
+    return log_total, max(entropy, 0.0)
+
+
+@compiled
+def choose_candidate(weight: NDArray[np.float64], count: int, w: Any, explore: float, how: int) -> int:
+    """A number below `count`: greedy, the heaviest, but uniform with probability `explore`; sample, by weight with it."""
+    best = 0
+    for k in range(1, count):
+        if weight[k] > weight[best]:
+            best = k
+    if explore <= 0 or count == 1 or _uniform(w.random) >= explore:
+        return best
+    u = _uniform(w.random)
+    if how == GREEDY:
+        return min(int(u * count), count - 1)
+    for k in range(count):
+        u -= weight[k]
+        if u < 0:
+            return k
+    return best
+
+
+@compiled
+def _remove(w: Any, v: int, count: int) -> int:
+    last = w.candidates[count - 1]
+    w.candidates[w.place[v]] = last
+    w.place[last] = w.place[v]
+    return count - 1
+
+
+@compiled
+def _add(w: Any, v: int, count: int) -> int:
+    w.candidates[count] = v
+    w.place[v] = count
+    return count + 1
+
+
+@compiled
+def begin_candidates(missing: NDArray[np.int64], w: Any) -> int:
+    """The candidates at the start; returns how many."""
+    count = 0
+    for v in range(missing.shape[0]):
+        w.missing[v] = missing[v]
+        if missing[v] == 0:
+            count = _add(w, v, count)
+    return count
+
+
+@compiled
+def after_placing(p: Any, w: Any, op: int, count: int) -> int:
+    """Candidates after `op` was placed; returns how many."""
+    count = _remove(w, op, count)
+    w.missing[op] = -1
+    for k in range(p.consumer_ptr[p.output_ptr[op]], p.consumer_ptr[p.output_ptr[op + 1]]):
+        c = p.consumer_op[k]
+        w.missing[c] -= 1
+        if w.missing[c] == 0:
+            count = _add(w, c, count)
+    return count
+
+
+@compiled
+def highest_level(level: NDArray[np.float64], w: Any, count: int, loose: bool) -> int:
+    """A candidate of highest level: the critical path's selection. Of several any, if `loose`, or the first."""
+    highest = -np.inf
+    for k in range(count):
+        highest = max(highest, level[w.candidates[k]])
+    ties = 0
+    for k in range(count):
+        ties += level[w.candidates[k]] >= highest * (1 - NEAR)
+    left = int(_uniform(w.random) * ties) if loose else 0
+    best = -1
+    for k in range(count):
+        v = w.candidates[k]
+        if level[v] < highest * (1 - NEAR):
+            continue
+        if not loose:
+            best = v if best < 0 else min(best, v)
+        elif left == 0:
+            return int(v)
+        left -= 1
+    return int(best)
+
+
+@compiled
+def soonest_device(w: Any, loose: bool) -> int:
+    """A device of earliest start, of these of earliest finish: the critical path's placing; of several as `highest_level`."""
+    devices = w.soonest.shape[0]
+    ties = 0
+    for d in range(devices):
+        ties += w.soonest[d]
+    left = int(_uniform(w.random) * ties) if loose else 0
+    for d in range(devices):
+        if w.soonest[d]:
+            if left == 0:
+                return d
+            left -= 1
+    return 0
+
+
+@compiled
+def observe(p: Any, s: Any, setting: Any, w: Any, op: int, features: Floats, may: Any) -> int:
+    """Fill what PLC sees of each device, standardised over those that may run `op`, and `w.soonest`. Returns how many may."""
+    devices = p.memory.shape[0]
+    starts(p, s, op, w.ready, w.start)
+    first = np.inf
+    count = 0
+    for d in range(devices):
+        may[d] = w.start[d] < np.inf
+        if may[d]:
+            count += 1
+            first = min(first, w.start[d])
+        features[d, 0] = w.load[d]
+        features[d, 1] = features[d, 3] = 0.0
+        features[d, 2] = np.inf
+        features[d, 4] = w.start[d] / setting.scale if may[d] else 0.0
+        features[d, 5] = p.op_s[op, d] / setting.scale
+    near = NEAR * max(first, setting.scale)
+    least = np.inf
+    for d in range(devices):
+        if may[d] and w.start[d] <= first + near:
+            least = min(least, p.op_s[op, d])
+    for d in range(devices):
+        w.soonest[d] = may[d] and w.start[d] <= first + near and p.op_s[op, d] <= least + near
+    for e in range(p.input_ptr[op], p.input_ptr[op + 1]):
+        u = p.producer[p.input_tensor[e]]
+        d = s.group_device[p.group[u]]
+        if not setting.kernel[u]:
+            continue
+        features[d, 1] += setting.cost[u]
+        features[d, 2] = min(features[d, 2], s.start[u] / setting.scale)
+        features[d, 3] = max(features[d, 3], s.finish[u] / setting.scale)
+    for d in range(devices):
+        if features[d, 2] == np.inf:
+            features[d, 2] = 0.0
+    for f in range(FEATURES):
+        mean = 0.0
+        most = 0.0
+        for d in range(devices):
+            if may[d]:
+                mean += features[d, f]
+                most = max(most, abs(features[d, f]))
+        mean /= max(count, 1)
+        square = 0.0
+        for d in range(devices):
+            if may[d]:
+                square += (features[d, f] - mean) ** 2
+        deviation = np.sqrt(square / max(count, 1))
+        for d in range(devices):
+            same = deviation <= 1e-6 * most or not may[d]
+            features[d, f] = 0.0 if same else (features[d, f] - mean) / deviation
+    return count
+
+
+@compiled
+def place_logits(says: Any, w: Any, op: int, features: Floats, may: Any) -> Any:
+    """Fill `w.hidden` and `w.logit` (of devices that may), as logarithms of probabilities. Returns the entropy."""
+    devices, h = w.total.shape
+    most = -np.inf
+    for d in range(devices):
+        w.logit[d] = -np.inf
+        if not may[d]:
+            continue
+        value = says.bias[0]
+        f0, f1, f2 = features[d, 0], features[d, 1], features[d, 2]
+        f3, f4, f5 = features[d, 3], features[d, 4], features[d, 5]
+        for j in range(h):
+            x = (
+                says.own[op, j] + w.total[d, j] + f0 * says.device[0, j] + f1 * says.device[1, j]
+                + f2 * says.device[2, j] + f3 * says.device[3, j] + f4 * says.device[4, j] + f5 * says.device[5, j]
+            )  # fmt: skip
+            w.hidden[d, j] = x
+            value += says.out[j] * (x if x > 0 else SLOPE * x)
+        w.logit[d] = value
+        most = max(most, w.logit[d])
+    total = 0.0
+    for d in range(devices):
+        if may[d]:
+            total += np.exp(w.logit[d] - most)
+    log_total = np.log(total) + most
+    entropy = 0.0
+    for d in range(devices):
+        if may[d]:
+            w.logit[d] -= log_total
+            entropy -= np.exp(w.logit[d]) * w.logit[d]
+    return max(entropy, 0.0)
+
+
+@compiled
+def choose_device(w: Any, may: Any, possible: int, explore: float, how: int) -> int:
+    """A device by the probabilities in `w.ready`, as `choose_candidate` does."""
+    devices = may.shape[0]
+    best = -1
+    for d in range(devices):
+        if may[d] and (best < 0 or w.ready[d] > w.ready[best]):
+            best = d
+    if explore <= 0 or _uniform(w.random) >= explore:
+        return best
+    u = _uniform(w.random)
+    share = 1.0 / possible
+    for d in range(devices):
+        if may[d]:
+            u -= share if how == GREEDY else w.ready[d]
+            if u < 0:
+                return d
+    return best

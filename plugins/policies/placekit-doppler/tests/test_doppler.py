@@ -1,0 +1,226 @@
+"""The dual policy: the compiled loops beside the readable ones, features by hand, stages."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from placekit_doppler.arrays import Episode
+from placekit_doppler.doppler import Doppler
+from placekit_doppler.features import Features, standardised
+from placekit_doppler.network import Inputs, MessagePassing
+from placekit_doppler.reference import episode, observed, pyg_messages
+from placekit_doppler.three_stage import ThreeStage
+
+from placekit_core.errors import BudgetExhausted, ConfigError
+from placekit_core.graph import GraphBuilder
+from placekit_core.list_scheduling import ListScheduler
+from placekit_core.problem import Problem
+from placekit_core.testing import fakes
+
+SMALL = {"size": 8, "hidden": 8, "rounds": 2}
+EPISODES = 4
+
+
+def problems() -> list[Problem]:
+    return [fakes.diamond(), fakes.mixed(), fakes.chain(12), fakes.independent(5, devices=3), fakes.unequal(8)]
+
+
+def built(problem: Problem, seed: int = 0, **options: Any) -> Doppler:
+    policy = Doppler(**{**SMALL, **options})
+    policy.build([problem], np.random.default_rng(seed))
+    return policy
+
+
+@pytest.mark.parametrize("problem", problems(), ids=lambda p: p.graph.name)
+def test_compiled_episodes_are_those_of_the_reference(problem: Problem) -> None:
+    """Log-probabilities, entropies and gradients of the same decisions; autograd's are the reference's."""
+    policy = built(problem)
+    drawn = policy.rollout(problem, EPISODES, np.random.default_rng(1), 1.0)
+    e = Episode(**drawn.extra)
+    steps = e.op.shape[1]
+    weight = np.random.default_rng(2).standard_normal((EPISODES, drawn.log_prob.shape[1]))
+    module: Any = policy.module
+    objective = torch.zeros(())
+    for row in range(EPISODES):
+        decisions = list(zip(e.op[row].tolist(), e.device[row].tolist(), strict=True))
+        again = episode(module, problem, decisions)
+        assert_allclose(again.log_prob.detach(), e.log_prob[row], atol=1e-5)
+        assert_allclose(again.entropy.detach(), e.entropy[row], atol=1e-5)
+        objective = (
+            objective + (torch.from_numpy(weight[row, :steps]) * again.log_prob).sum() + 0.3 * again.entropy.sum()
+        )
+    expected = torch.autograd.grad(objective, list(module.parameters()), allow_unused=True, materialize_grads=True)
+    found = policy.gradients(problem, drawn, weight, 0.3)
+    for (name, _), values in zip(module.named_parameters(), expected, strict=True):
+        assert_allclose(found[name], values, atol=2e-4, rtol=2e-3, err_msg=name)
+
+
+@pytest.mark.parametrize("problem", problems(), ids=lambda p: p.graph.name)
+def test_what_devices_are_like(problem: Problem) -> None:
+    """The features of the compiled loop are those that the reference takes from the list scheduler."""
+    policy = built(problem)
+    e = Episode(**policy.rollout(problem, 1, np.random.default_rng(3), 1.0).extra)
+    scheduler, load = ListScheduler(problem), np.zeros(problem.cluster.size)
+    scale = policy.prepared(problem).setting.scale
+    for step, (op, device) in enumerate(zip(e.op[0].tolist(), e.device[0].tolist(), strict=True)):
+        may, seen = observed(problem, scheduler, load, scale, op)
+        assert e.may[0, step].tolist() == may.tolist()
+        assert_allclose(e.features[0, step][may], seen, atol=1e-3)
+        scheduler.place(op, device)
+        load[device] += problem.op_s[op, device] / scale
+
+
+def test_features_by_hand() -> None:
+    """x -> a -> (b, c) -> d, with b longer than c: the paths go through b."""
+    problem = fakes.diamond()
+    f = Features.of(problem)
+    names = [problem.graph.op_name[v] for v in f.op]
+    assert f.static.shape == (len(names), 5)
+    assert_allclose(f.static.mean(axis=0), 0, atol=1e-6)
+    assert f.edge.shape == (2, 8), "four edges, both directions"
+    rows, members = f.to_exit
+    first = names[int(np.argmax(f.b_level[f.op]))]
+    path = [names[m] for r, m in zip(rows, members, strict=True) if names[r] == first]
+    assert path[0] == first
+    assert len(path) == 3
+    assert_allclose(standardised(np.array([[1.0, 5.0], [3.0, 5.0]])), [[-1, 0], [1, 0]])
+
+
+def test_messages_are_those_of_pyg() -> None:
+    pytest.importorskip("torch_geometric")
+    layer, x = MessagePassing(8, 3), Inputs.of(Features.of(fakes.diamond()))
+    h = torch.randn(len(x.static), 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert_allclose(layer(h, x.edge, x.edge_s), pyg_messages(layer, h, x.edge, x.edge_s), atol=1e-5)
+
+
+def test_any_number_of_threads_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the compiled loops; torch, whose last bits depend on its threads, has one here."""
+    monkeypatch.setattr(Doppler, "fixed_threads", lambda self: nullcontext())
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    problem = fakes.unequal(12)
+    found = set()
+    for threads in (1, 2, 3):
+        policy = built(problem, threads=threads)
+        drawn = policy.rollout(problem, 9, np.random.default_rng(1), 1.0)
+        gradient = policy.gradients(problem, drawn, np.ones(drawn.log_prob.shape), 0.1)
+        found.add(drawn.log_prob.tobytes() + b"".join(g.tobytes() for g in gradient.values()))
+    torch.set_num_threads(before)
+    assert len(found) == 1
+
+
+def test_greedy_explores_uniformly() -> None:
+    """The paper's epsilon: half of the decisions are the likeliest, but for those that are drawn by chance."""
+    problem = fakes.chain(40)
+    policy = built(problem, exploration="greedy")
+    policy.apply({"plc_device.weight": 100 * np.ones((8, 6), np.float32)})
+    best = policy.rollout(problem, 1, np.random.default_rng(0)).extra
+    half = policy.rollout(problem, 200, np.random.default_rng(0), 0.5).extra
+    first = half["device"][:, 0] == best["device"][0, 0]
+    assert 0.6 < first.mean() < 0.9, "a half and a half of a half"
+
+
+def test_selection_order_becomes_priorities() -> None:
+    problem = fakes.chain(6)
+    r = built(problem).rollout(problem, 1, np.random.default_rng(0))
+    priority = r.placements.one(0)[1]
+    assert priority is not None
+    order = [problem.grouping.group_of[v] for v in r.extra["op"][0]]
+    assert (np.diff(priority[order]) < 0).all()
+
+
+def test_a_full_device_is_not_offered() -> None:
+    """Two operations whose weights fill a device each: wherever the first goes, the second goes elsewhere."""
+    b = GraphBuilder("two")
+    for i in range(2):
+        w = b.source(f"w{i}", 60, colocate=i)
+        b.add(f"a{i}", inputs=[w], outputs=[1], flops=1e9, colocate=i)
+    cluster = fakes.diamond().cluster
+    kinds = {k: {**v.model_dump(), "memory_bytes": 100} for k, v in cluster.kinds.items()}
+    problem = Problem.of(b.build(), cluster.parse({**cluster.model_dump(), "kinds": kinds}))
+    r = built(problem).rollout(problem, 50, np.random.default_rng(0), 1.0)
+    used = problem.grouping.group_of[np.flatnonzero(problem.graph.kernel)]
+    assert (r.placements.device[:, used[0]] != r.placements.device[:, used[1]]).all()
+
+
+def test_ablations_do_as_the_critical_path() -> None:
+    """Both of them together are the list schedule."""
+    problem = fakes.unequal(12)
+    policy = built(problem, sel="critical_path", plc="earliest_start")
+    r = policy.rollout(problem, 1, np.random.default_rng(0))
+    expected = ListScheduler(problem).run("critical_path").placement()
+    session = fakes.FakeBackend().open(problem)
+    assert session.evaluate(r.placements).value_s[0] == session.evaluate(expected.batch()).value_s[0]
+
+
+def test_the_teacher_is_learned() -> None:
+    """On a chain it stays where it is: of the loss remains what the first operation's free choice costs."""
+    problem = fakes.chain(12)
+    policy = built(problem)
+    rng, losses = np.random.default_rng(0), []
+    for _ in range(60):
+        loss, gradient = policy.imitate(problem, policy.teach(problem, 8, rng, 1.0), rng)
+        losses.append(loss)
+        policy.apply({name: 1.0 * g.astype(np.float32) for name, g in gradient.items()})
+    assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
+
+
+def stages(problem: Problem, budget: int, **options: Any) -> tuple[ThreeStage, Any]:
+    policy, task = built(problem), fakes.fake_task(problem, budget)
+    trainer = ThreeStage(**{"samples": 8, "imitation_episodes": 40, **options})
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(policy, [task], np.random.default_rng(0))
+    return trainer, task
+
+
+def test_stages() -> None:
+    problem = fakes.unequal(12)
+    trainer, task = stages(problem, 80, stages=[1])
+    assert trainer.imitated == 40
+    assert task.evaluate.evaluations == 80
+    trainer, _ = stages(problem, 80, stages=[2])
+    assert trainer.imitated == 0
+    trainer, task = stages(problem, 80)
+    assert trainer.imitated == 40
+    assert trainer.updates == 10
+
+
+def test_stage_three_needs_another_backend() -> None:
+    with pytest.raises(ConfigError, match="stage 3 learns from another backend than the simulator"):
+        ThreeStage(stages=[1, 3]).fit(
+            built(fakes.diamond()), [fakes.fake_task(fakes.diamond())], np.random.default_rng(0)
+        )
+
+
+def test_stage_two_needs_evaluations_on_the_proxy() -> None:
+    problem = fakes.diamond()
+    task = replace(fakes.fake_task(problem), open_proxy=lambda: fakes.fake_task(problem).evaluate)
+    with pytest.raises(ConfigError, match="stage 2 learns on the simulator, and has no evaluations there"):
+        ThreeStage().fit(built(problem), [task], np.random.default_rng(0))
+
+
+def test_all_three_stages() -> None:
+    problem = fakes.unequal(12)
+    proxy = fakes.fake_task(problem, 48).evaluate
+    task = replace(fakes.fake_task(problem, 24), open_proxy=lambda: proxy, proxy_evaluations=48)
+    trainer = ThreeStage(samples=8, imitation_episodes=16)
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(built(problem), [task], np.random.default_rng(0))
+    assert (trainer.imitated, proxy.evaluations, task.evaluate.evaluations) == (16, 48, 24)
+    assert trainer.pretrained
+
+
+def test_learning_finds_what_the_fake_rewards() -> None:
+    """The optimum of a small problem, by stage II alone."""
+    problem = fakes.unequal(8)
+    _, task = stages(problem, 640, stages=[2], learning_rate=1e-2)
+    assert task.evaluate.best is not None
+    first, last = task.evaluate.history[0], task.evaluate.history[-1]
+    assert last[3] < first[3], "the mean of what is drawn has improved"

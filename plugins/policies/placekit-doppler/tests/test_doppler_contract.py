@@ -1,0 +1,31 @@
+"""The policy `doppler` and the trainer `three_stage` keep their contracts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from placekit_doppler.doppler import Doppler
+from placekit_doppler.three_stage import ThreeStage
+
+from placekit_core.testing import LearnablePolicyContract
+from placekit_core.testing.trainers import TrainerContract
+
+SMALL = {"size": 8, "hidden": 8, "rounds": 2}
+
+
+class TestDoppler(LearnablePolicyContract):
+    recomputes_log_prob = True
+    reports_kl = False
+    imitates = True
+    distinguishes_devices = False
+
+    @pytest.fixture
+    def make(self):
+        return partial(Doppler, **SMALL)
+
+
+class TestThreeStage(TrainerContract):
+    @pytest.fixture
+    def make(self):
+        return partial(ThreeStage, stages=[2], learning_rate=0.1, samples=10)
