@@ -189,10 +189,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert policy.log_prob(problem, r)[r.group >= 0].sum() > before, "the step made them less probable"
 
     def test_rewarded_decisions_become_frequent(self, make: Make) -> None:
-        """Steps along the gradients of episodes, weighted by how often they use certain devices, make it use them more.
-
-        For a policy that does not tell devices apart: the device of the group before on a chain.
-        """
+        """Steps along the gradients of episodes, weighted by how often they use certain devices, make it use them more."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
         wanted = np.arange(problem.g) % problem.cluster.size
@@ -200,7 +197,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         for step in range(STEPS + 1):
             # the first and the last episodes are more, to be counted
             r = policy.rollout(problem, 16 if 0 < step < STEPS else 256, np.random.default_rng(step), 1.0)
-            if not self.distinguishes_devices:
+            if not self.distinguishes_devices:  # those of the group before, on a chain
                 wanted = np.roll(r.placements.device, 1, axis=1)
             right = r.device == np.take_along_axis(np.broadcast_to(wanted, r.placements.device.shape), r.group, axis=1)
             used.append(float((r.placements.device == wanted).mean()))

@@ -28,7 +28,7 @@ from placekit_doppler.network import Dual, Inputs, Parts
 
 CHUNKS = 8
 """Gradients of so many parts of a batch are added up, each by itself and then all in order: on any number of threads the same."""
-_HELD = 4  # problems that a policy keeps ready
+_HELD = 64  # problems that a policy keeps ready: those of a family take turns
 
 
 @dataclass(frozen=True, eq=False)

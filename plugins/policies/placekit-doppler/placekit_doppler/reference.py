@@ -1,6 +1,6 @@
 """The dual policy as it reads: a loop over decisions, with autograd, and PyG's edge-conditioned convolution.
 
-`episodes.py` does the same in a hundredth of the time; the tests compare the two. Both messages and decisions may be on a GPU.
+`episodes.py` does the same compiled; the tests compare the two. Both messages and decisions may be on a GPU.
 """
 
 from __future__ import annotations
