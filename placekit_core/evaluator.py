@@ -70,6 +70,15 @@ class Ledger:
                 self.start()
 
     @contextlib.contextmanager
+    def limited(self, evaluations: int) -> Iterator[None]:
+        """Give a budget without a limit this one for a while."""
+        limit, self.limit = self.limit, evaluations if self.limit is None else self.limit
+        try:
+            yield
+        finally:
+            self.limit = limit
+
+    @contextlib.contextmanager
     def reserved(self, evaluations: int) -> Iterator[None]:
         """Keep some of the evaluations for later."""
         limit = self.limit

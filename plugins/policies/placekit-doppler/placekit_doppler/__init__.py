@@ -39,6 +39,12 @@ class ThreeStageOptions(PolicyGradientOptions):
     imitation_episodes: int = Field(2000, ge=0, description="episodes of stage 1")
     imitation_samples: int = Field(4, ge=1, description="episodes of each update of stage 1")
     imitation_learning_rate: float = Field(1e-3, gt=0, description="of stage 1")
+    simulated_episodes: int = Field(
+        4000,
+        ge=1,
+        description="episodes of stage 2 where stage 3 follows on a backend that measures, unless"
+        " `budget.proxy_evaluations` says how many",
+    )
     samples: int = Field(32, ge=1, description="episodes of each update")
     reward: Literal["sqrt", "linear", "scaled"] = Field(
         "scaled",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -52,17 +52,13 @@ class ThreeStage(PolicyGradient):
                 "stage 3 learns from another backend than the simulator, and the run has one",
                 "choose trainer.stages=[1,2], or a backend that measures: backend=cpu",
             )
-        if 2 in o.stages and two and any(task.pretraining is None for task in tasks):
-            raise ConfigError(
-                "stage 2 learns on the simulator, and has no evaluations there",
-                "give it some: budget.proxy_evaluations=4000; or leave it out: trainer.stages=[1,3]",
-            )
         if 1 in o.stages:
-            self._imitate(policy, tasks, rng, checkpoint)
+            with tasks[0].evaluate.ledger.paused() if two else nullcontext():  # its seconds are for what measures
+                self._imitate(policy, tasks, rng, checkpoint)
         if 2 in o.stages and two and not self.pretrained:
-            proxies = [task.pretraining for task in tasks]
-            cheaper = [replace(task, evaluate=p) for task, p in zip(tasks, proxies, strict=True) if p is not None]
-            with suppress(BudgetExhausted), tasks[0].evaluate.ledger.paused():
+            cheaper = [replace(task, evaluate=task.proxy) for task in tasks]
+            budget = tasks[0].proxy.ledger.limited(o.simulated_episodes)
+            with suppress(BudgetExhausted), tasks[0].evaluate.ledger.paused(), budget:
                 self._learn(policy, cheaper, rng, checkpoint)
             self.pretrained, self.begun = True, self.updates
             self.rewards = self._no_rewards(tasks)

@@ -18,6 +18,7 @@ from placekit_doppler.reference import episode, observed, pyg_messages
 from placekit_doppler.three_stage import ThreeStage
 
 from placekit_core.errors import BudgetExhausted, ConfigError
+from placekit_core.evaluator import Ledger
 from placekit_core.graph import GraphBuilder
 from placekit_core.list_scheduling import ListScheduler
 from placekit_core.problem import Problem
@@ -199,11 +200,16 @@ def test_stage_three_needs_another_backend() -> None:
         )
 
 
-def test_stage_two_needs_evaluations_on_the_proxy() -> None:
-    problem = fakes.diamond()
-    task = replace(fakes.fake_task(problem), open_proxy=lambda: fakes.fake_task(problem).evaluate)
-    with pytest.raises(ConfigError, match="stage 2 learns on the simulator, and has no evaluations there"):
-        ThreeStage().fit(built(problem), [task], np.random.default_rng(0))
+def test_stage_two_has_episodes_of_its_own() -> None:
+    problem = fakes.unequal(12)
+    proxy = fakes.fake_task(problem, Ledger()).evaluate
+    task = replace(fakes.fake_task(problem, 24), open_proxy=lambda: proxy)
+    with pytest.raises(BudgetExhausted):
+        ThreeStage(samples=8, imitation_episodes=8, simulated_episodes=40).fit(
+            built(problem), [task], np.random.default_rng(0)
+        )
+    assert (proxy.evaluations, task.evaluate.evaluations) == (40, 24)
+    assert proxy.ledger.limit is None
 
 
 def test_all_three_stages() -> None:
