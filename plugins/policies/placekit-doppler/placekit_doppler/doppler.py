@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
-from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
+from placekit_learn.torch_policy import TorchOptions, TorchParameters
 from torch import nn
 
 from placekit_core.errors import PlacekitError
@@ -52,7 +52,7 @@ class Prepared:
         return len(self.features.op)
 
 
-class Doppler(TorchPolicy):
+class Doppler(TorchParameters):
     """The dual policy: SEL selects one of the operations whose inputs are placed, PLC places it, until all are.
 
     What a device is like when an operation is placed (appendix D.2) comes from the core's list scheduler, which knows the
@@ -229,12 +229,6 @@ class Doppler(TorchPolicy):
         self._spread(n, part)
         found[:, :steps] = steps_only
         return found
-
-    def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
-        raise NotImplementedError("gradients are compiled")
-
-    def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        raise PlacekitError(f"policy {self.name!r} does not report KL divergences", "use a trainer that needs none")
 
     def _spread(self, n: int, work: Callable[[int, int, int], None]) -> None:
         """Parts of 0..n, one for each thread: `work(thread, first, last)`."""

@@ -22,7 +22,7 @@ from placekit_core.interfaces import LearnablePolicy, Rollouts
 from placekit_core.problem import Problem
 from placekit_learn.torch_options import TorchOptions
 
-__all__ = ["Decisions", "TorchOptions", "TorchPolicy"]
+__all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +42,10 @@ class Decisions:
     log_p: Tensor
 
 
-class TorchPolicy(LearnablePolicy):
-    """A policy whose parameters are those of `module`. Subclasses implement `network`, `rollout`, `evaluate_actions`.
+class TorchParameters(LearnablePolicy):
+    """A policy whose parameters are those of `module`, and whose gradients are its own. Subclasses implement `network`.
 
-    `rollout` works in `with self.fixed_threads(), torch.no_grad():`, draws from `self.generator(rng)`, and stores
-    `extra["log_p"]`, float32 [b, T, D], the distributions drawn from, without which there is no `kl`. Buffers of the
-    module are not saved: they follow from the options and the problems.
+    Buffers of the module are not saved: they follow from the options and the problems.
     """
 
     options_class = TorchOptions
@@ -60,52 +58,10 @@ class TorchPolicy(LearnablePolicy):
         torch's default generator is seeded while this runs.
         """
 
-    @abstractmethod
-    def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
-        """The decisions of the rollouts under the current parameters, with autograd."""
-
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
         with self.fixed_threads(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(_seed(rng))  # torch.manual_seed would seed accelerators too
             self.module = self.network(problems)
-
-    def gradients(
-        self,
-        problem: Problem,
-        rollouts: Rollouts,
-        weight: NDArray[np.float64],
-        entropy_weight: float = 0.0,
-        kl_weight: float = 0.0,
-    ) -> dict[str, NDArray[Any]]:
-        with self.fixed_threads():
-            d, active = self.evaluate_actions(problem, rollouts), torch.from_numpy(rollouts.group >= 0)
-            objective = (_tensor(weight, d.log_prob) * d.log_prob)[active].sum()
-            if entropy_weight:
-                objective = objective + entropy_weight * d.entropy[active].sum()
-            if kl_weight:
-                objective = objective - kl_weight * self._kl(d, rollouts)[active].sum()
-            names, parameters = zip(*self.module.named_parameters(), strict=True)
-            found = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)
-            return {name: values.numpy() for name, values in zip(names, found, strict=True)}
-
-    def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        with self.fixed_threads(), torch.no_grad():
-            return self.evaluate_actions(problem, rollouts).log_prob.double().numpy()
-
-    def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        with self.fixed_threads(), torch.no_grad():
-            return self._kl(self.evaluate_actions(problem, rollouts), rollouts).double().numpy()
-
-    def _kl(self, decisions: Decisions, rollouts: Rollouts) -> Tensor:
-        """[b, T] divergence of `decisions` from the distributions drawn from: sum of old log(old / new)."""
-        if "log_p" not in rollouts.extra:
-            raise PlacekitError(
-                f"the rollouts of policy {self.name!r} hold no extra['log_p']: there is no KL divergence",
-                "leave out trainer.kl_target, which penalises the divergence",
-            )
-        new, old = decisions.log_p, _tensor(rollouts.extra["log_p"], decisions.log_p)
-        impossible = torch.isneginf(new) | torch.isneginf(old)  # -inf - -inf is not a number
-        return (old.exp() * (old.masked_fill(impossible, 0.0) - new.masked_fill(impossible, 0.0))).sum(dim=2)
 
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
         parameters = dict(self.module.named_parameters())
@@ -149,6 +105,56 @@ class TorchPolicy(LearnablePolicy):
             yield
         finally:
             torch.set_num_threads(before)
+
+
+class TorchPolicy(TorchParameters):
+    """A policy with gradients by autograd. Subclasses implement `network`, `rollout`, `evaluate_actions`.
+
+    `rollout` works in `with self.fixed_threads(), torch.no_grad():`, draws from `self.generator(rng)`, and stores
+    `extra["log_p"]`, float32 [b, T, D], the distributions drawn from, without which there is no `kl`.
+    """
+
+    @abstractmethod
+    def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
+        """The decisions of the rollouts under the current parameters, with autograd."""
+
+    def gradients(
+        self,
+        problem: Problem,
+        rollouts: Rollouts,
+        weight: NDArray[np.float64],
+        entropy_weight: float = 0.0,
+        kl_weight: float = 0.0,
+    ) -> dict[str, NDArray[Any]]:
+        with self.fixed_threads():
+            d, active = self.evaluate_actions(problem, rollouts), torch.from_numpy(rollouts.group >= 0)
+            objective = (_tensor(weight, d.log_prob) * d.log_prob)[active].sum()
+            if entropy_weight:
+                objective = objective + entropy_weight * d.entropy[active].sum()
+            if kl_weight:
+                objective = objective - kl_weight * self._kl(d, rollouts)[active].sum()
+            names, parameters = zip(*self.module.named_parameters(), strict=True)
+            found = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)
+            return {name: values.numpy() for name, values in zip(names, found, strict=True)}
+
+    def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        with self.fixed_threads(), torch.no_grad():
+            return self.evaluate_actions(problem, rollouts).log_prob.double().numpy()
+
+    def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        with self.fixed_threads(), torch.no_grad():
+            return self._kl(self.evaluate_actions(problem, rollouts), rollouts).double().numpy()
+
+    def _kl(self, decisions: Decisions, rollouts: Rollouts) -> Tensor:
+        """[b, T] divergence of `decisions` from the distributions drawn from: sum of old log(old / new)."""
+        if "log_p" not in rollouts.extra:
+            raise PlacekitError(
+                f"the rollouts of policy {self.name!r} hold no extra['log_p']: there is no KL divergence",
+                "leave out trainer.kl_target, which penalises the divergence",
+            )
+        new, old = decisions.log_p, _tensor(rollouts.extra["log_p"], decisions.log_p)
+        impossible = torch.isneginf(new) | torch.isneginf(old)  # -inf - -inf is not a number
+        return (old.exp() * (old.masked_fill(impossible, 0.0) - new.masked_fill(impossible, 0.0))).sum(dim=2)
 
 
 def _tensor(values: NDArray[Any], like: Tensor) -> Tensor:
