@@ -216,6 +216,15 @@ class LearnablePolicy(Policy):
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         """n episodes; `explore` in [0, 1] is the schedule's exploration (the policy says of what)."""
 
+    def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
+        """n episodes in which about the share `explore` of the decisions are drawn, and the others are those of `placement`.
+
+        Only the drawn ones have gradients.
+        """
+        raise PlacekitError(
+            f"policy {self.name!r} has no episodes near a placement", "use a trainer that asks for none"
+        )
+
     @abstractmethod
     def gradients(
         self,

@@ -75,6 +75,7 @@ class ListScheduler:
         problem: what is placed.
         start_s, finish_s: [n] seconds; 0 for what is not placed, and for sources.
         group_device: [g] device that each group is bound to; -1 is none yet.
+        arrival_s: [t, D] when a copy of each tensor is on each device; -1 where none was sent.
         used_bytes: [D] persistent bytes of the groups bound to each device.
         peak_bytes: [D] estimated most bytes in use on each device, of what is placed.
         level: [n] levels that the last `run` went by; b-levels before that.
@@ -149,6 +150,10 @@ class ListScheduler:
     @property
     def group_device(self) -> NDArray[np.int64]:
         return self._state.group_device
+
+    @property
+    def arrival_s(self) -> NDArray[np.float64]:
+        return self._state.arrival
 
     @property
     def used_bytes(self) -> NDArray[np.float64]:

@@ -23,6 +23,12 @@ class DopplerOptions(TorchOptions):
     plc: Literal["learned", "earliest_start"] = Field(
         "learned", description="what places: the network, or the earliest start (the ablation `doppler_sel`)"
     )
+    features: Literal["more", "paper"] = Field(
+        "more", description="what PLC is shown of devices: the paper's five features, or four more"
+    )
+    noise: float = Field(
+        1.0, ge=0, description="standard deviation, at first, of weights that each exploring episode draws; 0: none"
+    )
     exploration: Literal["sample", "greedy"] = Field(
         "sample", description="exploring draws by the network's probabilities, or uniformly as the paper's epsilon"
     )
@@ -45,15 +51,26 @@ class ThreeStageOptions(PolicyGradientOptions):
         description="episodes of stage 2 where stage 3 follows on a backend that measures, unless"
         " `budget.proxy_evaluations` says how many",
     )
+    near_best_from: float | None = Field(
+        0.6, ge=0, le=1, description="share of a stage's budget after which episodes follow the best one; null: never"
+    )
+    near_best_explore: float = Field(
+        0.02, gt=0, le=1, description="share of decisions in which these do as the networks say"
+    )
+    epochs: int = Field(3, ge=1, description="steps of the optimiser on each batch; 1: REINFORCE")
+    clip: float | None = Field(
+        0.2,
+        gt=0,
+        description="from the second step on, a probability ratio pays only up to this far from 1; null: however far",
+    )
     samples: int = Field(32, ge=1, description="episodes of each update")
     reward: Literal["sqrt", "linear", "scaled"] = Field(
         "scaled",
         description="of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
     )
-    learning_rate: float = Field(1e-3, gt=0, description="step size of the optimiser")
+    learning_rate: float = Field(3e-4, gt=0, description="step size of the optimiser")
     learning_rate_end: float | None = Field(1e-7, ge=0, description="at the end of the budget; null: the same")
     normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's rewards")
-    entropy_weight: float = Field(1e-2, ge=0, description="reward per nat of each decision's entropy")
 
 
 @hookimpl

@@ -7,11 +7,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FEATURES = 6
-"""Of a device (appendix D.2): load, predecessors' computation on it, earliest start and latest end of the predecessors on it,
-earliest start of the operation, and beyond the paper the operation's seconds there, which tell unequal devices apart."""
+PAPER = 5
+FEATURES = 9
+"""Of a device. The first five are those of appendix D.2: load, predecessors' computation on it, earliest start and latest end
+of the predecessors on it, earliest start of the operation. Beyond the paper: the operation's seconds there, those of the
+transfers that it needs there, those of the transfers that its readers are spared because their other inputs are there, and
+how many operations of its kind are there."""
+STATIC = ("computation", "received", "sent", "t_level", "b_level")
+"""Static features of an operation (appendix D.1)."""
+WEIGHTS = FEATURES + len(STATIC)
+"""Linear weights that an episode may have: of the features of devices, then of those of operations."""
 SLOPE = np.float32(0.1)  # of LeakyReLU
-GREEDY, SAMPLE = 0, 1
+GREEDY, SAMPLE, NEAR_BEST = 0, 1, 2  # what decides where chance does not: the network, or another episode
 NEAR = 1e-9  # values that differ by less, relatively, are ties
 
 Floats = NDArray[np.float32]
@@ -34,7 +41,11 @@ class Setting(NamedTuple):
     cost: NDArray[np.float64]  # [n] mean seconds over devices, over `scale`
     level: NDArray[np.float64]  # [n] b-levels: what the teacher selects by
     kernel: NDArray[np.bool_]  # [n] whether it is no source
+    kind: NDArray[np.int64]  # [n] equal for operations with equal static features
+    static: Floats  # [n, 5] static features; 0 of sources
+    seen: NDArray[np.bool_]  # [FEATURES] what PLC is shown of devices
     scale: float  # seconds that times are divided by
+    per_byte: float  # of a transfer over the mean of the links, over `scale`
     learned_sel: bool
     learned_plc: bool
 
@@ -44,6 +55,9 @@ class Episode(NamedTuple):
 
     op: NDArray[np.int64]  # [T] kernel of each step
     device: NDArray[np.int64]  # [T]
+    drawn: NDArray[np.bool_]  # [T, 2] whether SEL and PLC decided, and not the episode that is followed
+    weights: Floats  # [WEIGHTS] added to what the networks say, see `Doppler`
+    noisy: NDArray[np.bool_]  # [] `weights` were drawn
     label_op: NDArray[np.int64]  # [T] what gradients lead to: the same, or what the teacher would select
     label_device: NDArray[np.int64]  # [T] and where it would place `op`
     features: Floats  # [T, D, FEATURES]
@@ -51,6 +65,13 @@ class Episode(NamedTuple):
     log_prob: NDArray[np.float64]  # [T]
     entropy: NDArray[np.float64]  # [T]
     group_device: NDArray[np.int64]  # [g]
+
+
+class Follow(NamedTuple):
+    """Another episode, to be followed where chance does not decide."""
+
+    rank: NDArray[np.int64]  # [n] of the candidates the lowest is selected
+    device: NDArray[np.int64]  # [n]
 
 
 class Work(NamedTuple):
@@ -61,6 +82,8 @@ class Work(NamedTuple):
     missing: NDArray[np.int64]  # [n]
     probability: NDArray[np.float64]  # [n]
     load: NDArray[np.float64]  # [D]
+    score: Floats  # [n] of SEL, with the episode's weights
+    alike: NDArray[np.int64]  # [n, D] operations of each kind on each device
     ready: NDArray[np.float64]  # [D]
     start: NDArray[np.float64]  # [D]
     logit: NDArray[np.float64]  # [D]

@@ -16,18 +16,34 @@ from torch import nn
 
 from placekit_core.errors import PlacekitError
 from placekit_core.interfaces import Rollouts
-from placekit_core.list_scheduling import ListScheduler, group_priority, op_cost
+from placekit_core.list_scheduling import ListScheduler, b_level, group_priority, op_cost
 from placekit_core.list_scheduling_compiled import Fixed, State, arrays, copied
-from placekit_core.placement import Placements
+from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Problem
 from placekit_doppler import DopplerOptions
-from placekit_doppler.arrays import FEATURES, GREEDY, SAMPLE, Episode, Gradient, Says, Setting, Work
+from placekit_doppler.arrays import (
+    FEATURES,
+    GREEDY,
+    NEAR_BEST,
+    PAPER,
+    SAMPLE,
+    STATIC,
+    WEIGHTS,
+    Episode,
+    Follow,
+    Gradient,
+    Says,
+    Setting,
+    Work,
+)
 from placekit_doppler.episodes import climb_all, decided_all, run_all
 from placekit_doppler.features import Features
 from placekit_doppler.network import Dual, Inputs, Parts
 
 CHUNKS = 8
 """Gradients of so many parts of a batch are added up, each by itself and then all in order: on any number of threads the same."""
+PACE = 100.0
+"""Of the weights that episodes draw: a step of the optimiser moves them so many times as far as the networks' parameters."""
 _HELD = 64  # problems that a policy keeps ready: those of a family take turns
 
 
@@ -59,6 +75,11 @@ class Doppler(TorchParameters):
     links and the memory: a device without room is not offered. An operation whose group has a device already goes there. The
     order of selection becomes the priorities. `explore`: with it as its probability, a decision is drawn uniformly
     (`exploration=greedy`, as in the paper) or by the network's probabilities (`sample`); otherwise it is the likeliest.
+
+    With `noise`, an exploring episode draws linear weights of the features and adds them to what the networks say of all its
+    operations and devices: it deviates in one direction, where decisions drawn one by one cancel out. Their mean and
+    standard deviation are learned, by the advantage of the first decision (parameter-exploring policy gradients: Sehnke et
+    al. 2010); their density is not in `log_prob`.
     """
 
     name = "doppler"
@@ -71,7 +92,7 @@ class Doppler(TorchParameters):
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         o = self.options
-        return Dual(o.size, o.hidden, o.rounds)
+        return Dual(o.size, o.hidden, o.rounds, o.noise > 0)
 
     def prepared(self, problem: Problem) -> Prepared:
         """The problem made ready; kept for the next time."""
@@ -87,9 +108,13 @@ class Doppler(TorchParameters):
         fixed, fresh = arrays(ListScheduler(problem))
         features, cost = Features.of(problem), op_cost(problem)
         scale = float(cost[graph.kernel].mean()) if graph.kernel.any() else 1.0
+        kind, static = np.zeros(graph.n, np.int64), np.zeros((graph.n, len(STATIC)), np.float32)
+        kind[features.op], static[features.op] = features.kind, features.static
         setting = Setting(
-            cost / scale, features.b_level, graph.kernel.copy(), scale, o.sel == "learned", o.plc == "learned"
-        )
+            cost / scale, features.b_level, graph.kernel.copy(), kind, static,
+            np.arange(FEATURES) < (PAPER if o.features == "paper" else FEATURES), scale,
+            float(problem.cluster.routes.s_per_byte.mean()) / scale, o.sel == "learned", o.plc == "learned",
+        )  # fmt: skip
         states = [copied(fresh) for _ in range(o.threads)]
         works = [_work(graph.n, problem.cluster.size, o.hidden) for _ in range(o.threads)]
         used = np.zeros(problem.g, np.bool_)
@@ -99,31 +124,72 @@ class Doppler(TorchParameters):
         )
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        return self._run(problem, n, rng, explore, False)
+        how = SAMPLE if self.options.exploration == "sample" else GREEDY
+        return self._run(problem, n, rng, explore, how)
+
+    def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
+        """SEL and PLC each decide with probability `explore`, by their probabilities; otherwise the placement does.
+
+        Its order is that of its priorities, or without any that of the b-levels.
+        """
+        group_of = problem.grouping.group_of
+        value = b_level(problem) if placement.priority is None else placement.priority[group_of]
+        rank = np.empty(problem.graph.n, np.int64)
+        rank[np.argsort(-value, kind="stable")] = np.arange(problem.graph.n)
+        return self._run(problem, n, rng, explore, NEAR_BEST, Follow(rank, placement.device[group_of].astype(np.int64)))
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         """Own episodes, with what the critical path would do in their states: it selects an operation of the highest
 
         b-level, and places the one that the policy selected where it starts soonest; of ties, any.
         """
-        return self._run(problem, n, rng, explore, True)
+        how = SAMPLE if self.options.exploration == "sample" else GREEDY
+        return self._run(problem, n, rng, explore, how, teach=True)
 
-    def _run(self, problem: Problem, n: int, rng: Generator, explore: float, teach: bool) -> Rollouts:
+    def _run(
+        self,
+        problem: Problem,
+        n: int,
+        rng: Generator,
+        explore: float,
+        how: int,
+        follow: Follow | None = None,
+        teach: bool = False,
+    ) -> Rollouts:
         ready = self.prepared(problem)
         with self.fixed_threads(), torch.no_grad():
             says = self.says(ready, self.module(ready.inputs))
         e = _episodes(n, ready)
         seed = rng.integers(2**64 - 1, size=n, dtype=np.uint64)
-        how = SAMPLE if self.options.exploration == "sample" else GREEDY
+        e.noisy[:] = self.options.noise > 0 and explore > 0 and not teach
+        e.weights[:] = self._weights(n, rng, bool(e.noisy.any()))
+        nobody = np.zeros(problem.graph.n, np.int64)
+        other = follow or Follow(nobody, nobody)
 
         def part(thread: int, first: int, last: int) -> None:
             state, work = ready.states[thread], ready.works[thread]
             run_all(
-                ready.fixed, state, ready.fresh, ready.setting, says, work, e, seed, explore, how, teach, first, last
-            )
+                ready.fixed, state, ready.fresh, ready.setting, says, work, e, seed, explore, how, other, teach, first,
+                last,
+            )  # fmt: skip
 
         self._spread(n, part)
         return self._rollouts(ready, e)
+
+    def _weights(self, n: int, rng: Generator, drawn: bool) -> NDArray[np.float64]:
+        """[n, WEIGHTS] linear weights of episodes: drawn, or their mean."""
+        if not self.options.noise:
+            return np.zeros((n, WEIGHTS))
+        mean, std = self._normal()
+        return mean + std * rng.standard_normal((n, WEIGHTS)) if drawn else np.tile(mean, (n, 1))
+
+    def _normal(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[WEIGHTS] mean and standard deviation of the weights."""
+        module: Any = self.module
+        mean, log_std = (
+            PACE * x.detach().numpy().astype(np.float64) for x in (module.weights_mean, module.weights_log_std)
+        )
+        return mean, self.options.noise * np.exp(log_std)
 
     def _rollouts(self, ready: Prepared, e: Episode) -> Rollouts:
         problem, free = ready.problem, ready.free
@@ -183,7 +249,13 @@ class Doppler(TorchParameters):
 
             self._spread(CHUNKS, part)
             total = Gradient(*(np.sum(np.stack(x), axis=0) for x in zip(*found, strict=True)))
-            return float(worth.sum()), self._through(ready, parts, total)
+            made = self._through(ready, parts, total)
+            if self.options.noise:
+                mean, std = self._normal()
+                z, pace = (e.weights - mean) / std, PACE * np.where(e.noisy, weight[:, 0], 0.0)[:, None]
+                made["weights_mean"] = (pace * z / std).sum(axis=0).astype(np.float32)
+                made["weights_log_std"] = (pace * (z**2 - 1)).sum(axis=0).astype(np.float32)
+            return float(worth.sum()), made
 
     def _through(self, ready: Prepared, parts: Parts, g: Gradient) -> dict[str, NDArray[Any]]:
         """From the gradient of what the networks say to that of their parameters."""
@@ -244,7 +316,8 @@ class Doppler(TorchParameters):
 def _work(n: int, devices: int, hidden: int) -> Work:
     one = np.zeros
     return Work(
-        one(n, np.int64), one(n, np.int64), one(n, np.int64), one(n), one(devices), one(devices), one(devices),
+        one(n, np.int64), one(n, np.int64), one(n, np.int64), one(n), one(devices), one(n, np.float32),
+        one((n, devices), np.int64), one(devices), one(devices),
         one(devices), one(devices, np.bool_), one((devices, hidden), np.float32), one((devices, hidden), np.float32),
         one((devices, hidden), np.float32), one(1, np.uint64),
     )  # fmt: skip
@@ -257,7 +330,8 @@ def _episodes(n: int, ready: Prepared) -> Episode:
         return np.zeros((n, steps), np.int64)
 
     return Episode(
-        op=whole(), device=whole(), label_op=whole(), label_device=whole(),
+        op=whole(), device=whole(), drawn=np.ones((n, steps, 2), np.bool_), weights=np.zeros((n, WEIGHTS), np.float32), noisy=np.zeros(n, np.bool_),
+        label_op=whole(), label_device=whole(),
         features=np.zeros((n, steps, devices, FEATURES), np.float32), may=np.zeros((n, steps, devices), np.bool_),
         log_prob=np.zeros((n, steps)), entropy=np.zeros((n, steps)),
         group_device=np.zeros((n, ready.problem.g), np.int64),

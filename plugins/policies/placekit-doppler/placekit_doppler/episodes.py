@@ -15,51 +15,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core.list_scheduling_compiled import place, restart
-from placekit_doppler.arrays import SLOPE, Episode
+from placekit_doppler.arrays import NEAR_BEST, SAMPLE, SLOPE, Episode
 from placekit_doppler.steps import (
     after_placing,
     begin_candidates,
+    begin_scores,
     candidate_probabilities,
     choose_candidate,
     choose_device,
     compiled,
+    followed,
     highest_level,
     observe,
     place_logits,
     soonest_device,
+    uniform,
 )
 
 
 @compiled
 def run(
     p: Any, s: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, seed: np.uint64, explore: float, how: int,
-    teach: bool,
+    follow: Any, teach: bool,
 ) -> None:  # fmt: skip
     """One episode: select and place until all kernels are placed; with `teach`, labelled with what the teacher does."""
     devices = p.memory.shape[0]
+    chance, rule = (1.0, SAMPLE) if how == NEAR_BEST else (explore, how)
     restart(s, fresh)
     w.random[0] = seed
     w.load[:] = 0.0
     w.total[:] = 0.0
+    w.alike[:] = 0
+    begin_scores(says, setting, e.weights, w)
     count = begin_candidates(s.missing, w)
     step = 0
     while count:
         log_prob = entropy = 0.0
+        e.drawn[step] = False
         if setting.learned_sel:
-            log_total, entropy = candidate_probabilities(says.score, w, count)
-            op = w.candidates[choose_candidate(w.probability, count, w, explore, how)]
-            log_prob = says.score[op] - log_total
+            e.drawn[step, 0] = how != NEAR_BEST or uniform(w.random) < explore
+            if e.drawn[step, 0]:
+                log_total, entropy = candidate_probabilities(w, count)
+                op = w.candidates[choose_candidate(w.probability, count, w, chance, rule)]
+                log_prob = w.score[op] - log_total
+            else:
+                op = followed(w, follow.rank, count)
         else:
             op = highest_level(setting.level, w, count, explore > 0)
         features, may = e.features[step], e.may[step]
         possible = observe(p, s, setting, w, op, features, may)
         if possible == 1 or not setting.learned_plc:
             device = soonest_device(w, explore > 0)
+        elif how == NEAR_BEST and may[follow.device[op]] and uniform(w.random) >= explore:
+            device = follow.device[op]
         else:
-            entropy += place_logits(says, w, op, features, may)
+            e.drawn[step, 1] = True
+            entropy += place_logits(says, w, op, features, may, e.weights)
             for d in range(devices):
                 w.ready[d] = np.exp(w.logit[d]) if may[d] else 0.0
-            device = choose_device(w, may, possible, explore, how)
+            device = choose_device(w, may, possible, chance, rule)
             log_prob += w.logit[device]
         e.op[step], e.device[step] = op, device
         e.label_op[step] = highest_level(setting.level, w, count, True) if teach else op
@@ -67,6 +81,7 @@ def run(
         e.log_prob[step], e.entropy[step] = min(log_prob, 0.0), entropy
         place(p, s, op, device)
         w.load[device] += p.op_s[op, device] / setting.scale
+        w.alike[setting.kind[op], device] += 1
         for j in range(w.total.shape[1]):
             w.total[device, j] += says.sent[op, j]
         count = after_placing(p, w, op, count)
@@ -83,13 +98,13 @@ def run(
 
 
 @compiled
-def _climb_sel(says: Any, w: Any, g: Any, count: int, label: int, weight: float, entropy_weight: float) -> float:
-    log_total, entropy = candidate_probabilities(says.score, w, count)
+def _climb_sel(w: Any, g: Any, count: int, label: int, weight: float, entropy_weight: float) -> float:
+    log_total, entropy = candidate_probabilities(w, count)
     worth = 0.0
     for k in range(count):
         v = w.candidates[k]
         target = 1.0 if v == label else 0.0
-        log_p = says.score[v] - log_total
+        log_p = w.score[v] - log_total
         share = w.probability[k]
         g.score[v] += weight * (target - share) - entropy_weight * share * (log_p + entropy)
         worth += weight * target * log_p
@@ -107,9 +122,9 @@ def _climb_plc(says: Any, w: Any, e: Any, g: Any, step: int, weight: float, entr
     possible = 0
     for d in range(devices):
         possible += may[d]
-    if possible <= 1:
+    if possible <= 1 or not e.drawn[step, 1]:
         return 0.0
-    entropy = place_logits(says, w, op, features, may)
+    entropy = place_logits(says, w, op, features, may, e.weights)
     worth = 0.0
     for d in range(devices):
         if not may[d]:
@@ -121,6 +136,7 @@ def _climb_plc(says: Any, w: Any, e: Any, g: Any, step: int, weight: float, entr
         g.bias[0] += slope
         f0, f1, f2 = features[d, 0], features[d, 1], features[d, 2]
         f3, f4, f5 = features[d, 3], features[d, 4], features[d, 5]
+        f6, f7, f8 = features[d, 6], features[d, 7], features[d, 8]
         for j in range(h):
             x = w.hidden[d, j]
             positive = x > 0
@@ -134,6 +150,9 @@ def _climb_plc(says: Any, w: Any, e: Any, g: Any, step: int, weight: float, entr
             g.device[3, j] += f3 * y
             g.device[4, j] += f4 * y
             g.device[5, j] += f5 * y
+            g.device[6, j] += f6 * y
+            g.device[7, j] += f7 * y
+            g.device[8, j] += f8 * y
     return worth
 
 
@@ -151,10 +170,11 @@ def climb(
     worth = 0.0
     count = begin_candidates(fresh.missing, w)
     w.total[:] = 0.0
+    begin_scores(says, setting, e.weights, w)
     for step in range(steps):
         op = e.op[step]
-        if setting.learned_sel:
-            worth += _climb_sel(says, w, g, count, e.label_op[step], weight[step], entropy_weight)
+        if e.drawn[step, 0]:
+            worth += _climb_sel(w, g, count, e.label_op[step], weight[step], entropy_weight)
         count = after_placing(p, w, op, count)
         for j in range(w.total.shape[1]):
             w.total[e.device[step], j] += says.sent[op, j]
@@ -170,18 +190,19 @@ def decided(p: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, log_pro
     """Fill [T] log-probabilities of an episode's decisions under what the networks say now."""
     count = begin_candidates(fresh.missing, w)
     w.total[:] = 0.0
+    begin_scores(says, setting, e.weights, w)
     for step in range(e.op.shape[0]):
         op, device = e.op[step], e.device[step]
         log_prob[step] = 0.0
-        if setting.learned_sel:
-            log_total, _ = candidate_probabilities(says.score, w, count)
-            log_prob[step] += says.score[op] - log_total
+        if e.drawn[step, 0]:
+            log_total, _ = candidate_probabilities(w, count)
+            log_prob[step] += w.score[op] - log_total
         count = after_placing(p, w, op, count)
         possible = 0
         for d in range(w.total.shape[0]):
             possible += e.may[step, d]
-        if setting.learned_plc and possible > 1:
-            place_logits(says, w, op, e.features[step], e.may[step])
+        if e.drawn[step, 1] and possible > 1:
+            place_logits(says, w, op, e.features[step], e.may[step], e.weights)
             log_prob[step] += w.logit[device]
         for j in range(w.total.shape[1]):
             w.total[device, j] += says.sent[op, j]
@@ -190,19 +211,19 @@ def decided(p: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, log_pro
 @compiled
 def _row(e: Any, i: int) -> Any:
     return Episode(
-        e.op[i], e.device[i], e.label_op[i], e.label_device[i], e.features[i], e.may[i], e.log_prob[i], e.entropy[i],
-        e.group_device[i],
+        e.op[i], e.device[i], e.drawn[i], e.weights[i], e.noisy[i], e.label_op[i], e.label_device[i], e.features[i], e.may[i],
+        e.log_prob[i], e.entropy[i], e.group_device[i],
     )  # fmt: skip
 
 
 @compiled
 def run_all(
     p: Any, s: Any, fresh: Any, setting: Any, says: Any, w: Any, all_: Any, seed: NDArray[np.uint64], explore: float,
-    how: int, teach: bool, first: int, last: int,
+    how: int, follow: Any, teach: bool, first: int, last: int,
 ) -> None:  # fmt: skip
     """`run` for episodes `first` to `last` of `all_`, whose arrays have a leading dimension of episodes."""
     for i in range(first, last):
-        run(p, s, fresh, setting, says, w, _row(all_, i), seed[i], explore, how, teach)
+        run(p, s, fresh, setting, says, w, _row(all_, i), seed[i], explore, how, follow, teach)
 
 
 @compiled

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from placekit_core.list_scheduling import b_level, op_cost, t_level, transfer_cost
 from placekit_core.problem import Problem
+from placekit_doppler.arrays import STATIC
 
-STATIC = ("computation", "received", "sent", "t_level", "b_level")
-"""Columns of `Features.static`."""
+__all__ = ["STATIC", "Features", "standardised"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,7 @@ class Features:
         to_entry, to_exit: paths, as (row, member): for each operation those on its longest path to an entry (its t-level)
             and to an exit (its b-level), itself included; ties by the lower number.
         b_level: [n] seconds, of all operations of the graph.
+        kind: [k] number, equal where all static features are.
     """
 
     op: NDArray[np.int64]
@@ -36,6 +37,7 @@ class Features:
     to_entry: tuple[NDArray[np.int64], NDArray[np.int64]]
     to_exit: tuple[NDArray[np.int64], NDArray[np.int64]]
     b_level: NDArray[np.float64]
+    kind: NDArray[np.int64]
 
     @classmethod
     def of(cls, problem: Problem) -> Features:
@@ -66,6 +68,7 @@ class Features:
             to_entry=_paths(number[v], number[u], t[u] + own[u] + sent, t[op]),
             to_exit=_paths(number[u], number[v], sent + b[v], b[op]),
             b_level=b,
+            kind=_kinds(standardised(static)),
         )
 
 
@@ -78,6 +81,11 @@ def standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
     scale = np.abs(values).max(axis=0)
     constant = deviation <= 1e-9 * scale
     return np.where(constant, 0.0, centred / np.where(constant, 1.0, deviation))
+
+
+def _kinds(static: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Numbers of the distinct rows; sums in another order differ in the last bits."""
+    return np.unique(static.round(6), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _paths(

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from placekit_doppler.arrays import FEATURES, SLOPE
-from placekit_doppler.features import STATIC, Features
+from placekit_doppler.arrays import FEATURES, SLOPE, STATIC, WEIGHTS
+from placekit_doppler.features import Features
 
 
 class Inputs(NamedTuple):
@@ -88,9 +88,10 @@ class Dual(nn.Module):
         size: of embeddings (128 in the paper's code).
         hidden: of the layer before the logits (64).
         rounds: of message passing (6).
+        noisy: with mean and logarithm of the standard deviation of the weights that episodes draw, see `Doppler`.
     """
 
-    def __init__(self, size: int, hidden: int, rounds: int) -> None:
+    def __init__(self, size: int, hidden: int, rounds: int, noisy: bool = False) -> None:
         super().__init__()
         self.sel, self.plc = Encoder(size, rounds), Encoder(size, rounds)
         self.sel_hidden, self.sel_out = nn.Linear(4 * size, hidden), nn.Linear(hidden, 1)
@@ -98,6 +99,9 @@ class Dual(nn.Module):
         self.plc_sent = nn.Linear(size, hidden, bias=False)
         self.plc_device = nn.Linear(FEATURES, hidden, bias=False)
         self.plc_out = nn.Linear(hidden, 1)
+        if noisy:
+            self.weights_mean = nn.Parameter(torch.zeros(WEIGHTS))
+            self.weights_log_std = nn.Parameter(torch.zeros(WEIGHTS))
 
     def forward(self, x: Inputs) -> Parts:
         z, h = self.sel(x)

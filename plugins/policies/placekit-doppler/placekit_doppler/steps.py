@@ -16,7 +16,7 @@ compiled: Any = njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "n
 
 
 @compiled
-def _uniform(random: NDArray[np.uint64]) -> float:
+def uniform(random: NDArray[np.uint64]) -> float:
     """The next number in [0, 1) of SplitMix64 (Steele et al. 2014)."""
     random[0] += np.uint64(0x9E3779B97F4A7C15)
     x = random[0]
@@ -27,34 +27,44 @@ def _uniform(random: NDArray[np.uint64]) -> float:
 
 
 @compiled
-def candidate_probabilities(score: Floats, w: Any, count: int) -> Any:
+def begin_scores(says: Any, setting: Any, weights: Floats, w: Any) -> None:
+    """Fill `w.score`."""
+    for v in range(w.score.shape[0]):
+        value = says.score[v]
+        for f in range(setting.static.shape[1]):
+            value += weights[FEATURES + f] * setting.static[v, f]
+        w.score[v] = value
+
+
+@compiled
+def candidate_probabilities(w: Any, count: int) -> Any:
     """Fill `w.probability[:count]`; returns the logarithm of the denominator and the entropy."""
     most = -np.inf
     for k in range(count):
-        most = max(most, score[w.candidates[k]])
+        most = max(most, w.score[w.candidates[k]])
     total = 0.0
     for k in range(count):
-        w.probability[k] = np.exp(score[w.candidates[k]] - most)
+        w.probability[k] = np.exp(w.score[w.candidates[k]] - most)
         total += w.probability[k]
     log_total = np.log(total) + most
     entropy = 0.0
     for k in range(count):
         w.probability[k] /= total
         if w.probability[k] > 0:
-            entropy -= w.probability[k] * (score[w.candidates[k]] - log_total)
+            entropy -= w.probability[k] * (w.score[w.candidates[k]] - log_total)
     return log_total, max(entropy, 0.0)
 
 
 @compiled
 def choose_candidate(weight: NDArray[np.float64], count: int, w: Any, explore: float, how: int) -> int:
-    """A number below `count`: greedy, the heaviest, but uniform with probability `explore`; sample, by weight with it."""
+    """A number below `count`: the heaviest, but with probability `explore` any (`GREEDY`), or one by weight."""
     best = 0
     for k in range(1, count):
         if weight[k] > weight[best]:
             best = k
-    if explore <= 0 or count == 1 or _uniform(w.random) >= explore:
+    if explore <= 0 or count == 1 or uniform(w.random) >= explore:
         return best
-    u = _uniform(w.random)
+    u = uniform(w.random)
     if how == GREEDY:
         return min(int(u * count), count - 1)
     for k in range(count):
@@ -112,7 +122,7 @@ def highest_level(level: NDArray[np.float64], w: Any, count: int, loose: bool) -
     ties = 0
     for k in range(count):
         ties += level[w.candidates[k]] >= highest * (1 - NEAR)
-    left = int(_uniform(w.random) * ties) if loose else 0
+    left = int(uniform(w.random) * ties) if loose else 0
     best = -1
     for k in range(count):
         v = w.candidates[k]
@@ -133,13 +143,49 @@ def soonest_device(w: Any, loose: bool) -> int:
     ties = 0
     for d in range(devices):
         ties += w.soonest[d]
-    left = int(_uniform(w.random) * ties) if loose else 0
+    left = int(uniform(w.random) * ties) if loose else 0
     for d in range(devices):
         if w.soonest[d]:
             if left == 0:
                 return d
             left -= 1
     return 0
+
+
+@compiled
+def followed(w: Any, rank: NDArray[np.int64], count: int) -> int:
+    """The candidate of lowest rank."""
+    best = w.candidates[0]
+    for k in range(1, count):
+        if rank[w.candidates[k]] < rank[best]:
+            best = w.candidates[k]
+    return int(best)
+
+
+@compiled
+def _beyond_the_paper(p: Any, s: Any, setting: Any, w: Any, op: int, features: Floats) -> None:
+    """What a device saves: seconds of transfers that `op` needs there, that its readers do not; its kind's count."""
+    devices = p.memory.shape[0]
+    for d in range(devices):
+        features[d, 5] = p.op_s[op, d] / setting.scale
+        features[d, 6] = features[d, 7] = 0.0
+        features[d, 8] = w.alike[setting.kind[op], d]
+    for e in range(p.input_ptr[op], p.input_ptr[op + 1]):
+        t = p.input_tensor[e]
+        at = s.group_device[p.group[p.producer[t]]]
+        for d in range(devices):
+            if at >= 0 and d != at and s.arrival[t, d] < 0:
+                features[d, 6] += (p.latency_s[at, d] + p.bytes_[t] * p.s_per_byte[at, d]) / setting.scale
+    for k in range(p.consumer_ptr[p.output_ptr[op]], p.consumer_ptr[p.output_ptr[op + 1]]):
+        reader = p.consumer_op[k]
+        for e in range(p.input_ptr[reader], p.input_ptr[reader + 1]):
+            t = p.input_tensor[e]
+            at = s.group_device[p.group[p.producer[t]]]
+            if p.producer[t] == op or at < 0:
+                continue
+            for d in range(devices):
+                if d == at or s.arrival[t, d] >= 0:
+                    features[d, 7] += p.bytes_[t] * setting.per_byte
 
 
 @compiled
@@ -158,7 +204,6 @@ def observe(p: Any, s: Any, setting: Any, w: Any, op: int, features: Floats, may
         features[d, 1] = features[d, 3] = 0.0
         features[d, 2] = np.inf
         features[d, 4] = w.start[d] / setting.scale if may[d] else 0.0
-        features[d, 5] = p.op_s[op, d] / setting.scale
     near = NEAR * max(first, setting.scale)
     least = np.inf
     for d in range(devices):
@@ -177,6 +222,7 @@ def observe(p: Any, s: Any, setting: Any, w: Any, op: int, features: Floats, may
     for d in range(devices):
         if features[d, 2] == np.inf:
             features[d, 2] = 0.0
+    _beyond_the_paper(p, s, setting, w, op, features)
     for f in range(FEATURES):
         mean = 0.0
         most = 0.0
@@ -191,13 +237,13 @@ def observe(p: Any, s: Any, setting: Any, w: Any, op: int, features: Floats, may
                 square += (features[d, f] - mean) ** 2
         deviation = np.sqrt(square / max(count, 1))
         for d in range(devices):
-            same = deviation <= 1e-6 * most or not may[d]
+            same = deviation <= 1e-6 * most or not may[d] or not setting.seen[f]
             features[d, f] = 0.0 if same else (features[d, f] - mean) / deviation
     return count
 
 
 @compiled
-def place_logits(says: Any, w: Any, op: int, features: Floats, may: Any) -> Any:
+def place_logits(says: Any, w: Any, op: int, features: Floats, may: Any, weights: Floats) -> Any:
     """Fill `w.hidden` and `w.logit` (of devices that may), as logarithms of probabilities. Returns the entropy."""
     devices, h = w.total.shape
     most = -np.inf
@@ -208,13 +254,17 @@ def place_logits(says: Any, w: Any, op: int, features: Floats, may: Any) -> Any:
         value = says.bias[0]
         f0, f1, f2 = features[d, 0], features[d, 1], features[d, 2]
         f3, f4, f5 = features[d, 3], features[d, 4], features[d, 5]
+        f6, f7, f8 = features[d, 6], features[d, 7], features[d, 8]
         for j in range(h):
             x = (
                 says.own[op, j] + w.total[d, j] + f0 * says.device[0, j] + f1 * says.device[1, j]
                 + f2 * says.device[2, j] + f3 * says.device[3, j] + f4 * says.device[4, j] + f5 * says.device[5, j]
+                + f6 * says.device[6, j] + f7 * says.device[7, j] + f8 * says.device[8, j]
             )  # fmt: skip
             w.hidden[d, j] = x
             value += says.out[j] * (x if x > 0 else SLOPE * x)
+        for f in range(FEATURES):
+            value += weights[f] * features[d, f]
         w.logit[d] = value
         most = max(most, w.logit[d])
     total = 0.0
@@ -238,9 +288,9 @@ def choose_device(w: Any, may: Any, possible: int, explore: float, how: int) -> 
     for d in range(devices):
         if may[d] and (best < 0 or w.ready[d] > w.ready[best]):
             best = d
-    if explore <= 0 or _uniform(w.random) >= explore:
+    if explore <= 0 or uniform(w.random) >= explore:
         return best
-    u = _uniform(w.random)
+    u = uniform(w.random)
     share = 1.0 / possible
     for d in range(devices):
         if may[d]:

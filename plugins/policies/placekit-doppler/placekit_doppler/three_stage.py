@@ -10,9 +10,10 @@ from typing import Any
 from numpy.random import Generator
 from placekit_learn.optimisers import OPTIMISERS, clipped
 from placekit_learn.policy_gradient import Batch, PolicyGradient, between
+from placekit_learn.ppo import ratios, surrogate_weights
 
 from placekit_core.errors import BudgetExhausted, ConfigError
-from placekit_core.interfaces import Checkpoint, LearnablePolicy, State
+from placekit_core.interfaces import Checkpoint, LearnablePolicy, Rollouts, State
 from placekit_core.problem import Task
 from placekit_doppler import ThreeStageOptions
 
@@ -52,6 +53,10 @@ class ThreeStage(PolicyGradient):
                 "stage 3 learns from another backend than the simulator, and the run has one",
                 "choose trainer.stages=[1,2], or a backend that measures: backend=cpu",
             )
+        if o.near_best_from is not None and type(policy).rollout_near is LearnablePolicy.rollout_near:
+            raise ConfigError(
+                f"policy {policy.name!r} has no episodes near a placement", "choose trainer.near_best_from=null"
+            )
         if 1 in o.stages:
             with tasks[0].evaluate.ledger.paused() if two else nullcontext():  # its seconds are for what measures
                 self._imitate(policy, tasks, rng, checkpoint)
@@ -81,9 +86,20 @@ class ThreeStage(PolicyGradient):
             if checkpoint is not None:
                 checkpoint(self.state())
 
+    def draw(self, policy: LearnablePolicy, task: Task, rng: Generator, explore: float) -> Rollouts:
+        o, best = self.options, task.evaluate.best
+        if best is None or o.near_best_from is None or task.evaluate.progress < o.near_best_from:
+            return super().draw(policy, task, rng, explore)
+        return policy.rollout_near(task.problem, best.placement, o.samples, rng, o.near_best_explore)
+
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
-        if self.learns:
-            self.climb(policy, batch, batch.weight, batch.entropy_weight)
+        if not self.learns:
+            return
+        o = self.options
+        self.climb(policy, batch, batch.weight, batch.entropy_weight)  # at first all ratios are 1
+        for _ in range(o.epochs - 1):
+            ratio = ratios(policy.log_prob(batch.problem, batch.rollouts), batch.rollouts.log_prob)
+            self.climb(policy, batch, surrogate_weights(ratio, batch.weight, o.clip), batch.entropy_weight)
 
     def start(self, tasks: Sequence[Task]) -> None:
         super().start(tasks)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from placekit_doppler.arrays import Episode
+from placekit_doppler.arrays import FEATURES, PAPER, Episode
 from placekit_doppler.doppler import Doppler
 from placekit_doppler.features import Features, standardised
 from placekit_doppler.network import Inputs, MessagePassing
-from placekit_doppler.reference import episode, observed, pyg_messages
+from placekit_doppler.reference import Seen, episode, observed, pyg_messages
 from placekit_doppler.three_stage import ThreeStage
 
 from placekit_core.errors import BudgetExhausted, ConfigError
@@ -38,10 +38,12 @@ def built(problem: Problem, seed: int = 0, **options: Any) -> Doppler:
     return policy
 
 
+@pytest.mark.parametrize("options", [{}, {"noise": 0}, {"features": "paper"}], ids=["usual", "without noise", "paper"])
 @pytest.mark.parametrize("problem", problems(), ids=lambda p: p.graph.name)
-def test_compiled_episodes_are_those_of_the_reference(problem: Problem) -> None:
+def test_compiled_episodes_are_those_of_the_reference(problem: Problem, options: dict[str, Any]) -> None:
     """Log-probabilities, entropies and gradients of the same decisions; autograd's are the reference's."""
-    policy = built(problem)
+    policy = built(problem, **options)
+    shown = PAPER if options.get("features") == "paper" else FEATURES
     drawn = policy.rollout(problem, EPISODES, np.random.default_rng(1), 1.0)
     e = Episode(**drawn.extra)
     steps = e.op.shape[1]
@@ -50,7 +52,7 @@ def test_compiled_episodes_are_those_of_the_reference(problem: Problem) -> None:
     objective = torch.zeros(())
     for row in range(EPISODES):
         decisions = list(zip(e.op[row].tolist(), e.device[row].tolist(), strict=True))
-        again = episode(module, problem, decisions)
+        again = episode(module, problem, decisions, weights=e.weights[row], shown=shown)
         assert_allclose(again.log_prob.detach(), e.log_prob[row], atol=1e-5)
         assert_allclose(again.entropy.detach(), e.entropy[row], atol=1e-5)
         objective = (
@@ -59,6 +61,8 @@ def test_compiled_episodes_are_those_of_the_reference(problem: Problem) -> None:
     expected = torch.autograd.grad(objective, list(module.parameters()), allow_unused=True, materialize_grads=True)
     found = policy.gradients(problem, drawn, weight, 0.3)
     for (name, _), values in zip(module.named_parameters(), expected, strict=True):
+        if name.startswith("weights"):
+            continue  # of their density: by itself below
         assert_allclose(found[name], values, atol=2e-4, rtol=2e-3, err_msg=name)
 
 
@@ -67,14 +71,13 @@ def test_what_devices_are_like(problem: Problem) -> None:
     """The features of the compiled loop are those that the reference takes from the list scheduler."""
     policy = built(problem)
     e = Episode(**policy.rollout(problem, 1, np.random.default_rng(3), 1.0).extra)
-    scheduler, load = ListScheduler(problem), np.zeros(problem.cluster.size)
-    scale = policy.prepared(problem).setting.scale
+    scheduler, so_far = ListScheduler(problem), Seen.nothing(problem, Features.of(problem))
     for step, (op, device) in enumerate(zip(e.op[0].tolist(), e.device[0].tolist(), strict=True)):
-        may, seen = observed(problem, scheduler, load, scale, op)
+        may, seen = observed(problem, scheduler, so_far, op)
         assert e.may[0, step].tolist() == may.tolist()
         assert_allclose(e.features[0, step][may], seen, atol=1e-3)
         scheduler.place(op, device)
-        load[device] += problem.op_s[op, device] / scale
+        so_far.placed(op, device)
 
 
 def test_features_by_hand() -> None:
@@ -121,11 +124,87 @@ def test_greedy_explores_uniformly() -> None:
     """The paper's epsilon: half of the decisions are the likeliest, but for those that are drawn by chance."""
     problem = fakes.chain(40)
     policy = built(problem, exploration="greedy")
-    policy.apply({"plc_device.weight": 100 * np.ones((8, 6), np.float32)})
+    policy.apply({"plc_device.weight": 100 * np.ones((8, FEATURES), np.float32)})
     best = policy.rollout(problem, 1, np.random.default_rng(0)).extra
     half = policy.rollout(problem, 200, np.random.default_rng(0), 0.5).extra
     first = half["device"][:, 0] == best["device"][0, 0]
     assert 0.6 < first.mean() < 0.9, "a half and a half of a half"
+
+
+def test_the_density_of_what_was_drawn_has_its_gradient() -> None:
+    """That of sum(weight of the first decision * log N(drawn; mean, std)), by autograd."""
+    problem = fakes.unequal(8)
+    policy = built(problem, noise=0.7)
+    policy.apply({"weights_mean": np.full(14, 0.01, np.float32), "weights_log_std": np.full(14, -0.003, np.float32)})
+    drawn = policy.rollout(problem, EPISODES, np.random.default_rng(1), 1.0)
+    weights = torch.from_numpy(drawn.extra["weights"]).double()
+    assert weights.std() > 0.3
+    weight = np.random.default_rng(2).standard_normal((EPISODES, drawn.log_prob.shape[1]))
+    mean, log_std = (torch.full((14,), value, dtype=torch.float64, requires_grad=True) for value in (0.01, -0.003))
+    normal: Any = torch.distributions.Normal(100 * mean, 0.7 * (100 * log_std).exp())
+    (torch.from_numpy(weight[:, :1]) * normal.log_prob(weights)).sum().backward()
+    found = policy.gradients(problem, drawn, weight)
+    assert_allclose(found["weights_mean"], mean.grad, rtol=1e-4)
+    assert_allclose(found["weights_log_std"], log_std.grad, rtol=1e-4)
+
+
+def test_without_exploration_weights_are_their_mean() -> None:
+    problem = fakes.unequal(8)
+    policy = built(problem)
+    policy.apply({"weights_mean": np.full(14, 0.02, np.float32)})
+    assert_allclose(policy.rollout(problem, 3, np.random.default_rng(1)).extra["weights"], 2.0, rtol=1e-5)
+    assert_allclose(policy.teach(problem, 3, np.random.default_rng(1), 1.0).extra["weights"], 2.0, rtol=1e-5)
+
+
+def test_features_beyond_the_paper_by_hand() -> None:
+    """x -> a -> (b, c) -> d on two devices: b beside c saves d a transfer, and does not need a's."""
+    problem = fakes.diamond()
+    policy = built(problem)
+    e = Episode(**policy.rollout(problem, 20, np.random.default_rng(0), 1.0).extra)
+    names, compared = problem.graph.op_name, 0
+    for i in range(20):
+        at = {names[v]: d for v, d in zip(e.op[i], e.device[i], strict=True)}
+        step = [names[v] for v in e.op[i]].index("c")
+        if "b" not in [names[v] for v in e.op[i, :step]]:
+            continue
+        compared += 1
+        transfers, spared = e.features[i, step, :, 6], e.features[i, step, :, 7]
+        if at["b"] == at["a"]:
+            assert transfers[at["a"]] < transfers[1 - at["a"]]
+        else:
+            assert not transfers.any(), "b's copy of a is there"
+        assert spared[at["b"]] > spared[1 - at["b"]]
+    assert compared
+
+
+def test_kinds_are_of_equal_static_features() -> None:
+    """Five equal independent operations are of one kind; what is on a device counts there."""
+    problem = fakes.independent(5, devices=3)
+    assert Features.of(problem).kind.tolist() == [0] * 5
+    e = Episode(**built(problem).rollout(problem, 1, np.random.default_rng(0), 1.0).extra)
+    assert not e.features[0, 0, :, 8].any()
+    second = e.features[0, 1, :, 8]
+    assert second.argmax() == e.device[0, 0]
+
+
+def test_episodes_near_a_placement() -> None:
+    """Without chance they are the placement, order and all; with some, about that share is drawn and has gradients."""
+    problem = fakes.unequal(12)
+    policy = built(problem)
+    best = policy.rollout(problem, 1, np.random.default_rng(7), 1.0)
+    device, priority = best.placements.one(0)
+    placement = problem.placement(device, priority)
+    same = policy.rollout_near(problem, placement, 3, np.random.default_rng(0), 0.0)
+    assert (same.extra["op"] == best.extra["op"]).all()
+    assert (same.placements.device == device).all()
+    assert not same.extra["drawn"].any()
+    assert not any(g.any() for g in policy.gradients(problem, same, np.ones(same.log_prob.shape), 1.0).values())
+    near = policy.rollout_near(problem, placement, 400, np.random.default_rng(0), 0.1)
+    assert 0.07 < near.extra["drawn"][:, :, 1].mean() < 0.13
+    assert_allclose(policy.log_prob(problem, near), near.log_prob, atol=1e-5)
+    silent = ~near.extra["drawn"].any(axis=2)
+    assert (near.log_prob[:, : silent.shape[1]][silent] == 0).all()
+    assert 0.02 < (near.placements.device != device).mean() < 0.5
 
 
 def test_selection_order_becomes_priorities() -> None:
@@ -191,6 +270,22 @@ def test_stages() -> None:
     trainer, task = stages(problem, 80)
     assert trainer.imitated == 40
     assert trainer.updates == 10
+
+
+def test_the_end_of_a_stage_is_near_its_best_placement(monkeypatch: pytest.MonkeyPatch) -> None:
+    near: list[float] = []
+    usual = Doppler.rollout_near
+
+    def counted(self: Doppler, problem: Problem, placement: Any, n: int, rng: Any, explore: float) -> Any:
+        near.append(explore)
+        return usual(self, problem, placement, n, rng, explore)
+
+    monkeypatch.setattr(Doppler, "rollout_near", counted)
+    stages(fakes.unequal(12), 80, near_best_from=0.5, near_best_explore=0.3)
+    assert near == [0.3] * 6, "of ten updates, and one that finds no budget left"
+    near.clear()
+    stages(fakes.unequal(12), 80, near_best_from=None)
+    assert not near
 
 
 def test_stage_three_needs_another_backend() -> None:

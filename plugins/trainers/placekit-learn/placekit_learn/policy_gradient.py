@@ -93,6 +93,10 @@ class PolicyGradient(Trainer):
             if checkpoint is not None:
                 checkpoint(self.state())
 
+    def draw(self, policy: LearnablePolicy, task: Task, rng: Generator, explore: float) -> Rollouts:
+        """The episodes of an update."""
+        return policy.rollout(task.problem, self.options.samples, rng, explore)
+
     @abstractmethod
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         """Change the policy's parameters by what the batch says."""
@@ -101,7 +105,7 @@ class PolicyGradient(Trainer):
         o, progress = self.options, task.evaluate.progress
         with self._timed("rollout"):
             explore = between(o.explore, o.explore_end, progress)
-            rollouts = policy.rollout(task.problem, o.samples, rng, explore)
+            rollouts = self.draw(policy, task, rng, explore)
         with self._timed("evaluate"):
             measurements = task.evaluate(rollouts.placements)
         only_fitting = o.only_fitting_after is not None and self.updates - self.begun >= o.only_fitting_after
