@@ -55,7 +55,10 @@ class ThreeStageOptions(PolicyGradientOptions):
         0.6, ge=0, le=1, description="share of a stage's budget after which episodes follow the best one; null: never"
     )
     near_best_explore: float = Field(
-        0.02, gt=0, le=1, description="share of decisions in which these do as the networks say"
+        0.05, gt=0, le=1, description="share of decisions in which these do as the networks say"
+    )
+    near_best_explore_end: float | None = Field(
+        0.01, gt=0, le=1, description="the same at the end of the budget; null: the same"
     )
     epochs: int = Field(3, ge=1, description="steps of the optimiser on each batch; 1: REINFORCE")
     clip: float | None = Field(

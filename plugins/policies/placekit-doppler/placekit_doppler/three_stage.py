@@ -87,10 +87,12 @@ class ThreeStage(PolicyGradient):
                 checkpoint(self.state())
 
     def draw(self, policy: LearnablePolicy, task: Task, rng: Generator, explore: float) -> Rollouts:
-        o, best = self.options, task.evaluate.best
-        if best is None or o.near_best_from is None or task.evaluate.progress < o.near_best_from:
+        o, best, progress = self.options, task.evaluate.best, task.evaluate.progress
+        if best is None or o.near_best_from is None or progress < o.near_best_from:
             return super().draw(policy, task, rng, explore)
-        return policy.rollout_near(task.problem, best.placement, o.samples, rng, o.near_best_explore)
+        so_far = (progress - o.near_best_from) / max(1 - o.near_best_from, 1e-9)
+        drawn = between(o.near_best_explore, o.near_best_explore_end, so_far)
+        return policy.rollout_near(task.problem, best.placement, o.samples, rng, drawn)
 
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         if not self.learns:
