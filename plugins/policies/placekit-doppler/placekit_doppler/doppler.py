@@ -168,7 +168,7 @@ class Doppler(TorchParameters):
         teach: bool = False,
     ) -> Rollouts:
         ready = self.prepared(problem)
-        e = _episodes(n, ready)
+        e = episodes(n, ready)
         seed = rng.integers(2**64 - 1, size=n, dtype=np.uint64)
         e.noisy[:] = self.options.noise > 0 and explore > 0 and not teach
         e.weights[:] = self._weights(n, rng, bool(e.noisy.any()))
@@ -353,7 +353,8 @@ def _work(n: int, devices: int, hidden: int) -> Work:
     )  # fmt: skip
 
 
-def _episodes(n: int, ready: Prepared) -> Episode:
+def episodes(n: int, ready: Prepared) -> Episode:
+    """`n` episodes, to be filled."""
     steps, devices = ready.steps, ready.problem.cluster.size
 
     def whole() -> NDArray[np.int64]:
