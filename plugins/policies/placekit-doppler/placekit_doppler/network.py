@@ -65,8 +65,8 @@ class MessagePassing(nn.Module):
         both = torch.cat([plain, slope], dim=1)
         sender, receiver = edge
         for _ in range(self.rounds):
-            said = h @ both
-            message = said[..., sender, :size] + edge_s[:, None] * said[..., sender, size:]
+            said = (h @ both).index_select(-2, sender)
+            message = said[..., :size] + edge_s[:, None] * said[..., size:]
             total = self.root(h).index_add(-2, receiver, message)
             h = self.update(_active(total).reshape(-1, size), h.reshape(-1, size)).view_as(h)
         return h
