@@ -17,6 +17,11 @@ class DopplerOptions(TorchOptions):
     size: int = Field(64, ge=1, description="length of the embeddings of operations")
     hidden: int = Field(64, ge=1, description="units of the layer before the logits, of SEL and of PLC")
     rounds: int = Field(3, ge=0, description="rounds of message passing")
+    message_passing: Literal["per_episode", "per_step"] = Field(
+        "per_episode",
+        description="messages are passed once per episode, or anew for every decision, with what is placed where (slow;"
+        " appendix H.3)",
+    )
     sel: Literal["learned", "critical_path"] = Field(
         "learned", description="what selects: the network, or the longest path to an exit (the ablation `doppler_plc`)"
     )

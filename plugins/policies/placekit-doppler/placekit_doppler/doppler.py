@@ -20,7 +20,7 @@ from placekit_core.list_scheduling import ListScheduler, b_level, group_priority
 from placekit_core.list_scheduling_compiled import Fixed, State, arrays, copied
 from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Problem
-from placekit_doppler import DopplerOptions
+from placekit_doppler import DopplerOptions, lock_step
 from placekit_doppler.arrays import (
     FEATURES,
     GREEDY,
@@ -92,7 +92,18 @@ class Doppler(TorchParameters):
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         o = self.options
-        return Dual(o.size, o.hidden, o.rounds, o.noise > 0)
+        return Dual(o.size, o.hidden, o.rounds, o.noise > 0, o.message_passing == "per_step")
+
+    @property
+    def in_lock_step(self) -> bool:
+        """Episodes go in lock step in torch, not one after the other in compiled loops."""
+        return self.options.message_passing == "per_step"
+
+    @property
+    def dual(self) -> Dual:
+        """The networks."""
+        assert isinstance(self.module, Dual)
+        return self.module
 
     def prepared(self, problem: Problem) -> Prepared:
         """The problem made ready; kept for the next time."""
@@ -157,14 +168,18 @@ class Doppler(TorchParameters):
         teach: bool = False,
     ) -> Rollouts:
         ready = self.prepared(problem)
-        with self.fixed_threads(), torch.no_grad():
-            says = self.says(ready, self.module(ready.inputs))
-        e = _episodes(n, ready)
+        e = episodes(n, ready)
         seed = rng.integers(2**64 - 1, size=n, dtype=np.uint64)
         e.noisy[:] = self.options.noise > 0 and explore > 0 and not teach
         e.weights[:] = self._weights(n, rng, bool(e.noisy.any()))
         nobody = np.zeros(problem.graph.n, np.int64)
         other = follow or Follow(nobody, nobody)
+        if self.in_lock_step:
+            with self.fixed_threads(), torch.no_grad():
+                lock_step.run(self.dual, ready, e, seed, explore, how, other, teach)
+            return self._rollouts(ready, e)
+        with self.fixed_threads(), torch.no_grad():
+            says = self.says(ready, self.dual(ready.inputs))
 
         def part(thread: int, first: int, last: int) -> None:
             state, work = ready.states[thread], ready.works[thread]
@@ -231,31 +246,42 @@ class Doppler(TorchParameters):
         self, problem: Problem, rollouts: Rollouts, weight: NDArray[np.float64], entropy_weight: float
     ) -> tuple[float, dict[str, NDArray[Any]]]:
         ready, e = self.prepared(problem), Episode(**rollouts.extra)
-        n, steps = e.op.shape
+        steps = e.op.shape[1]
         weight = np.ascontiguousarray(weight[:, :steps], np.float64)
         with self.fixed_threads():
-            parts: Parts = self.module(ready.inputs)
-            says = self.says(ready, Parts(*(x.detach() for x in parts)))
-            bounds = np.linspace(0, n, CHUNKS + 1).astype(int)
-            found = [_gradient(problem.graph.n, self.options.hidden) for _ in range(CHUNKS)]
-            worth = np.zeros(CHUNKS)
+            climbed = lock_step.gradients if self.in_lock_step else self._climbed
+            worth, made = climbed(self.dual, ready, e, weight, entropy_weight)
+        if self.options.noise:
+            mean, std = self._normal()
+            z, pace = (
+                (e.weights - mean) / std,
+                PACE * np.where(e.noisy[:, None], weight[:, :1].sum(axis=1, keepdims=True), 0.0),
+            )
+            made["weights_mean"] = (pace * z / std).sum(axis=0).astype(np.float32)
+            made["weights_log_std"] = (pace * (z**2 - 1)).sum(axis=0).astype(np.float32)
+        return worth, made
 
-            def part(thread: int, first: int, last: int) -> None:
-                for c in range(first, last):
-                    worth[c] = climb_all(
-                        ready.fixed, ready.fresh, ready.setting, says, ready.works[thread], e, found[c], weight,
-                        entropy_weight, bounds[c], bounds[c + 1],
-                    )  # fmt: skip
+    def _climbed(
+        self, module: Dual, ready: Prepared, e: Episode, weight: NDArray[np.float64], entropy_weight: float
+    ) -> tuple[float, dict[str, NDArray[Any]]]:
+        """sum(weight * log_prob), and the gradient by the compiled loops."""
+        n = len(e.op)
+        parts: Parts = module(ready.inputs)
+        says = self.says(ready, Parts(*(x.detach() for x in parts)))
+        bounds = np.linspace(0, n, CHUNKS + 1).astype(int)
+        found = [_gradient(ready.problem.graph.n, self.options.hidden) for _ in range(CHUNKS)]
+        worth = np.zeros(CHUNKS)
 
-            self._spread(CHUNKS, part)
-            total = Gradient(*(np.sum(np.stack(x), axis=0) for x in zip(*found, strict=True)))
-            made = self._through(ready, parts, total)
-            if self.options.noise:
-                mean, std = self._normal()
-                z, pace = (e.weights - mean) / std, PACE * np.where(e.noisy, weight[:, 0], 0.0)[:, None]
-                made["weights_mean"] = (pace * z / std).sum(axis=0).astype(np.float32)
-                made["weights_log_std"] = (pace * (z**2 - 1)).sum(axis=0).astype(np.float32)
-            return float(worth.sum()), made
+        def part(thread: int, first: int, last: int) -> None:
+            for c in range(first, last):
+                worth[c] = climb_all(
+                    ready.fixed, ready.fresh, ready.setting, says, ready.works[thread], e, found[c], weight,
+                    entropy_weight, bounds[c], bounds[c + 1],
+                )  # fmt: skip
+
+        self._spread(CHUNKS, part)
+        total = Gradient(*(np.sum(np.stack(x), axis=0) for x in zip(*found, strict=True)))
+        return float(worth.sum()), self._through(ready, parts, total)
 
     def _through(self, ready: Prepared, parts: Parts, g: Gradient) -> dict[str, NDArray[Any]]:
         """From the gradient of what the networks say to that of their parameters."""
@@ -290,9 +316,13 @@ class Doppler(TorchParameters):
     def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
         ready, e = self.prepared(problem), Episode(**rollouts.extra)
         n, steps = e.op.shape
-        with self.fixed_threads(), torch.no_grad():
-            says = self.says(ready, self.module(ready.inputs))
         found = np.zeros(rollouts.log_prob.shape)
+        if self.in_lock_step:
+            with self.fixed_threads(), torch.no_grad():
+                found[:, :steps] = lock_step.decided(self.dual, ready, e)[0]
+            return found
+        with self.fixed_threads(), torch.no_grad():
+            says = self.says(ready, self.dual(ready.inputs))
         steps_only = np.zeros((n, steps))
 
         def part(thread: int, first: int, last: int) -> None:
@@ -323,14 +353,16 @@ def _work(n: int, devices: int, hidden: int) -> Work:
     )  # fmt: skip
 
 
-def _episodes(n: int, ready: Prepared) -> Episode:
+def episodes(n: int, ready: Prepared) -> Episode:
+    """`n` episodes, to be filled."""
     steps, devices = ready.steps, ready.problem.cluster.size
 
     def whole() -> NDArray[np.int64]:
         return np.zeros((n, steps), np.int64)
 
     return Episode(
-        op=whole(), device=whole(), drawn=np.ones((n, steps, 2), np.bool_), weights=np.zeros((n, WEIGHTS), np.float32), noisy=np.zeros(n, np.bool_),
+        op=whole(), device=whole(), drawn=np.ones((n, steps, 2), np.bool_),
+        weights=np.zeros((n, WEIGHTS), np.float32), noisy=np.zeros(n, np.bool_),
         label_op=whole(), label_device=whole(),
         features=np.zeros((n, steps, devices, FEATURES), np.float32), may=np.zeros((n, steps, devices), np.bool_),
         log_prob=np.zeros((n, steps)), entropy=np.zeros((n, steps)),

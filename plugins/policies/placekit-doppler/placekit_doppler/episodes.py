@@ -34,6 +34,20 @@ from placekit_doppler.steps import (
 
 
 @compiled
+def bind_rest(p: Any, s: Any, group_device: NDArray[np.int64]) -> None:
+    """Fill [g] the devices of all groups at the end of an episode: sources that nobody reads go where most is free."""
+    for group in range(s.group_device.shape[0]):
+        if s.group_device[group] < 0:
+            best = -1
+            for d in range(p.memory.shape[0]):
+                if p.allowed[group, d] and (best < 0 or p.memory[d] - s.used[d] > p.memory[best] - s.used[best]):
+                    best = d
+            s.group_device[group] = best
+            s.used[best] += p.group_bytes[group]
+        group_device[group] = s.group_device[group]
+
+
+@compiled
 def run(
     p: Any, s: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, seed: np.uint64, explore: float, how: int,
     follow: Any, teach: bool,
@@ -86,15 +100,7 @@ def run(
             w.total[device, j] += says.sent[op, j]
         count = after_placing(p, w, op, count)
         step += 1
-    for group in range(s.group_device.shape[0]):
-        if s.group_device[group] < 0:  # sources that nobody reads: where most is free
-            best = -1
-            for d in range(devices):
-                if p.allowed[group, d] and (best < 0 or p.memory[d] - s.used[d] > p.memory[best] - s.used[best]):
-                    best = d
-            s.group_device[group] = best
-            s.used[best] += p.group_bytes[group]
-        e.group_device[group] = s.group_device[group]
+    bind_rest(p, s, e.group_device)
 
 
 @compiled
@@ -209,7 +215,8 @@ def decided(p: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, log_pro
 
 
 @compiled
-def _row(e: Any, i: int) -> Any:
+def row(e: Any, i: int) -> Any:
+    """Episode `i` of those with a leading dimension."""
     return Episode(
         e.op[i], e.device[i], e.drawn[i], e.weights[i], e.noisy[i], e.label_op[i], e.label_device[i], e.features[i], e.may[i],
         e.log_prob[i], e.entropy[i], e.group_device[i],
@@ -223,7 +230,7 @@ def run_all(
 ) -> None:  # fmt: skip
     """`run` for episodes `first` to `last` of `all_`, whose arrays have a leading dimension of episodes."""
     for i in range(first, last):
-        run(p, s, fresh, setting, says, w, _row(all_, i), seed[i], explore, how, follow, teach)
+        run(p, s, fresh, setting, says, w, row(all_, i), seed[i], explore, how, follow, teach)
 
 
 @compiled
@@ -234,7 +241,7 @@ def climb_all(
     """`climb` for episodes `first` to `last`, all added to `g`."""
     worth = 0.0
     for i in range(first, last):
-        worth += climb(p, fresh, setting, says, w, _row(all_, i), g, weight[i], entropy_weight)
+        worth += climb(p, fresh, setting, says, w, row(all_, i), g, weight[i], entropy_weight)
     return worth
 
 
@@ -244,4 +251,4 @@ def decided_all(
 ) -> None:
     """`decided` for episodes `first` to `last`."""
     for i in range(first, last):
-        decided(p, fresh, setting, says, w, _row(all_, i), log_prob[i])
+        decided(p, fresh, setting, says, w, row(all_, i), log_prob[i])

@@ -31,8 +31,12 @@ class Inputs(NamedTuple):
         return cls(*(x.to(device) for x in made))
 
 
+DYNAMIC = 3
+"""Of an operation, where messages are passed anew for every decision: placed or not, start and finish over the makespan."""
+
+
 class Parts(NamedTuple):
-    """What the networks say of k operations. See `episodes.Says`."""
+    """What the networks say of k operations, see `arrays.Says`; with a leading dimension of episodes where states are given."""
 
     score: Tensor  # [k]
     own: Tensor  # [k, h]
@@ -55,30 +59,37 @@ class MessagePassing(nn.Module):
         nn.init.uniform_(self.edge.bias, -(size**-0.5), size**-0.5)
 
     def forward(self, h: Tensor, edge: Tensor, edge_s: Tensor) -> Tensor:
-        """[k, size] from the same."""
-        size = h.shape[1]
+        """[..., k, size] from the same."""
+        size = h.shape[-1]
         slope, plain = self.edge.weight.view(size, size), self.edge.bias.view(size, size)
         both = torch.cat([plain, slope], dim=1)
         sender, receiver = edge
         for _ in range(self.rounds):
-            said = h @ both
-            message = said[sender, :size] + edge_s[:, None] * said[sender, size:]
-            total = self.root(h).index_add(0, receiver, message)
-            h = self.update(_active(total), h)
+            said = (h @ both).index_select(-2, sender)
+            message = said[..., :size] + edge_s[:, None] * said[..., size:]
+            total = self.root(h).index_add(-2, receiver, message)
+            h = self.update(_active(total).reshape(-1, size), h.reshape(-1, size)).view_as(h)
         return h
 
 
 class Encoder(nn.Module):
-    """A network's own view of the operations: features and embeddings, [k, size] each."""
+    """A network's own view of the operations: features and embeddings, [..., k, size] each.
 
-    def __init__(self, size: int, rounds: int) -> None:
+    What the state of an episode adds is for the embeddings alone: an operation that is decided about is not placed itself.
+    """
+
+    def __init__(self, size: int, rounds: int, dynamic: bool) -> None:
         super().__init__()
         self.features = nn.Linear(len(STATIC), size)
-        self.entry = nn.Linear(len(STATIC), size)
+        self.entry = nn.Linear(len(STATIC) + (DYNAMIC if dynamic else 0), size)
         self.messages = MessagePassing(size, rounds)
 
-    def forward(self, x: Inputs) -> tuple[Tensor, Tensor]:
-        return _active(self.features(x.static)), self.messages(_active(self.entry(x.static)), x.edge, x.edge_s)
+    def forward(self, x: Inputs, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        node = x.static
+        if state is not None:
+            node = torch.cat([node.expand(len(state), *node.shape), state], dim=2)
+        h = self.messages(_active(self.entry(node)), x.edge, x.edge_s)
+        return _active(self.features(x.static)).expand_as(h), h
 
 
 class Dual(nn.Module):
@@ -89,11 +100,13 @@ class Dual(nn.Module):
         hidden: of the layer before the logits (64).
         rounds: of message passing (6).
         noisy: with mean and logarithm of the standard deviation of the weights that episodes draw, see `Doppler`.
+        dynamic: operations are shown with the state of an episode, and messages are passed for every decision.
     """
 
-    def __init__(self, size: int, hidden: int, rounds: int, noisy: bool = False) -> None:
+    def __init__(self, size: int, hidden: int, rounds: int, noisy: bool = False, dynamic: bool = False) -> None:
         super().__init__()
-        self.sel, self.plc = Encoder(size, rounds), Encoder(size, rounds)
+        self.dynamic = dynamic
+        self.sel, self.plc = Encoder(size, rounds, dynamic), Encoder(size, rounds, dynamic)
         self.sel_hidden, self.sel_out = nn.Linear(4 * size, hidden), nn.Linear(hidden, 1)
         self.plc_own = nn.Linear(2 * size, hidden)
         self.plc_sent = nn.Linear(size, hidden, bias=False)
@@ -103,12 +116,13 @@ class Dual(nn.Module):
             self.weights_mean = nn.Parameter(torch.zeros(WEIGHTS))
             self.weights_log_std = nn.Parameter(torch.zeros(WEIGHTS))
 
-    def forward(self, x: Inputs) -> Parts:
-        z, h = self.sel(x)
-        seen = torch.cat([h, x.to_exit @ h, x.to_entry @ h, z], dim=1)
-        score = self.sel_out(_active(self.sel_hidden(seen))).squeeze(1)
-        z, h = self.plc(x)
-        return Parts(score, self.plc_own(torch.cat([z, h], dim=1)), self.plc_sent(h))
+    def forward(self, x: Inputs, state: Tensor | None = None) -> Parts:
+        """`state`: [n, k, DYNAMIC] of n episodes, if `dynamic`."""
+        z, h = self.sel(x, state)
+        seen = torch.cat([h, _along(x.to_exit, h), _along(x.to_entry, h), z], dim=-1)
+        score = self.sel_out(_active(self.sel_hidden(seen))).squeeze(-1)
+        z, h = self.plc(x, state)
+        return Parts(score, self.plc_own(torch.cat([z, h], dim=-1)), self.plc_sent(h))
 
     def place_logits(self, own: Tensor, total: Tensor, device: Tensor) -> Tensor:
         """[..., D] logits from [..., h] own, [..., D, h] sums of what was sent, and [..., D, FEATURES]."""
@@ -119,6 +133,14 @@ class Dual(nn.Module):
 
 def _active(x: Tensor) -> Tensor:
     return F.leaky_relu(x, float(SLOPE))
+
+
+def _along(means: Tensor, h: Tensor) -> Tensor:
+    """[..., k, size] means over paths; a sparse matrix multiplies only matrices."""
+    if h.dim() == 2:
+        return means @ h
+    n, k, size = h.shape
+    return (means @ h.transpose(0, 1).reshape(k, n * size)).view(k, n, size).transpose(0, 1)
 
 
 def _means(paths: tuple[object, object], k: int) -> Tensor:

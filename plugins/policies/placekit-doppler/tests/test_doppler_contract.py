@@ -25,6 +25,17 @@ class TestDoppler(LearnablePolicyContract):
         return partial(Doppler, **SMALL)
 
 
+class TestPerStep(LearnablePolicyContract):
+    recomputes_log_prob = True
+    reports_kl = False
+    imitates = True
+    distinguishes_devices = False
+
+    @pytest.fixture
+    def make(self):
+        return partial(Doppler, **SMALL, message_passing="per_step", threads=1)
+
+
 class TestThreeStage(TrainerContract):
     @pytest.fixture
     def make(self):

@@ -1,0 +1,279 @@
+"""Episodes of the dual policy in lock step, in torch: at each step one decision of every episode, on [n, ...] tensors.
+
+So messages can be passed anew for every decision (`message_passing=per_step`, appendix H.3); `episodes.py`, whose loops are
+compiled, passes them once per episode. The list schedulers and the choices stay compiled; what is said by the networks is not.
+"""
+# mypy: disable-error-code="untyped-decorator"
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from placekit_core.list_scheduling_compiled import State, place, restart
+from placekit_doppler.arrays import FEATURES, NEAR_BEST, SAMPLE, Episode, Follow, Work
+from placekit_doppler.episodes import bind_rest, row
+from placekit_doppler.network import Dual, Parts
+from placekit_doppler.steps import (
+    after_placing,
+    begin_candidates,
+    candidate_probabilities,
+    choose_candidate,
+    choose_device,
+    compiled,
+    followed,
+    highest_level,
+    observe,
+    soonest_device,
+    uniform,
+)
+
+if TYPE_CHECKING:
+    from placekit_doppler.doppler import Prepared
+
+AT_ONCE = 32
+"""Episodes whose gradients are computed together: memory grows with them, and with `per_step` not with the steps."""
+
+
+@compiled
+def _state(s: Any, i: int) -> Any:
+    return State(
+        s.missing[i], s.start[i], s.finish[i], s.group_device[i], s.used[i], s.live[i], s.peak[i], s.readers[i],
+        s.storage_readers[i], s.held[i], s.arrival[i], s.lane_free[i], s.tail[i], s.before[i], s.counts[i], s.fresh[i],
+        s.log_group[i], s.log_lane[i], s.log_lane_free[i], s.log_tensor[i], s.log_device[i], s.waiting[i],
+        s.sent_tensor[i], s.sent_device[i], s.bound[i], s.heap[i], s.ready[i], s.begin[i],
+    )  # fmt: skip
+
+
+@compiled
+def _work(w: Any, i: int) -> Any:
+    return Work(
+        w.candidates[i], w.place[i], w.missing[i], w.probability[i], w.load[i], w.score[i], w.alike[i], w.ready[i],
+        w.start[i], w.logit[i], w.soonest[i], w.total[i], w.hidden[i], w.back[i], w.random[i],
+    )  # fmt: skip
+
+
+@compiled
+def _begin(states: Any, fresh: Any, works: Any, count: NDArray[np.int64]) -> None:
+    for i in range(count.shape[0]):
+        restart(_state(states, i), fresh)
+        count[i] = begin_candidates(fresh.missing, _work(works, i))
+
+
+@compiled
+def _select(
+    p: Any, states: Any, setting: Any, works: Any, all_: Any, step: int, count: NDArray[np.int64], explore: float,
+    how: int, follow: Any,
+) -> None:  # fmt: skip
+    """The selection of each episode by `score` of its work, as in `episodes.run`, and what PLC sees."""
+    chance, rule = (1.0, SAMPLE) if how == NEAR_BEST else (explore, how)
+    for i in range(count.shape[0]):
+        w, e = _work(works, i), row(all_, i)
+        log_prob = entropy = 0.0
+        e.drawn[step] = False
+        if setting.learned_sel:
+            e.drawn[step, 0] = how != NEAR_BEST or uniform(w.random) < explore
+            if e.drawn[step, 0]:
+                log_total, entropy = candidate_probabilities(w, count[i])
+                op = w.candidates[choose_candidate(w.probability, count[i], w, chance, rule)]
+                log_prob = w.score[op] - log_total
+            else:
+                op = followed(w, follow.rank, count[i])
+        else:
+            op = highest_level(setting.level, w, count[i], explore > 0)
+        e.op[step], e.log_prob[step], e.entropy[step] = op, log_prob, entropy
+        observe(p, _state(states, i), setting, w, op, e.features[step], e.may[step])
+
+
+@compiled
+def _place(
+    p: Any, states: Any, setting: Any, works: Any, all_: Any, step: int, count: NDArray[np.int64], explore: float,
+    how: int, follow: Any, teach: bool, entropy: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """The placing of each episode by `logit` of its work, logarithms of probabilities whose entropies are [n] `entropy`."""
+    chance, rule = (1.0, SAMPLE) if how == NEAR_BEST else (explore, how)
+    devices = p.memory.shape[0]
+    for i in range(count.shape[0]):
+        s, w, e = _state(states, i), _work(works, i), row(all_, i)
+        op, may = e.op[step], e.may[step]
+        possible = 0
+        for d in range(devices):
+            possible += may[d]
+        if possible == 1 or not setting.learned_plc:
+            device = soonest_device(w, explore > 0)
+        elif how == NEAR_BEST and may[follow.device[op]] and uniform(w.random) >= explore:
+            device = follow.device[op]
+        else:
+            e.drawn[step, 1] = True
+            for d in range(devices):
+                w.ready[d] = np.exp(w.logit[d]) if may[d] else 0.0
+            device = choose_device(w, may, possible, chance, rule)
+            e.log_prob[step] += w.logit[device]
+            e.entropy[step] += entropy[i]
+        e.device[step], e.log_prob[step] = device, min(e.log_prob[step], 0.0)
+        e.label_op[step] = highest_level(setting.level, w, count[i], True) if teach else op
+        e.label_device[step] = soonest_device(w, True) if teach else device
+        place(p, s, op, device)
+        w.load[device] += p.op_s[op, device] / setting.scale
+        w.alike[setting.kind[op], device] += 1
+        count[i] = after_placing(p, w, op, count[i])
+
+
+@compiled
+def _replay(p: Any, states: Any, all_: Any, step: int) -> None:
+    for i in range(all_.op.shape[0]):
+        place(p, _state(states, i), all_.op[i, step], all_.device[i, step])
+
+
+@compiled
+def _end(p: Any, states: Any, all_: Any) -> None:
+    for i in range(all_.op.shape[0]):
+        bind_rest(p, _state(states, i), row(all_, i).group_device)
+
+
+class _Said:
+    """What the networks say of n episodes (k kernels, D devices) as their list schedulers stand."""
+
+    def __init__(self, module: Dual, ready: Prepared, e: Episode) -> None:
+        n = len(e.op)
+        self.module, self.ready = module, ready
+        stacked: Any = (np.stack([x] * n) for x in ready.fresh)
+        self.states = State(*stacked)
+        self.number = np.zeros(ready.problem.graph.n, np.int64)
+        self.number[ready.features.op] = np.arange(ready.steps)
+        self.group = ready.problem.grouping.group_of[ready.features.op]
+        weights = torch.from_numpy(e.weights)
+        self.linear = weights[:, :FEATURES, None]
+        self.added = weights[:, FEATURES:] @ ready.inputs.static.T
+        self.placed = np.zeros((n, ready.steps), np.bool_)
+        if not module.dynamic:
+            self.parts: Parts = module(ready.inputs)
+
+    def observe(self) -> None:
+        """The list schedulers have moved."""
+        self.placed = self.states.missing[:, self.ready.features.op] < 0
+        if self.module.dynamic:
+            self.parts = self.module(self.ready.inputs, self.dynamic())
+
+    def dynamic(self) -> Tensor:
+        """[n, k, DYNAMIC] of each operation: 1 if placed, its start and finish over the makespan so far; otherwise 0."""
+        op = self.ready.features.op
+        start, finish = (np.where(self.placed, x[:, op], 0.0) for x in (self.states.start, self.states.finish))
+        makespan = finish.max(axis=1, keepdims=True, initial=0.0)
+        unit = np.where(makespan > 0, makespan, 1.0)
+        return torch.from_numpy(np.stack([self.placed, start / unit, finish / unit], axis=2).astype(np.float32))
+
+    def scores(self) -> Tensor:
+        """[n, k] of SEL."""
+        return self.parts.score + self.added
+
+    def devices(self, op: NDArray[np.int64], features: NDArray[np.float32]) -> Tensor:
+        """[n, D] logits of PLC, for one operation of each episode and [n, D, FEATURES]."""
+        seen = torch.from_numpy(features)
+        at = np.where(self.placed, self.states.group_device[:, self.group], -1)
+        on = torch.from_numpy((at[:, None, :] == np.arange(seen.shape[1])[:, None]).astype(np.float32))
+        number, own = torch.from_numpy(self.number[op]), self.parts.own
+        chosen = own[number] if own.dim() == 2 else own[torch.arange(len(number)), number]
+        return self.module.place_logits(chosen, on @ self.parts.sent, seen) + (seen @ self.linear).squeeze(2)
+
+
+def run(
+    module: Dual, ready: Prepared, e: Episode, seed: NDArray[np.uint64], explore: float, how: int, follow: Follow,
+    teach: bool,
+) -> None:  # fmt: skip
+    """Fill n episodes, `e` with a leading dimension n, as `episodes.run_all` does. `seed`: [n]."""
+    n, steps = e.op.shape
+    said = _Said(module, ready, e)
+    works = Work(*(np.zeros((n, *x.shape), x.dtype) for x in ready.works[0]))
+    works.random[:, 0] = seed
+    count, entropy = np.zeros(n, np.int64), np.zeros(n)
+    p, states, setting = ready.fixed, said.states, ready.setting
+    _begin(states, ready.fresh, works, count)
+    for step in range(steps):
+        said.observe()
+        works.score[:, ready.features.op] = said.scores().numpy()
+        _select(p, states, setting, works, e, step, count, explore, how, follow)
+        if setting.learned_plc:
+            logits = said.devices(e.op[:, step], np.ascontiguousarray(e.features[:, step]))
+            log_p, entropies = _distribution(logits, torch.from_numpy(e.may[:, step]))
+            works.logit[:], entropy[:] = log_p.numpy(), entropies.numpy()
+        _place(p, states, setting, works, e, step, count, explore, how, follow, teach, entropy)
+    _end(p, states, e)
+
+
+def decisions(module: Dual, ready: Prepared, e: Episode, labels: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each step of n episodes the log-probabilities and entropies, [n] each, with autograd.
+
+    They are of what SEL and PLC drew in the states of the episodes, or of the labels there; 0 where neither drew.
+    """
+    said = _Said(module, ready, e)
+    chosen, to = (e.label_op, e.label_device) if labels else (e.op, e.device)
+    for step in range(e.op.shape[1]):
+        said.observe()
+        may = e.may[:, step]
+        drew = e.drawn[:, step, 0], e.drawn[:, step, 1] & (may.sum(axis=1) > 1)
+        candidates = said.states.missing[:, ready.features.op] == 0
+        logits = said.devices(e.op[:, step], np.ascontiguousarray(e.features[:, step]))
+        sel = _decided(said.scores(), candidates, said.number[chosen[:, step]], drew[0])
+        plc = _decided(logits, may, to[:, step], drew[1])
+        yield sel[0] + plc[0], sel[1] + plc[1]
+        _replay(ready.fixed, said.states, e, step)
+
+
+def decided(module: Dual, ready: Prepared, e: Episode, labels: bool = False) -> tuple[Tensor, Tensor]:
+    """The same, [n, T] each."""
+    n, steps = e.op.shape
+    found = list(decisions(module, ready, e, labels))
+    log_prob, entropy = (torch.stack(x, dim=1) for x in zip(*found, strict=True)) if steps else torch.zeros(2, n, 0)
+    return log_prob, entropy
+
+
+def gradients(
+    module: Dual, ready: Prepared, e: Episode, weight: NDArray[np.float64], entropy_weight: float
+) -> tuple[float, dict[str, NDArray[Any]]]:
+    """sum(weight * log_prob) of the labels, and the gradient of that plus entropy_weight * sum(entropy), by autograd.
+
+    With `per_step` no step depends on what the networks said at another one: each has its gradient at once.
+    """
+    n, steps = e.op.shape
+    names, parameters = zip(*module.named_parameters(), strict=True)
+    total = [torch.zeros_like(x) for x in parameters]
+    worth = 0.0
+    for first in range(0, n, AT_ONCE):
+        some: Any = (x[first : first + AT_ONCE] for x in e)
+        part = Episode(*some)
+        share = torch.from_numpy(weight[first : first + AT_ONCE])
+        objective = torch.zeros(())
+        for step, (log_prob, entropy) in enumerate(decisions(module, ready, part, labels=True)):
+            gain = (share[:, step] * log_prob).sum()
+            worth += gain.item()
+            objective = objective + gain + entropy_weight * entropy.sum()
+            if module.dynamic or step == steps - 1:
+                found = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)
+                for x, added in zip(total, found, strict=True):
+                    x += added
+                objective = torch.zeros(())
+    return worth, {name: x.numpy() for name, x in zip(names, total, strict=True)}
+
+
+def _distribution(logits: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, m] logarithms of probabilities, -inf where not `allowed`, and [n] entropies."""
+    log_p = logits.masked_fill(~allowed, -torch.inf).log_softmax(dim=1)
+    return log_p, -(log_p.exp() * log_p.masked_fill(~allowed, 0.0)).sum(dim=1)
+
+
+def _decided(
+    logits: Tensor, allowed: NDArray[np.bool_], chosen: NDArray[np.int64], drew: NDArray[np.bool_]
+) -> tuple[Tensor, Tensor]:
+    """[n] log-probabilities of what was chosen, and entropies; both 0 where nothing was drawn."""
+    active = torch.from_numpy(drew)
+    log_p, entropy = _distribution(logits, torch.from_numpy(allowed | ~drew[:, None]))
+    return (
+        torch.where(active, log_p.gather(1, torch.from_numpy(chosen)[:, None]).squeeze(1), 0.0),
+        torch.where(active, entropy, 0.0),
+    )
