@@ -288,6 +288,13 @@ def test_the_end_of_a_stage_is_near_its_best_placement(monkeypatch: pytest.Monke
     assert not near
 
 
+def test_policies_without_episodes_near_a_placement_are_refused_at_once() -> None:
+    task = fakes.fake_task(fakes.diamond(), 80)
+    with pytest.raises(ConfigError, match="has no episodes near a placement"):
+        ThreeStage(stages=[2]).fit(fakes.FakeLearnable(), [task], np.random.default_rng(0))
+    assert task.evaluate.evaluations == 0
+
+
 def test_stage_three_needs_another_backend() -> None:
     with pytest.raises(ConfigError, match="stage 3 learns from another backend than the simulator"):
         ThreeStage(stages=[1, 3]).fit(
