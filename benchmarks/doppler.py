@@ -36,6 +36,7 @@ from placekit_learn.optimisers import Adam
 
 from placekit_core.cli.hydra_app import compose
 from placekit_core.config import Streams, validate
+from placekit_core.cores import usable_cores
 from placekit_core.interfaces import Rollouts, Session
 from placekit_core.opening import choose_cluster, make_problem
 from placekit_core.problem import Problem
@@ -132,7 +133,7 @@ def main() -> None:
     pairs = (option.removeprefix("policy.").split("=", 1) for option in given.options)
     options = {"noise": 0, **{name: yaml.safe_load(value) for name, value in pairs}}  # the reference draws no weights
     o = Doppler(**options).options
-    sizes = {"size": o.size, "hidden": o.hidden, "rounds": o.rounds, "threads": o.threads}
+    sizes = {"size": o.size, "hidden": o.hidden, "rounds": o.rounds, "threads": o.episode_threads or usable_cores()}
     print(", ".join(f"{name} {value}" for name, value in sizes.items())
           + f", {EPISODES} episodes per update, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")  # fmt: skip
     print(f"{'workload':24}{'kernels':>8}  {'way':12}{'ms/episode':>12}{'episodes/s':>12}{'over naive':>12}")

@@ -14,6 +14,11 @@ from placekit_core.hookspecs import Component, hookimpl
 class DopplerOptions(TorchOptions):
     """Options of policy `doppler`."""
 
+    episode_threads: int = Field(
+        0,
+        ge=0,
+        description="threads of the compiled episodes, at most 8; 0: as many as there are cores. Results do not depend on it",
+    )
     size: int = Field(64, ge=1, description="length of the embeddings of operations")
     hidden: int = Field(64, ge=1, description="units of the layer before the logits, of SEL and of PLC")
     rounds: int = Field(3, ge=0, description="rounds of message passing")

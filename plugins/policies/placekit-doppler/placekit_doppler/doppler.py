@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from placekit_learn.torch_policy import TorchOptions, TorchParameters
 from torch import nn
 
+from placekit_core.cores import usable_cores
 from placekit_core.errors import PlacekitError
 from placekit_core.interfaces import Rollouts
 from placekit_core.list_scheduling import ListScheduler, b_level, group_priority, op_cost
@@ -89,6 +90,9 @@ class Doppler(TorchParameters):
     def __init__(self, options: Any = None, **values: Any) -> None:
         super().__init__(options, **values)
         self._ready: dict[str, Prepared] = {}
+        self._threads = min(self.options.episode_threads or usable_cores(), CHUNKS)
+        self._pool = ThreadPoolExecutor(self._threads, "placekit-doppler")
+        self._said: tuple[Prepared, Parts] | None = None
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         o = self.options
@@ -104,6 +108,18 @@ class Doppler(TorchParameters):
         """The networks."""
         assert isinstance(self.module, Dual)
         return self.module
+
+    def build(self, problems: Sequence[Problem], rng: Generator) -> None:
+        super().build(problems, rng)
+        self._said = None
+
+    def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
+        super().apply(steps)
+        self._said = None
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        super().load_state_dict(state)
+        self._said = None
 
     def prepared(self, problem: Problem) -> Prepared:
         """The problem made ready; kept for the next time."""
@@ -126,8 +142,8 @@ class Doppler(TorchParameters):
             np.arange(FEATURES) < (PAPER if o.features == "paper" else FEATURES), scale,
             float(problem.cluster.routes.s_per_byte.mean()) / scale, o.sel == "learned", o.plc == "learned",
         )  # fmt: skip
-        states = [copied(fresh) for _ in range(o.threads)]
-        works = [_work(graph.n, problem.cluster.size, o.hidden) for _ in range(o.threads)]
+        states = [copied(fresh) for _ in range(self._threads)]
+        works = [_work(graph.n, problem.cluster.size, o.hidden) for _ in range(self._threads)]
         used = np.zeros(problem.g, np.bool_)
         used[problem.grouping.group_of[graph.kernel]] = True
         return Prepared(
@@ -178,8 +194,7 @@ class Doppler(TorchParameters):
             with self.fixed_threads(), torch.no_grad():
                 lock_step.run(self.dual, ready, e, seed, explore, how, other, teach)
             return self._rollouts(ready, e)
-        with self.fixed_threads(), torch.no_grad():
-            says = self.says(ready, self.dual(ready.inputs))
+        says = self.says(ready, self._parts(ready))
 
         def part(thread: int, first: int, last: int) -> None:
             state, work = ready.states[thread], ready.works[thread]
@@ -262,12 +277,12 @@ class Doppler(TorchParameters):
         return worth, made
 
     def _climbed(
-        self, module: Dual, ready: Prepared, e: Episode, weight: NDArray[np.float64], entropy_weight: float
+        self, _: Dual, ready: Prepared, e: Episode, weight: NDArray[np.float64], entropy_weight: float
     ) -> tuple[float, dict[str, NDArray[Any]]]:
         """sum(weight * log_prob), and the gradient by the compiled loops."""
         n = len(e.op)
-        parts: Parts = module(ready.inputs)
-        says = self.says(ready, Parts(*(x.detach() for x in parts)))
+        parts = self._parts(ready)
+        says = self.says(ready, parts)
         bounds = np.linspace(0, n, CHUNKS + 1).astype(int)
         found = [_gradient(ready.problem.graph.n, self.options.hidden) for _ in range(CHUNKS)]
         worth = np.zeros(CHUNKS)
@@ -281,6 +296,7 @@ class Doppler(TorchParameters):
 
         self._spread(CHUNKS, part)
         total = Gradient(*(np.sum(np.stack(x), axis=0) for x in zip(*found, strict=True)))
+        self._said = None  # autograd forgets how it came about
         return float(worth.sum()), self._through(ready, parts, total)
 
     def _through(self, ready: Prepared, parts: Parts, g: Gradient) -> dict[str, NDArray[Any]]:
@@ -296,13 +312,20 @@ class Doppler(TorchParameters):
         made["plc_out.bias"] = g.bias.astype(np.float32)
         return made
 
+    def _parts(self, ready: Prepared) -> Parts:
+        """What the networks say, with autograd: once for the same parameters."""
+        if self._said is None or self._said[0] is not ready:
+            with self.fixed_threads():
+                self._said = ready, self.dual(ready.inputs)
+        return self._said[1]
+
     def says(self, ready: Prepared, parts: Parts) -> Says:
         """What the networks say, for the compiled loops."""
         n, rows, module = ready.problem.graph.n, ready.features.op, self.module
 
         def spread_out(x: torch.Tensor) -> NDArray[np.float32]:
             whole = np.zeros((n, *x.shape[1:]), np.float32)
-            whole[rows] = x.numpy()
+            whole[rows] = x.detach().numpy()
             return whole
 
         def weights(x: Any) -> NDArray[np.float32]:
@@ -321,8 +344,7 @@ class Doppler(TorchParameters):
             with self.fixed_threads(), torch.no_grad():
                 found[:, :steps] = lock_step.decided(self.dual, ready, e)[0]
             return found
-        with self.fixed_threads(), torch.no_grad():
-            says = self.says(ready, self.dual(ready.inputs))
+        says = self.says(ready, self._parts(ready))
         steps_only = np.zeros((n, steps))
 
         def part(thread: int, first: int, last: int) -> None:
@@ -334,13 +356,14 @@ class Doppler(TorchParameters):
 
     def _spread(self, n: int, work: Callable[[int, int, int], None]) -> None:
         """Parts of 0..n, one for each thread: `work(thread, first, last)`."""
-        threads = min(self.options.threads, n)
+        threads = min(self._threads, n)
         if threads <= 1:
             work(0, 0, n)
             return
-        bounds = np.linspace(0, n, threads + 1).astype(int)
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, range(threads), bounds[:-1].tolist(), bounds[1:].tolist()))
+        bounds = np.linspace(0, n, threads + 1).astype(int).tolist()
+        others = self._pool.map(work, range(1, threads), bounds[1:-1], bounds[2:])
+        work(0, 0, bounds[1])
+        list(others)
 
 
 def _work(n: int, devices: int, hidden: int) -> Work:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -104,19 +103,14 @@ def test_messages_are_those_of_pyg() -> None:
         assert_allclose(layer(h, x.edge, x.edge_s), pyg_messages(layer, h, x.edge, x.edge_s), atol=1e-5)
 
 
-def test_any_number_of_threads_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the compiled loops; torch, whose last bits depend on its threads, has one here."""
-    monkeypatch.setattr(Doppler, "fixed_threads", lambda self: nullcontext())
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def test_any_number_of_threads_gives_the_same_bits() -> None:
     problem = fakes.unequal(12)
     found = set()
     for threads in (1, 2, 3):
-        policy = built(problem, threads=threads)
+        policy = built(problem, episode_threads=threads)
         drawn = policy.rollout(problem, 9, np.random.default_rng(1), 1.0)
         gradient = policy.gradients(problem, drawn, np.ones(drawn.log_prob.shape), 0.1)
         found.add(drawn.log_prob.tobytes() + b"".join(g.tobytes() for g in gradient.values()))
-    torch.set_num_threads(before)
     assert len(found) == 1
 
 

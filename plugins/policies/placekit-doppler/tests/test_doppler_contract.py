@@ -33,7 +33,7 @@ class TestPerStep(LearnablePolicyContract):
 
     @pytest.fixture
     def make(self):
-        return partial(Doppler, **SMALL, message_passing="per_step", threads=1)
+        return partial(Doppler, **SMALL, message_passing="per_step")
 
 
 class TestThreeStage(TrainerContract):

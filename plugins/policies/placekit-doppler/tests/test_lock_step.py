@@ -19,7 +19,7 @@ from placekit_core.interfaces import Rollouts
 from placekit_core.problem import Problem
 from placekit_core.testing import fakes
 
-SMALL = {"size": 8, "hidden": 8, "rounds": 2, "threads": 1}
+SMALL = {"size": 8, "hidden": 8, "rounds": 2}
 EPISODES = 4
 WHOLE = ("op", "device", "drawn", "may", "noisy", "label_op", "label_device", "group_device")
 

@@ -11,7 +11,6 @@ from placekit_core.hookspecs import Component, hookimpl
 class NetworkOptions(TorchOptions):
     """Options that both policies share."""
 
-    threads: int = Field(1, ge=1, description="threads that torch uses; most of its work here is too small to share")
     hidden: int = Field(64, ge=1, description="units of the encoder and of the decoder")
     attention: int = Field(16, ge=1, description="units of the attention's scores")
     type_size: int = Field(32, ge=1, description="length of the embedding of an operation's type")

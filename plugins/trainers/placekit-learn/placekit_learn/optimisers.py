@@ -52,8 +52,9 @@ class Adam(Optimiser):
         return {name: self._step(name, g, unbiased, correction) for name, g in gradients.items()}
 
     def _step(self, name: str, gradient: NDArray[Any], rate: float, correction: float) -> NDArray[Any]:
-        mean = self.mean.setdefault(name, np.zeros_like(gradient))
-        square = self.square.setdefault(name, np.zeros_like(gradient))
+        if name not in self.mean:
+            self.mean[name], self.square[name] = np.zeros_like(gradient), np.zeros_like(gradient)
+        mean, square = self.mean[name], self.square[name]
         mean += (1 - self.beta1) * (gradient - mean)
         square += (1 - self.beta2) * (gradient * gradient - square)
         return np.asarray(rate * mean / (np.sqrt(square) / correction + self.epsilon), gradient.dtype)

@@ -10,4 +10,9 @@ from placekit_core.interfaces import LearnableOptions
 class TorchOptions(LearnableOptions):
     """Options that all policies on `TorchPolicy` share."""
 
-    threads: int = Field(2, ge=1, description="threads that torch uses; other numbers may give other last bits")
+    threads: int = Field(
+        1,
+        ge=1,
+        description="threads that torch uses; most of the work is too small to share, and other numbers may give other last"
+        " bits",
+    )
