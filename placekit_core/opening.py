@@ -158,6 +158,8 @@ def _open(
         objective=backend.objective,
     )
     proxy = None if given_proxy is None and config.proxy == config.backend else open_proxy
-    task = Task(problem, evaluator, proxy, program.executable, config.budget.proxy_evaluations)
+    task = Task(
+        problem, evaluator, proxy, program.executable, config.budget.proxy_evaluations, measures=not backend.simulated
+    )
     search = OpenProgram(program, problem, session, task, directory)
     return search

@@ -204,6 +204,7 @@ class Task:
         open_proxy: opens `proxy` at first use; None if there is no other backend.
         executable: how to run the program for real, if its importer knows.
         proxy_evaluations: `budget.proxy_evaluations`.
+        measures: the run's backend measures, and does not simulate.
     """
 
     problem: Problem
@@ -211,6 +212,7 @@ class Task:
     open_proxy: Callable[[], Evaluator] | None = None
     executable: Executable | None = None
     proxy_evaluations: int | None = None
+    measures: bool = False
 
     @property
     def pretraining(self) -> Evaluator | None:

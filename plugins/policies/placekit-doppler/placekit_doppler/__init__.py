@@ -70,6 +70,14 @@ class ThreeStageOptions(PolicyGradientOptions):
     near_best_explore_end: float | None = Field(
         0.01, gt=0, le=1, description="the same at the end of the budget; null: the same"
     )
+    measured_near_best_from: float | None = Field(
+        0.0, ge=0, le=1, description="`near_best_from` of stage 3, which begins with the best placement of stage 2"
+    )
+    measured_at_most: float | None = Field(
+        3.0,
+        gt=1,
+        description="in stage 3, slower placements count as so many times the median of their batch; null: as they are",
+    )
     epochs: int = Field(3, ge=1, description="steps of the optimiser on each batch; 1: REINFORCE")
     clip: float | None = Field(
         0.2,

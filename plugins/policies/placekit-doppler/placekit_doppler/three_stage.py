@@ -22,18 +22,24 @@ class ThreeStage(PolicyGradient):
     """Three stages; option `stages` says which.
 
     I: `imitation_episodes` in which the policy learns from its own teacher (`LearnablePolicy.teach`); nothing is evaluated.
-    II: REINFORCE on the proxy, or where the run's backend is one simulator, on that. III: REINFORCE on the run's backend, if
-    that is another one than the proxy. What is left of the budget after the last stage is spent on placements that the policy
-    draws, from which nothing is learned.
+    II: REINFORCE on the simulator: the run's backend, or where that measures, the proxy. III: REINFORCE on a backend that
+    measures, beginning with the best placement of stage II. What is left of the budget after the last stage is spent on
+    placements that the policy draws, from which nothing is learned.
+
+    A run that simulates has a stage III only where `budget.proxy_evaluations` asks for a stage II on another simulator.
 
     Attributes:
         imitated: episodes of stage I so far.
+        learns: this stage changes the policy.
+        measured: this is stage III.
     """
 
     name = "three_stage"
     options_class = ThreeStageOptions
     options: ThreeStageOptions
     imitated: int
+    learns: bool
+    measured: bool
 
     def fit(
         self,
@@ -47,15 +53,17 @@ class ThreeStage(PolicyGradient):
         self.start(tasks)
         if state is not None:
             self.restore(state)
-        two = any(task.open_proxy is not None for task in tasks)
+        two = any(task.open_proxy is not None and (task.measures or task.pretraining is not None) for task in tasks)
         if 3 in o.stages and not two and 2 not in o.stages:
             raise ConfigError(
-                "stage 3 learns from another backend than the simulator, and the run has one",
+                "stage 3 learns from a backend that measures, and the run's simulates",
                 "choose trainer.stages=[1,2], or a backend that measures: backend=cpu",
             )
-        if o.near_best_from is not None and type(policy).rollout_near is LearnablePolicy.rollout_near:
+        near = {o.near_best_from} | ({o.measured_near_best_from} if two else set())
+        if near != {None} and type(policy).rollout_near is LearnablePolicy.rollout_near:
             raise ConfigError(
-                f"policy {policy.name!r} has no episodes near a placement", "choose trainer.near_best_from=null"
+                f"policy {policy.name!r} has no episodes near a placement",
+                "choose trainer.near_best_from=null" + (" trainer.measured_near_best_from=null" if two else ""),
             )
         if 1 in o.stages:
             with tasks[0].evaluate.ledger.paused() if two else nullcontext():  # its seconds are for what measures
@@ -66,7 +74,13 @@ class ThreeStage(PolicyGradient):
             with suppress(BudgetExhausted), tasks[0].evaluate.ledger.paused(), budget:
                 self._learn(policy, cheaper, rng, checkpoint)
             self.pretrained, self.begun = True, self.updates
-            self.rewards = self._no_rewards(tasks)
+            self.rewards, self.optimiser = self._no_rewards(tasks), OPTIMISERS[o.optimiser]()
+            for task in tasks:
+                if task.proxy.best is not None and task.evaluate.remaining > 0:
+                    task.evaluate(task.proxy.best.placement.batch())
+        self.measured = two
+        for rewards in self.rewards:
+            rewards.at_most = o.measured_at_most if two else None
         self.learns = (3 if two else 2) in o.stages
         self._learn(policy, tasks, rng, checkpoint)
 
@@ -88,9 +102,10 @@ class ThreeStage(PolicyGradient):
 
     def draw(self, policy: LearnablePolicy, task: Task, rng: Generator, explore: float) -> Rollouts:
         o, best, progress = self.options, task.evaluate.best, task.evaluate.progress
-        if best is None or o.near_best_from is None or progress < o.near_best_from:
+        since = o.measured_near_best_from if self.measured else o.near_best_from
+        if best is None or since is None or progress < since:
             return super().draw(policy, task, rng, explore)
-        so_far = (progress - o.near_best_from) / max(1 - o.near_best_from, 1e-9)
+        so_far = (progress - since) / max(1 - since, 1e-9)
         drawn = between(o.near_best_explore, o.near_best_explore_end, so_far)
         return policy.rollout_near(task.problem, best.placement, o.samples, rng, drawn)
 
@@ -105,7 +120,7 @@ class ThreeStage(PolicyGradient):
 
     def start(self, tasks: Sequence[Task]) -> None:
         super().start(tasks)
-        self.imitated, self.learns = 0, True
+        self.imitated, self.learns, self.measured = 0, True, False
         self.teaching = OPTIMISERS[self.options.optimiser]()
 
     def state(self) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""The dual policy: the compiled loops beside the readable ones, features by hand, stages."""
+"""The dual policy: the compiled loops beside the readable ones, features by hand."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,7 @@ from placekit_doppler.doppler import Doppler
 from placekit_doppler.features import Features, standardised
 from placekit_doppler.network import Inputs, MessagePassing
 from placekit_doppler.reference import Seen, episode, observed, pyg_messages
-from placekit_doppler.three_stage import ThreeStage
 
-from placekit_core.errors import BudgetExhausted, ConfigError
-from placekit_core.evaluator import Ledger
 from placekit_core.graph import GraphBuilder
 from placekit_core.list_scheduling import ListScheduler
 from placekit_core.problem import Problem
@@ -244,85 +240,3 @@ def test_the_teacher_is_learned() -> None:
         losses.append(loss)
         policy.apply({name: 1.0 * g.astype(np.float32) for name, g in gradient.items()})
     assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
-
-
-def stages(problem: Problem, budget: int, **options: Any) -> tuple[ThreeStage, Any]:
-    policy, task = built(problem), fakes.fake_task(problem, budget)
-    trainer = ThreeStage(**{"samples": 8, "imitation_episodes": 40, **options})
-    with pytest.raises(BudgetExhausted):
-        trainer.fit(policy, [task], np.random.default_rng(0))
-    return trainer, task
-
-
-def test_stages() -> None:
-    problem = fakes.unequal(12)
-    trainer, task = stages(problem, 80, stages=[1])
-    assert trainer.imitated == 40
-    assert task.evaluate.evaluations == 80
-    trainer, _ = stages(problem, 80, stages=[2])
-    assert trainer.imitated == 0
-    trainer, task = stages(problem, 80)
-    assert trainer.imitated == 40
-    assert trainer.updates == 10
-
-
-def test_the_end_of_a_stage_is_near_its_best_placement(monkeypatch: pytest.MonkeyPatch) -> None:
-    near: list[float] = []
-    usual = Doppler.rollout_near
-
-    def counted(self: Doppler, problem: Problem, placement: Any, n: int, rng: Any, explore: float) -> Any:
-        near.append(explore)
-        return usual(self, problem, placement, n, rng, explore)
-
-    monkeypatch.setattr(Doppler, "rollout_near", counted)
-    stages(fakes.unequal(12), 80, near_best_from=0.5, near_best_explore=0.3, near_best_explore_end=None)
-    assert near == [0.3] * 6, "of ten updates, and one that finds no budget left"
-    near.clear()
-    stages(fakes.unequal(12), 80, near_best_from=None)
-    assert not near
-
-
-def test_policies_without_episodes_near_a_placement_are_refused_at_once() -> None:
-    task = fakes.fake_task(fakes.diamond(), 80)
-    with pytest.raises(ConfigError, match="has no episodes near a placement"):
-        ThreeStage(stages=[2]).fit(fakes.FakeLearnable(), [task], np.random.default_rng(0))
-    assert task.evaluate.evaluations == 0
-
-
-def test_stage_three_needs_another_backend() -> None:
-    with pytest.raises(ConfigError, match="stage 3 learns from another backend than the simulator"):
-        ThreeStage(stages=[1, 3]).fit(
-            built(fakes.diamond()), [fakes.fake_task(fakes.diamond())], np.random.default_rng(0)
-        )
-
-
-def test_stage_two_has_episodes_of_its_own() -> None:
-    problem = fakes.unequal(12)
-    proxy = fakes.fake_task(problem, Ledger()).evaluate
-    task = replace(fakes.fake_task(problem, 24), open_proxy=lambda: proxy)
-    with pytest.raises(BudgetExhausted):
-        ThreeStage(samples=8, imitation_episodes=8, simulated_episodes=40).fit(
-            built(problem), [task], np.random.default_rng(0)
-        )
-    assert (proxy.evaluations, task.evaluate.evaluations) == (40, 24)
-    assert proxy.ledger.limit is None
-
-
-def test_all_three_stages() -> None:
-    problem = fakes.unequal(12)
-    proxy = fakes.fake_task(problem, 48).evaluate
-    task = replace(fakes.fake_task(problem, 24), open_proxy=lambda: proxy, proxy_evaluations=48)
-    trainer = ThreeStage(samples=8, imitation_episodes=16)
-    with pytest.raises(BudgetExhausted):
-        trainer.fit(built(problem), [task], np.random.default_rng(0))
-    assert (trainer.imitated, proxy.evaluations, task.evaluate.evaluations) == (16, 48, 24)
-    assert trainer.pretrained
-
-
-def test_learning_finds_what_the_fake_rewards() -> None:
-    """The optimum of a small problem, by stage II alone."""
-    problem = fakes.unequal(8)
-    _, task = stages(problem, 640, stages=[2], learning_rate=1e-2)
-    assert task.evaluate.best is not None
-    first, last = task.evaluate.history[0], task.evaluate.history[-1]
-    assert last[3] < first[3], "the mean of what is drawn has improved"

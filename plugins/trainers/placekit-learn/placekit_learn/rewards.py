@@ -26,6 +26,7 @@ class Rewards:
         baseline: moving average of the batches' mean rewards.
         scale_s: mean value of the first batch, of what fitted.
         worst_s: slowest value so far that fitted.
+        at_most: slower placements count as so many times the median of their batch; None: as they are.
     """
 
     def __init__(self, options: PolicyGradientOptions, failing_signal_s: float) -> None:
@@ -33,16 +34,20 @@ class Rewards:
         self.baseline: float | None = None
         self.scale_s: float | None = None
         self.worst_s: float | None = None
+        self.at_most: float | None = None
 
     def weights(self, m: Measurements, only_fitting: bool = False) -> Floats:
         """[b] advantage of each placement, over the number of those that count; 0 for others. Updates the baseline."""
         fits = m.fits & np.isfinite(m.value_s)
+        value_s = m.value_s
         if fits.any():
-            self._see(m.value_s[fits])
+            if self.at_most is not None:
+                value_s = np.minimum(value_s, self.at_most * float(np.median(value_s[fits])))
+            self._see(value_s[fits])
         used = fits if only_fitting else np.full(len(m), self.scale_s is not None)
         if not used.any():
             return np.zeros(len(m))
-        reward = self.rewards(np.where(fits, m.value_s, self.failing_s))
+        reward = self.rewards(np.where(fits, value_s, self.failing_s))
         mean = float(reward[used].mean())
         if self.baseline is None:
             failing = self.options.baseline_start == "failing"

@@ -46,6 +46,17 @@ def test_rewards(reward: str, expected: list[float]) -> None:
     assert r.rewards(np.array([1.0, 4.0, 9.0])).tolist() == pytest.approx(expected)
 
 
+def test_slow_measurements_count_at_most_so_many_times_the_median() -> None:
+    """As if a second of 1000 were one of 6, the failing one twice that."""
+    usual, limited, expected = rewards(), rewards(), rewards()
+    limited.at_most = 3
+    given, meant = measured(1, 2, 1000, None), measured(1, 2, 6, None)
+    weights = limited.weights(given)
+    assert weights.tolist() == pytest.approx(expected.weights(meant).tolist())
+    assert limited.failing_s == 2 * 6
+    assert usual.weights(given).tolist() != weights.tolist()
+
+
 def test_moving_average() -> None:
     r = rewards(reward="linear", baseline_decay=0.75)
     assert r.weights(measured(1, 3)).tolist() == [0.5, -0.5]  # baseline -2, the first batch's mean

@@ -1,0 +1,199 @@
+"""The three stages: what each learns from and changes, and going on in the middle of one."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from placekit_doppler.doppler import Doppler
+from placekit_doppler.three_stage import ThreeStage
+
+from placekit_core.errors import BudgetExhausted, ConfigError
+from placekit_core.evaluator import Ledger
+from placekit_core.placement import Placements
+from placekit_core.problem import Problem, Task
+from placekit_core.testing import fakes
+
+SMALL = {"size": 8, "hidden": 8, "rounds": 2}
+
+
+def built(problem: Problem) -> Doppler:
+    policy = Doppler(**SMALL)
+    policy.build([problem], np.random.default_rng(0))
+    return policy
+
+
+def stages(problem: Problem, budget: int, **options: Any) -> tuple[ThreeStage, Any]:
+    policy, task = built(problem), fakes.fake_task(problem, budget)
+    trainer = ThreeStage(**{"samples": 8, "imitation_episodes": 40, **options})
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(policy, [task], np.random.default_rng(0))
+    return trainer, task
+
+
+@dataclass
+class Learned:
+    """Parameters at each checkpoint, each after so many episodes of imitation, on the proxy, and measured."""
+
+    parameters: list[bytes]
+    episodes: list[tuple[int, int, int]]
+
+    def changed(self, column: int) -> bool:
+        """Whether parameters changed while episodes of that column were added."""
+        pairs = zip(zip(self.parameters, self.parameters[1:]), zip(self.episodes, self.episodes[1:]))  # noqa: B905
+        return any(a != b and i[column] != j[column] for (a, b), (i, j) in pairs)
+
+
+def learned(which: list[int], proxy_evaluations: int | None = 48) -> Learned:
+    """What the stages do to the parameters of a policy, on a backend that measures."""
+    problem = fakes.unequal(12)
+    proxy = fakes.fake_task(problem, 48).evaluate
+    task = replace(
+        fakes.fake_task(problem, 24), open_proxy=lambda: proxy, proxy_evaluations=proxy_evaluations, measures=True
+    )
+    policy, trainer = built(problem), ThreeStage(samples=8, imitation_episodes=16, stages=which)
+    found = Learned([], [])
+
+    def look(_: Any) -> None:
+        found.parameters.append(b"".join(x.tobytes() for x in policy.state_dict().values()))
+        found.episodes.append((trainer.imitated, proxy.evaluations, task.evaluate.evaluations))
+
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(policy, [task], np.random.default_rng(0), checkpoint=look)
+    return found
+
+
+@pytest.mark.parametrize("which", [[1], [2], [1, 2], [3], [1, 3], [2, 3], [1, 2, 3]])
+def test_parameters_change_in_the_stages_asked_for(which: list[int]) -> None:
+    found = learned(which)
+    assert [found.changed(stage) for stage in range(3)] == [stage + 1 in which for stage in range(3)]
+    measured = 1 + 16 if 2 in which else 24  # at the last checkpoint: the best of stage II, and whole batches
+    assert found.episodes[-1] == (16 * (1 in which), 48 * (2 in which), measured)
+
+
+def test_a_simulated_run_has_two_stages() -> None:
+    """All of its budget is for stage II, also where another simulator is the proxy."""
+    problem = fakes.unequal(12)
+    proxy = fakes.fake_task(problem, Ledger()).evaluate
+    for other in (None, lambda: proxy):
+        task = replace(fakes.fake_task(problem, 24), open_proxy=other)
+        trainer = ThreeStage(samples=8, imitation_episodes=16)
+        with pytest.raises(BudgetExhausted):
+            trainer.fit(built(problem), [task], np.random.default_rng(0))
+        assert (trainer.imitated, trainer.updates, proxy.evaluations) == (16, 3, 0)
+        assert not trainer.measured
+
+
+def test_stage_three_begins_with_the_best_of_stage_two() -> None:
+    problem = fakes.unequal(12)
+    proxy, task = fakes.fake_task(problem, 48).evaluate, fakes.fake_task(problem, 24)
+    seen: list[Placements] = []
+    usual = task.evaluate.session.evaluate
+    task.evaluate.session.evaluate = lambda placements: (seen.append(placements), usual(placements))[1]  # type: ignore[method-assign]
+    task = replace(task, open_proxy=lambda: proxy, measures=True)
+    trainer = ThreeStage(samples=8, imitation_episodes=16, simulated_episodes=48)
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(built(problem), [task], np.random.default_rng(0))
+    best = proxy.best
+    assert best is not None
+    assert len(seen[0]) == 1
+    assert (seen[0].device[0] == best.placement.device).all()
+    assert seen[1].device.shape[0] > 1
+    assert (seen[1].device != best.placement.device).mean() < 0.3, "the rest is near it"
+
+
+@pytest.mark.parametrize("at", [3, 7, 12])
+def test_going_on_in_any_stage_is_exact(at: int) -> None:
+    """Within stage I, II and III: another trainer and policy end with the same parameters."""
+    problem = fakes.unequal(12)
+
+    def begin() -> tuple[Doppler, ThreeStage, Task]:
+        proxy = fakes.fake_task(problem, 48).evaluate
+        task = replace(fakes.fake_task(problem, 48), open_proxy=lambda: proxy, proxy_evaluations=48, measures=True)
+        return built(problem), ThreeStage(samples=8, imitation_episodes=16), task
+
+    policy, trainer, task = begin()
+    rng, kept = np.random.default_rng(0), dict[str, Any]()
+    count = 0
+
+    def keep(state: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == at:
+            kept.update(
+                state=deepcopy(state), parameters=policy.state_dict(), rng=deepcopy(rng.bit_generator.state),
+                evaluate=deepcopy(task.evaluate.state()), proxy=deepcopy(task.proxy.state()),
+            )  # fmt: skip
+
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(policy, [task], rng, None, keep)
+    assert count == 4 + 6 + 5, "updates of the stages; one evaluation of III is that of the best of II"
+    again, other, begun = begin()
+    again.load_state_dict(kept["parameters"])
+    begun.evaluate.restore(kept["evaluate"])
+    begun.proxy.restore(kept["proxy"])
+    rng = np.random.default_rng(5)
+    rng.bit_generator.state = kept["rng"]
+    with pytest.raises(BudgetExhausted):
+        other.fit(again, [begun], rng, kept["state"])
+    assert all((again.state_dict()[k] == v).all() for k, v in policy.state_dict().items())
+    without_seconds = [[(n, *values) for n, _, *values in x.evaluate.history] for x in (begun, task)]
+    assert without_seconds[0] == without_seconds[1]
+
+
+def test_the_end_of_a_stage_is_near_its_best_placement(monkeypatch: pytest.MonkeyPatch) -> None:
+    near: list[float] = []
+    usual = Doppler.rollout_near
+
+    def counted(self: Doppler, problem: Problem, placement: Any, n: int, rng: Any, explore: float) -> Any:
+        near.append(explore)
+        return usual(self, problem, placement, n, rng, explore)
+
+    monkeypatch.setattr(Doppler, "rollout_near", counted)
+    stages(fakes.unequal(12), 80, near_best_from=0.5, near_best_explore=0.3, near_best_explore_end=None)
+    assert near == [0.3] * 6, "of ten updates, and one that finds no budget left"
+    near.clear()
+    stages(fakes.unequal(12), 80, near_best_from=None)
+    assert not near
+
+
+def test_policies_without_episodes_near_a_placement_are_refused_at_once() -> None:
+    task = fakes.fake_task(fakes.diamond(), 80)
+    with pytest.raises(ConfigError, match="has no episodes near a placement"):
+        ThreeStage(stages=[2]).fit(fakes.FakeLearnable(), [task], np.random.default_rng(0))
+    task = replace(task, open_proxy=lambda: task.evaluate, measures=True)
+    with pytest.raises(ConfigError, match="has no episodes near a placement"):
+        ThreeStage(stages=[2, 3], near_best_from=None).fit(fakes.FakeLearnable(), [task], np.random.default_rng(0))
+    assert task.evaluate.evaluations == 0
+
+
+def test_stage_three_needs_a_backend_that_measures() -> None:
+    with pytest.raises(ConfigError, match="stage 3 learns from a backend that measures"):
+        ThreeStage(stages=[1, 3]).fit(
+            built(fakes.diamond()), [fakes.fake_task(fakes.diamond())], np.random.default_rng(0)
+        )
+
+
+def test_stage_two_has_episodes_of_its_own() -> None:
+    problem = fakes.unequal(12)
+    proxy = fakes.fake_task(problem, Ledger()).evaluate
+    task = replace(fakes.fake_task(problem, 24), open_proxy=lambda: proxy, measures=True)
+    with pytest.raises(BudgetExhausted):
+        ThreeStage(samples=8, imitation_episodes=8, simulated_episodes=40).fit(
+            built(problem), [task], np.random.default_rng(0)
+        )
+    assert (proxy.evaluations, task.evaluate.evaluations) == (40, 24)
+    assert proxy.ledger.limit is None
+
+
+def test_learning_finds_what_the_fake_rewards() -> None:
+    """Of four independent operations on two devices two on each, by stage II alone: what is drawn gets better, too."""
+    problem = fakes.unequal(8)
+    _, task = stages(problem, 640, stages=[2], learning_rate=1e-2, near_best_from=None)
+    best = task.evaluate.best
+    assert best is not None
+    means = [row[3] for row in task.evaluate.history]
+    assert np.mean(means[-10:]) < 0.5 * (np.mean(means[:5]) + best.value_s), "half of the way"
