@@ -40,7 +40,9 @@ class LearnableOptions(Options):
     """Base of the options of learnable policies."""
 
     checkpoint: str | None = Field(
-        None, description="run directory whose trained policy to start from (`policy.safetensors`); null: untrained"
+        None,
+        description="run directory whose trained policy to start from (`policy.safetensors`), or `pkg://PACKAGE/FOLDER`:"
+        " one that a package ships; null: untrained",
     )
 
 

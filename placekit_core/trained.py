@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from placekit_core.results import write_json
 
 PARAMETERS, ABOUT = "policy.safetensors", "policy.json"
 FORMAT, VERSION = "placekit-policy", 1
-FREE = ("checkpoint", "threads")  # options that may differ from those of the training
+PACKAGE = "pkg://"  # Hydra's prefix of what a package ships: pkg://PACKAGE/FOLDER
+FREE = ("checkpoint", "threads", "episode_threads")  # options that may differ from those of the training
 
 
 def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any]) -> None:
@@ -41,7 +43,9 @@ def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any])
 
 
 def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
-    """Load what `save_policy` wrote into `policy`, which is built: from a folder, or one of the two files.
+    """Load what `save_policy` wrote into `policy`, which is built: from a folder, one of the two files, or a package's folder.
+
+    A trained policy that an installed package ships is `pkg://PACKAGE/FOLDER`.
 
     Raises RunError if there is nothing to load, it is damaged, or it was trained as another policy or with other sizes;
     it then names what does not fit, and the options that differ. Where one side leaves an option to the problems (null),
@@ -50,7 +54,7 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    given = Path(path)
+    given = _shipped(str(path)) if str(path).startswith(PACKAGE) else Path(path)
     folder = given.parent if given.name in (PARAMETERS, ABOUT) else given
     try:
         about = json.loads((folder / ABOUT).read_text())
@@ -84,3 +88,14 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
         policy.load_state_dict(parameters)
     except PlacekitError as e:
         raise RunError(f"policy.checkpoint={path} does not fit: {e.message}", trained if differ else e.hint) from None
+
+
+def _shipped(path: str) -> Path:
+    """The folder of an installed package that `pkg://PACKAGE/FOLDER` names."""
+    package, _, folder = path.removeprefix(PACKAGE).partition("/")
+    try:
+        return Path(str(resources.files(package))) / folder
+    except (ModuleNotFoundError, ValueError, TypeError):
+        raise RunError(
+            f"policy.checkpoint={path}: no package {package!r} is installed", "write pkg://PACKAGE/FOLDER"
+        ) from None

@@ -99,6 +99,20 @@ def test_nothing_there(tmp_path: Path) -> None:
     assert "no policy.safetensors there" in refused(built(fakes.FakeLearnable()), tmp_path)
 
 
+def test_packages_ship_trained_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = built(fakes.FakeLearnable()), built(fakes.FakeLearnable(), 1)
+    (tmp_path / "shipping").mkdir()
+    (tmp_path / "shipping/__init__.py").touch()
+    (tmp_path / "shipping/trained").mkdir()
+    save_policy(first, tmp_path / "shipping/trained", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    load_policy(second, "pkg://shipping/trained")
+    np.testing.assert_array_equal(first.logits, second.logits)
+    assert "no policy.json there" in refused(second, "pkg://shipping/no")
+    assert "no package 'nobody' is installed" in refused(second, "pkg://nobody/trained")
+    assert "no package '' is installed" in refused(second, "pkg://")
+
+
 def test_parameters_that_the_policy_lacks_are_named(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 

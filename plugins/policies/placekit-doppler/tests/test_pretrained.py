@@ -1,0 +1,25 @@
+"""The policies that come with the plugin: they load into one of default options, and have learned something."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from placekit_doppler.doppler import Doppler
+
+from placekit_core.testing import fakes
+from placekit_core.trained import load_policy
+
+
+@pytest.mark.parametrize("name", ["chainmm", "ffnn_sharded"])
+def test_shipped_policies(name: str) -> None:
+    """Nothing is gained by leaving a chain's device: trained on other programs they do so less often than untrained."""
+    problem = fakes.chain(12)
+    moves = {}
+    for trained in (True, False):
+        policy = Doppler()
+        policy.build([problem], np.random.default_rng(0))
+        if trained:
+            load_policy(policy, f"pkg://placekit_doppler/pretrained/{name}")
+        drawn = policy.rollout(problem, 64, np.random.default_rng(0), 1.0)
+        moves[trained] = (np.diff(drawn.extra["device"], axis=1) != 0).mean()
+    assert moves[True] < 0.7 * moves[False], moves
