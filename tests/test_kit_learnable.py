@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from placekit_core.errors import PlacekitError
 from placekit_core.interfaces import LearnablePolicy, Rollouts
-from placekit_core.placement import Placements
+from placekit_core.placement import Placement, Placements
 from placekit_core.problem import Problem
 from placekit_core.testing import LearnablePolicyContract, PolicyContract
 from placekit_core.testing.contract import checks_of
@@ -166,6 +166,58 @@ class Contrary(FakeLearnable):
         return loss, {k: -v for k, v in gradient.items()}
 
 
+class Teaching(FakeLearnable):
+    """A right policy that teaches the first device of each group, and has episodes near a placement."""
+
+    def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        r = self.rollout(problem, n, rng, explore)
+        return replace(r, device=np.tile(problem.allowed.argmax(axis=1), (n, 1)).astype(np.int16))
+
+    def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
+        r = self.rollout(problem, n, rng, 1.0)
+        drawn = rng.random(r.device.shape) < explore
+        device = np.where(drawn, r.device, placement.device)
+        return replace(
+            r,
+            placements=Placements.of(device),
+            device=device.astype(np.int16),
+            log_prob=np.where(drawn, r.log_prob, 0.0),
+            extra={**r.extra, "drawn": drawn},
+        )
+
+    def gradients(self, problem: Problem, rollouts: Rollouts, weight: Any, *rest: Any, **more: Any) -> Parameters:
+        drawn = rollouts.extra.get("drawn")
+        return super().gradients(problem, rollouts, weight if drawn is None else weight * drawn, *rest, **more)
+
+
+class Fickle(Teaching):
+    """Teaches what comes to its mind."""
+
+    def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        return self.rollout(problem, n, np.random.default_rng(), explore)
+
+
+class Wandering(Teaching):
+    """Draws every decision, whatever the placement."""
+
+    def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
+        return self.rollout(problem, n, rng, 1.0)
+
+
+class Unwilling(Teaching):
+    """Gives the gradient of the loss of imitating, to be descended."""
+
+    def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, Parameters]:
+        loss, gradient = super().imitate(problem, teacher, rng)
+        return loss, {k: -v for k, v in gradient.items()}
+
+
+class Forced(Teaching):
+    """Has gradients of decisions that were not drawn."""
+
+    gradients = FakeLearnable.gradients
+
+
 CHECKS = [name for name in checks_of(LearnablePolicyContract) if name not in checks_of(PolicyContract)]
 WRONG: dict[str, type[LearnablePolicy]] = {
     "test_rollouts_have_their_shapes": Single,
@@ -187,6 +239,8 @@ WRONG: dict[str, type[LearnablePolicy]] = {
     "test_log_prob_is_that_of_the_rollouts": OfTheFirstDevice,
     "test_kl": OneSample,
     "test_imitates": Contrary,
+    "test_teaches": Fickle,
+    "test_rollouts_near_a_placement": Wandering,
 }
 """The check, and the wrong policy that it catches."""
 SAYS = {
@@ -209,6 +263,8 @@ SAYS = {
     "test_log_prob_is_that_of_the_rollouts": "log_prob disagrees with the rollouts",
     "test_kl": "negative after a step",
     "test_imitates": "the loss went from",
+    "test_teaches": "equal generators gave different lessons",
+    "test_rollouts_near_a_placement": "they are not the placement",
 }
 """What the check must say of it."""
 
@@ -220,7 +276,7 @@ def test_every_check_has_a_wrong_policy() -> None:
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_check_passes_for_a_right_policy(name: str, tmp_path: Path) -> None:
-    run_check(LearnablePolicyContract, name, FakeLearnable, tmp_path)
+    run_check(LearnablePolicyContract, name, Teaching, tmp_path)
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -285,6 +341,8 @@ class Invented(FakeLearnable):
         ("test_load_state_dict_refuses", Vague, "does not name 'logits'"),
         ("test_same_generator_same_rollouts", Greedy, "exploring draws nothing from its generator"),
         ("test_gradients_are_of_the_parameters", Invented, "'bias' is no parameter; there are logits"),
+        ("test_teaches", Unwilling, "the loss of later lessons went from"),
+        ("test_rollouts_near_a_placement", Forced, "there is a gradient of what was not drawn"),
     ],
 )
 def test_other_mistakes_that_a_check_catches(
@@ -299,6 +357,8 @@ class ClaimsNothing(LearnablePolicyContract):
     recomputes_log_prob = False
     reports_kl = False
     imitates = False
+    teaches = False
+    follows = False
 
 
 class Bare(FakeLearnable):
@@ -309,7 +369,7 @@ class Bare(FakeLearnable):
     imitate = LearnablePolicy.imitate
 
 
-@pytest.mark.parametrize(("contract", "policy"), [(ClaimsNothing, FakeLearnable), (LearnablePolicyContract, Bare)])
+@pytest.mark.parametrize(("contract", "policy"), [(ClaimsNothing, Teaching), (LearnablePolicyContract, Bare)])
 def test_what_is_not_claimed_is_skipped(
     contract: type[LearnablePolicyContract], policy: type[LearnablePolicy], tmp_path: Path
 ) -> None:
@@ -319,7 +379,15 @@ def test_what_is_not_claimed_is_skipped(
             run_check(contract, name, policy, tmp_path)
         except pytest.skip.Exception as e:
             skipped.append(str(e))
-    flags = ["recomputes_log_prob", "reports_kl", *["recomputes_log_prob"] * 2, "reports_kl", "imitates"]
+    flags = [
+        "recomputes_log_prob",
+        "reports_kl",
+        *["recomputes_log_prob"] * 2,
+        "reports_kl",
+        "imitates",
+        "teaches",
+        "follows",
+    ]
     assert skipped == [f"does not claim {flag}" for flag in flags]
 
 
@@ -329,76 +397,3 @@ def test_a_wrong_sign_is_noticed_without_log_prob_too(tmp_path: Path) -> None:
             return {k: -v for k, v in super().gradients(*args, **kwargs).items()}
 
     fails(LearnablePolicyContract, "test_rewarded_decisions_become_frequent", Contrary, tmp_path, "the share of")
-
-
-class TwoLayers(FakeLearnable):
-    """A right policy in single precision: a network of two layers, whose weights all groups share."""
-
-    def features(self, problem: Problem) -> NDArray[np.float64]:
-        return np.random.default_rng(problem.g).standard_normal((problem.g, 8))
-
-    def build(self, problems: Sequence[Problem], rng: Generator) -> None:
-        devices = max(p.cluster.size for p in problems)
-        self.weights = {
-            "hidden": (rng.standard_normal((8, 32)) / np.sqrt(8)).astype(np.float32),
-            "output": (rng.standard_normal((32, devices)) / np.sqrt(32)).astype(np.float32),
-        }
-
-    def probability(self, problem: Problem) -> NDArray[np.float64]:
-        hidden = np.tanh(self.features(problem) @ self.weights["hidden"])
-        self.logits = hidden @ self.weights["output"]
-        return super().probability(problem)
-
-    def gradients(self, problem: Problem, rollouts: Rollouts, weight: Any, *rest: Any, **more: Any) -> Parameters:
-        x = self.features(problem)
-        hidden = np.tanh(x @ self.weights["hidden"])
-        self.logits = hidden @ self.weights["output"]
-        of_logits = super().gradients(problem, rollouts, weight, *rest)["logits"]
-        of_hidden = (of_logits @ self.weights["output"].T) * (1 - hidden**2)
-        return {"hidden": (x.T @ of_hidden).astype(np.float32), "output": (hidden.T @ of_logits).astype(np.float32)}
-
-    def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
-        self.weights |= {name: self.weights[name] + step for name, step in steps.items()}
-
-    def state_dict(self) -> Parameters:
-        return dict(self.weights)
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        for name, values in self.weights.items():
-            if name not in state or state[name].shape != values.shape:
-                raise PlacekitError(f"parameter {name!r} is missing or of another shape")
-        self.weights = {name: np.array(state[name]) for name in self.weights}
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_checks_pass_for_a_right_network_in_single_precision(name: str, tmp_path: Path) -> None:
-    run_check(LearnablePolicyContract, name, TwoLayers, tmp_path)
-
-
-@pytest.mark.parametrize("features", range(10))
-def test_a_tiny_step_that_changes_decisions_is_no_failure(features: int, tmp_path: Path) -> None:
-    class Other(TwoLayers):
-        def features(self, problem: Problem) -> NDArray[np.float64]:
-            return 3 * np.random.default_rng([features, problem.g]).standard_normal((problem.g, 8))
-
-    run_check(LearnablePolicyContract, "test_gradients_match_finite_differences", Other, tmp_path)
-
-
-def test_decisions_that_always_change_are_named(tmp_path: Path) -> None:
-    class Restless(FakeLearnable):
-        calls = 0
-
-        def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-            self.calls += 1
-            return super().rollout(problem, n, np.random.default_rng(self.calls), explore)
-
-    says = "tiny steps changed the decisions of the episodes of each of 50 generators"
-    fails(LearnablePolicyContract, "test_gradients_match_finite_differences", Restless, tmp_path, says)
-
-
-def test_parameters_in_single_precision_are_compared_loosely(tmp_path: Path) -> None:
-    class Half(FakeLearnable):
-        def state_dict(self) -> Parameters:
-            return {k: v.astype(np.float32) for k, v in super().state_dict().items()}
-
-    run_check(LearnablePolicyContract, "test_gradients_match_finite_differences", Half, tmp_path)

@@ -34,6 +34,10 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
     """It has `kl`."""
     imitates: ClassVar[bool | None] = None
     """It has `imitate`."""
+    teaches: ClassVar[bool | None] = None
+    """It has `teach`."""
+    follows: ClassVar[bool | None] = None
+    """It has `rollout_near`."""
     distinguishes_devices: ClassVar[bool] = True
     """It can tell equal devices apart by their numbers, and prefer one. A policy that sees what devices are like cannot."""
     step: ClassVar[float] = 1e-3
@@ -286,6 +290,39 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
             policy.apply(self._small(gradient))
         assert min(losses) >= 0
         assert losses[-1] < losses[0], f"the loss went from {losses[0]:.6g} to {losses[-1]:.6g}"
+
+    def test_teaches(self, make: Make) -> None:
+        """Where `teaches` is claimed: what `imitate` learns of a lesson helps with later ones; generators decide which."""
+        self.claimed(make, "teaches", "teach")
+        problem = fakes.chain()
+        policy = self.learner(make, problem)
+        a, b = (policy.teach(problem, EPISODES, np.random.default_rng(3), 1.0) for _ in range(2))
+        assert _same(a, b), "equal generators gave different lessons"
+        rng, losses = np.random.default_rng(0), []
+        for step in range(STEPS):
+            lesson = policy.teach(problem, EPISODES, np.random.default_rng(step), 1.0)
+            loss, gradient = policy.imitate(problem, lesson, rng)
+            losses.append(loss)
+            policy.apply(self._small(gradient, 10 * self.step))
+        before, after = np.mean(losses[:5]), np.mean(losses[-5:])
+        assert after < before, f"the loss of later lessons went from {before:.6g} to {after:.6g}"
+
+    def test_rollouts_near_a_placement(self, make: Make) -> None:
+        """Where `follows` is claimed: without chance they are the placement, with some near it; only what is drawn is learned."""
+        self.claimed(make, "follows", "rollout_near")
+        problem = fakes.independent(20)
+        policy = self.learner(make, problem)
+        device, priority = self.drawn(policy, problem).placements.one(0)
+        placement = problem.placement(device, priority)
+        same = policy.rollout_near(problem, placement, EPISODES, np.random.default_rng(0), 0.0)
+        assert (same.placements.device == device).all(), "nothing was to be drawn, and they are not the placement"
+        silent = policy.gradients(problem, same, np.ones(same.log_prob.shape))
+        assert not any(values.any() for values in silent.values()), "there is a gradient of what was not drawn"
+        near = policy.rollout_near(problem, placement, 40, np.random.default_rng(0), 0.3)
+        problem.check(near.placements)
+        elsewhere = float((near.placements.device != device).mean())
+        assert 0 < elsewhere < 0.4, f"{elsewhere:.0%} of the groups are elsewhere, where 30% of the decisions are drawn"
+        _shaped(policy, policy.gradients(problem, near, np.ones(near.log_prob.shape)))
 
 
 def _agrees(policy: LearnablePolicy, gradient: Parameters, objective: Callable[[], float | None], what: str) -> bool:
