@@ -1,0 +1,78 @@
+"""Sweeps as a table: mean and standard deviation over seeds, a row per workload and machine, a column per method.
+
+    python benchmarks/spread.py FOLDER ... [--csv OUT.csv]
+
+Values are milliseconds. `-` is a method whose runs found nothing that fits; a number in brackets says how many of its runs did,
+where some did not. The last column is the proven lower bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from placekit_core.cli.compare import labels
+from placekit_core.results import find_runs, load_summary
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--csv", type=Path)
+    given = parser.parse_args()
+    runs = [load_summary(run_dir) for run_dir in find_runs(given.folders)]
+    found: dict[tuple[str, str], dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
+    bounds: dict[tuple[str, str], float] = {}
+    for r, label in zip(runs, labels(runs), strict=True):
+        found[r.workload, r.cluster][label].append(r.value_s)
+        if r.bound_s is not None:
+            bounds[r.workload, r.cluster] = max(bounds.get((r.workload, r.cluster), 0.0), r.bound_s)
+    methods = sorted({label for row in found.values() for label in row}, key=lambda m: _mean(found, m))
+    width = [max(len(m) + 2, 17) for m in methods]
+    first = max(len(workload) for workload, _ in found) + 2
+    print(f"{'workload':{first}}" + "".join(f"{m:>{w}}" for m, w in zip(methods, width, strict=True)) + f"{'bound':>9}")
+    rows = []
+    for (workload, cluster), row in sorted(found.items()):
+        cells = []
+        for method, w in zip(methods, width, strict=True):
+            values = [1e3 * v for v in row.get(method, []) if v is not None]
+            runs_made = len(row.get(method, []))
+            cells.append(f"{_cell(values, runs_made):>{w}}")
+            if runs_made:
+                rows.append([workload, cluster, method, runs_made, *(f"{v:.6g}" for v in values)])
+        bound = bounds.get((workload, cluster))
+        print(f"{workload:{first}}" + "".join(cells) + (f"{1e3 * bound:>9.2f}" if bound else f"{'-':>9}"))
+    if given.csv:
+        with given.csv.open("w", newline="") as file:
+            out = csv.writer(file)
+            out.writerow(["workload", "cluster", "policy", "runs", "values_ms"])
+            out.writerows(rows)
+
+
+def _cell(values: list[float], made: int) -> str:
+    """Mean and standard deviation."""
+    if not values:
+        return "-"
+    text = f"{np.mean(values):.4g}"
+    if len(values) > 1:
+        text += f" ± {np.std(values, ddof=1) if np.ptp(values) > 1e-9 * max(values) else 0:.2g}"
+    return text + (f" ({len(values)})" if len(values) < made else "")
+
+
+def _mean(found: dict[tuple[str, str], dict[str, list[float | None]]], method: str) -> float:
+    """Mean over workloads of a method's mean over the best method's there: what columns are sorted by."""
+    ratios = []
+    for row in found.values():
+        means = {m: np.mean([v for v in values if v is not None] or [np.inf]) for m, values in row.items()}
+        if method in means:
+            ratios.append(means[method] / min(means.values()))
+    return float(np.mean(ratios))
+
+
+if __name__ == "__main__":
+    main()
