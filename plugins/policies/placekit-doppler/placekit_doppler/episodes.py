@@ -14,22 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.list_scheduling_compiled import place, restart
-from placekit_doppler.arrays import NEAR_BEST, SAMPLE, SLOPE, Episode
+from placekit_core.list_scheduling_compiled import restart
+from placekit_doppler.arrays import SLOPE, Episode
 from placekit_doppler.steps import (
     after_placing,
     begin_candidates,
     begin_scores,
     candidate_probabilities,
-    choose_candidate,
-    choose_device,
     compiled,
-    followed,
-    highest_level,
+    drawn_device,
+    given_device,
     observe,
     place_logits,
-    soonest_device,
-    uniform,
+    select,
+    settle,
 )
 
 
@@ -53,8 +51,6 @@ def run(
     follow: Any, teach: bool,
 ) -> None:  # fmt: skip
     """One episode: select and place until all kernels are placed; with `teach`, labelled with what the teacher does."""
-    devices = p.memory.shape[0]
-    chance, rule = (1.0, SAMPLE) if how == NEAR_BEST else (explore, how)
     restart(s, fresh)
     w.random[0] = seed
     w.load[:] = 0.0
@@ -64,41 +60,16 @@ def run(
     count = begin_candidates(s.missing, w)
     step = 0
     while count:
-        log_prob = entropy = 0.0
-        e.drawn[step] = False
-        if setting.learned_sel:
-            e.drawn[step, 0] = how != NEAR_BEST or uniform(w.random) < explore
-            if e.drawn[step, 0]:
-                log_total, entropy = candidate_probabilities(w, count)
-                op = w.candidates[choose_candidate(w.probability, count, w, chance, rule)]
-                log_prob = w.score[op] - log_total
-            else:
-                op = followed(w, follow.rank, count)
-        else:
-            op = highest_level(setting.level, w, count, explore > 0)
+        op = select(setting, w, e, step, count, explore, how, follow)
         features, may = e.features[step], e.may[step]
         possible = observe(p, s, setting, w, op, features, may)
-        if possible == 1 or not setting.learned_plc:
-            device = soonest_device(w, explore > 0)
-        elif how == NEAR_BEST and may[follow.device[op]] and uniform(w.random) >= explore:
-            device = follow.device[op]
-        else:
-            e.drawn[step, 1] = True
-            entropy += place_logits(says, w, op, features, may, e.weights)
-            for d in range(devices):
-                w.ready[d] = np.exp(w.logit[d]) if may[d] else 0.0
-            device = choose_device(w, may, possible, chance, rule)
-            log_prob += w.logit[device]
-        e.op[step], e.device[step] = op, device
-        e.label_op[step] = highest_level(setting.level, w, count, True) if teach else op
-        e.label_device[step] = soonest_device(w, True) if teach else device
-        e.log_prob[step], e.entropy[step] = min(log_prob, 0.0), entropy
-        place(p, s, op, device)
-        w.load[device] += p.op_s[op, device] / setting.scale
-        w.alike[setting.kind[op], device] += 1
+        device = given_device(setting, w, e, step, possible, explore, how, follow)
+        if device < 0:
+            entropy = place_logits(says, w, op, features, may, e.weights)
+            device = drawn_device(w, e, step, possible, explore, how, entropy)
+        count = settle(p, s, setting, w, e, step, count, device, teach)
         for j in range(w.total.shape[1]):
             w.total[device, j] += says.sent[op, j]
-        count = after_placing(p, w, op, count)
         step += 1
     bind_rest(p, s, e.group_device)
 

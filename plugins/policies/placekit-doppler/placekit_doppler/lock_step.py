@@ -16,21 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from placekit_core.list_scheduling_compiled import State, place, restart
-from placekit_doppler.arrays import FEATURES, NEAR_BEST, SAMPLE, Episode, Follow, Work
+from placekit_doppler.arrays import FEATURES, Episode, Follow, Work
 from placekit_doppler.episodes import bind_rest, row
 from placekit_doppler.network import Dual, Parts
 from placekit_doppler.steps import (
-    after_placing,
     begin_candidates,
-    candidate_probabilities,
-    choose_candidate,
-    choose_device,
     compiled,
-    followed,
-    highest_level,
+    drawn_device,
+    given_device,
     observe,
-    soonest_device,
-    uniform,
+    select,
+    settle,
 )
 
 if TYPE_CHECKING:
@@ -70,23 +66,10 @@ def _select(
     p: Any, states: Any, setting: Any, works: Any, all_: Any, step: int, count: NDArray[np.int64], explore: float,
     how: int, follow: Any,
 ) -> None:  # fmt: skip
-    """The selection of each episode by `score` of its work, as in `episodes.run`, and what PLC sees."""
-    chance, rule = (1.0, SAMPLE) if how == NEAR_BEST else (explore, how)
+    """The selection of each episode by `score` of its work, and what PLC sees."""
     for i in range(count.shape[0]):
         w, e = _work(works, i), row(all_, i)
-        log_prob = entropy = 0.0
-        e.drawn[step] = False
-        if setting.learned_sel:
-            e.drawn[step, 0] = how != NEAR_BEST or uniform(w.random) < explore
-            if e.drawn[step, 0]:
-                log_total, entropy = candidate_probabilities(w, count[i])
-                op = w.candidates[choose_candidate(w.probability, count[i], w, chance, rule)]
-                log_prob = w.score[op] - log_total
-            else:
-                op = followed(w, follow.rank, count[i])
-        else:
-            op = highest_level(setting.level, w, count[i], explore > 0)
-        e.op[step], e.log_prob[step], e.entropy[step] = op, log_prob, entropy
+        op = select(setting, w, e, step, count[i], explore, how, follow)
         observe(p, _state(states, i), setting, w, op, e.features[step], e.may[step])
 
 
@@ -96,32 +79,15 @@ def _place(
     how: int, follow: Any, teach: bool, entropy: NDArray[np.float64],
 ) -> None:  # fmt: skip
     """The placing of each episode by `logit` of its work, logarithms of probabilities whose entropies are [n] `entropy`."""
-    chance, rule = (1.0, SAMPLE) if how == NEAR_BEST else (explore, how)
-    devices = p.memory.shape[0]
     for i in range(count.shape[0]):
         s, w, e = _state(states, i), _work(works, i), row(all_, i)
-        op, may = e.op[step], e.may[step]
         possible = 0
-        for d in range(devices):
-            possible += may[d]
-        if possible == 1 or not setting.learned_plc:
-            device = soonest_device(w, explore > 0)
-        elif how == NEAR_BEST and may[follow.device[op]] and uniform(w.random) >= explore:
-            device = follow.device[op]
-        else:
-            e.drawn[step, 1] = True
-            for d in range(devices):
-                w.ready[d] = np.exp(w.logit[d]) if may[d] else 0.0
-            device = choose_device(w, may, possible, chance, rule)
-            e.log_prob[step] += w.logit[device]
-            e.entropy[step] += entropy[i]
-        e.device[step], e.log_prob[step] = device, min(e.log_prob[step], 0.0)
-        e.label_op[step] = highest_level(setting.level, w, count[i], True) if teach else op
-        e.label_device[step] = soonest_device(w, True) if teach else device
-        place(p, s, op, device)
-        w.load[device] += p.op_s[op, device] / setting.scale
-        w.alike[setting.kind[op], device] += 1
-        count[i] = after_placing(p, w, op, count[i])
+        for d in range(p.memory.shape[0]):
+            possible += e.may[step, d]
+        device = given_device(setting, w, e, step, possible, explore, how, follow)
+        if device < 0:
+            device = drawn_device(w, e, step, possible, explore, how, entropy[i])
+        count[i] = settle(p, s, setting, w, e, step, count[i], device, teach)
 
 
 @compiled

@@ -9,8 +9,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from placekit_core.list_scheduling_compiled import UNCOUNTED, starts
-from placekit_doppler.arrays import FEATURES, GREEDY, NEAR, SLOPE, Floats
+from placekit_core.list_scheduling_compiled import UNCOUNTED, place, starts
+from placekit_doppler.arrays import FEATURES, GREEDY, NEAR, NEAR_BEST, SAMPLE, SLOPE, Floats
 
 compiled: Any = njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"}, **UNCOUNTED)
 
@@ -298,3 +298,63 @@ def choose_device(w: Any, may: Any, possible: int, explore: float, how: int) -> 
             if u < 0:
                 return d
     return best
+
+
+@compiled
+def select(setting: Any, w: Any, e: Any, step: int, count: int, explore: float, how: int, follow: Any) -> int:
+    """The operation that is selected of the candidates, by `w.score`; fills what `e` says of it."""
+    log_prob = entropy = 0.0
+    e.drawn[step] = False
+    if setting.learned_sel:
+        e.drawn[step, 0] = how != NEAR_BEST or uniform(w.random) < explore
+        if e.drawn[step, 0]:
+            chance, rule = (1.0, SAMPLE) if how == NEAR_BEST else (explore, how)
+            log_total, entropy = candidate_probabilities(w, count)
+            op = w.candidates[choose_candidate(w.probability, count, w, chance, rule)]
+            log_prob = w.score[op] - log_total
+        else:
+            op = followed(w, follow.rank, count)
+    else:
+        op = highest_level(setting.level, w, count, explore > 0)
+    e.op[step], e.log_prob[step], e.entropy[step] = op, log_prob, entropy
+    return int(op)
+
+
+@compiled
+def given_device(
+    setting: Any, w: Any, e: Any, step: int, possible: int, explore: float, how: int, follow: Any
+) -> int:  # fmt: skip
+    """Where the selected operation goes if PLC is not asked, or -1."""
+    if possible == 1 or not setting.learned_plc:
+        return int(soonest_device(w, explore > 0))
+    device = follow.device[e.op[step]]
+    if how == NEAR_BEST and e.may[step, device] and uniform(w.random) >= explore:
+        return int(device)
+    return -1
+
+
+@compiled
+def drawn_device(w: Any, e: Any, step: int, possible: int, explore: float, how: int, entropy: float) -> int:
+    """Where PLC puts the selected operation, by the logarithms of probabilities in `w.logit`, whose entropy is given."""
+    chance, rule = (1.0, SAMPLE) if how == NEAR_BEST else (explore, how)
+    may = e.may[step]
+    e.drawn[step, 1] = True
+    for d in range(may.shape[0]):
+        w.ready[d] = np.exp(w.logit[d]) if may[d] else 0.0
+    device = choose_device(w, may, possible, chance, rule)
+    e.log_prob[step] += w.logit[device]
+    e.entropy[step] += entropy
+    return int(device)
+
+
+@compiled
+def settle(p: Any, s: Any, setting: Any, w: Any, e: Any, step: int, count: int, device: int, teach: bool) -> int:
+    """Place the selected operation; returns how many candidates there are then."""
+    op = e.op[step]
+    e.device[step], e.log_prob[step] = device, min(e.log_prob[step], 0.0)
+    e.label_op[step] = highest_level(setting.level, w, count, True) if teach else op
+    e.label_device[step] = soonest_device(w, True) if teach else device
+    place(p, s, op, device)
+    w.load[device] += p.op_s[op, device] / setting.scale
+    w.alike[setting.kind[op], device] += 1
+    return int(after_placing(p, w, op, count))
