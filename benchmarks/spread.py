@@ -2,8 +2,9 @@
 
     python benchmarks/spread.py FOLDER ... [--csv OUT.csv]
 
-Values are milliseconds. `-` is a method whose runs found nothing that fits; a number in brackets says how many of its runs did,
-where some did not. The last column is the proven lower bound.
+Folders are of one experiment: runs of one workload and machine are taken to be of one problem. Values are milliseconds. `-` is a
+method whose runs found nothing that fits; a number in brackets says how many of its runs did, where some did not. The last column
+is the proven lower bound.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ def main() -> None:
             bounds[r.workload, r.cluster] = max(bounds.get((r.workload, r.cluster), 0.0), r.bound_s)
     methods = sorted({label for row in found.values() for label in row}, key=lambda m: _mean(found, m))
     width = [max(len(m) + 2, 17) for m in methods]
-    first = max(len(workload) for workload, _ in found) + 2
-    print(f"{'workload':{first}}" + "".join(f"{m:>{w}}" for m, w in zip(methods, width, strict=True)) + f"{'bound':>9}")
+    first, second = (max(len(key[i]) for key in found) + 2 for i in range(2))
+    print(
+        f"{'workload':{first}}{'cluster':{second}}"
+        + "".join(f"{m:>{w}}" for m, w in zip(methods, width, strict=True))
+        + f"{'bound':>9}"
+    )
     rows = []
     for (workload, cluster), row in sorted(found.items()):
         cells = []
@@ -46,7 +51,11 @@ def main() -> None:
             if runs_made:
                 rows.append([workload, cluster, method, runs_made, *(f"{v:.6g}" for v in values)])
         bound = bounds.get((workload, cluster))
-        print(f"{workload:{first}}" + "".join(cells) + (f"{1e3 * bound:>9.2f}" if bound else f"{'-':>9}"))
+        print(
+            f"{workload:{first}}{cluster:{second}}"
+            + "".join(cells)
+            + (f"{1e3 * bound:>9.2f}" if bound else f"{'-':>9}")
+        )
     if given.csv:
         with given.csv.open("w", newline="") as file:
             out = csv.writer(file)
@@ -69,9 +78,9 @@ def _mean(found: dict[tuple[str, str], dict[str, list[float | None]]], method: s
     ratios = []
     for row in found.values():
         means = {m: np.mean([v for v in values if v is not None] or [np.inf]) for m, values in row.items()}
-        if method in means:
+        if method in means and np.isfinite(min(means.values())):
             ratios.append(means[method] / min(means.values()))
-    return float(np.mean(ratios))
+    return float(np.mean(ratios)) if ratios else np.inf
 
 
 if __name__ == "__main__":

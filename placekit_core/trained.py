@@ -3,7 +3,7 @@
 policy.safetensors     the parameters: arrays by name
 policy.json            the policy's name and options, what it was trained on and with, and every parameter's shape
 
-Neither is executed when it is read: safetensors holds plain arrays.
+Neither is executed when it is read: safetensors holds plain arrays. What `pkg://` names is imported, as any installed package.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from placekit_core.errors import PlacekitError, RunError
 from placekit_core.graph_file import write_atomically
 from placekit_core.interfaces import LearnablePolicy
 from placekit_core.results import write_json
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 PARAMETERS, ABOUT = "policy.safetensors", "policy.json"
 FORMAT, VERSION = "placekit-policy", 1
@@ -54,8 +57,11 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    given = _shipped(str(path)) if str(path).startswith(PACKAGE) else Path(path)
-    folder = given.parent if given.name in (PARAMETERS, ABOUT) else given
+    if str(path).startswith(PACKAGE):
+        folder: Traversable = _shipped(str(path))
+    else:
+        given = Path(path)
+        folder = given.parent if given.name in (PARAMETERS, ABOUT) else given
     try:
         about = json.loads((folder / ABOUT).read_text())
         parameters: dict[str, NDArray[Any]] = load((folder / PARAMETERS).read_bytes())
@@ -63,7 +69,7 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
         if about["format"] != FORMAT or int(about["version"]) != VERSION:
             raise ValueError(f"format {about['format']} {about['version']}, this placekit reads {FORMAT} {VERSION}")
     except OSError as e:
-        missing = Path(e.filename or folder).name
+        missing = Path(str(e.filename or folder)).name
         raise RunError(
             f"policy.checkpoint={path}: no {missing} there", "give the run directory of a run that trained a policy"
         ) from None
@@ -90,12 +96,18 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
         raise RunError(f"policy.checkpoint={path} does not fit: {e.message}", trained if differ else e.hint) from None
 
 
-def _shipped(path: str) -> Path:
+def _shipped(path: str) -> Traversable:
     """The folder of an installed package that `pkg://PACKAGE/FOLDER` names."""
     package, _, folder = path.removeprefix(PACKAGE).partition("/")
+    parts = [p for p in folder.split("/") if p]
+    if not package or not parts or ".." in parts:
+        raise RunError(f"policy.checkpoint={path} names no folder of a package", "write pkg://PACKAGE/FOLDER")
     try:
-        return Path(str(resources.files(package))) / folder
-    except (ModuleNotFoundError, ValueError, TypeError):
+        found = resources.files(package)
+    except ImportError as e:
         raise RunError(
-            f"policy.checkpoint={path}: no package {package!r} is installed", "write pkg://PACKAGE/FOLDER"
+            f"policy.checkpoint={path}: package {package!r} cannot be imported: {e}", "write pkg://PACKAGE/FOLDER"
         ) from None
+    for part in parts:
+        found = found.joinpath(part)
+    return found

@@ -109,8 +109,22 @@ def test_packages_ship_trained_policies(tmp_path: Path, monkeypatch: pytest.Monk
     load_policy(second, "pkg://shipping/trained")
     np.testing.assert_array_equal(first.logits, second.logits)
     assert "no policy.json there" in refused(second, "pkg://shipping/no")
-    assert "no package 'nobody' is installed" in refused(second, "pkg://nobody/trained")
-    assert "no package '' is installed" in refused(second, "pkg://")
+    assert "package 'nobody' cannot be imported: No module named 'nobody'" in refused(second, "pkg://nobody/trained")
+    (tmp_path / "shipping/broken.py").write_text("raise ImportError('not here')")
+    assert "'shipping.broken' cannot be imported: not here" in refused(second, "pkg://shipping.broken/trained")
+    for wrong in (
+        "pkg://",
+        "pkg://shipping",
+        "pkg://shipping/",
+        "pkg:///trained",
+        "pkg://shipping/../shipping/trained",
+    ):
+        assert "names no folder of a package" in refused(second, wrong)
+    (tmp_path / "spaces").mkdir()  # without __init__.py
+    save_policy(first, tmp_path / "spaces", {})
+    (tmp_path / "spaces/trained").mkdir()
+    save_policy(first, tmp_path / "spaces/trained", {})
+    load_policy(second, "pkg://spaces/trained")
 
 
 def test_parameters_that_the_policy_lacks_are_named(tmp_path: Path) -> None:

@@ -44,7 +44,10 @@ from placekit_doppler.network import Dual, Inputs, Parts
 CHUNKS = 8
 """Gradients of so many parts of a batch are added up, each by itself and then all in order: on any number of threads the same."""
 PACE = 100.0
-"""Of the weights that episodes draw: a step of the optimiser moves them so many times as far as the networks' parameters."""
+"""Of the weights that episodes draw: a step of the optimiser moves them so many times as far as the networks' parameters
+
+(with Adam, whose steps do not depend on the gradient's length; with `optimiser=sgd` so many times as far again)."""
+LOG_STD = 5.0  # its logarithm is at most so far from 0
 _HELD = 64  # problems that a policy keeps ready: those of a family take turns
 
 
@@ -79,8 +82,9 @@ class Doppler(TorchParameters):
 
     With `noise`, an exploring episode draws linear weights of the features and adds them to what the networks say of all its
     operations and devices: it deviates in one direction, where decisions drawn one by one cancel out. Their mean and
-    standard deviation are learned, by the advantage of the first decision (parameter-exploring policy gradients: Sehnke et
-    al. 2010); their density is not in `log_prob`.
+    standard deviation are learned (parameter-exploring policy gradients: Sehnke et al. 2010), by the weight of the first
+    decision: its advantage, and after an update's first step the clipped ratio of that decision, not of the weights, whose
+    density is not in `log_prob`.
     """
 
     name = "doppler"
@@ -157,7 +161,8 @@ class Doppler(TorchParameters):
     def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
         """SEL and PLC each decide with probability `explore`, by their probabilities; otherwise the placement does.
 
-        Its order is that of its priorities, or without any that of the b-levels.
+        Its order is that of its priorities, or without any that of the b-levels. Where SEL or PLC is the critical path's,
+        the placement breaks its ties.
         """
         group_of = problem.grouping.group_of
         value = b_level(problem) if placement.priority is None else placement.priority[group_of]
@@ -219,7 +224,7 @@ class Doppler(TorchParameters):
         mean, log_std = (
             PACE * x.detach().numpy().astype(np.float64) for x in (module.weights_mean, module.weights_log_std)
         )
-        return mean, self.options.noise * np.exp(log_std)
+        return mean, self.options.noise * np.exp(np.clip(log_std, -LOG_STD, LOG_STD))
 
     def _rollouts(self, ready: Prepared, e: Episode) -> Rollouts:
         problem, free = ready.problem, ready.free
@@ -315,7 +320,7 @@ class Doppler(TorchParameters):
     def _parts(self, ready: Prepared) -> Parts:
         """What the networks say, with autograd: once for the same parameters."""
         if self._said is None or self._said[0] is not ready:
-            with self.fixed_threads():
+            with self.fixed_threads(), torch.enable_grad():
                 self._said = ready, self.dual(ready.inputs)
         return self._said[1]
 
@@ -362,8 +367,10 @@ class Doppler(TorchParameters):
             return
         bounds = np.linspace(0, n, threads + 1).astype(int).tolist()
         others = self._pool.map(work, range(1, threads), bounds[1:-1], bounds[2:])
-        work(0, 0, bounds[1])
-        list(others)
+        try:
+            work(0, 0, bounds[1])
+        finally:
+            list(others)  # what they write to is free again
 
 
 def _work(n: int, devices: int, hidden: int) -> Work:

@@ -163,6 +163,20 @@ def followed(w: Any, rank: NDArray[np.int64], count: int) -> int:
 
 
 @compiled
+def followed_highest(level: NDArray[np.float64], w: Any, rank: NDArray[np.int64], count: int) -> int:
+    """Of the candidates of highest level the one of lowest rank."""
+    highest = -np.inf
+    for k in range(count):
+        highest = max(highest, level[w.candidates[k]])
+    best = -1
+    for k in range(count):
+        v = w.candidates[k]
+        if level[v] >= highest * (1 - NEAR) and (best < 0 or rank[v] < rank[best]):
+            best = v
+    return int(best)
+
+
+@compiled
 def _beyond_the_paper(p: Any, s: Any, setting: Any, w: Any, op: int, features: Floats) -> None:
     """What a device saves: seconds of transfers that `op` needs there, that its readers do not; its kind's count."""
     devices = p.memory.shape[0]
@@ -314,6 +328,8 @@ def select(setting: Any, w: Any, e: Any, step: int, count: int, explore: float, 
             log_prob = w.score[op] - log_total
         else:
             op = followed(w, follow.rank, count)
+    elif how == NEAR_BEST:
+        op = followed_highest(setting.level, w, follow.rank, count)
     else:
         op = highest_level(setting.level, w, count, explore > 0)
     e.op[step], e.log_prob[step], e.entropy[step] = op, log_prob, entropy
@@ -325,9 +341,10 @@ def given_device(
     setting: Any, w: Any, e: Any, step: int, possible: int, explore: float, how: int, follow: Any
 ) -> int:  # fmt: skip
     """Where the selected operation goes if PLC is not asked, or -1."""
-    if possible == 1 or not setting.learned_plc:
-        return int(soonest_device(w, explore > 0))
     device = follow.device[e.op[step]]
+    if possible == 1 or not setting.learned_plc:
+        same = how == NEAR_BEST and w.soonest[device]
+        return int(device) if same else int(soonest_device(w, explore > 0))
     if how == NEAR_BEST and e.may[step, device] and uniform(w.random) >= explore:
         return int(device)
     return -1

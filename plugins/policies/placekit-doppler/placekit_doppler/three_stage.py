@@ -17,6 +17,9 @@ from placekit_core.interfaces import Checkpoint, LearnablePolicy, Rollouts, Stat
 from placekit_core.problem import Task
 from placekit_doppler import ThreeStageOptions
 
+SHARE = 0.5
+"""Of a budget in seconds that runs meanwhile stage I takes at most so much."""
+
 
 class ThreeStage(PolicyGradient):
     """Three stages; option `stages` says which.
@@ -56,7 +59,7 @@ class ThreeStage(PolicyGradient):
         two = any(task.open_proxy is not None and (task.measures or task.pretraining is not None) for task in tasks)
         if 3 in o.stages and not two and 2 not in o.stages:
             raise ConfigError(
-                "stage 3 learns from a backend that measures, and the run's simulates",
+                "stage 3 learns from a backend that measures, and the run has none besides the proxy",
                 "choose trainer.stages=[1,2], or a backend that measures: backend=cpu",
             )
         near = {o.near_best_from} | ({o.measured_near_best_from} if two else set())
@@ -67,7 +70,7 @@ class ThreeStage(PolicyGradient):
             )
         if 1 in o.stages:
             with tasks[0].evaluate.ledger.paused() if two else nullcontext():  # its seconds are for what measures
-                self._imitate(policy, tasks, rng, checkpoint)
+                self._imitate(policy, tasks, rng, checkpoint, two)
         if 2 in o.stages and two and not self.pretrained:
             cheaper = [replace(task, evaluate=task.proxy) for task in tasks]
             budget = tasks[0].proxy.ledger.limited(o.simulated_episodes)
@@ -85,10 +88,15 @@ class ThreeStage(PolicyGradient):
         self._learn(policy, tasks, rng, checkpoint)
 
     def _imitate(
-        self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, checkpoint: Checkpoint | None
+        self,
+        policy: LearnablePolicy,
+        tasks: Sequence[Task],
+        rng: Generator,
+        checkpoint: Checkpoint | None,
+        paused: bool,
     ) -> None:
-        o = self.options
-        while self.imitated < o.imitation_episodes and tasks[0].evaluate.remaining > 0:
+        o, evaluate = self.options, tasks[0].evaluate
+        while self.imitated < o.imitation_episodes and (paused or evaluate.progress < SHARE):
             progress = self.imitated / o.imitation_episodes
             problem = tasks[self.imitated // o.imitation_samples % len(tasks)].problem
             count = min(o.imitation_samples, o.imitation_episodes - self.imitated)
@@ -103,7 +111,7 @@ class ThreeStage(PolicyGradient):
     def draw(self, policy: LearnablePolicy, task: Task, rng: Generator, explore: float) -> Rollouts:
         o, best, progress = self.options, task.evaluate.best, task.evaluate.progress
         since = o.measured_near_best_from if self.measured else o.near_best_from
-        if best is None or since is None or progress < since:
+        if not self.learns or best is None or since is None or progress < since:
             return super().draw(policy, task, rng, explore)
         so_far = (progress - since) / max(1 - since, 1e-9)
         drawn = between(o.near_best_explore, o.near_best_explore_end, so_far)

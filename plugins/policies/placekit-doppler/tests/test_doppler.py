@@ -197,6 +197,18 @@ def test_episodes_near_a_placement() -> None:
     assert 0.02 < (near.placements.device != device).mean() < 0.5
 
 
+@pytest.mark.parametrize("options", [{"sel": "critical_path"}, {"plc": "earliest_start"}], ids=["plc", "sel"])
+def test_ablations_near_a_placement_keep_its_ties(options: dict[str, Any]) -> None:
+    """What is not learned follows the critical path, which has many ties here, as the placement broke them."""
+    problem = fakes.independent(9, devices=3)
+    policy = built(problem, **options)
+    best = policy.rollout(problem, 1, np.random.default_rng(7), 1.0)
+    device, priority = best.placements.one(0)
+    same = policy.rollout_near(problem, problem.placement(device, priority), 5, np.random.default_rng(0), 0.0)
+    assert (same.extra["op"] == best.extra["op"]).all()
+    assert (same.placements.device == device).all()
+
+
 def test_selection_order_becomes_priorities() -> None:
     problem = fakes.chain(6)
     r = built(problem).rollout(problem, 1, np.random.default_rng(0))

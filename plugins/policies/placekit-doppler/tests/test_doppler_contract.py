@@ -17,7 +17,7 @@ SMALL = {"size": 8, "hidden": 8, "rounds": 2, "noise": 0}  # the density of nois
 class TestDoppler(LearnablePolicyContract):
     recomputes_log_prob = True
     reports_kl = False
-    imitates = True
+    imitates = teaches = follows = True
     distinguishes_devices = False
 
     @pytest.fixture
@@ -28,7 +28,7 @@ class TestDoppler(LearnablePolicyContract):
 class TestPerStep(LearnablePolicyContract):
     recomputes_log_prob = True
     reports_kl = False
-    imitates = True
+    imitates = teaches = follows = True
     distinguishes_devices = False
 
     @pytest.fixture

@@ -87,6 +87,38 @@ def test_a_simulated_run_has_two_stages() -> None:
         assert not trainer.measured
 
 
+def test_stage_one_takes_nothing_of_the_budget() -> None:
+    """All of it may be kept for what is placed in the end; of seconds on one simulator it takes at most half."""
+    problem = fakes.unequal(12)
+    proxy, task = fakes.fake_task(problem, 48).evaluate, fakes.fake_task(problem, 2)
+    task = replace(task, open_proxy=lambda: proxy, proxy_evaluations=48, measures=True)
+    trainer = ThreeStage(samples=8, imitation_episodes=16)
+    with task.evaluate.ledger.reserved(2), pytest.raises(BudgetExhausted):
+        trainer.fit(built(problem), [task], np.random.default_rng(0))
+    assert (trainer.imitated, proxy.evaluations, task.evaluate.evaluations) == (16, 48, 0)
+
+
+def test_stage_one_takes_at_most_half_of_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = fakes.unequal(12)
+    task, trainer = fakes.fake_task(problem, 16), ThreeStage(samples=8, imitation_episodes=200)
+    used = property(lambda ledger: trainer.imitated / 100)
+    monkeypatch.setattr(Ledger, "progress", used)
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(built(problem), [task], np.random.default_rng(0))
+    assert trainer.imitated == 52, "the first update of four beyond the half"
+
+
+def test_slow_measurements_are_limited_in_stage_three_only() -> None:
+    problem = fakes.unequal(12)
+    for measures, limit in ((False, None), (True, 3.0)):
+        proxy = fakes.fake_task(problem, 16).evaluate
+        task = replace(fakes.fake_task(problem, 16), open_proxy=lambda proxy=proxy: proxy, measures=measures)  # type: ignore[misc]
+        trainer = ThreeStage(samples=8, imitation_episodes=8, simulated_episodes=16)
+        with pytest.raises(BudgetExhausted):
+            trainer.fit(built(problem), [task], np.random.default_rng(0))
+        assert trainer.rewards[0].at_most == limit
+
+
 def test_stage_three_begins_with_the_best_of_stage_two() -> None:
     problem = fakes.unequal(12)
     proxy, task = fakes.fake_task(problem, 48).evaluate, fakes.fake_task(problem, 24)
@@ -105,9 +137,9 @@ def test_stage_three_begins_with_the_best_of_stage_two() -> None:
     assert (seen[1].device != best.placement.device).mean() < 0.3, "the rest is near it"
 
 
-@pytest.mark.parametrize("at", [3, 7, 12])
+@pytest.mark.parametrize("at", [3, 4, 7, 10, 12])
 def test_going_on_in_any_stage_is_exact(at: int) -> None:
-    """Within stage I, II and III: another trainer and policy end with the same parameters."""
+    """Within and at the end of stage I, II and III: another trainer and policy end with the same parameters."""
     problem = fakes.unequal(12)
 
     def begin() -> tuple[Doppler, ThreeStage, Task]:
@@ -157,7 +189,8 @@ def test_the_end_of_a_stage_is_near_its_best_placement(monkeypatch: pytest.Monke
     assert near == [0.3] * 6, "of ten updates, and one that finds no budget left"
     near.clear()
     stages(fakes.unequal(12), 80, near_best_from=None)
-    assert not near
+    stages(fakes.unequal(12), 80, stages=[1])
+    assert not near, "nor where nothing is learned"
 
 
 def test_policies_without_episodes_near_a_placement_are_refused_at_once() -> None:
