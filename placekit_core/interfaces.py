@@ -210,9 +210,12 @@ class LearnablePolicy(Policy):
     Its options derive from `LearnableOptions`.
     """
 
+    free_options: ClassVar[tuple[str, ...]] = ("checkpoint", "threads")
+    """Options that may differ from those that the parameters of `checkpoint` were trained with."""
+
     @abstractmethod
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
-        """Size and initialise the parameters for these problems."""
+        """Size and initialise the parameters for these problems; compile what will be needed: no budget's clock runs yet."""
 
     @abstractmethod
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:

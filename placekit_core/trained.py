@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 PARAMETERS, ABOUT = "policy.safetensors", "policy.json"
 FORMAT, VERSION = "placekit-policy", 1
 PACKAGE = "pkg://"  # Hydra's prefix of what a package ships: pkg://PACKAGE/FOLDER
-FREE = ("checkpoint", "threads", "episode_threads")  # options that may differ from those of the training
 
 
 def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any]) -> None:
@@ -71,7 +70,10 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
     except OSError as e:
         missing = Path(str(e.filename or folder)).name
         raise RunError(
-            f"policy.checkpoint={path}: no {missing} there", "give the run directory of a run that trained a policy"
+            f"policy.checkpoint={path}: no {missing} there",
+            "give a folder of that package that holds a trained policy"
+            if str(path).startswith(PACKAGE)
+            else "give the run directory of a run that trained a policy",
         ) from None
     except (ValueError, KeyError, TypeError, SafetensorError) as e:
         raise RunError(
@@ -83,9 +85,10 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
             f"policy.checkpoint={path} was trained as policy {name!r}, not {policy.name!r}", f"use policy={name}"
         )
     here = policy.options.model_dump(mode="json")
-    differ = [f"{k}={options.get(k)} (here {v})" for k, v in here.items() if k not in FREE and options.get(k) != v]
+    free = policy.free_options
+    differ = [f"{k}={options.get(k)} (here {v})" for k, v in here.items() if k not in free and options.get(k) != v]
     trained = f"it was trained with policy.{', policy.'.join(differ)}"
-    if any(None not in (options.get(k), v) and k not in FREE and options.get(k) != v for k, v in here.items()):
+    if any(None not in (options.get(k), v) and k not in free and options.get(k) != v for k, v in here.items()):
         raise RunError(f"policy.checkpoint={path} belongs to other options of policy {name!r}", trained)
     unknown = sorted(parameters.keys() - policy.state_dict().keys())
     try:

