@@ -2,9 +2,9 @@
 
     python benchmarks/spread.py FOLDER ... [--csv OUT.csv]
 
-Folders are of one experiment: runs of one workload and machine are taken to be of one problem. Values are milliseconds. `-` is a
-method whose runs found nothing that fits; a number in brackets says how many of its runs did, where some did not. The last column
-is the proven lower bound.
+Folders are of one experiment: runs of one workload and machine are taken to be of one problem. Values are milliseconds, or
+seconds if all are above one; in the CSV always seconds. `-` is a method whose runs found nothing that fits; a number in brackets
+says how many of its runs did, where some did not. The last column is the proven lower bound.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     runs = [load_summary(run_dir) for run_dir in find_runs(given.folders)]
+    in_s = all(r.value_s is None or r.value_s >= 1 for r in runs)
+    unit = 1.0 if in_s else 1e3
     found: dict[tuple[str, str], dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
     bounds: dict[tuple[str, str], float] = {}
     for r, label in zip(runs, labels(runs), strict=True):
@@ -39,27 +41,27 @@ def main() -> None:
     print(
         f"{'workload':{first}}{'cluster':{second}}"
         + "".join(f"{m:>{w}}" for m, w in zip(methods, width, strict=True))
-        + f"{'bound':>9}"
+        + f"{'bound':>9}  {'s' if in_s else 'ms'}"
     )
     rows = []
     for (workload, cluster), row in sorted(found.items()):
         cells = []
         for method, w in zip(methods, width, strict=True):
-            values = [1e3 * v for v in row.get(method, []) if v is not None]
+            values = [unit * v for v in row.get(method, []) if v is not None]
             runs_made = len(row.get(method, []))
             cells.append(f"{_cell(values, runs_made):>{w}}")
             if runs_made:
-                rows.append([workload, cluster, method, runs_made, *(f"{v:.6g}" for v in values)])
+                rows.append([workload, cluster, method, runs_made, *(f"{v / unit:.6g}" for v in values)])
         bound = bounds.get((workload, cluster))
         print(
             f"{workload:{first}}{cluster:{second}}"
             + "".join(cells)
-            + (f"{1e3 * bound:>9.2f}" if bound else f"{'-':>9}")
+            + (f"{unit * bound:>9.2f}" if bound else f"{'-':>9}")
         )
     if given.csv:
         with given.csv.open("w", newline="") as file:
             out = csv.writer(file)
-            out.writerow(["workload", "cluster", "policy", "runs", "values_ms"])
+            out.writerow(["workload", "cluster", "policy", "runs", "values_s"])
             out.writerows(rows)
 
 
