@@ -19,6 +19,8 @@ import numpy as np
 from placekit_core.cli.compare import labels
 from placekit_core.results import find_runs, load_summary
 
+LONG = 30  # characters: longer heads of columns stand below
+
 
 def main() -> None:
     """Print the table."""
@@ -36,11 +38,13 @@ def main() -> None:
         if r.bound_s is not None:
             bounds[r.workload, r.cluster] = max(bounds.get((r.workload, r.cluster), 0.0), r.bound_s)
     methods = sorted({label for row in found.values() for label in row}, key=lambda m: _mean(found, m))
-    width = [max(len(m) + 2, 17) for m in methods]
+    long = max(map(len, methods)) > LONG
+    heads = [f"({i})" for i in range(1, len(methods) + 1)] if long else methods
+    width = [max(len(head) + 2, 17) for head in heads]
     first, second = (max(len(key[i]) for key in found) + 2 for i in range(2))
     print(
         f"{'workload':{first}}{'cluster':{second}}"
-        + "".join(f"{m:>{w}}" for m, w in zip(methods, width, strict=True))
+        + "".join(f"{m:>{w}}" for m, w in zip(heads, width, strict=True))
         + f"{'bound':>9}  {'s' if in_s else 'ms'}"
     )
     rows = []
@@ -58,6 +62,8 @@ def main() -> None:
             + "".join(cells)
             + (f"{unit * bound:>9.2f}" if bound else f"{'-':>9}")
         )
+    if long:
+        print("\n".join(f"{head} {method}" for head, method in zip(heads, methods, strict=True)))
     if given.csv:
         with given.csv.open("w", newline="") as file:
             out = csv.writer(file)
