@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,7 +85,40 @@ def test_equal_placements_are_measured_once_but_count(problem: Problem) -> None:
     noisy = Table()
     again = Evaluator(problem, noisy, Ledger(10), deterministic=False)
     again(batch(problem, 2, 2))
-    assert noisy.calls == 2, "a measuring backend is asked every time"
+    assert noisy.calls == 3, "a measuring backend is asked every time, and once more for the best"
+    assert again.evaluations == 2
+
+
+class Lucky(Table):
+    """Half the value for what is measured for the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[bytes] = set()
+
+    def evaluate(self, placements: Placements) -> Measurements:
+        share = [1.0 if row.tobytes() in self.seen else 0.5 for row in placements.device]
+        self.seen |= {row.tobytes() for row in placements.device}
+        m = super().evaluate(placements)
+        return replace(m, value_s=m.value_s * share)
+
+
+def test_where_values_vary_the_best_is_measured_twice(problem: Problem) -> None:
+    """One, two groups on device 1 are worth 2, 3 s; a lucky first value of 1.5 is not below 2."""
+    evaluate = Evaluator(problem, Lucky(), deterministic=False)
+    evaluate(batch(problem, 1))
+    assert evaluate.best is not None
+    assert (evaluate.best.value_s, evaluate.evaluations) == (2.0, 1), "its second value"
+    m = evaluate(batch(problem, 2))
+    assert m.value_s.tolist() == [1.5], "the measurement itself is not changed"
+    assert (evaluate.best.value_s, evaluate.evaluations) == (2.0, 2)
+    assert evaluate.best.placement.device[0] == 1
+    evaluate(batch(problem, 0))
+    assert evaluate.best.value_s == 1.0
+    steady = Evaluator(problem, Lucky())
+    steady(batch(problem, 1))
+    assert steady.best is not None
+    assert steady.best.value_s == 1.0, "a backend that repeats itself is not asked again"
 
 
 def test_priorities_make_another_placement(problem: Problem) -> None:

@@ -230,7 +230,8 @@ def test_doctor_says_all_of_it(command) -> None:
     assert "fail  policy 'late' of placekit-late 1.8 is broken: ModuleNotFoundError" in out
     assert "ok    policy good finds" in out
     assert "this check broke off" not in out
-    assert out.splitlines()[-1].startswith("11 failed, 0 warnings: ")
+    assert "fail  conf/experiment/doppler_table9.yaml: cluster=v100x8 is defined 2 times" in out
+    assert out.splitlines()[-1].startswith("12 failed, 0 warnings: ")
 
 
 @pytest.mark.slow

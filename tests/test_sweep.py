@@ -257,7 +257,7 @@ def test_own_experiments_and_options_of_what_they_sweep(placekit: Run, tmp_path:
 def test_cfg_and_help_of_an_experiment(placekit: Run) -> None:
     assert "evaluations: 200" in placekit("run", "--cfg", "job", "+experiment=quick").out
     assert "samples: 3" in placekit("run", "--cfg", "job", "+experiment=quick", "policy=etf", "policy.samples=3").out
-    assert "experiment: baselines, devices, mirhoseini_learned, " in placekit("run", "+experiment=quick", "--help").out
+    assert "experiment: baselines, devices, doppler_figure3, " in placekit("run", "+experiment=quick", "--help").out
 
 
 @pytest.mark.parametrize("path", sorted((conf_dir() / "experiment").glob("*.yaml")), ids=lambda p: p.stem)

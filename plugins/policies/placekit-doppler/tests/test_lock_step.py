@@ -159,15 +159,16 @@ def test_embeddings_change_within_an_episode(monkeypatch: pytest.MonkeyPatch) ->
         usual(self)
         sent.append(self.parts.sent.clone())
 
+    per_step, per_episode = built(problem, message_passing="per_step"), built(problem, InLockStep)
     monkeypatch.setattr(lock_step._Said, "observe", recorded)
-    drawn(built(problem, message_passing="per_step"), problem, "rollout", 1.0)
+    drawn(per_step, problem, "rollout", 1.0)
     steps = torch.stack(sent)  # [T, n, k, h]
     assert steps.shape[:2] == (9, EPISODES)
     assert (steps[1:] - steps[:-1]).abs().amax(dim=(2, 3)).min() > 1e-4
     assert (steps[0] == steps[0, :1]).all()
     assert (steps[-1, 0] - steps[-1, 1]).abs().max() > 1e-4
     sent.clear()
-    drawn(built(problem, InLockStep), problem, "rollout", 1.0)
+    drawn(per_episode, problem, "rollout", 1.0)
     assert all(torch.equal(x, sent[0]) for x in sent)
 
 
