@@ -257,7 +257,7 @@ def test_a_fault_is_a_measurement_and_leaves_nothing_behind(fault: str) -> None:
 
     graph = EinsumImporter(program="chainmm", sizes={"n": 32}).load()[0].graph
     scripted: Any = Scripted(Program(graph), does)
-    backend = CPUBackend(devices=2, steps=2, timeout_s=0.3)
+    backend = CPUBackend(devices=2, steps=2, timeout_s=2.0 if fault == "hangs" else 60.0)
     problem = Problem.of(graph, backend.devices())
     session: Any = backend.open(problem, scripted)
     placements = Placements.of(np.random.default_rng(0).integers(0, 2, (1, problem.g)))
