@@ -1,9 +1,10 @@
-"""Doppler's stages I and II against all three at equal total time, on a backend that measures (section 6).
+"""Doppler's stages I and II, all three, and III alone at equal total time, on a backend that measures (section 6, Figure 3).
 
     python benchmarks/stages.py [--seeds 5] [--episodes 4000] [--seconds 30] [--passes 15] [--json OUT.json] [OPTION=VALUE ...]
 
-Of each seed three runs: stages 1 and 2 with EPISODES on the simulator; the same and stage 3 for SECONDS; and stages 1 and 2 with
-so many more episodes that they take as long as the second run. What each found is then measured again, in turns, PASSES times.
+Of each seed four runs: stages 1 and 2 with EPISODES on the simulator; the same and stage 3 for SECONDS; stages 1 and 2 with so
+many more episodes that they take as long as the second run; stage 3 alone for as long. What each found is then measured again,
+in turns, PASSES times.
 OPTIONs are those of `placekit run`, such as `workload=chainmm_small` and `backend=cpu`, the defaults.
 """
 
@@ -24,7 +25,7 @@ from placekit_core.pipeline import run
 from placekit_core.placement import Placement
 from placekit_core.problem import Problem, Program
 
-WAYS = ("I + II", "I + II + III", "I + II, as long")
+WAYS = ("I + II", "I + II + III", "I + II, as long", "III alone")
 
 
 class Runs:
@@ -75,9 +76,12 @@ def main() -> None:
             f"budget.proxy_evaluations={given.episodes}",
         )
         each_s = (first[2] - short) / (given.episodes - 320)
+        if each_s <= 0:
+            raise SystemExit("so few episodes take no time that can be told: more --episodes")
         more = given.episodes + round((third[2] - first[2]) / each_s)
         longer = runs(same, two, few, f"budget.proxy_evaluations={more}")
-        found = dict(zip(WAYS, (first, third, longer), strict=True))
+        alone = runs(same, "trainer.stages=[3]", f"budget.seconds={given.seconds + first[2] - short + 320 * each_s}")
+        found = dict(zip(WAYS, (first, third, longer, alone), strict=True))
         session = runs.backend.open(first[1], runs.program.executable)
         measured: dict[str, list[float]] = {way: [] for way in WAYS}
         for _ in range(given.passes):
@@ -85,7 +89,8 @@ def main() -> None:
                 measured[way].append(float(session.evaluate(placement.batch()).value_s[0]))
         session.close()
         for way, (_, _, seconds, evaluations) in found.items():
-            median, count = statistics.median(measured[way]), more if way == WAYS[2] else given.episodes
+            median = statistics.median(measured[way])
+            count = {WAYS[2]: more, WAYS[3]: 0}.get(way, given.episodes)
             print(f"{seed:>4}  {way:18}{count:>9}{evaluations:>9}{seconds:>9.1f}{1e3 * median:>11.3f}", flush=True)
             rows.append({"seed": seed, "stages": way, "episodes": count, "measured": evaluations, "seconds": seconds,
                          "median_s": median})  # fmt: skip

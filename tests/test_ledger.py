@@ -62,8 +62,7 @@ def test_the_first_call_to_a_backend_is_one_placement(problem: Problem) -> None:
 
     Evaluator(problem, Slow(), deterministic=False)(batch(problem, *([1] * 20)))
     assert sizes[:2] == [1, 2], "it may take minutes, and the budget must be looked at"
-    assert sizes[-1] == 1, "the best is measured once more"
-    assert sum(sizes) == 21
+    assert sum(sizes) == 20
 
 
 def test_policies_can_prove_bounds(problem: Problem) -> None:
