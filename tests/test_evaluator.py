@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from placekit_core.errors import BudgetExhausted, PlacementError
-from placekit_core.evaluator import Evaluator, Ledger
+from placekit_core.evaluator import TURNS, Evaluator, Ledger
 from placekit_core.interfaces import Session
 from placekit_core.measurement import Measurements, Schedule
 from placekit_core.placement import Placement, Placements
@@ -89,54 +89,69 @@ def test_equal_placements_are_measured_once_but_count(problem: Problem) -> None:
     assert again.evaluations == 2
 
 
-class Slowing(Table):
-    """What is measured first takes half of its seconds; from `after` calls on, everything takes three times as long."""
+class Lucky(Table):
+    """Values are multiplied by the next of `luck`, while there is some."""
 
-    def __init__(self, after: int = 1000) -> None:
+    def __init__(self, *luck: float) -> None:
         super().__init__()
-        self.after = after
-        self.seen: set[bytes] = set()
+        self.luck = list(luck)
 
     def evaluate(self, placements: Placements) -> Measurements:
-        share = [1.0 if row.tobytes() in self.seen else 0.5 for row in placements.device]
-        self.seen |= {row.tobytes() for row in placements.device}
         m = super().evaluate(placements)
-        return replace(m, value_s=m.value_s * share * (3 if self.calls > self.after else 1))
+        return replace(m, value_s=m.value_s * (self.luck.pop(0) if self.luck else 1.0))
 
 
-def test_where_values_vary_the_best_is_measured_again(problem: Problem) -> None:
-    """1, 2, 3 groups on device 1 are worth 2, 3, 4 s."""
-    evaluate = Evaluator(problem, session := Slowing(), deterministic=False)
+def test_where_values_vary_the_best_wins_every_turn(problem: Problem) -> None:
+    """0, 1, 2 groups on device 1 are worth 1, 2, 3 s."""
+    evaluate = Evaluator(problem, session := Lucky(0.9), deterministic=False)
     evaluate(batch(problem, 2))
-    best = evaluate.best
-    assert best is not None
-    assert (best.value_s, session.calls) == (1.5, 1), "nothing to compare with"
+    assert evaluate.best is not None
+    assert (evaluate.best.value_s, session.calls) == (2.7, 1), "nothing to compare with"
     evaluate(batch(problem, 2))
-    evaluate(batch(problem, 4))
+    evaluate(batch(problem, 3))
     assert session.calls == 3, "they do not look better"
-    m = evaluate(batch(problem, 1))
-    best = evaluate.best
-    assert best is not None
-    assert m.value_s.tolist() == [1.0], "the measurement itself is not changed"
-    assert (best.value_s, best.placement.device.sum()) == (2.0, 1), "its mean in two turns"
-    assert (session.calls, evaluate.evaluations) == (8, 4), "which are not counted"
+    session.luck = [0.5] + TURNS * [1.0, 2.0, 1.0, 0.5]
+    m = evaluate(batch(problem, 0))
+    assert m.value_s.tolist() == [0.5], "the measurement itself is not changed"
+    assert evaluate.best.placement.device.sum() == 0
+    assert evaluate.best.value_s == 1.25, "the median of its turns: 2 and 0.5"
+    assert (session.calls, evaluate.evaluations) == (4 + 2 * TURNS, 4), "turns are not counted"
 
 
 def test_a_lucky_placement_does_not_become_the_best(problem: Problem) -> None:
-    evaluate = Evaluator(problem, session := Slowing(), deterministic=False)
-    for ones in (1, 0, 2):
-        evaluate(batch(problem, ones))
+    evaluate = Evaluator(problem, session := Lucky(), deterministic=False)
+    evaluate(batch(problem, 1))
+    session.luck = [0.1, 1.0, 0.1, 3.0, 3.0]  # its first value, then two turns
+    evaluate(batch(problem, 2))
     assert evaluate.best is not None
-    assert evaluate.best.value_s == 1.0
-    session.after = 0
-    evaluate.best = replace(evaluate.best, value_s=7.0)
-    evaluate(batch(problem, 3))
-    assert evaluate.best.placement.device.sum() == 0
-    assert evaluate.best.value_s == 3.0, "the machine is slower now, and so is the best placement"
-    steady = Evaluator(problem, Slowing())
-    steady(batch(problem, 1, 2))
+    assert evaluate.best.placement.device.sum() == 1
+    assert (evaluate.best.again, evaluate.best.value_s) == ((2.0, 6.0), 4.0), (
+        "the median of all that is known of the best"
+    )
+    assert session.calls == 6, "it lost the second turn"
+    later = Evaluator(problem, Lucky(0.1), deterministic=False)
+    later.restore(evaluate.state())
+    later(batch(problem, 2))
+    assert later.best is not None
+    assert (later.best.again, later.best.value_s) == ((2.0, 6.0, 2.0), 2.0)
+    steady = Evaluator(problem, Lucky(0.1))
+    steady(batch(problem, 1))
+    steady(batch(problem, 0))
     assert steady.best is not None
-    assert steady.best.value_s == 1.0, "a backend that repeats itself is not asked again"
+    assert steady.best.value_s == 0.2, "a backend that repeats itself is not asked again"
+
+
+def test_one_that_fails_in_a_turn_has_lost_it(problem: Problem) -> None:
+    evaluate = Evaluator(problem, session := Lucky(), deterministic=False)
+    evaluate(batch(problem, 1))
+    session.luck = [1.0, 1.0, math.nan]
+    evaluate(batch(problem, 0))
+    assert evaluate.best is not None
+    assert evaluate.best.placement.device.sum() == 1
+    session.luck = [1.0, math.nan, 1.0]
+    evaluate(batch(problem, 0))
+    assert evaluate.best.placement.device.sum() == 0
+    assert evaluate.best.value_s == 1.0
 
 
 def test_priorities_make_another_placement(problem: Problem) -> None:
