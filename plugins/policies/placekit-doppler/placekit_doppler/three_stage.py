@@ -26,7 +26,8 @@ class ThreeStage(PolicyGradient):
 
     I: `imitation_episodes` in which the policy learns from its own teacher (`LearnablePolicy.teach`); nothing is evaluated.
     II: REINFORCE on the simulator: the run's backend, or where that measures, the proxy. III: REINFORCE on a backend that
-    measures, beginning with the best placement of stage II. What is left of the budget after the last stage is spent on
+    measures, beginning with the best placement of stage II and with what the policy places by then, for a simulator may
+    not tell them apart. What is left of the budget after the last stage is spent on
     placements that the policy draws, from which nothing is learned.
 
     A run that simulates has a stage III only where `budget.proxy_evaluations` asks for a stage II on another simulator.
@@ -79,8 +80,10 @@ class ThreeStage(PolicyGradient):
             self.pretrained, self.begun = True, self.updates
             self.rewards, self.optimiser = self._no_rewards(tasks), OPTIMISERS[o.optimiser]()
             for task in tasks:
-                if task.proxy.best is not None and task.evaluate.remaining > 0:
-                    task.evaluate(task.proxy.best.placement.batch())
+                found = [] if task.proxy.best is None else [task.proxy.best.placement.batch()]
+                for placements in (*found, policy.rollout(task.problem, 1, rng).placements):
+                    if task.evaluate.remaining > 0:
+                        task.evaluate(placements)
         self.measured = two
         for rewards in self.rewards:
             rewards.at_most = o.measured_at_most if two else None
