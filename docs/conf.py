@@ -46,8 +46,10 @@ nitpick_ignore_regex = [
 
 # Documents outside of docs/ that are pages of the site: (file, page). Plugins are found, not listed.
 PLUGINS = sorted(ROOT.glob("plugins/*/*/README.md"))
+CARDS = {p: [*p.parent.glob("*/pretrained/README.md")] for p in PLUGINS}  # of trained policies that a plugin ships
 PAGES = {
     **{path: DOCS / "_pages" / "plugins" / f"{path.parent.name}.md" for path in PLUGINS},
+    **{c: DOCS / "_pages" / "plugins" / f"{path.parent.name}-pretrained.md" for path in PLUGINS for c in CARDS[path]},
     **{path: DOCS / "_pages" / f"{path.stem.lower()}.md" for path in (ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md")},
     **{path: DOCS / "_pages" / "benchmarks" / path.name for path in sorted(ROOT.glob("benchmarks/results/*.md"))},
 }
@@ -87,7 +89,8 @@ def plugin_index() -> str:
     """The page that lists the plugins by role."""
     lines = ["# Plugins", "", "Each is a package of its own; what follows are their READMEs.", ""]
     for role in dict.fromkeys(p.parent.parent.name for p in PLUGINS):
-        names = [f"plugins/{p.parent.name}" for p in PLUGINS if p.parent.parent.name == role]
+        found = [path for p in PLUGINS if p.parent.parent.name == role for path in (p, *CARDS[p])]
+        names = [f"plugins/{PAGES[path].stem}" for path in found]
         lines += ["```{toctree}", f":caption: {role.capitalize()}", ":maxdepth: 1", "", *names, "```", ""]
     return "\n".join(lines)
 
