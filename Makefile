@@ -6,16 +6,17 @@ STAMP := .venv-stamp
 PLUGINS := $(wildcard plugins/*/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint compiled bench docs docs-outputs clean
+.PHONY: help setup run test test-all test-rest lint compiled bench docs docs-outputs clean
 
 help:
-	@echo "make run    install everything and place Inception-V3 on four simulated GPUs"
-	@echo "make test   install everything, check style and types, run the tests"
-	@echo "make lint   ruff and mypy alone"
-	@echo "make bench  the benchmarks (minutes)"
-	@echo "make docs   the documentation site, in docs/_build/html"
+	@echo "make run       install everything and place Inception-V3 on four simulated GPUs"
+	@echo "make test      install everything, check style and types, run the tests but for the slow ones"
+	@echo "make test-all  the same with the slow ones: fresh environments, kills, the documents' commands"
+	@echo "make lint      ruff and mypy alone"
+	@echo "make bench     the benchmarks (minutes)"
+	@echo "make docs      the documentation site, in docs/_build/html"
 	@echo "make docs-outputs  run the commands that the documents show again, and replace their output"
-	@echo "make clean  remove what make installed"
+	@echo "make clean     remove what make installed"
 
 $(STAMP): pyproject.toml $(PLUGINS) requirements-dev.txt constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,7 +38,12 @@ lint: $(STAMP)
 
 test: $(STAMP)
 	$(MAKE) --no-print-directory -j2 lint compiled
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-rest: $(STAMP)
+	$(BIN)/pytest -n 2 -m slow
+
+test-all: test test-rest
 
 # What most tests need compiled, once, and not by each of pytest's processes; meanwhile the other core checks types.
 compiled: $(STAMP)

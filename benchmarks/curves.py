@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from placekit_compare.compare import labels
 
-from placekit_core.cli.compare import labels
-from placekit_core.results import find_runs, load_summary
-from placekit_core.units import seconds
+from placekit_core.contracts.units import seconds
+from placekit_core.run.run_directory import find_runs, load_summary
 
 Key = tuple[str, str, str]
 

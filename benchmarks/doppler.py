@@ -4,8 +4,8 @@
 
 Three ways of the same episodes, messages passed once per episode, in one process, one after the other:
 
-- naive: `placekit_doppler/reference.py`, decision by decision and episode by episode, in torch with autograd; what devices
-  are like is computed in Python. Its updates have few episodes: nothing in it depends on how many there are.
+- naive: `tests/doppler_reference.py` of placekit-doppler, decision by decision and episode by episode, in torch with autograd;
+  what devices are like is computed in Python. Its updates have few episodes: nothing in it depends on how many there are.
 - lock step: `placekit_doppler/lock_step.py`, one decision of every episode at a time in torch with autograd; the list
   schedulers, what devices are like, and the choices are compiled.
 - compiled: `placekit_doppler/episodes.py`, all of it but the messages, with gradients by hand.
@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -30,16 +31,15 @@ import yaml
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_doppler.arrays import Episode
-from placekit_doppler.doppler import Doppler, episodes
-from placekit_doppler.reference import Replayed, episode
+from placekit_doppler.doppler import Doppler
 from placekit_learn.optimisers import Adam
 
-from placekit_core.cli.hydra_app import compose
-from placekit_core.config import Streams, validate
-from placekit_core.cores import usable_cores
-from placekit_core.interfaces import Rollouts, Session
-from placekit_core.opening import choose_cluster, make_problem
-from placekit_core.problem import Problem
+from placekit_core import Problem, Rollouts, Session, installed, usable_cores
+from placekit_core.cli.compose import assembled
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins/policies/placekit-doppler/tests"))
+
+from doppler_reference import Replayed, episode
 
 EPISODES = 32  # of an update
 ENTROPY_WEIGHT = 0.01
@@ -58,7 +58,8 @@ class Naive(Doppler):
     replayed: list[Replayed]
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        generator, ready, e = self.generator(rng), self.prepared(problem), episodes(n, self.prepared(problem))
+        generator, ready = self.generator(rng), self.prepared(problem)
+        e = ready.episodes(n)
         with self.fixed_threads():
             self.replayed = [episode(self.dual, problem, generator=generator) for _ in range(n)]
         group_of = problem.grouping.group_of
@@ -94,11 +95,10 @@ class Naive(Doppler):
 
 def opened(workload: str) -> tuple[Problem, Session]:
     """A workload as `placekit run workload=...` has it, with the simulator."""
-    config = validate(compose([f"workload={workload}"]))
-    program, backend = config.build("importer").load()[0], config.build("backend")
-    cluster = choose_cluster(config, program, backend)
-    problem = make_problem(config, program, cluster, config.build("grouper"), "group", Streams(0))
-    return problem, backend.open(problem, program.executable)
+    parts = assembled([f"workload={workload}"], installed())
+    program = parts.programs[0]
+    problem = parts.problem(program)
+    return problem, parts.backend.open(problem, program.executable)
 
 
 def update(policy: Doppler, problem: Problem, session: Session, optimiser: Adam, rng: Generator, n: int) -> None:

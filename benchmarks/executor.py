@@ -26,11 +26,8 @@ from placekit_zoo.base import ZooImporter
 from simulator import processor
 
 import placekit_core
-from placekit_core.cli.hydra_app import compose
-from placekit_core.cluster import Cluster
-from placekit_core.config import validate
-from placekit_core.costs import CostTable
-from placekit_core.problem import Problem, Program
+from placekit_core import Cluster, CostTable, Problem, Program
+from placekit_core.cli.compose import assembled
 
 Run = Callable[[], object]
 RESULT = Path(__file__).parent / "results" / "executor.md"
@@ -116,7 +113,7 @@ class Sleeping:
         return torch.empty(int(self.graph.tensor_bytes[tensor]), dtype=torch.uint8)
 
     def compile(self, ops: Sequence[int], device: Any = None, keep: Any = None) -> Callable[..., Any]:
-        """See `placekit_core.interfaces.Executable`."""
+        """See `placekit_core.Executable`."""
 
         def run(values: Any, step: int = 0) -> Any:
             for op in ops:
@@ -129,7 +126,7 @@ class Sleeping:
 def sleeping(seeds: int) -> list[str]:
     """Makespans with kernels and copies that sleep, over the simulated ones: rows of a table."""
     rows = []
-    graph = validate(compose(["workload=chainmm_small"])).build("importer").load()[0].graph
+    graph = assembled(["workload=chainmm_small"], placekit_core.installed()).programs[0].graph
     for devices in (1, 2, 3, 4):
         ratios = []
         for seed in range(seeds):
@@ -170,7 +167,7 @@ def speedups(repeats: int) -> list[str]:
     """Two devices beside one: rows of a table."""
     rows = []
     for name, options in PARALLEL.items():
-        program = validate(compose(options)).build("importer").load()[0]
+        program = assembled(options, placekit_core.installed()).programs[0]
         result = placekit_core.place(program, cluster=CPUBackend(devices=2).devices(), budget=2000)
         assert result.placement is not None
         for schedule in ("static", "dynamic", "bulk_synchronous"):
@@ -222,7 +219,9 @@ def main() -> None:
         "| --- | ---: | --- | --- | --- | ---: | ---: | ---: | ---: |",
     ]
     for workload in arguments.workloads.split(","):
-        importer = validate(compose([f"workload={workload}", "importer.mode=train"])).build("importer")
+        importer = assembled([f"workload={workload}", "importer.mode=train"], placekit_core.installed()).build(
+            "importer"
+        )
         program = importer.load()[0]
         operations = int(program.graph.kernel.sum())
         runs = {Way(1, "one", "eager", "", operations): eager(importer), **ways(program, CPUBackend)}

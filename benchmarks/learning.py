@@ -18,10 +18,9 @@ import numpy as np
 import yaml
 from placekit_seq2seq.hierarchical import Hierarchical
 from placekit_seq2seq.seq2seq import Seq2Seq
+from placekit_testing.fakes import gpus
 
-from placekit_core.graph import GraphBuilder
-from placekit_core.problem import Problem
-from placekit_core.testing.fakes import gpus
+from placekit_core import GraphBuilder, Problem
 
 POLICIES = {cls.name: cls for cls in (Seq2Seq, Hierarchical)}
 

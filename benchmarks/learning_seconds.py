@@ -21,12 +21,11 @@ from typing import Any
 from placekit_sim.simulator import SimulatorSession
 from simulator import processor
 
-from placekit_core import pipeline
-from placekit_core.cli.hydra_app import compose
+from placekit_core import Summary, installed
+from placekit_core.cli.compose import assembled
 from placekit_core.cli.sweep import programs
-from placekit_core.config import validate
-from placekit_core.evaluator import Evaluator
-from placekit_core.results import Summary
+from placekit_core.run import pipeline
+from placekit_core.run.evaluator import BudgetedEvaluator
 
 RESULT = Path(__file__).parent / "results" / "learning_seconds.md"
 METHODS = [
@@ -53,10 +52,11 @@ class Clock:
 
 def run(workload: str, policy: str, evaluations: int) -> Summary:
     """As `placekit run` does it."""
+    registry = installed()
     arguments = [f"workload={workload}", "grouper=manual", "cluster=k80x4", f"policy={policy}", "log=[]"]
-    config = validate(compose([*arguments, f"budget.evaluations={evaluations}"]))
+    config = assembled([*arguments, f"budget.evaluations={evaluations}"], registry).config
     with tempfile.TemporaryDirectory() as folder:
-        return pipeline.run(config, folder, load=functools.partial(programs, config)).summary
+        return pipeline.run(config, folder, registry, load=functools.partial(programs, config, registry)).summary
 
 
 def parts(clocks: tuple[Clock, Clock], *what: Any) -> list[float]:
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--write", action="store_true", help=f"into {RESULT.name}")
     arguments = parser.parse_args()
-    clocks = Clock(Evaluator, "__call__"), Clock(SimulatorSession, "evaluate")
+    clocks = Clock(BudgetedEvaluator, "__call__"), Clock(SimulatorSession, "evaluate")
     lines = [
         "# Where learners spend their time\n\n`python benchmarks/learning_seconds.py"
         f" --evaluations {arguments.evaluations} --repeats {arguments.repeats} --write`, seconds per 1,000 evaluations, median"

@@ -19,8 +19,7 @@ from pathlib import Path
 from quality_runs import Instance
 from simulator import processor
 
-from placekit_core import place
-from placekit_core.errors import RunError
+from placekit_core import RunError, place
 
 RESULT = Path(__file__).parent / "results" / "memory.md"
 ROOMS = (1.2, 1.6, 2.4)

@@ -21,15 +21,8 @@ import numpy as np
 from simulator import processor
 
 import placekit_core
-from placekit_core.cli.hydra_app import compose
-from placekit_core.cluster import Cluster
-from placekit_core.config import validate
-from placekit_core.errors import PlacekitError
-from placekit_core.graph_file import write_atomically
-from placekit_core.interfaces import LearnablePolicy
-from placekit_core.opening import choose_cluster
-from placekit_core.problem import Program
-from placekit_core.registry import installed
+from placekit_core import Cluster, LearnablePolicy, PlacekitError, Program, installed, write_atomically
+from placekit_core.cli.compose import assembled
 
 RESULTS = Path(__file__).parent / "results"
 DEFAULT = "portfolio"
@@ -54,9 +47,9 @@ class Instance:
 
     def load(self) -> tuple[Program, Cluster]:
         """The program and the machine. Raises PlacekitError."""
-        config = validate(compose(list(self.arguments)))
-        [program] = config.build("importer").load()
-        return program, choose_cluster(config, program, config.build("backend"))
+        parts = assembled(list(self.arguments), installed())
+        [program] = parts.programs
+        return program, parts.cluster(program)
 
 
 @dataclass(frozen=True)

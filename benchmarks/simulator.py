@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
 from itertools import product
@@ -25,15 +26,14 @@ import numpy as np
 from placekit_sim import SimulatorOptions
 from placekit_sim.batch import evaluate
 from placekit_sim.packing import pack
-from placekit_sim.reference import Reference
 from placekit_sim.rules import Rules
 from placekit_sim.simulator import Simulator
 
-from placekit_core.cluster import load_cluster
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.measurement import Measurements
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem
+from placekit_core import Graph, GraphBuilder, Measurements, Placements, Problem, load_cluster
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins/backends/placekit-sim/tests"))
+
+from sim_reference import Reference
 
 SIZES = (112, 215, 1_000, 10_000, 50_000)
 

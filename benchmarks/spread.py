@@ -15,9 +15,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from placekit_compare.compare import labels
 
-from placekit_core.cli.compare import labels
-from placekit_core.results import find_runs, load_summary
+from placekit_core.run.run_directory import find_runs, load_summary
 
 LONG = 30  # characters: longer heads of columns stand below
 

@@ -19,11 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from placekit_core.cli.hydra_app import compose
-from placekit_core.config import validate
-from placekit_core.pipeline import run
-from placekit_core.placement import Placement
-from placekit_core.problem import Problem, Program
+from placekit_core import Placement, Problem, Program, installed
+from placekit_core.cli.compose import assembled
+from placekit_core.run.assembly import Given
+from placekit_core.run.pipeline import run
 
 WAYS = ("I + II", "I + II + III", "I + II, as long", "III alone")
 
@@ -36,16 +35,16 @@ class Runs:
             "+policy=doppler", "trainer=three_stage", *(o for o in ("workload=chainmm_small", "+backend=cpu")
             if not any(o.lstrip("+").split("=")[0] == x.lstrip("+").split("=")[0] for x in options)), *options,
         ]  # fmt: skip
-        config = validate(compose(self.options))
-        self.backend: Any = config.build("backend")
-        self.program: Program = config.build("importer").load()[0]
+        parts = assembled(self.options, installed())
+        self.backend: Any = parts.backend
+        self.program: Program = parts.programs[0]
 
     def __call__(self, *options: str) -> tuple[Placement, Problem, float, int]:
         """What a run found, for which problem, its seconds and its measured placements."""
-        config = validate(compose([*self.options, *options]))
+        config = assembled([*self.options, *options], installed()).config
         begun = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            result = run(config, folder, given={"programs": [self.program]})
+            result = run(config, folder, installed(), given=Given([self.program]))
         assert result.placement is not None
         return result.placement, result.problem, time.perf_counter() - begun, result.summary.evaluations
 

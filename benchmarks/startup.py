@@ -18,6 +18,7 @@ COMMANDS = {
     "python -c pass": ["-c", "pass"],
     "placekit --version": ["-m", "placekit_core", "--version"],
     "placekit plugins": ["-m", "placekit_core", "plugins"],
+    "placekit --help": ["-m", "placekit_core", "--help"],
     "placekit cluster show p100x4": ["-m", "placekit_core", "cluster", "show", "p100x4"],
     "placekit run --help": ["-m", "placekit_core", "run", "--help"],
     "placekit run --cfg job": ["-m", "placekit_core", "run", "--cfg", "job"],

@@ -31,8 +31,7 @@ from placekit_torch.shortcuts import ShapeMode
 from placekit_zoo import placekit_importers
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from placekit_core.interfaces import Importer
-from placekit_core.problem import Program
+from placekit_core import Importer, Program
 
 NETWORKS: list[tuple[str, dict[str, Any]]] = [
     ("inception_v3", {}),

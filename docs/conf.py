@@ -41,7 +41,7 @@ python_use_unqualified_type_names = True
 # No inventory of another project is downloaded, so only names of placekit can be links, and must be.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r"py:.*", r"(?!placekit).*|.*\._\w+|.*\.(T|F|Scalar)"),
+    (r"py:.*", r"(?!placekit).*|.*\._\w+|.*\.(T|F|Scalar|Model)"),
 ]  # other packages, private names, type variables
 
 # Documents outside of docs/ that are pages of the site: (file, page). Plugins are found, not listed.
@@ -56,7 +56,7 @@ PAGES = {
 BENCHMARKS = """\
 # Benchmarks
 
-What `make bench` measures, as it was printed last.
+The figures that the scripts in `benchmarks/` printed last, with their commands.
 
 ```{toctree}
 :glob:
@@ -87,7 +87,7 @@ def write_pages() -> None:
 
 def plugin_index() -> str:
     """The page that lists the plugins by role."""
-    lines = ["# Plugins", "", "Each is a package of its own; what follows are their READMEs.", ""]
+    lines = ["# Plugins", "", "Each is a package of its own. These pages are their READMEs.", ""]
     for role in dict.fromkeys(p.parent.parent.name for p in PLUGINS):
         found = [path for p in PLUGINS if p.parent.parent.name == role for path in (p, *CARDS[p])]
         names = [f"plugins/{PAGES[path].stem}" for path in found]

@@ -4,12 +4,14 @@
 
 A ```console block holds commands (`$ placekit ...`; lines that begin with `> ` continue one) and what they print, both
 streams together. The commands of a document run in their order in one fresh folder; those of a document that installs
-packages in an environment of its own, without a network. A block of any other language is written to the folder when it is
-reached, if its first line names a file (`# mymodel.py`) or a comment before it does.
+packages in an environment of its own, without a network. In the folder, `benchmarks` and `docs` are links to the
+repository's. A block of any other language is written to the folder when it is reached, if its first line names a file
+(`# mymodel.py`) or a comment before it does.
 
 Comments on the lines before a block:
 
     <!-- file: NAME -->       the block is this file
+    <!-- adds to: NAME -->    the block is appended to this file
     <!-- not run: REASON -->  its commands are only shown
     <!-- slow -->             its commands run with --slow only
     <!-- needs: VARIABLE -->  its commands run only where this environment variable is set
@@ -38,7 +40,7 @@ from venvs import environment, make_venv  # noqa: E402
 
 PROGRAMS = ("placekit", "python", "pytest", "pip", "cat", "head", "ls")
 FENCE = re.compile(r"^(`{3,})([^`]*)$")
-COMMENT = re.compile(r"^<!-- (file|not run|slow|needs|fails|varies)(?:: (.+?))? -->$")
+COMMENT = re.compile(r"^<!-- (file|adds to|not run|slow|needs|fails|varies)(?:: (.+?))? -->$")
 FILE_NAME = re.compile(r"^# ([\w./-]+\.\w+)$")
 DATE = re.compile(r"\d{4}-\d\d-\d\d[/ ]\d\d-\d\d-\d\d(-\d+)?")
 
@@ -136,7 +138,7 @@ def steps(block: Block) -> list[Step]:
 def run(command: str, folder: Path, python: Path) -> Printed:
     """What a command prints in the environment of `python`, without trailing blanks."""
     kept = {k: v for k, v in environment(python).items() if not k.startswith("HYDRA_")}
-    variables = {**kept, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
+    variables = {**kept, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
     done = subprocess.run(
         command, shell=True, cwd=folder, env=variables, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
@@ -156,7 +158,7 @@ def masked(lines: list[str], varies: str = "") -> list[str]:
         elif column is not None and len(cells) == width:
             cells[column] = re.sub(r"^\d+\.\d$", "*", cells[column])
             line = "  ".join(cells)
-        else:
+        elif not line:  # other lines may be the rest of a row whose text is wrapped
             column = None
         line = DATE.sub("*", line)
         result.append(re.sub(varies, "*", line) if varies else line)
@@ -195,15 +197,20 @@ class Difference:
 
 def replay(text: str, slow: bool = False) -> Iterator[tuple[Block, list[Step], list[Printed]]]:
     """Run a document: every ```console block that is run, with its commands and what each printed."""
-    with tempfile.TemporaryDirectory(prefix="placekit-docs-") as name:
-        folder = Path(name) / "folder"
+    with tempfile.TemporaryDirectory(prefix="placekit-docs-") as temporary:
+        folder = Path(temporary) / "folder"
         folder.mkdir()
-        python = make_venv(Path(name) / "venv") if installs(text) else Path(sys.executable)
+        for name in ("benchmarks", "docs"):
+            (folder / name).symlink_to(ROOT / name)
+        python = make_venv(Path(temporary) / "venv") if installs(text) else Path(sys.executable)
         for block in blocks(text):
             if block.file is not None:
                 path = folder / block.file
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text("\n".join(block.lines) + "\n")
+            elif "adds to" in block.comments:
+                with (folder / block.comments["adds to"]).open("a") as file:
+                    file.write("\n\n" + "\n".join(block.lines) + "\n")
             elif block.language == "console":
                 found = steps(block)
                 lacks = "needs" in block.comments and block.comments["needs"] not in os.environ

@@ -1,69 +1,166 @@
-"""placekit: which device runs which operation. The core: contracts, data flow, command line.
+"""placekit: which device runs which operation. All that a plugin writes against is imported from here.
 
-Importing this package imports neither torch nor numba nor hydra; the names below are loaded at first use.
+Importing this package imports neither numpy nor pydantic; each name below is loaded at first use.
 """
 
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placekit_core.api import Search, load_programs, place, search
-    from placekit_core.cluster import Cluster
-    from placekit_core.errors import PlacekitError
-    from placekit_core.graph import Graph, GraphBuilder
-    from placekit_core.placement import Placement, Placements
-    from placekit_core.problem import Problem, Program, Task
-    from placekit_core.report import Result
-
-try:
-    __version__ = version("placekit")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
+    from placekit_core.contracts import units as units
+    from placekit_core.contracts.calibration import Calibration as Calibration
+    from placekit_core.contracts.cluster import (
+        UNLIMITED as UNLIMITED,
+        Cluster as Cluster,
+        DeviceKind as DeviceKind,
+        Efficiency as Efficiency,
+        OperationClass as OperationClass,
+        Routes as Routes,
+        load_cluster as load_cluster,
+    )
+    from placekit_core.contracts.cores import usable_cores as usable_cores
+    from placekit_core.contracts.costs import (
+        EFFICIENCY as EFFICIENCY,
+        MAX_SECONDS as MAX_SECONDS,
+        CostFile as CostFile,
+        CostTable as CostTable,
+        KindCosts as KindCosts,
+        roofline as roofline,
+        signatures_of as signatures_of,
+        with_figures as with_figures,
+    )
+    from placekit_core.contracts.errors import (
+        BackendError as BackendError,
+        BudgetExhausted as BudgetExhausted,
+        ClusterError as ClusterError,
+        ConfigError as ConfigError,
+        GraphError as GraphError,
+        ImporterError as ImporterError,
+        NotApplicable as NotApplicable,
+        PlacekitError as PlacekitError,
+        PlacementError as PlacementError,
+        PluginError as PluginError,
+        RunError as RunError,
+        explain as explain,
+        shortened as shortened,
+        unknown as unknown,
+    )
+    from placekit_core.contracts.files import (
+        FileModel as FileModel,
+        parse_json as parse_json,
+        parse_text as parse_text,
+        plain as plain,
+        read_bytes as read_bytes,
+        read_json as read_json,
+        reading as reading,
+        write_atomically as write_atomically,
+    )
+    from placekit_core.contracts.graph import PHASES as PHASES, Graph as Graph, Labels as Labels
+    from placekit_core.contracts.graph_builder import GraphBuilder as GraphBuilder
+    from placekit_core.contracts.graph_file import load_graph as load_graph, save_graph as save_graph
+    from placekit_core.contracts.graph_rules import validate_graph as validate_graph
+    from placekit_core.contracts.grouping import (
+        Grouping as Grouping,
+        quotient as quotient,
+        strongly_connected as strongly_connected,
+    )
+    from placekit_core.contracts.hookspecs import Command as Command, Component as Component, hookimpl as hookimpl
+    from placekit_core.contracts.interfaces import (
+        Backend as Backend,
+        Checkpoint as Checkpoint,
+        Grouper as Grouper,
+        Importer as Importer,
+        LearnableOptions as LearnableOptions,
+        LearnablePolicy as LearnablePolicy,
+        Options as Options,
+        Policy as Policy,
+        ResumablePolicy as ResumablePolicy,
+        Rollouts as Rollouts,
+        State as State,
+        Trainer as Trainer,
+    )
+    from placekit_core.contracts.ledger import Ledger as Ledger
+    from placekit_core.contracts.measurement import (
+        Kernel as Kernel,
+        Measurements as Measurements,
+        Schedule as Schedule,
+        Trace as Trace,
+    )
+    from placekit_core.contracts.placement import Placement as Placement, Placements as Placements
+    from placekit_core.contracts.placement_file import (
+        PLACEMENT_FILE as PLACEMENT_FILE,
+        Assignment as Assignment,
+        load_assignment as load_assignment,
+        load_placement as load_placement,
+        save_placement as save_placement,
+    )
+    from placekit_core.contracts.problem import Problem as Problem
+    from placekit_core.contracts.program import Executable as Executable, Program as Program
+    from placekit_core.contracts.result import (
+        ProgramResult as ProgramResult,
+        ProgramSummary as ProgramSummary,
+        Result as Result,
+        Summary as Summary,
+    )
+    from placekit_core.contracts.task import (
+        HISTORY as HISTORY,
+        Best as Best,
+        Evaluator as Evaluator,
+        Session as Session,
+        Task as Task,
+    )
+    from placekit_core.contracts.version import __version__ as __version__
+    from placekit_core.run.api import Search as Search, load_programs as load_programs, place as place, search as search
+    from placekit_core.run.failures import Interrupted as Interrupted, RunFailed as RunFailed
+    from placekit_core.run.registry import Registry as Registry, installed as installed
 
 _HOME = {
-    "Cluster": "cluster",
-    "Graph": "graph",
-    "GraphBuilder": "graph",
-    "PlacekitError": "errors",
-    "Placement": "placement",
-    "Placements": "placement",
-    "Problem": "problem",
-    "Program": "problem",
-    "Result": "report",
-    "Search": "api",
-    "Task": "problem",
-    "load_programs": "api",
-    "place": "api",
-    "search": "api",
+    "contracts.calibration": "Calibration",
+    "contracts.cluster": "UNLIMITED Cluster DeviceKind Efficiency OperationClass Routes load_cluster",
+    "contracts.cores": "usable_cores",
+    "contracts.costs": "EFFICIENCY MAX_SECONDS CostFile CostTable KindCosts roofline signatures_of with_figures",
+    "contracts.errors": (
+        "BackendError BudgetExhausted ClusterError ConfigError GraphError ImporterError NotApplicable "
+        "PlacekitError PlacementError PluginError RunError explain shortened unknown"
+    ),
+    "contracts.files": "FileModel parse_json parse_text plain read_bytes read_json reading write_atomically",
+    "contracts.graph": "PHASES Graph Labels",
+    "contracts.graph_builder": "GraphBuilder",
+    "contracts.graph_file": "load_graph save_graph",
+    "contracts.graph_rules": "validate_graph",
+    "contracts.grouping": "Grouping quotient strongly_connected",
+    "contracts.hookspecs": "Command Component hookimpl",
+    "contracts.interfaces": (
+        "Backend Checkpoint Grouper Importer LearnableOptions LearnablePolicy Options Policy "
+        "ResumablePolicy Rollouts State Trainer"
+    ),
+    "contracts.ledger": "Ledger",
+    "contracts.measurement": "Kernel Measurements Schedule Trace",
+    "contracts.placement": "Placement Placements",
+    "contracts.placement_file": "PLACEMENT_FILE Assignment load_assignment load_placement save_placement",
+    "contracts.problem": "Problem",
+    "contracts.program": "Executable Program",
+    "contracts.result": "ProgramResult ProgramSummary Result Summary",
+    "contracts.task": "HISTORY Best Evaluator Session Task",
+    "contracts.version": "__version__",
+    "run.api": "Search load_programs place search",
+    "run.failures": "Interrupted RunFailed",
+    "run.registry": "Registry installed",
 }
+"""Module, and the names that it has here."""
 
-__all__ = [
-    "Cluster",
-    "Graph",
-    "GraphBuilder",
-    "PlacekitError",
-    "Placement",
-    "Placements",
-    "Problem",
-    "Program",
-    "Result",
-    "Search",
-    "Task",
-    "__version__",
-    "load_programs",
-    "place",
-    "search",
-]
+_MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name == "units":
+        return importlib.import_module("placekit_core.contracts.units")
+    if name not in _MODULE:
         raise AttributeError(f"module 'placekit_core' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"placekit_core.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f"placekit_core.{_MODULE[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_MODULE, "units"])

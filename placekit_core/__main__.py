@@ -2,6 +2,6 @@
 
 import sys
 
-from placekit_core.cli import main
+from placekit_core.cli.main import main
 
 sys.exit(main())

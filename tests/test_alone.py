@@ -1,27 +1,33 @@
-"""Each plugin alone: the core, the plugin, what they declare that they need, and nothing else that is installed here."""
+"""Each plugin alone, and small sets of plugins: what they declare, and nothing else that is installed here."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from placekit_testing.new_plugin import write
 
-from placekit_core.cli.new_plugin import write
-from tests.test_repo import NAMES, PLUGINS, imports, project
+from placekit_core import installed
+from tests.repo import NAMES, PLUGINS, imported, package_of, project
 from tests.venvs import closure, make_venv, run
 
 INSTALLED = """
-from placekit_core.registry import installed
+from placekit_core import installed
 print(*(p.distribution for p in installed().packages))
 """
-TESTING = ("placekit[test]", "hypothesis")  # what tests may use besides
+TESTING = ("placekit-testing", "hypothesis")  # what tests may use besides
+WITHOUT_TORCH = ("placekit-sim", "placekit-grouping", "placekit-heuristics", "placekit-search", "placekit-formats",
+                 "placekit-einsum", "placekit-compare")  # fmt: skip
+"""What docs/install.md names for an installation without torch, and `compare`."""
 
 
 def import_all(python: Path, folder: Path, **env: str) -> None:
     """Import every module of the package in `folder`, and all packages that they name, in functions too."""
-    package = folder / folder.name.replace("-", "_")
+    package = package_of(folder)
     paths = [p.relative_to(folder).with_suffix("") for p in sorted(package.rglob("*.py"))]
-    modules = [".".join(p.parts).removesuffix(".__init__") for p in paths] + sorted(imports(package))
+    modules = [".".join(p.parts).removesuffix(".__init__") for p in paths] + sorted(
+        {module for path in package.rglob("*.py") for module, _ in imported(path)}
+    )
     run(python, "python", "-c", f"import importlib\nfor m in {modules!r}: importlib.import_module(m)", **env)
 
 
@@ -43,19 +49,40 @@ def test_a_plugin_needs_only_what_it_declares(plugin: Path, tmp_path: Path) -> N
 
 
 def test_the_core_alone(tmp_path: Path) -> None:
-    python = make_venv(tmp_path / "venv", closure("placekit"))
-    rows = [line.split()[:3] for line in run(python, "placekit", "plugins").stdout.splitlines()]
-    assert [r[2] for r in rows[1:]] == ["placekit"] * (len(rows) - 1)
-    listing = "import importlib.metadata as m; print(*sorted({d.name for d in m.distributions()}))"
-    names = run(python, "python", "-c", listing).stdout.split()
-    assert "torch" not in names
-    assert "pytest" not in names
+    needs = closure("placekit-core")
+    assert not needs & {"torch", "numba", "scipy", "pytest"}
+    python = make_venv(tmp_path / "venv", needs)
+    assert "placekit-core" in run(python, "placekit", "plugins").stdout or not needs & set(NAMES)
+    assert run(python, "placekit", "--help").stdout.count("\n  ") == 2  # its commands: plugins, run
+    said = run(python, "placekit", "run", code=1).stderr
+    assert "placekit: " in said
+    assert "Traceback" not in said
+
+
+def test_without_torch(tmp_path: Path) -> None:
+    """The core and a few plugins place files and tensor programs."""
+    needs = closure(*WITHOUT_TORCH)
+    assert "torch" not in needs
+    python = make_venv(tmp_path / "venv", needs)
+    small = "workload=chainmm_small", "budget.evaluations=64"
+    assert "seed 0, simulated" in run(python, "placekit", "run", *small, "run_dir=a", cwd=tmp_path).stdout
+    (tmp_path / "net.json").write_text(NET)
+    assert (
+        "seed 0, simulated"
+        in run(python, "placekit", "run", "net.json", "+policy=etf", "run_dir=b", cwd=tmp_path).stdout
+    )
+    assert "portfolio" in run(python, "placekit", "compare", "a", "b", cwd=tmp_path).stdout
+
+
+NET = """{"format": "placekit-program", "version": 1, "name": "net", "operations": [
+ {"name": "a", "outputs": [1000], "flops": 1e9}, {"name": "b", "inputs": ["a"], "outputs": [1000], "flops": 1e9}]}
+"""
 
 
 @pytest.mark.parametrize("declared", [False, True])
 def test_an_undeclared_dependency_is_found(tmp_path: Path, declared: bool) -> None:
     """networkx stands for any package that is installed here; it is imported when a function is called."""
-    folder = write("policy", "mine", tmp_path)
+    folder = write("policy", "mine", tmp_path, installed())
     method, data = folder / "placekit_mine" / "mine.py", folder / "pyproject.toml"
     method.write_text(method.read_text() + "\n\ndef later():\n    import networkx\n\n    return networkx\n")
     if declared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -11,20 +12,35 @@ from typing import Any
 
 import numpy as np
 import pytest
+from placekit_report import html
+from placekit_testing.fakes import FakeBackend, FakeLearnable, FakeTrainer
+from placekit_testing.small import chain, machine
 
 import placekit_core
-from placekit_core import PlacekitError, Placement, Placements, Problem, Program, Task, load_programs, place
+from placekit_core import (
+    ConfigError,
+    ImporterError,
+    Interrupted,
+    PlacekitError,
+    Placement,
+    Placements,
+    PluginError,
+    Problem,
+    Program,
+    RunError,
+    RunFailed,
+    Task,
+    installed,
+    load_cluster,
+    load_placement,
+    load_programs,
+    place,
+    save_graph,
+)
 from placekit_core.cli.console import show_result
-from placekit_core.cluster import load_cluster
-from placekit_core.config import conf_dir
-from placekit_core.errors import ConfigError, ImporterError, PluginError, RunError
-from placekit_core.graph_file import save_graph
-from placekit_core.pipeline import Interrupted
-from placekit_core.placement import load_placement
-from placekit_core.registry import installed
-from placekit_core.results import load_summary
-from placekit_core.testing.fakes import FakeBackend, FakeLearnable, FakeTrainer
-from tests.conftest import chain, machine
+from placekit_core.run.config import conf_dir
+from placekit_core.run.failures import BoundError, NothingFits
+from placekit_core.run.run_directory import load_summary
 
 
 def without_time(summary: Any) -> dict[str, Any]:
@@ -65,46 +81,13 @@ def test_nothing_is_written_unless_asked_for(problem: Problem, tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
     result = place(problem.graph, cluster=problem.cluster, budget=10, run_dir="kept")
     assert result.run_dir == Path("kept")
-    assert {"result.json", "placement.json", "history.csv", "schedule.trace.json", "profile.json", "config.json"} == {
-        p.name for p in (tmp_path / "kept").iterdir()
-    }
+    written = {"result.json", "placement.json", "config.json", "history.csv"}  # by the core
+    written |= {"schedule.trace.json", "profile.json", "profile.png"}  # by the logger `report`, which is on by default
+    assert {p.name for p in (tmp_path / "kept").iterdir()} == written
+    place(problem.graph, cluster=problem.cluster, budget=10, run_dir="plain", log=())
+    assert {p.name for p in (tmp_path / "plain").iterdir()} == {"result.json", "placement.json", "config.json"}
     with pytest.raises(RunError, match="holds a run already"):
         place(problem.graph, cluster=problem.cluster, budget=10, run_dir="kept")
-
-
-def test_frames(problem: Problem) -> None:
-    result = place(problem.graph, cluster=problem.cluster, budget=50)
-    operations = result.to_frame()
-    assert operations["operation"].tolist() == list(problem.graph.op_name)
-    assert result.placement is not None
-    names = np.asarray(problem.cluster.device_names)
-    assert operations["device"].tolist() == names[problem.expand(result.placement.device)].tolist()
-    assert operations["end_s"].max() == pytest.approx(result.value_s)
-    devices = result.to_frame("devices")
-    kernels = operations[operations["kernel"]]
-    assert devices["kernels"].tolist() == [int((kernels["device"] == d).sum()) for d in names]
-    busy = (kernels["end_s"] - kernels["start_s"]).groupby(kernels["device"]).sum()
-    assert devices.set_index("device")["compute_s"][busy.index].tolist() == pytest.approx(busy.tolist())
-    assert result.to_frame("history")["evaluations"].iloc[-1] == 50
-    assert result.to_frame("programs")["value_s"].tolist() == [result.value_s]
-    assert set(result.to_frame("transfers")) == {"operation", "source", "destination", "bytes", "start_s", "end_s"}
-    with pytest.raises(PlacekitError, match=r"no table named 'operation'\n  did you mean 'operations'"):
-        result.to_frame("operation")
-
-
-def test_frames_of_a_family_name_the_program() -> None:
-    result = place([chain(4, 0), chain(5, 1)], cluster=machine(), policy="heft")
-    assert result.to_frame()["program"].value_counts().to_dict() == {"chain4": 5, "chain5": 6}
-    assert result.to_frame("programs")["program"].tolist() == ["chain4", "chain5"]
-    with pytest.raises(PlacekitError, match="2 programs"):
-        _ = result.placement
-
-
-def test_to_frame_without_pandas(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = place(problem.graph, cluster=problem.cluster, policy="heft")
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(PlacekitError, match=r"needs pandas\n  pip install 'placekit\[notebook\]'"):
-        result.to_frame()
 
 
 def test_notes_are_in_the_result(problem: Problem, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,22 +99,12 @@ def test_notes_are_in_the_result(problem: Problem, tmp_path: Path, capsys: pytes
     assert result.summary.notes == result.programs[0].summary.notes == ["put everything <here>"]
     assert load_summary(tmp_path / "run") == result.summary
     assert re.search(r"^note +put everything <here>$", repr(result), re.M)
-    assert "put everything &lt;here&gt;" in result._repr_html_()
+    assert "put everything &lt;here&gt;" in html(result)
     show_result(result.summary, "run")
     assert "\nnote: put everything <here>\n" in capsys.readouterr().out
     assert place([chain(4, 0), chain(5, 1)], cluster=machine(), policy=talkative).summary.notes == [
         "put everything <here>"
     ]
-
-
-def test_notebook_display(problem: Problem) -> None:
-    result = place(problem.graph, cluster=problem.cluster, policy="heft")
-    page = result._repr_html_()
-    assert page.count("<text ") == problem.cluster.size
-    assert "proven bound" in page
-    shares = [float(part.split("'")[0]) for part in page.split("fill-opacity='")[1:]]
-    devices = result.to_frame("devices")
-    assert sum(shares) / 200 * result.value_s == pytest.approx(devices["compute_s"].sum(), rel=0.02)
 
 
 def test_sources(problem: Problem, tmp_path: Path) -> None:
@@ -185,13 +158,12 @@ def test_a_torch_module_is_a_source() -> None:
         ({"budget": True}, ConfigError, "budget=True"),
         ({"budget": float("inf")}, ConfigError, "budget=inf"),
         ({"budget": float("nan")}, ConfigError, "budget=nan"),
-        ({"policy": None}, ConfigError, "policy: None is no policy"),
+        ({"policy": 3}, ConfigError, "policy: 3 is no policy"),
         ({"grouper": len}, ConfigError, "is no grouper"),
         ({"policy": FakeBackend()}, ConfigError, "is no policy"),
         ({"policy": FakeLearnable}, ConfigError, "FakeLearnable is a class"),
         ({"policy": FakeLearnable()}, ConfigError, "policy 'fake_learnable' names no trainer of its own"),
         ({"cluster": 4}, ConfigError, "cluster=4"),
-        ({"cluster": None}, ConfigError, "cluster=None"),
         ({"resume": True}, ConfigError, "without a run_dir"),
         ({"polcy": "etf"}, ConfigError, "no argument 'polcy'\n  did you mean 'policy'"),
         ({"log": ["cvs"], "run_dir": "r"}, PluginError, "no logger named 'cvs'\n  did you mean 'csv'"),
@@ -236,6 +208,12 @@ def test_a_function_is_a_policy(problem: Problem) -> None:
     assert result.placement.device.tolist() == [0, 1, 0, 1, 0, 1]
 
 
+def test_none_is_the_default_of_the_command_line(problem: Problem) -> None:
+    nothing: dict[str, Any] = dict.fromkeys(("policy", "grouper", "trainer", "backend", "proxy", "cluster", "budget"))
+    named = place(problem.graph, policy="portfolio", cluster="auto", backend="simulator", grouper="none")
+    assert without_time(place(problem.graph, **nothing).summary) == without_time(named.summary)
+
+
 def test_clusters_in_every_form(problem: Problem) -> None:
     path = conf_dir() / "cluster" / "v100x8.yaml"
     cluster = load_cluster(path)
@@ -247,8 +225,8 @@ def test_resume_from_python(placekit: Any, tmp_path: Path) -> None:
     """Interrupted at an arbitrary point and continued, the result is that of an uninterrupted run."""
     stopped: dict[str, Any] = {"budget": 4000, "cluster": machine(4), "seed": 1}
     whole = place(chain(40), **stopped)
-    from placekit_core import api
-    from placekit_core.pipeline import Observer
+    from placekit_core.run import api
+    from placekit_core.run.pipeline import Observer
 
     class Stop(Observer):
         def row(self, program: str, row: Any, ledger: Any) -> None:
@@ -306,12 +284,39 @@ def test_what_a_failing_policy_had_found_is_kept(problem: Problem) -> None:
         task.evaluate(task.problem.placement([0] * task.problem.g).batch())
         raise ZeroDivisionError("my bug")
 
-    with pytest.raises(ZeroDivisionError) as e:
+    with pytest.raises(RunFailed, match="ZeroDivisionError: my bug") as e:
         place(problem.graph, cluster=problem.cluster, policy=unlucky)
-    result = e.value.result  # type: ignore[attr-defined]
+    assert isinstance(e.value.__cause__, ZeroDivisionError)
+    result = e.value.result
     assert result.summary.status == "failed"
+    assert result.placement is not None
     assert result.placement.device.tolist() == [0] * problem.g
     assert result.run_dir is None
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_error_of_placekit_keeps_its_message_and_hint(problem: Problem, begun: bool) -> None:
+    def refuses(task: Task, rng: np.random.Generator) -> Placement:
+        if begun:
+            task.evaluate(task.problem.placement([0] * task.problem.g).batch())
+        raise ConfigError("not this program", "another one")
+
+    with pytest.raises(PlacekitError, match=r"not this program\n  another one") as e:
+        place(problem.graph, cluster=problem.cluster, policy=refuses)
+    assert type(e.value) is (RunFailed if begun else ConfigError)
+    assert (e.value.message, e.value.hint) == ("not this program", "another one")
+
+
+def test_failures_with_results_cross_process_boundaries(problem: Problem) -> None:
+    def unlucky(task: Task, rng: np.random.Generator) -> Placement:
+        task.evaluate(task.problem.placement([0] * task.problem.g).batch())
+        raise ZeroDivisionError("my bug")
+
+    with pytest.raises(RunFailed) as e:
+        place(problem.graph, cluster=problem.cluster, policy=unlucky)
+    again = pickle.loads(pickle.dumps(e.value))
+    assert str(again) == str(e.value)
+    assert again.result.summary == e.value.result.summary
 
 
 def test_a_value_below_the_bound_is_an_error(problem: Problem, tmp_path: Path) -> None:
@@ -320,13 +325,14 @@ def test_a_value_below_the_bound_is_an_error(problem: Problem, tmp_path: Path) -
         return task.problem.placement([0] * task.problem.g)
 
     with pytest.raises(
-        RunError, match=r"below its proven bound of 1 s\n  this is a bug in backend .* 'liar' proved"
+        BoundError, match=r"below its proven bound of 1 s\n  this is a bug in backend .* 'liar' proved"
     ) as e:
         place(problem.graph, cluster=problem.cluster, policy=liar, run_dir=tmp_path / "r")
     written = load_summary(tmp_path / "r")
     assert written.status == "failed", "no sweep skips it, and no table ranks it"
     assert written.value_s is not None, "what was found is written all the same"
-    assert e.value.result.placement is not None  # type: ignore[attr-defined]
+    assert e.value.result.placement is not None
+    assert isinstance(e.value, RunError)
 
 
 def test_an_object_of_an_own_class_is_not_taken_for_the_installed_one(problem: Problem, tmp_path: Path) -> None:
@@ -344,7 +350,7 @@ def test_an_object_of_an_own_class_is_not_taken_for_the_installed_one(problem: P
 def test_a_failure_is_not_hidden_by_the_report_of_it(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     def unlucky(task: Task, rng: np.random.Generator) -> Placement:
         task.evaluate(task.problem.placement([0] * task.problem.g).batch())
-        monkeypatch.setattr("placekit_core.pipeline.report", lambda *_: 1 / 0)
+        monkeypatch.setattr("placekit_core.run.pipeline.report", lambda *_: 1 / 0)
         raise KeyError("the real one")
 
     with pytest.raises(KeyError, match="the real one"):
@@ -374,8 +380,9 @@ def test_a_proxy_and_a_trainer_as_objects(problem: Problem) -> None:
 
 
 def test_names_of_the_package() -> None:
-    assert set(placekit_core.__all__) <= set(dir(placekit_core))
-    for name in placekit_core.__all__:
+    names = dir(placekit_core)
+    assert {"Policy", "Placement", "Component", "hookimpl", "place", "search", "units"} <= set(names)
+    for name in names:
         assert getattr(placekit_core, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'plaice'"):
         _ = placekit_core.plaice
@@ -387,19 +394,21 @@ def test_names_of_the_package() -> None:
 
 def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the files of the run, in the table of runs, and where its placement is asked for."""
-    from placekit_core.cli import apply, compare
+    from placekit_compare import compare
+    from placekit_torch import apply
 
-    with pytest.raises(RunError, match="could be measured"):
+    with pytest.raises(NothingFits, match="could be measured") as e:
         place(
             chain(6), cluster=machine(), policy="random", backend=FakeBackend(failing=1.0), budget=20,
             run_dir=tmp_path / "run",
         )  # fmt: skip
     found = load_summary(tmp_path / "run")
+    assert found == e.value.result.summary
     assert found.error == found.programs[0].error == "the fake failed"
     compare.show(compare.rows([found]))
     assert "failed" in capsys.readouterr().out
     with pytest.raises(RunError, match=r"could not measure a placement of .*: the fake failed"):
-        apply.main([str(tmp_path / "run")])
+        apply.main([str(tmp_path / "run")], installed())
 
 
 def test_a_proxy_budget_that_nobody_used_is_said(tmp_path: Path) -> None:

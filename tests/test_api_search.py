@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from placekit_testing.small import chain
 
-from placekit_core import PlacekitError, Problem, Result, search
-from placekit_core.errors import BudgetExhausted, ConfigError
-from placekit_core.results import load_summary
-from tests.conftest import chain
+from placekit_core import BudgetExhausted, ConfigError, PlacekitError, Problem, Result, search
+from placekit_core.run.run_directory import load_summary
 
 
 def test_a_search_of_ones_own(problem: Problem) -> None:

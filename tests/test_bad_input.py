@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from placekit_testing.small import chain
 
-from placekit_core.config import conf_dir
-from placekit_core.graph_file import save_graph
-from tests.conftest import chain
+from placekit_core import save_graph
+from placekit_core.run.config import conf_dir
 
 Run = Callable[..., object]
 FAST = ["workload=mlp", "budget.evaluations=20"]
@@ -103,7 +103,7 @@ def test_cluster(placekit: Run, tmp_path: Path, change: Callable[[dict], None], 
 
 def test_cluster_that_is_no_yaml(placekit: Run, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("a: [1, 2")
-    fails(placekit("run", *FAST, "cluster=bad.yaml"), "bad.yaml is not YAML")
+    fails(placekit("run", *FAST, "cluster=bad.yaml"), "bad.yaml is not a readable cluster: it is not YAML")
     fails(placekit("cluster", "show", "p100x5"), "no cluster named 'p100x5'", "p100x4")
 
 
@@ -187,6 +187,6 @@ def test_nothing_fits_is_an_error_after_the_results_are_written(placekit: Run, t
 
 def test_compare_without_runs(placekit: Run, tmp_path: Path) -> None:
     fails(placekit("compare", str(tmp_path)), "no run directory at or below")
-    fails(placekit("compare"), "usage: placekit compare DIR")
+    fails(placekit("compare"), "required: DIR", "usage: placekit compare")
     (tmp_path / "result.json").write_text('{"value_s": 1}')
     fails(placekit("compare", str(tmp_path)), "result.json is damaged")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
+from placekit_core import ClusterError, ConfigError, PluginError, installed
 from placekit_core.cli.arguments import DEFAULT_GROUPS, chosen, normalise, take
-from placekit_core.config import Streams, component_nodes, conf_dir, validate
-from placekit_core.errors import ClusterError, ConfigError, PluginError
-from placekit_core.hookspecs import KINDS
-from placekit_core.registry import installed
+from placekit_core.run.config import Streams, conf_dir
+from tests.runs import minimal, validate
 
 
 def groups_of(config: dict) -> set[str]:
@@ -24,12 +24,25 @@ def test_groups_with_defaults_are_those_of_config_yaml() -> None:
 
 
 def test_config_yaml_holds_only_fields_of_run_config() -> None:
-    from placekit_core.config import RunConfig
+    from placekit_core.run.config import RunConfig
 
     config = yaml.safe_load((conf_dir() / "config.yaml").read_text())
-    own = set(config) - {"defaults", "hydra"}
+    assert set(config) - {"defaults", "hydra"} == {"run_dir"}, "every other default stands in RunConfig"
+    assert "run_dir" in RunConfig.model_fields
     sections = {"proxy"} | (groups_of(config) - {"workload", "experiment"})
-    assert own | sections | {"given"} == set(RunConfig.model_fields)  # which only Python programs set
+    assert sections == {k for k, v in RunConfig.model_fields.items() if v.is_required()}
+
+
+def test_every_option_of_a_run_is_composed_with_its_default() -> None:
+    from placekit_core.cli.compose import compose
+    from placekit_core.run.config import RunConfig
+
+    composed = compose(["workload=mlp"], installed())
+    assert set(composed) == set(RunConfig.model_fields) - {"given"}  # which only Python programs set
+    config = validate(composed)
+    own = {"run_dir", "workload"}  # which conf/ sets
+    defaults = {k: v.default for k, v in RunConfig.model_fields.items() if not v.is_required() and k not in own}
+    assert {k: getattr(config, k) for k in defaults} == defaults
 
 
 @pytest.mark.parametrize(
@@ -53,18 +66,18 @@ def test_config_yaml_holds_only_fields_of_run_config() -> None:
     ],
 )
 def test_argument_forms(given: list[str], expected: list[str]) -> None:
-    assert normalise(given) == expected
+    assert normalise(given, installed()) == expected
 
 
 def test_cluster_file(tmp_path: Path) -> None:
     path = tmp_path / "my box.yaml"
     path.write_text((conf_dir() / "cluster" / "p100x4.yaml").read_text())
-    assert normalise([f"+cluster={path}"]) == ["cluster=file", f"cluster.path='{path}'"]
+    assert normalise([f"+cluster={path}"], installed()) == ["cluster=file", f"cluster.path='{path}'"]
     with pytest.raises(ConfigError, match=r"no cluster file nope\.yaml"):
-        normalise(["cluster=nope.yaml"])
+        normalise(["cluster=nope.yaml"], installed())
     path.write_text("x: 1")
     with pytest.raises(ClusterError, match="no option named 'x'"):  # here, and not in each job of a sweep
-        normalise([f"cluster={path}"])
+        normalise([f"cluster={path}"], installed())
 
 
 def test_take_and_chosen() -> None:
@@ -77,32 +90,16 @@ def test_take_and_chosen() -> None:
 
 
 def test_every_component_has_json_defaults_that_validate() -> None:
-    nodes = component_nodes(installed())
-    assert {group for group, _, _ in nodes} <= set(KINDS)
-    for group, name, node in nodes:
-        assert node["name"] == name
-        values = {k: v for k, v in node.items() if k != "name"}
-        assert installed().get(group, name).component.config.model_validate(values) is not None
+    for entry in installed().all():
+        values = json.loads(json.dumps(entry.component.config().model_dump(mode="json")))
+        assert entry.component.config.model_validate(values) == entry.component.config()
 
 
 @pytest.mark.parametrize("option", ["importer.parts={DE: {i: 2}}", "importer.parts.DE.i=2"])
 def test_a_dict_takes_new_keys_without_a_plus(option: str) -> None:
-    from placekit_core.cli.hydra_app import compose
+    from placekit_core.cli.compose import compose
 
-    assert compose(["workload=chainmm_small", option])["importer"]["parts"] == {"DE": {"i": 2}}
-
-
-def minimal(**changes: object) -> dict:
-    data: dict = {
-        "importer": {"name": "mlp"},
-        "grouper": {"name": "none"},
-        "policy": {"name": "annealing"},
-        "trainer": {"name": "auto"},
-        "backend": {"name": "simulator"},
-        "proxy": {"name": "simulator"},
-        "cluster": {"name": "auto"},
-    }
-    return {**data, **changes}
+    assert compose(["workload=chainmm_small", option], installed())["importer"]["parts"] == {"DE": {"i": 2}}
 
 
 def test_validate_accepts_the_minimum() -> None:

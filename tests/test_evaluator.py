@@ -1,4 +1,4 @@
-"""The Evaluator: budgets, counting, caching, the best, the history, states."""
+"""The BudgetedEvaluator: budgets, counting, caching, the best, the history, states."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from placekit_core.errors import BudgetExhausted, PlacementError
-from placekit_core.evaluator import TURNS, Evaluator, Ledger
-from placekit_core.interfaces import Session
-from placekit_core.measurement import Measurements, Schedule
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Problem
+from placekit_core import (
+    BudgetExhausted,
+    Ledger,
+    Measurements,
+    Placement,
+    PlacementError,
+    Placements,
+    Problem,
+    Schedule,
+    Session,
+)
+from placekit_core.run.evaluator import TURNS, BudgetedEvaluator
 
 
 class Table(Session):
@@ -38,7 +44,7 @@ def batch(problem: Problem, *on_one: int) -> Placements:
 
 
 def test_counts_keeps_the_best_and_writes_the_history(problem: Problem) -> None:
-    evaluate = Evaluator(problem, Table(), Ledger(10))
+    evaluate = BudgetedEvaluator(problem, Table(), Ledger(10))
     m = evaluate(batch(problem, 3, 1, 2))
     assert m.value_s.tolist() == [4.0, 2.0, 3.0]
     evaluate(batch(problem, 4))
@@ -54,7 +60,7 @@ def test_counts_keeps_the_best_and_writes_the_history(problem: Problem) -> None:
 
 def test_budget_ends_within_a_batch_and_records_what_was_seen(problem: Problem) -> None:
     session = Table()
-    evaluate = Evaluator(problem, session, Ledger(2))
+    evaluate = BudgetedEvaluator(problem, session, Ledger(2))
     with pytest.raises(BudgetExhausted):
         evaluate(batch(problem, 3, 2, 0))
     assert session.calls == 2, "never more evaluations than the budget"
@@ -66,7 +72,7 @@ def test_budget_ends_within_a_batch_and_records_what_was_seen(problem: Problem) 
 
 
 def test_budget_in_seconds_ends(problem: Problem) -> None:
-    evaluate = Evaluator(problem, Table(), Ledger(seconds=1e-9))
+    evaluate = BudgetedEvaluator(problem, Table(), Ledger(seconds=1e-9))
     with pytest.raises(BudgetExhausted):
         evaluate(batch(problem, 1))
     assert evaluate.remaining == 0
@@ -75,7 +81,7 @@ def test_budget_in_seconds_ends(problem: Problem) -> None:
 
 def test_equal_placements_are_measured_once_but_count(problem: Problem) -> None:
     session = Table()
-    evaluate = Evaluator(problem, session, Ledger(10))
+    evaluate = BudgetedEvaluator(problem, session, Ledger(10))
     m = evaluate(batch(problem, 2, 2, 1))
     evaluate(batch(problem, 1, 2))
     assert m.value_s.tolist() == [3.0, 3.0, 2.0]
@@ -83,7 +89,7 @@ def test_equal_placements_are_measured_once_but_count(problem: Problem) -> None:
     assert evaluate.evaluations == 5
 
     noisy = Table()
-    again = Evaluator(problem, noisy, Ledger(10), deterministic=False)
+    again = BudgetedEvaluator(problem, noisy, Ledger(10), deterministic=False)
     again(batch(problem, 2, 2))
     assert noisy.calls == 2, "a measuring backend is asked every time"
     assert again.evaluations == 2
@@ -103,7 +109,7 @@ class Lucky(Table):
 
 def test_where_values_vary_the_best_wins_every_turn(problem: Problem) -> None:
     """0, 1, 2 groups on device 1 are worth 1, 2, 3 s."""
-    evaluate = Evaluator(problem, session := Lucky(0.9), deterministic=False)
+    evaluate = BudgetedEvaluator(problem, session := Lucky(0.9), deterministic=False)
     evaluate(batch(problem, 2))
     assert evaluate.best is not None
     assert (evaluate.best.value_s, session.calls) == (2.7, 1), "nothing to compare with"
@@ -119,7 +125,7 @@ def test_where_values_vary_the_best_wins_every_turn(problem: Problem) -> None:
 
 
 def test_a_lucky_placement_does_not_become_the_best(problem: Problem) -> None:
-    evaluate = Evaluator(problem, session := Lucky(), deterministic=False)
+    evaluate = BudgetedEvaluator(problem, session := Lucky(), deterministic=False)
     evaluate(batch(problem, 1))
     session.luck = [0.1, 1.0, 0.1, 3.0, 3.0]  # its first value, then two turns
     evaluate(batch(problem, 2))
@@ -129,12 +135,12 @@ def test_a_lucky_placement_does_not_become_the_best(problem: Problem) -> None:
         "the median of all that is known of the best"
     )
     assert session.calls == 6, "it lost the second turn"
-    later = Evaluator(problem, Lucky(0.1), deterministic=False)
+    later = BudgetedEvaluator(problem, Lucky(0.1), deterministic=False)
     later.restore(evaluate.state())
     later(batch(problem, 2))
     assert later.best is not None
     assert (later.best.again, later.best.value_s) == ((2.0, 6.0, 2.0), 2.0)
-    steady = Evaluator(problem, Lucky(0.1))
+    steady = BudgetedEvaluator(problem, Lucky(0.1))
     steady(batch(problem, 1))
     steady(batch(problem, 0))
     assert steady.best is not None
@@ -142,7 +148,7 @@ def test_a_lucky_placement_does_not_become_the_best(problem: Problem) -> None:
 
 
 def test_one_that_fails_in_a_turn_has_lost_it(problem: Problem) -> None:
-    evaluate = Evaluator(problem, session := Lucky(), deterministic=False)
+    evaluate = BudgetedEvaluator(problem, session := Lucky(), deterministic=False)
     evaluate(batch(problem, 1))
     session.luck = [1.0, 1.0, math.nan]
     evaluate(batch(problem, 0))
@@ -156,7 +162,7 @@ def test_one_that_fails_in_a_turn_has_lost_it(problem: Problem) -> None:
 
 def test_priorities_make_another_placement(problem: Problem) -> None:
     session = Table()
-    evaluate = Evaluator(problem, session)
+    evaluate = BudgetedEvaluator(problem, session)
     device = np.zeros((1, problem.g), np.int16)
     evaluate(Placements.of(device, np.zeros((1, problem.g))))
     evaluate(Placements.of(device, np.ones((1, problem.g))))
@@ -165,7 +171,7 @@ def test_priorities_make_another_placement(problem: Problem) -> None:
 
 
 def test_what_does_not_fit_gets_the_failing_signal_and_is_never_the_best(problem: Problem) -> None:
-    evaluate = Evaluator(problem, Table(room=1), failing_signal_s=99.0)
+    evaluate = BudgetedEvaluator(problem, Table(room=1), failing_signal_s=99.0)
     m = evaluate(batch(problem, 2))
     assert evaluate.scores(m).tolist() == [99.0]
     assert m.value_s.tolist() == [3.0], "the measurement itself is not changed"
@@ -176,7 +182,7 @@ def test_what_does_not_fit_gets_the_failing_signal_and_is_never_the_best(problem
 
 
 def test_foreign_placements_are_refused(problem: Problem) -> None:
-    evaluate = Evaluator(problem, Table())
+    evaluate = BudgetedEvaluator(problem, Table())
     with pytest.raises(PlacementError, match=r"has \d+ groups, not 3"):
         evaluate(Placements.of([[0, 0, 0]]))
     with pytest.raises(PlacementError, match="is on device 7"):
@@ -186,7 +192,7 @@ def test_foreign_placements_are_refused(problem: Problem) -> None:
 
 def test_charge_counts_and_verifies(problem: Problem) -> None:
     session = Table()
-    evaluate = Evaluator(problem, session, Ledger(100))
+    evaluate = BudgetedEvaluator(problem, session, Ledger(100))
     evaluate.charge(60, batch(problem, 1))
     assert evaluate.evaluations == 60
     assert session.calls == 1, "the backend itself says what the best is worth"
@@ -197,9 +203,9 @@ def test_charge_counts_and_verifies(problem: Problem) -> None:
 
 
 def test_state_round_trip(problem: Problem) -> None:
-    evaluate = Evaluator(problem, Table(), Ledger(10))
+    evaluate = BudgetedEvaluator(problem, Table(), Ledger(10))
     evaluate(batch(problem, 3, 1))
-    other = Evaluator(problem, Table(), Ledger(10))
+    other = BudgetedEvaluator(problem, Table(), Ledger(10))
     other.restore(evaluate.state())
     assert other.evaluations == 2
     assert other.remaining == 8
@@ -211,7 +217,7 @@ def test_state_round_trip(problem: Problem) -> None:
 
 def test_evaluators_can_share_a_ledger(problem: Problem) -> None:
     ledger = Ledger(3)
-    a, b = (Evaluator(problem, Table(), ledger) for _ in range(2))
+    a, b = (BudgetedEvaluator(problem, Table(), ledger) for _ in range(2))
     a(batch(problem, 1, 2))
     b(batch(problem, 1))
     assert (a.evaluations, b.evaluations, ledger.remaining) == (2, 1, 0)
@@ -220,12 +226,12 @@ def test_evaluators_can_share_a_ledger(problem: Problem) -> None:
 
 
 def test_unlimited(problem: Problem) -> None:
-    assert Evaluator(problem, Table()).remaining == math.inf
+    assert BudgetedEvaluator(problem, Table()).remaining == math.inf
 
 
 def test_the_clock_stands_while_a_row_is_logged(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("placekit_core.evaluator.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("placekit_core.run.evaluator.time.perf_counter", lambda: now[0])
     ledger = Ledger()
     assert ledger.seconds == 0
     with ledger.paused():
@@ -240,7 +246,7 @@ def test_the_clock_stands_while_a_row_is_logged(problem: Problem, monkeypatch: p
     def slow(row: object) -> None:
         now[0] += 16
 
-    evaluate = Evaluator(problem, Table(), ledger, on_row=slow)
+    evaluate = BudgetedEvaluator(problem, Table(), ledger, on_row=slow)
     evaluate(batch(problem, 0))
     assert ledger.seconds == 10
 

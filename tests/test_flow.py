@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from placekit_core.config import conf_dir
-from placekit_core.registry import installed
-from placekit_core.results import Summary, load_summary
+from placekit_core import Summary, installed
+from placekit_core.run.config import conf_dir
+from placekit_core.run.run_directory import load_summary
 
 Run = Callable[..., object]
 FAST = ["workload=mlp", "budget.evaluations=60"]
@@ -30,8 +30,8 @@ def ok(outcome) -> str:
 
 def test_a_run_and_what_it_writes(placekit: Run, tmp_path: Path) -> None:
     out = ok(placekit("run", *FAST, "+policy=critical_path", "+backend=simulator", "run_dir=out", "seed=5"))
-    assert "critical_path on p100x4, seed 5" in out
-    assert "makespan (simulated)" in out
+    assert "critical_path on p100x4, seed 5, simulated" in out
+    assert "makespan" in out
     files = {p.name for p in (tmp_path / "out").iterdir()}
     assert files == {
         "result.json", "placement.json", "history.csv", "schedule.trace.json", "config.json", "profile.json", "profile.png",
@@ -137,9 +137,10 @@ def test_multirun_and_compare(placekit: Run, tmp_path: Path) -> None:
     runs = sorted((tmp_path / "sweep").glob("*/result.json"))
     assert len(runs) == 6
     out = ok(placekit("compare", "sweep"))
-    rows = [line.split() for line in out.splitlines() if line.startswith("mlp")]
-    assert [r[3] for r in rows] == ["annealing", "critical_path"], "best first"
-    assert [r[-1] for r in rows] == ["3", "3"], "seeds"
+    place, _, *rows = out.splitlines()
+    assert place.startswith("mlp, on p100x4, backend simulator, bound ")
+    assert place.endswith(", number of seeds 3")
+    assert [r.split()[0] for r in rows[:2]] == ["annealing", "critical_path"], "best first"
     values = [json.loads(p.read_text())["value_s"] for p in runs if "annealing" in str(p.parent)]
     assert f" {1e6 * statistics.median(values):.4g} us " in out
 
@@ -179,12 +180,7 @@ def test_cfg_and_help(placekit: Run) -> None:
     out = ok(placekit("run", "--cfg", "job", "policy=annealing", "policy.starts=7", "seed=9"))
     assert "starts: 7" in out
     assert "seed: 9" in out
-    out = ok(placekit("run", "--help"))
-    for entry in installed().all():
-        assert re.search(rf"^  {entry.component.name} ", out, re.M), entry.component.name
-        assert entry.component.summary in out
-    assert "temperature_start" in out, "the options of the default policy"
-    assert "samples" in ok(placekit("run", "policy=critical_path", "--help"))
+    assert "usage: placekit run " in ok(placekit("run", "--help"))  # test_terminal.py has the rest
 
 
 def test_search_path_and_package_forms(placekit: Run, tmp_path: Path) -> None:
@@ -206,14 +202,20 @@ def test_version_and_usage(placekit: Run) -> None:
 def test_plugins(placekit: Run) -> None:
     out = ok(placekit("plugins"))
     for kind, name, distribution in [
-        ("importer", "inception_v3", "placekit-zoo"),
-        ("importer", "torch", "placekit-torch"),
-        ("grouper", "module", "placekit-grouping"),
-        ("policy", "critical_path", "placekit-heuristics"),
-        ("policy", "annealing", "placekit-search"),
-        ("backend", "simulator", "placekit-sim"),
+        ("importers", "inception_v3", "placekit-zoo"),
+        ("importers", "torch", "placekit-torch"),
+        ("groupers", "module", "placekit-grouping"),
+        ("policies", "critical_path", "placekit-heuristics"),
+        ("policies", "annealing", "placekit-search"),
+        ("backends", "simulator", "placekit-sim"),
+        ("commands", "apply", "placekit-torch"),
     ]:
-        assert re.search(rf"^{kind} +{name} +{distribution} +\d+\.\d+\.\d+ +ok ", out, re.M), name
+        of_kind = re.search(rf"^{kind}\n((?: .*\n)+)", out, re.M)
+        assert of_kind, kind
+        owned = re.search(rf"^  {distribution} \d+\.\d+\.\d+\n((?:    .*\n)+)", of_kind[1], re.M)
+        assert owned, distribution
+        assert re.search(rf"^    {name} ", owned[1], re.M), name
+    assert "broken plugins" not in out
 
 
 def test_graph_export_import_show_run(placekit: Run, tmp_path: Path) -> None:
@@ -250,7 +252,7 @@ def test_measured_costs_change_the_result(placekit: Run, tmp_path: Path) -> None
     plain = load_summary(tmp_path / "plain")
     graph = ok(placekit("graph", "export", "g.graph.npz", "workload=mlp"))
     assert plain.programs[0].graph_fingerprint in graph
-    from placekit_core.graph_file import load_graph
+    from placekit_core import load_graph
 
     kernel = next(
         n for n, k in zip(load_graph("g.graph.npz").op_name, load_graph("g.graph.npz").kernel, strict=True) if k
@@ -272,22 +274,30 @@ def test_result_schema_is_what_the_docs_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "lines"),
+    ("argv", "usage", "words"),
     [
-        (["fidelity", "--help"], ["usage: placekit fidelity OUT_DIR [placements=30] [passes=9] [OPTION=VALUE ...]"]),
-        (["cluster", "profile", "--help"], ["usage: placekit cluster profile OUT_DIR [repeats=9] [OPTION=VALUE ...]"]),
-        (["apply", "-h"], ["usage: placekit apply RUN_DIR [--format device_map|pipeline|json] [--out FILE]"]),
-        (["cluster", "-h"], ["usage: placekit cluster show", "usage: placekit cluster profile"]),
+        (["fidelity", "--help"], "placekit fidelity [-h] OUT_DIR [OPTION=VALUE ...]", ["placements=30", "passes=9"]),
+        (["cluster", "profile", "--help"], "placekit cluster profile [-h] OUT_DIR [OPTION=VALUE ...]", ["repeats=9"]),
+        (["apply", "-h"], "placekit apply [-h] [--format device_map|pipeline|json] [--out FILE] RUN_DIR", ["stages"]),
     ],
 )
-def test_help_on_a_command(placekit: Run, argv: list[str], lines: list[str]) -> None:
-    shown = [line for line in ok(placekit(*argv)).splitlines() if line.startswith("usage: ")]
-    assert len(shown) == len(lines)
-    assert all(line.startswith(start) for line, start in zip(shown, lines, strict=True))
+def test_help_on_a_command(placekit: Run, argv: list[str], usage: str, words: list[str]) -> None:
+    shown = " ".join(ok(placekit(*argv)).split())
+    assert shown.startswith(f"usage: {usage} ")
+    assert all(word in shown for word in words)
+
+
+def test_help_on_a_family_of_commands_lists_them(placekit: Run) -> None:
+    lines = ok(placekit("cluster", "-h")).splitlines()
+    assert lines[0] == "usage: placekit cluster COMMAND ..."
+    assert [line.split()[:2] for line in lines if line.startswith("  c")] == [
+        ["cluster", "profile"],
+        ["cluster", "show"],
+    ]
 
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m placekit_core run --help | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.stderr == ""
-    assert done.stdout.startswith("placekit run")
+    assert done.stdout.startswith("usage: placekit run")

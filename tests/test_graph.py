@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from placekit_core.errors import GraphError
-from placekit_core.graph import Graph, GraphBuilder, Labels
-from placekit_core.graph_file import load_graph, save_graph
+from placekit_core import Graph, GraphBuilder, GraphError, Labels, load_graph, save_graph, validate_graph
 
 
 def diamond() -> Graph:
@@ -174,7 +171,7 @@ def edited(column: str, row: int, value: float) -> Graph:
 )
 def test_what_is_refused(graph: Graph, message: str) -> None:
     with pytest.raises(GraphError, match=message):
-        graph.validate()
+        validate_graph(graph)
 
 
 def test_storage_owner_owns_itself() -> None:
@@ -269,13 +266,13 @@ def test_file_of_another_version_and_changed_content(tmp_path: Path) -> None:
     header = arrays["header.json"].tobytes()
     newer = np.frombuffer(header.replace(b'"version": 1', b'"version": 2'), np.uint8)
     np.savez(tmp_path / "newer.npz", **{**arrays, "header.json": newer})
-    with pytest.raises(GraphError, match="version 2"):
+    with pytest.raises(GraphError, match=r"version: input should be 1 \(got 2\)"):
         load_graph(tmp_path / "newer.npz")
     np.savez(tmp_path / "changed.npz", **{**arrays, "flops": arrays["flops"] + 1})
     with pytest.raises(GraphError, match="fingerprint"):
         load_graph(tmp_path / "changed.npz")
     np.savez(tmp_path / "less.npz", **{k: v for k, v in arrays.items() if k != "call"})
-    with pytest.raises(GraphError, match="wrong members: call"):
+    with pytest.raises(GraphError, match="no member call"):
         load_graph(tmp_path / "less.npz")
 
 
@@ -291,12 +288,12 @@ def test_file_of_another_version_and_changed_content(tmp_path: Path) -> None:
         ({"header.json": np.frombuffer(b"[]", np.uint8)}, {}, "not a readable graph file"),
         ({"op_name": np.asarray([255, 254], np.uint8)}, {}, "not a readable graph file"),
         ({"flops": np.asarray([{}] * 8)}, {}, "pickled objects"),
-        ({}, {"vocabularies": []}, "vocabularies in the header .* is not a dict"),
-        ({}, {"vocabularies": {"module": "abc"}}, "vocabulary of column 'module' .* list of strings"),
-        ({}, {"vocabularies": {"module": [1, 2]}}, "vocabulary of column 'module' .* list of strings"),
+        ({}, {"vocabularies": []}, r"not a readable graph file: vocabularies: .* dictionary \(got \[\]\)"),
+        ({}, {"vocabularies": {"module": "abc"}}, "vocabularies.module: input should be a valid list"),
+        ({}, {"vocabularies": {"module": [1, 2]}}, "vocabularies.module.0: input should be a valid string"),
         ({}, {"vocabularies": {}}, "not a column of strings"),
-        ({}, {"attributes": None}, "attributes in the header .* is not a dict"),
-        ({}, {"name": 3}, "name in the header .* is not a str"),
+        ({}, {"attributes": None}, "attributes: input should be a valid dictionary"),
+        ({}, {"name": 3}, r"name: input should be a valid string \(got 3\)"),
     ],
 )
 def test_altered_files(tmp_path: Path, members: dict[str, Any], header: dict[str, Any], message: str) -> None:
@@ -325,7 +322,8 @@ def test_extra_columns_have_names_of_their_own() -> None:
 
 def test_odd_names(tmp_path: Path) -> None:
     names = ("", "a b", "a/b", "ü\r", "\t", "'", '"', "日本")
-    g = change(op_name=names).validate()
+    g = change(op_name=names)
+    validate_graph(g)
     assert load_graph(save_graph(g, tmp_path / "odd ü.npz")).op_name == names
     b = GraphBuilder("one")
     b.add("")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from placekit_core.errors import GraphError
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.grouping import Grouping, quotient, strongly_connected
+from placekit_core import Graph, GraphBuilder, GraphError, Grouping, quotient, strongly_connected
 
 
 def random_graph(rng: np.random.Generator, n: int, sources: bool = True) -> Graph:

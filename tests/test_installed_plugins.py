@@ -9,12 +9,12 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from placekit_core.graph_file import save_graph
+from placekit_core import save_graph
 from tests import venvs
 
 COMPONENTS = """
-from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import Options
+from placekit_core import Component, hookimpl
+from placekit_core import Options
 
 @hookimpl
 def placekit_policies():
@@ -22,12 +22,12 @@ def placekit_policies():
 """
 METHOD = """
 import numpy as np
-from placekit_core.interfaces import Policy
+from placekit_core import Policy
 
 class Method(Policy):
     name = "{policy}"
 
-    def place(self, task, rng, state=None, checkpoint=None):
+    def place(self, task, rng):
         return task.problem.placement(np.zeros(task.problem.g, np.int16))
 """
 
@@ -41,7 +41,7 @@ def package(
     entry: str = "",
     top: str | None = None,
     method: str | None = None,
-    needs: str = "placekit",
+    needs: str = "placekit-core",
     presets: tuple[str, ...] = (),
 ) -> Path:
     """A distribution `placekit-NAME` whose policy (called NAME unless given) puts everything on the first device."""
@@ -79,7 +79,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         package(folder, "twin-b", "1.3", entry="twin"),
         package(folder, "same-a", "1.4", policy="same"),
         package(folder, "same-b", "1.5", policy="same"),
-        package(folder, "future", "1.6", needs="placekit>=99,<100", top="raise SystemExit('it was imported')"),
+        package(folder, "future", "1.6", needs="placekit-core>=99,<100", top="raise SystemExit('it was imported')"),
         package(folder, "halfway", "1.7"),
         package(folder, "late", "1.8", method="import nothing_of_this_name\n"),
         package(folder, "preset-a", "1.9", presets=("policy/shared", "cluster/v100x8")),
@@ -108,31 +108,23 @@ BROKEN = [
     ("raises", "placekit-raises", "1.1", "ImportError: libnothing.so is missing"),
     ("misspelt", "placekit-misspelt", "1.2", "placekit_policys"),
     ("twin", "placekit-twin-a", "1.3", "2 plugins are called 'twin': placekit-twin-a and placekit-twin-b"),
-    ("future", "placekit-future", "1.6", "needs placekit<100,>=99, and this is placekit"),
+    ("future", "placekit-future", "1.6", "needs placekit-core<100,>=99, and this is placekit-core"),
     ("halfway", "placekit-halfway", "1.7", "ModuleNotFoundError: No module named 'placekit_halfway'"),
 ]
 
 
 def test_plugins_lists_what_is_broken_and_what_collides(command) -> None:
-    lines = command("plugins", code=1).stdout.splitlines()
-
-    def line(*words: str) -> str:
-        [found] = [x for x in lines if x.split()[: len(words)] == list(words)]
-        return found
-
+    said = " ".join(command("plugins", code=1).stdout.split())
     for name, distribution, version, reason in BROKEN:
-        assert "broken: " in line("plugin", name, distribution, version)
-        assert reason in line("plugin", name, distribution, version)
-    assert "broken: 2 plugins" in line("plugin", "twin", "placekit-twin-b", "1.3")
-    assert "collides: also in placekit-same-b 1.5" in line("policy", "same", "placekit-same-a", "1.4")
-    assert "collides: also in placekit-same-a 1.4" in line("policy", "same", "placekit-same-b", "1.5")
-    assert "(conf/policy/shared.yaml)" in line("policy", "shared", "placekit-preset-a", "1.9")
-    assert "(conf/cluster/v100x8.yaml)" in line("cluster", "v100x8", "placekit", "0.1.0")
-    assert "collides: also in placekit-preset-b 1.9 (conf/policy/etf.yaml)" in line(
-        "policy", "etf", "placekit-heuristics"
-    )
-    assert line("policy", "good", "placekit-good", "1.0").split()[4] == "ok"
-    assert line("policy", "late", "placekit-late", "1.8").split()[4] == "ok", "its module is not imported"
+        assert f"{distribution} {version}, plugin {name}: " in said
+        assert reason in said
+    assert "placekit-twin-b 1.3, plugin twin: 2 plugins" in said
+    assert "policy=same placekit-same-a 1.4 placekit-same-b 1.5" in said
+    assert "policy=shared placekit-preset-a 1.9 (conf/policy/shared.yaml)" in said
+    assert "cluster=v100x8 placekit-core 0.1.0 (conf/cluster/v100x8.yaml)" in said
+    assert "policy=etf placekit-heuristics 0.1.0 placekit-preset-b 1.9 (conf/policy/etf.yaml)" in said
+    assert "placekit-good 1.0 good " in said
+    assert "placekit-late 1.8 late " in said, "its module is not imported"
 
 
 def test_a_run_that_asks_for_none_of_them_works_and_warns_of_each_once(place) -> None:
@@ -177,7 +169,7 @@ def test_asking_for_an_incompatible_one_says_what_to_do(place) -> None:
         ("policy=same", ["placekit-same-a 1.4", "placekit-same-b 1.5"]),
         ("policy=shared", ["placekit-preset-a 1.9 (conf/policy/shared.yaml)", "placekit-preset-b 1.9"]),
         ("policy=etf", ["placekit-heuristics 0.1.0", "placekit-preset-b 1.9 (conf/policy/etf.yaml)"]),
-        ("cluster=v100x8", ["placekit 0.1.0 (conf/cluster/v100x8.yaml)", "placekit-preset-a 1.9"]),
+        ("cluster=v100x8", ["placekit-core 0.1.0 (conf/cluster/v100x8.yaml)", "placekit-preset-a 1.9"]),
     ],
 )
 @pytest.mark.parametrize("plus", ["", "+"])
@@ -216,7 +208,7 @@ def test_completion_and_help_work_there(command) -> None:
         "policy=good",
         "policy=good_preset",
     ]
-    assert "good_preset" in command("run", "--help").stdout
+    assert "good_preset" in command("run", "--help", "all").stdout
 
 
 @pytest.mark.slow
@@ -247,15 +239,16 @@ def test_a_plugin_that_imports_torch_works(tmp_path: Path, diamond) -> None:
 @pytest.mark.parametrize(
     ("needs", "version", "works"),
     [
-        ("placekit>=0.2", "0.2.0.dev3", False),
-        ("placekit>=0.1,<0.3", "0.2.0.dev3", True),
-        ("placekit>=0.2", "0.2.1rc1", True),
-        ("placekit[test]>=0.2", "0.1.0", False),
-        ("Placekit (>=0.2)", "0.1.0", False),
+        ("placekit-core>=0.2", "0.2.0.dev3", False),
+        ("placekit-core>=0.1,<0.3", "0.2.0.dev3", True),
+        ("placekit-core>=0.2", "0.2.1rc1", True),
+        ("placekit-core[test]>=0.2", "0.1.0", False),
+        ("Placekit-Core (>=0.2)", "0.1.0", False),
+        ("placekit_core>=0.2", "0.1.0", False),
         ("placekit-torch>=9", "0.1.0", True),
-        ("placekit", "0.1.0", True),
-        ("placekit>=9; extra == 'test'", "0.1.0", True),
-        ("placekit>=9; python_version >= '3'", "0.1.0", False),
+        ("placekit-core", "0.1.0", True),
+        ("placekit-core>=9; extra == 'test'", "0.1.0", True),
+        ("placekit-core>=9; python_version >= '3'", "0.1.0", False),
     ],
 )
 def test_which_requirements_are_meant(
@@ -263,7 +256,7 @@ def test_which_requirements_are_meant(
 ) -> None:
     from importlib.metadata import distributions
 
-    from placekit_core.registry import discover
+    from placekit_core.run.registry import discover
 
     info = tmp_path / "placekit_needy-1.0.dist-info"
     info.mkdir()
@@ -271,8 +264,8 @@ def test_which_requirements_are_meant(
     (info / "entry_points.txt").write_text("[placekit]\nneedy = placekit_needy\n")
     (tmp_path / "placekit_needy.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("placekit_core.registry.__version__", version)
+    monkeypatch.setattr("placekit_core.run.registry.__version__", version)
     [found] = distributions(path=[str(tmp_path)])
     registry = discover(found.entry_points)
-    assert [b.reason for b in registry.broken if "needs placekit" not in b.reason] == []
+    assert [b.reason for b in registry.broken if "needs placekit-core" not in b.reason] == []
     assert (registry.broken == []) is works

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placekit_core import evaluator, results
+from placekit_core import Ledger, Placements, Problem, Task
 from placekit_core.cli.arguments import quoted
-from placekit_core.cli.hydra_app import folder_name
-from placekit_core.config import Streams
-from placekit_core.evaluator import Evaluator, Ledger
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem, Task
+from placekit_core.cli.compose import job_name
+from placekit_core.run import evaluator
+from placekit_core.run.checkpoint import load_checkpoint, save_checkpoint
+from placekit_core.run.config import Streams
+from placekit_core.run.evaluator import BudgetedEvaluator
 from tests.test_evaluator import Table, batch
 
 
@@ -45,7 +45,7 @@ def test_a_ledger_that_nobody_started_starts_when_it_is_asked(problem: Problem) 
 
 def test_a_full_cache_loses_no_answer(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "_CACHE_ENTRIES", 3)
-    evaluate = Evaluator(problem, Table())
+    evaluate = BudgetedEvaluator(problem, Table())
     evaluate(batch(problem, 0, 1, 2))
     m = evaluate(batch(problem, 0, 3, 4, 0, 5))
     assert m.value_s.tolist() == [1, 4, 5, 1, 6]
@@ -60,25 +60,25 @@ def test_the_first_call_to_a_backend_is_one_placement(problem: Problem) -> None:
             time.sleep(0.05)
             return super().evaluate(placements)
 
-    Evaluator(problem, Slow(), deterministic=False)(batch(problem, *([1] * 20)))
+    BudgetedEvaluator(problem, Slow(), deterministic=False)(batch(problem, *([1] * 20)))
     assert sizes[:2] == [1, 2], "it may take minutes, and the budget must be looked at"
     assert sum(sizes) == 20
 
 
 def test_policies_can_prove_bounds(problem: Problem) -> None:
-    evaluate = Evaluator(problem, Table())
+    evaluate = BudgetedEvaluator(problem, Table())
     evaluate.prove(0.5)
     evaluate.prove(0.25)
-    other = Evaluator(problem, Table())
+    other = BudgetedEvaluator(problem, Table())
     other.restore(evaluate.state())
     assert other.proven_s == 0.5
 
 
 def test_policies_can_leave_notes(problem: Problem) -> None:
-    evaluate = Evaluator(problem, Table())
+    evaluate = BudgetedEvaluator(problem, Table())
     for text in ("moved 2 groups", "moved 1 group", "moved 2 groups"):
         evaluate.note(text)
-    other = Evaluator(problem, Table())
+    other = BudgetedEvaluator(problem, Table())
     other.restore(evaluate.state())
     other.note("moved 1 group")
     assert other.notes == ["moved 2 groups", "moved 1 group"], "each once, also after a checkpoint"
@@ -87,7 +87,7 @@ def test_policies_can_leave_notes(problem: Problem) -> None:
 
 
 def test_a_proxy_that_is_the_backend_is_not_another_one(problem: Problem) -> None:
-    task = Task(problem, Evaluator(problem, Table()))
+    task = Task(problem, BudgetedEvaluator(problem, Table()))
     assert task.proxy is task.evaluate
     assert task.opened_proxy is None
 
@@ -100,25 +100,26 @@ def test_generators_of_different_names_differ_from_the_first_number_on() -> None
 
 def test_checkpoints_keep_keys_and_paths_apart(tmp_path: Path) -> None:
     state = {"a/b": np.zeros(1), "a": {"b": np.ones(1)}, "by number": {0: np.full(1, 2.0), 1: {"step": 3}}}
-    results.save_checkpoint(tmp_path, state)
-    back = results.load_checkpoint(tmp_path)
+    save_checkpoint(tmp_path, state)
+    back = load_checkpoint(tmp_path)
     assert back is not None
     assert back["a/b"][0] == 0
     assert back["a"]["b"][0] == 1
     assert back["by number"][0][0] == 2
     assert back["by number"][1] == {"step": 3}
     with pytest.raises(TypeError, match=r"state\.x of a checkpoint is a bytes"):
-        results.save_checkpoint(tmp_path, {"x": b"no"})
+        save_checkpoint(tmp_path, {"x": b"no"})
 
 
-def test_folders_of_sweeps_stay_inside_and_short() -> None:
-    assert folder_name("policy=heft,seed=1") == "policy=heft,seed=1"
-    assert folder_name("cluster.path='/a/b c.yaml',seed=1") == "cluster.path=_a_b_c.yaml,seed=1"
-    assert ".." not in folder_name("importer.path=../../x")
-    assert "/" not in folder_name("importer.path=../../x")
-    long = folder_name(",".join(f"policy.option{i}=1" for i in range(60)))
+def test_names_of_jobs_say_what_varies_and_are_short() -> None:
+    assert job_name(["seed=1", "policy=heft", "budget.evaluations=9"], ["budget.evaluations"]) == "policy=heft,seed=1"
+    assert job_name(["policy=heft"], ["policy"]) == "policy=heft"
+    assert job_name(["cluster.path='/a/b c.yaml'", "seed=1"], []) == "cluster.path=_a_b_c.yaml,seed=1"
+    assert ".." not in job_name(["importer.path=../../x"], [])
+    assert "/" not in job_name(["importer.path=../../x"], [])
+    long = job_name([f"policy.option{i}=1" for i in range(60)], [])
     assert len(long) <= 150
-    assert long != folder_name(",".join(f"policy.option{i}=1" for i in range(61)))
+    assert long != job_name([f"policy.option{i}=1" for i in range(61)], [])
 
 
 def test_quoting_survives_hydra() -> None:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from placekit_testing.registries import use_registry
 
-from placekit_core import csv_log, place
-from placekit_core.hookspecs import hookimpl
-from placekit_core.lifecycle import Lifecycle, loggers
-from placekit_core.problem import Problem
-from placekit_core.registry import Registry, discover
+from placekit_core import Problem, Registry, hookimpl, place
+from placekit_core.run import assembly
+from placekit_core.run.csv_log import CsvLog
+from placekit_core.run.lifecycle import Lifecycle, loggers
+from placekit_core.run.pipeline import run
+from placekit_core.run.registry import discover
+from tests.runs import minimal
 
 
 def logger(name: str, **hooks: Any) -> types.ModuleType:
@@ -27,14 +30,11 @@ def logger(name: str, **hooks: Any) -> types.ModuleType:
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """A registry of its own, to which a test adds loggers."""
     found = discover()
-    for module in ("pipeline", "config", "given", "report"):
-        monkeypatch.setattr(f"placekit_core.{module}.installed", lambda: found)
+    use_registry(monkeypatch, found)
     return found
 
 
-def test_hooks_are_called_in_order(
-    registry: Registry, problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hooks_are_called_in_order(registry: Registry, tmp_path: Path) -> None:
     calls: list[tuple[Any, ...]] = []
     module = logger(
         "diary",
@@ -47,16 +47,16 @@ def test_hooks_are_called_in_order(
     )
     registry.add("diary", module, "placekit-diary", "1.0")
     assert loggers(registry) == sorted(["csv", "diary", *(n for n in loggers(registry) if n not in ("csv", "diary"))])
-    monkeypatch.setattr("placekit_core.given.OFTEN_S", 0.0)
-    place(problem.graph, cluster=problem.cluster, policy={"name": "critical_path", "samples": 50}, seed=5,
-          run_dir=tmp_path / "r", log=["diary"])  # fmt: skip
+    policy = {"name": "critical_path", "samples": 50}
+    config = assembly.validate(minimal(policy=policy, seed=5, checkpoint_s=0.0, log=["diary"]), registry)
+    run(config, tmp_path / "r", registry)
     kinds = [c[0] for c in calls]
     assert ("checkpoint", True) in calls
     assert kinds[0] == "started"
     assert kinds[-1] == "finished"
     assert calls[0][1:] == (tmp_path / "r", 5)
     assert calls[-1][1] == 50
-    assert ("row", tmp_path / "r", "diamond", 50) in calls
+    assert ("row", tmp_path / "r", "mlp", 50) in calls
     assert not (tmp_path / "r" / "history.csv").exists()
 
 
@@ -93,9 +93,10 @@ class TestCsv:
     row = {"seconds": 0.5, "value_s": 0.1 + 0.2, "mean_s": 1 / 3, "best_s": float("nan")}  # noqa: RUF012
 
     def test_rows_read_back_exactly_and_are_there_before_the_end(self, tmp_path: Path) -> None:
-        csv_log.placekit_evaluated(tmp_path, {**self.row, "evaluations": 1})
+        log = CsvLog()
+        log.placekit_evaluated(tmp_path, {**self.row, "evaluations": 1})
         lines = (tmp_path / "history.csv").read_text().splitlines()
-        csv_log._open.pop(tmp_path / "history.csv")[0].close()
+        log._open.pop(tmp_path / "history.csv")[0].close()
         assert lines[0] == "evaluations,seconds,value_s,mean_s,best_s"
         cells = lines[1].split(",")
         assert cells[:2] == ["1", "0.500000"]
@@ -104,21 +105,23 @@ class TestCsv:
 
     def test_rows_after_the_checkpoint_come_again(self, tmp_path: Path) -> None:
         """A process was killed after row 30 and within a line; the run goes on from evaluation 20."""
-        path = tmp_path / "history.csv"
+        path, log = tmp_path / "history.csv", CsvLog()
         path.write_text("evaluations,seconds,value_s,mean_s,best_s\n10,0,1,1,1\n20,0,1,1,1\n30,0,9,9,9\n4")
-        csv_log.placekit_evaluated(tmp_path, {**self.row, "evaluations": 30})
-        csv_log._open.pop(path)[0].close()
+        log.placekit_evaluated(tmp_path, {**self.row, "evaluations": 30})
+        log._open.pop(path)[0].close()
         assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["evaluations", "10", "20", "30"]
         assert "9,9,9" not in path.read_text()
 
-    def test_a_family_has_a_history_each(self, tmp_path: Path) -> None:
-        from tests.conftest import chain, machine
+    def test_a_family_has_a_history_each(self, registry: Registry, tmp_path: Path) -> None:
+        from placekit_testing.small import chain, machine
 
         place([chain(3), chain(4)], cluster=machine(), policy={"name": "random", "samples": 3}, run_dir=tmp_path / "r")
         for folder in ("000-chain3", "001-chain4"):
             lines = (tmp_path / "r" / "programs" / folder / "history.csv").read_text().splitlines()
             assert lines[1].startswith("3,")
-        assert csv_log._open == {}
+        log = registry.manager.get_plugin("csv")
+        assert log is not None
+        assert log._open == {}, "every file is closed"
 
 
 def test_a_logger_that_fails_where_warnings_are_errors(registry: Registry, problem: Problem, tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from placekit_core.cli.hydra_app import compose, jobs
-from placekit_core.config import conf_dir
+from placekit_core import installed
+from placekit_core.cli.compose import compose, jobs
+from placekit_core.run.config import conf_dir
 
 Run = Callable[..., object]
-BASELINES = Path(__file__).resolve().parent.parent / "docs" / "results" / "baselines.md"
+BASELINES = Path(__file__).resolve().parent.parent / "docs" / "research" / "baselines.md"
 TABLES = re.findall(r"^<!-- file: (\w+)\.txt -->\n```\n(.*?)```", BASELINES.read_text(), re.M | re.S)
 
 
@@ -28,9 +29,9 @@ def cells(table: str) -> set[tuple[str, str, str]]:
 def swept(path: Path) -> set[tuple[str, str, str]]:
     """(workload, cluster, policy) of every job of an experiment."""
     params = yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]
-    common = {"cluster": compose([f"experiment={path.stem}"])["cluster"]["name"]}
+    common = {"cluster": compose([f"experiment={path.stem}"], installed())["cluster"]["name"]}
     found = set()
-    for job in jobs([f"{key}={value}" for key, value in params.items()]):
+    for job in jobs([f"{key}={value}" for key, value in params.items()], installed()):
         chosen = common | dict(option.split("=") for option in job)
         found.add((chosen["workload"], chosen["cluster"], chosen["policy"].removeprefix(f"{path.stem.split('_')[0]}_")))
     return found
@@ -48,7 +49,7 @@ def test_every_figure_of_the_paper_has_a_job(paper: str, table: str) -> None:
 
 @pytest.mark.parametrize(("preset", "inception"), [("placeto_expert", "branches"), ("post_expert", "single")])
 def test_experts_are_those_of_their_papers(preset: str, inception: str) -> None:
-    policy = compose([f"policy={preset}"])["policy"]
+    policy = compose([f"policy={preset}"], installed())["policy"]
     assert (policy["name"], policy["inception"]) == ("expert", inception)
 
 
@@ -58,9 +59,9 @@ def test_what_runs_out_of_memory_is_a_row_among_the_others(placekit: Run, tmp_pa
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(machine))
     outcome = placekit("run", "-m", "workload=mlp", "cluster=small.yaml", "policy=single_gpu,single_cpu", "run_dir=out")
     assert outcome.code == 1
-    rows = [line.split() for line in outcome.out.splitlines() if line.startswith("mlp ")]
-    assert [row[3] for row in rows] == ["single_cpu", "single_gpu"]
-    assert rows[1][4:6] == ["none", "fits"]
+    rows = [line.split() for line in outcome.out.splitlines() if line.startswith("single_")]
+    assert [row[0] for row in rows] == ["single_cpu", "single_gpu"]
+    assert rows[1][1:3] == ["none", "fits"]
     assert re.search(
         r"^failed: out/.*policy=single_gpu.*the closest is over by \d+ MiB on a device$", outcome.out, re.M
     )

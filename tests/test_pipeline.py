@@ -11,24 +11,31 @@ from typing import Any
 
 import pytest
 from numpy.random import Generator
+from placekit_testing.fakes import FakeTrainer
+from placekit_testing.registries import use_registry
+from placekit_testing.small import chain, machine
 
-from placekit_core import registry
-from placekit_core.config import RunConfig, validate
-from placekit_core.errors import ConfigError, RunError
-from placekit_core.evaluator import Ledger
-from placekit_core.interfaces import Checkpoint, Importer, Policy, State
-from placekit_core.pipeline import Observer, run
-from placekit_core.placement import Placement
-from placekit_core.problem import Program, Task
-from placekit_core.results import Summary
-from placekit_core.testing.fakes import FakeTrainer
-from tests.conftest import chain, machine
-from tests.test_config import minimal
+from placekit_core import (
+    ConfigError,
+    Importer,
+    Ledger,
+    Placement,
+    Policy,
+    Program,
+    RunError,
+    RunFailed,
+    Summary,
+    Task,
+)
+from placekit_core.run import registry
+from placekit_core.run.config import RunConfig
+from placekit_core.run.pipeline import Observer
+from tests.runs import minimal, run, validate
 
 SOURCE = """
-from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import LearnableOptions, Options
-from placekit_core.testing.fakes import FakeTrainerOptions
+from placekit_core import Component, hookimpl
+from placekit_core import LearnableOptions, Options
+from placekit_testing.fakes import FakeTrainerOptions
 
 @hookimpl
 def placekit_importers():
@@ -37,10 +44,10 @@ def placekit_importers():
 @hookimpl
 def placekit_policies():
     return [
-        Component(name="softmax", summary="learns", config=LearnableOptions, target="placekit_core.testing.fakes:FakeLearnable",
+        Component(name="softmax", summary="learns", config=LearnableOptions, target="placekit_testing.fakes:FakeLearnable",
                   trainer="fake_trainer"),
         Component(name="orphan", summary="names no trainer", config=LearnableOptions,
-                  target="placekit_core.testing.fakes:FakeLearnable"),
+                  target="placekit_testing.fakes:FakeLearnable"),
         Component(name="screening", summary="asks the proxy", config=Options, target="tests.test_pipeline:Screening"),
         Component(name="nothing", summary="evaluates nothing", config=Options, target="tests.test_pipeline:Nothing"),
     ]
@@ -48,7 +55,7 @@ def placekit_policies():
 @hookimpl
 def placekit_trainers():
     return [Component(name="fake_trainer", summary="trains", config=FakeTrainerOptions,
-                      target="placekit_core.testing.fakes:FakeTrainer")]
+                      target="placekit_testing.fakes:FakeTrainer")]
 """
 
 
@@ -67,12 +74,10 @@ class Screening(Policy):
 
     name = "screening"
 
-    def place(
-        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
-    ) -> Placement:
+    def place(self, task: Task, rng: Generator) -> Placement:
         assert task.proxy is not task.evaluate
         device = rng.integers(0, task.problem.cluster.size, (10, task.problem.g))
-        from placekit_core.placement import Placements
+        from placekit_core import Placements
 
         task.proxy(Placements.of(device))
         return task.problem.placement([0] * task.problem.g)
@@ -83,9 +88,7 @@ class Nothing(Policy):
 
     name = "nothing"
 
-    def place(
-        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
-    ) -> Placement:
+    def place(self, task: Task, rng: Generator) -> Placement:
         return task.problem.placement([1] * task.problem.g)
 
 
@@ -96,15 +99,14 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{name}.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     found = registry.discover()
-    found.add("testing", importlib.import_module(name), "placekit-testing", "0.0.0")
+    found.add("pipeline", importlib.import_module(name), "placekit-pipeline", "0.0.0")
     assert [b.reason for b in found.broken] == []
-    for module in ("registry", "config", "pipeline", "cli.hydra_app"):
-        monkeypatch.setattr(f"placekit_core.{module}.installed", lambda: found)
+    use_registry(monkeypatch, found)
 
 
 def configure(policy: str, checkpoint: str | None = None, **changes: Any) -> RunConfig:
     chosen = {"name": policy} if checkpoint is None else {"name": policy, "checkpoint": checkpoint}
-    values = {"importer": {"name": "family"}, "policy": chosen, "checkpoint_s": 0.0, **changes}
+    values = {"importer": {"name": "family"}, "policy": chosen, "checkpoint_s": 0.0, "log": ["csv"], **changes}
     return validate(minimal(**values))
 
 
@@ -122,7 +124,7 @@ def without_time(result: Summary, run_dir: Path) -> dict[str, Any]:
 
 
 class Crash(Exception):
-    """Stands for kill -9: nothing catches it."""
+    """A component fails in the middle of a run."""
 
 
 class CrashAfter(Observer):
@@ -149,16 +151,17 @@ def test_family_resumed_after_crashes_equals_uninterrupted(tmp_path: Path, polic
                 configure(policy, **changes), tmp_path / "cut", resume=crashes > 0, observer=CrashAfter(rows)
             ).summary
             break
-        except Crash:
-            crashes += 1
+        except RunFailed as e:
+            cause, crashes = e.__cause__, crashes + 1
             rows += 1 if policy != "softmax" else 200
-            assert crashes < 50
+        assert isinstance(cause, Crash)
+        assert crashes < 50
     assert crashes > 0
     assert without_time(result, tmp_path / "cut") == expected
 
 
 def test_a_family_has_files_per_program_and_means(tmp_path: Path) -> None:
-    result = run(configure("critical_path"), tmp_path / "run").summary
+    result = run(configure("critical_path", log=None), tmp_path / "run").summary
     assert [p.split for p in result.programs] == ["train", "train", "test"]
     assert len({p.directory for p in result.programs}) == 3
     values = [p.value_s for p in result.programs]
@@ -166,7 +169,7 @@ def test_a_family_has_files_per_program_and_means(tmp_path: Path) -> None:
     assert result.evaluations == sum(p.evaluations for p in result.programs) == 150
     for p in result.programs:
         files = {f.name for f in (tmp_path / "run" / p.directory).iterdir()}
-        assert files == {"placement.json", "history.csv", "schedule.trace.json", "profile.json"}
+        assert files == {"placement.json", "history.csv", "schedule.trace.json", "profile.json", "profile.png"}
         assert p.gap == pytest.approx(0, abs=1e-6), "a chain is best on one device"
     assert result.cluster == "test3", "cluster: auto takes the program's own"
 
@@ -220,7 +223,7 @@ def test_policy_without_a_trainer_is_an_error(tmp_path: Path) -> None:
 
 def test_resume_refuses_a_checkpoint_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configure("annealing", budget={"evaluations": 5000})
-    with pytest.raises(Crash):
+    with pytest.raises(RunFailed, match="Crash"):
         run(config, tmp_path / "run", observer=CrashAfter(3))
     monkeypatch.setattr("tests.test_pipeline.Family.load", lambda self: [Program(chain(9))])
     with pytest.raises(RunError, match="was made with another configuration, program"):
@@ -237,7 +240,7 @@ def test_the_proxy_has_a_budget_of_its_own(tmp_path: Path) -> None:
 
 def test_checkpoints_are_written_when_due_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
-    monkeypatch.setattr("placekit_core.pipeline.results.save_checkpoint", lambda folder, state: written.append(state))
+    monkeypatch.setattr("placekit_core.run.pipeline.save_checkpoint", lambda folder, state: written.append(state))
     run(configure("annealing", importer={"name": "mlp"}, checkpoint_s=1000.0), tmp_path / "rare")
     assert written == []
     run(configure("annealing", importer={"name": "mlp"}, checkpoint_s=0.0), tmp_path / "often")
@@ -254,7 +257,7 @@ def test_every_session_is_closed_also_after_a_failure(tmp_path: Path, monkeypatc
     run(configure("screening", backend={"name": "bulk_synchronous"}), tmp_path / "run")
     assert len(opened) == 6, "a backend and a proxy for each of three programs"
     assert set(map(id, closed)) == set(map(id, opened))
-    with pytest.raises(Crash):
+    with pytest.raises(RunFailed, match="Crash"):
         run(configure("critical_path"), tmp_path / "crashed", observer=CrashAfter(1))
     assert set(map(id, closed)) == set(map(id, opened))
 
@@ -282,9 +285,10 @@ def test_the_failing_signal_can_be_set(tmp_path: Path) -> None:
 
 
 def test_a_failed_search_keeps_what_it_had_found(tmp_path: Path) -> None:
-    with pytest.raises(Crash):
+    with pytest.raises(RunFailed, match="Crash") as failed:
         run(configure("critical_path"), tmp_path / "run", observer=CrashAfter(2))
     result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result == failed.value.result.summary.model_dump(mode="json")
     assert result["status"] == "failed"
     assert result["programs"][0]["fits"] is True
 

@@ -7,13 +7,14 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from placekit_testing.registries import use_registry
 
-from placekit_core.errors import PluginError
-from placekit_core.registry import Package, Registry, discover
+from placekit_core import PluginError, Registry
+from placekit_core.run.registry import Package, discover
 
 GOOD = """
-from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import Options
+from placekit_core import Component, hookimpl
+from placekit_core import Options
 
 @hookimpl
 def placekit_policies():
@@ -99,12 +100,47 @@ def test_two_plugins_of_one_name_are_both_set_aside(tmp_path: Path, monkeypatch:
     assert "2 plugins are called 'twin'" in registry.broken[0].reason
 
 
-@pytest.mark.parametrize("name", ["placekit", "csv"])
-def test_a_plugin_with_the_name_of_one_of_the_core_is_set_aside(plugins, name: str) -> None:
-    registry = plugins(**{name: GOOD.format(name="mine", target="m:C")})
-    assert [b.reason for b in registry.broken] == [f"the core has a plugin called {name!r}"]
-    assert registry.manager.has_plugin(name), "the core's own stays"
-    assert registry.names("importer") == ["file"]
+def test_a_plugin_with_the_name_of_one_of_the_core_is_set_aside(plugins) -> None:
+    registry = plugins(csv=GOOD.format(name="mine", target="m:C"))
+    assert [b.reason for b in registry.broken] == ["the core has a plugin called 'csv'"]
+    assert registry.manager.has_plugin("csv"), "the core's own stays"
+    assert registry.names("policy") == []
+
+
+def test_the_core_contributes_its_commands_as_plugins_do() -> None:
+    from importlib.metadata import entry_points
+
+    own = [p for p in entry_points(group="placekit") if p.name == "core"]
+    registry = discover(own)
+    assert registry.broken == []
+    assert sorted(registry.commands) == ["plugins", "run"]
+    assert registry.all() == [], "every component is a plugin's"
+    twice = discover([*own, EntryPoint(name="core", value="placekit_core.cli.commands", group="placekit")])
+    assert next(iter(twice.broken)).reason.startswith("2 plugins are called 'core'")
+
+
+COMMANDS = """
+from placekit_core import Command, hookimpl
+
+@hookimpl
+def placekit_commands():
+    return [Command(name="{name}", usage="", summary="made up", target="{target}")]
+"""
+
+
+def test_two_commands_of_one_name_are_an_error_that_names_both(plugins) -> None:
+    registry = plugins(
+        one=COMMANDS.format(name="same", target="m:a"),
+        two=COMMANDS.format(name="same", target="m:b"),
+        lost=COMMANDS.format(name="lost", target="no_such_module_at_all:main"),
+    )
+    with pytest.raises(PluginError, match="2 commands are called 'same'"):
+        registry.command("same")
+    with pytest.raises(PluginError, match="no command named 'sam'\n  did you mean 'same'"):
+        registry.command("sam")
+    lost = registry.command("lost")
+    with pytest.raises(PluginError, match=r"command 'lost' of .* is broken: ModuleNotFoundError"):
+        lost.load(lost.command.target)
 
 
 def test_one_module_under_two_names_is_used_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,10 +177,10 @@ def test_presets_of_this_repository_are_defined_once() -> None:
 @pytest.mark.parametrize(
     ("files", "group", "owners"),
     [
-        ("cluster/p100x4.yaml", "cluster", ["placekit", "placekit-presets_one"]),
+        ("cluster/p100x4.yaml", "cluster", ["placekit-core", "placekit-presets_one"]),
         ("policy/annealing.yaml", "policy", ["placekit-search", "placekit-presets_one"]),
-        ("trainer/auto.yaml", "trainer", ["placekit", "placekit-presets_one"]),
-        ("config.yaml", "", ["placekit", "placekit-presets_one"]),
+        ("trainer/auto.yaml", "trainer", ["placekit-core", "placekit-presets_one"]),
+        ("config.yaml", "", ["placekit-core", "placekit-presets_one"]),
         ("hydra/launcher/mine.yaml", "hydra/launcher", ["placekit-presets_one", "placekit-presets_two"]),
     ],
 )
@@ -175,12 +211,12 @@ def test_presets_of_a_plugin_are_options_and_importing_nothing_finds_them(
     monkeypatch.syspath_prepend(str(tmp_path))
     found = discover()
     found.packages.append(Package("preset", "preset_pkg", "placekit-preset", "1.0"))
-    monkeypatch.setattr("placekit_core.cli.hydra_app.installed", lambda: found)
+    use_registry(monkeypatch, found)
     outcome = placekit("run", "--cfg", "job", "+policy=long_search")
     assert outcome.code == 0, outcome.err
     assert "name: annealing" in outcome.out
     assert "starts: 5" in outcome.out
-    assert "long_search" in placekit("run", "--help").out
+    assert "long_search" in placekit("run", "--help", "all").out
 
 
 def test_a_preset_that_is_not_valid_yaml_is_named(tmp_path: Path, placekit) -> None:
@@ -188,13 +224,13 @@ def test_a_preset_that_is_not_valid_yaml_is_named(tmp_path: Path, placekit) -> N
     (tmp_path / "own" / "policy" / "bad.yaml").write_text("defaults: [annealing\nstarts: 2\n")
     outcome = placekit("run", "--config-dir", str(tmp_path / "own"), "policy=bad")
     assert outcome.code == 1
-    assert "a preset is not valid YAML" in outcome.err
+    assert "bad.yaml is not a readable preset: it is not YAML" in outcome.err
     assert "bad.yaml" in outcome.err
 
 
 def test_the_code_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its Python files and nothing else; what cannot be read, such as an editor's lock, is not in the way."""
-    from placekit_core.registry import Package
+    from placekit_core.run.registry import Package
 
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = tmp_path / "madeup_code"

@@ -10,44 +10,30 @@ from pathlib import Path
 
 import pytest
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    tomllib = pytest.importorskip("tomli")
+import placekit_core
+from placekit_core.run.registry import installed
+from tests.repo import (
+    BUNDLE,
+    NAMES,
+    PLUGINS,
+    ROOT,
+    circles,
+    import_graph,
+    imported,
+    lazy_names,
+    modules,
+    package_of,
+    project,
+    tracked,
+)
 
-ROOT = Path(__file__).resolve().parent.parent
-PLUGINS = sorted(p.parent for p in ROOT.glob("plugins/*/*/pyproject.toml"))
-NAMES = [p.name for p in PLUGINS]
-HEADINGS = ["What it implements", "What differs", "Options", "How to run", "Results"]
-# the dependencies between packages of this repository that architecture.md allows, besides the core
-MAY_USE = {
-    "placekit-cuda": {"placekit_sim"},
-    "placekit-doppler": {"placekit_learn"},
-    "placekit-seq2seq": {"placekit_learn"},
-    "placekit-zoo": {"placekit_torch"},
+HEADINGS = {
+    "policies": ["What it implements", "What differs", "Options", "How to run", "Results"],
+    "libraries": ["What it holds", "How to use it"],
+    "commands": ["What it does", "How to run"],
+    "development": ["What it does", "How to run"],
 }
-
-
-def project(folder: Path) -> dict:
-    return tomllib.loads((folder / "pyproject.toml").read_text())
-
-
-def tracked() -> list[Path]:
-    names = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.split("\n")
-    return [ROOT / n for n in names if n and (ROOT / n).is_file()]
-
-
-def imports(folder: Path) -> set[str]:
-    found = set()
-    for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                found |= {a.name.partition(".")[0] for a in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                found.add(node.module.partition(".")[0])
-    return found
+"""The headings of a plugin's README, by its role; other roles have those of policies."""
 
 
 def test_top_level() -> None:
@@ -61,12 +47,16 @@ def test_top_level() -> None:
 
 def test_every_plugin_is_installed_for_development() -> None:
     lines = (ROOT / "requirements-dev.txt").read_text().splitlines()
-    listed = [line.removeprefix("-e ").partition("[")[0] for line in lines if line.startswith("-e plugins/")]
-    assert listed == [str(p.relative_to(ROOT)) for p in PLUGINS]
+    listed = [line.removeprefix("-e ") for line in lines if line.startswith("-e plugins/")]
+    assert listed == sorted(str(p.relative_to(ROOT)) for p in [*PLUGINS, BUNDLE])
 
 
 def test_placekit_all_installs_every_plugin() -> None:
-    assert project(ROOT)["project"]["optional-dependencies"]["all"] == sorted(NAMES)
+    """Libraries come with what needs them."""
+    data = project(BUNDLE)["project"]
+    named = [*data["dependencies"], *(d for extra in data["optional-dependencies"].values() for d in extra)]
+    names = {re.split(r"[\[<>=~ ]", d)[0] for d in named} - {"placekit", "placekit-core"}
+    assert names == {p.name for p in PLUGINS if p.parent.name != "libraries"}
 
 
 def test_wheels_hold_the_presets() -> None:
@@ -87,13 +77,14 @@ class TestPlugin:
         module = plugin.name.replace("-", "_")
         assert data["project"]["name"] == plugin.name
         assert (plugin / module / "__init__.py").is_file()
-        assert data["project"]["entry-points"]["placekit"] == {plugin.name.removeprefix("placekit-"): module}
+        [(name, target)] = data["project"]["entry-points"]["placekit"].items()
+        assert (name, target.partition(":")[0]) == (plugin.name.removeprefix("placekit-"), module)
 
     def test_versions_and_metadata_agree(self, plugin: Path) -> None:
         data, core = project(plugin)["project"], project(ROOT)["project"]
         for key in ("version", "license", "requires-python", "readme"):
             assert data[key] == core[key], key
-        assert "placekit" in [re.split(r"[<>=~ \[]", d)[0] for d in data["dependencies"]]
+        assert "placekit-core" in [re.split(r"[<>=~ \[]", d)[0] for d in data["dependencies"]]
 
     def test_pyproject_is_short_and_has_no_tool_tables(self, plugin: Path) -> None:
         assert "tool" not in project(plugin)
@@ -102,26 +93,107 @@ class TestPlugin:
     def test_readme_has_its_headings_in_order(self, plugin: Path) -> None:
         text = (plugin / "README.md").read_text()
         assert text.startswith(f"# {plugin.name}\n")
-        assert re.findall(r"^## (.*)$", text, re.M) == HEADINGS
+        assert re.findall(r"^## (.*)$", text, re.M) == HEADINGS.get(plugin.parent.name, HEADINGS["policies"])
 
     def test_tests_exist_without_init(self, plugin: Path) -> None:
         assert list((plugin / "tests").glob("test_*.py"))
         assert not (plugin / "tests" / "__init__.py").exists()
 
-    def test_imports_no_other_plugin(self, plugin: Path) -> None:
-        others = {n.replace("-", "_") for n in NAMES} - {plugin.name.replace("-", "_")}
-        used = imports(plugin / plugin.name.replace("-", "_")) & others
-        assert used <= MAY_USE.get(plugin.name, set())
-        declared = {re.split(r"[<>=~ \[]", d)[0].replace("-", "_") for d in project(plugin)["project"]["dependencies"]}
-        assert used <= declared
+    def test_declares_the_packages_that_it_imports(self, plugin: Path) -> None:
+        own = package_of(plugin).name
+        used = {m.partition(".")[0] for name, path in modules().items() if name.partition(".")[0] == own
+                for m, _ in imported(path)}  # fmt: skip
+        data = project(plugin)["project"]
+        declared = {re.split(r"[<>=~ \[]", d)[0].replace("-", "_") for d in data["dependencies"]}
+        assert {n for n in used if n.startswith("placekit_") and n != own} <= declared
 
     def test_listed_in_the_readme(self, plugin: Path) -> None:
         assert plugin.name in (ROOT / "README.md").read_text()
 
 
-def test_core_imports_no_plugin_and_no_torch() -> None:
-    used = imports(ROOT / "placekit_core")
-    assert not used & ({n.replace("-", "_") for n in NAMES} | {"torch"})
+def allowed_imports() -> dict[str, set[str]]:
+    """The table of CONTRIBUTING.md: package to those that it may import."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Who may import whom")[2].partition("\n## ")[0]
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
+    return {name: {p.strip() for p in may.split(",") if p.strip()} for name, may in rows[1:]}
+
+
+def layer(module: str) -> str:
+    """The package of a module; in the core one of its three layers, and `placekit_core` for its public names."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "placekit_core" and len(parts) > 1 else parts[0]
+
+
+def modules_of_commands() -> set[str]:
+    """Modules in the folders of commands, and those that a command elsewhere names."""
+    folders = {package_of(p).name for p in PLUGINS if p.parent.name in ("commands", "development")}
+    found = {m for m in modules() if m.partition(".")[0] in folders}
+    return found | {c.command.target.partition(":")[0] for each in installed().commands.values() for c in each}
+
+
+def test_imports_go_one_way() -> None:
+    table, commands = allowed_imports(), modules_of_commands()
+    wrong = []
+    for name, path in modules().items():
+        own = layer(name)
+        may = table.get(own, set()) | {own}
+        if not own.startswith("placekit_core"):
+            may |= table["every plugin"] | (table["modules of commands"] if name in commands else set())
+        for module, attribute in imported(path):
+            whole = f"{module}.{attribute}"
+            target = layer(whole if whole in modules() else module)
+            if (
+                target.startswith("placekit_")
+                and target not in may
+                and own not in ("placekit_core", "placekit_core.__main__")
+            ):
+                wrong.append(f"{name} imports {whole}")
+    assert wrong == []
+
+
+def test_the_table_of_imports_names_what_is_used() -> None:
+    """A row that nothing needs any more goes."""
+    graph = import_graph()
+    for package, may in allowed_imports().items():
+        if package.startswith("placekit_") and not package.startswith("placekit_core"):
+            reached = {layer(t) for name in graph if layer(name) == package for t in graph[name]}
+            assert may <= reached, package
+
+
+def test_there_are_no_circles() -> None:
+    assert circles(import_graph()) == []
+
+
+def test_a_circle_is_found() -> None:
+    graph = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("a"), "d": frozenset("a"), "e": frozenset("e")}
+    assert circles(graph) == [["a", "b", "c"], ["e"]]
+
+
+def test_public_names_are_there() -> None:
+    """`_HOME` and the imports for type checkers are the same list, and every name loads."""
+    for package in ("placekit_core", "placekit_scheduling", "placekit_testing"):
+        names = lazy_names(package)
+        typed = {
+            alias.asname or alias.name: node.module
+            for node in ast.walk(ast.parse(modules()[package].read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{package}.")
+            for alias in node.names
+        }
+        assert names == {k: v for k, v in typed.items() if k in names}, package
+        assert set(typed) - set(names) <= {"units"}, package
+    for name in lazy_names("placekit_core"):
+        assert getattr(placekit_core, name) is not None
+
+
+def test_core_knows_no_plugin_and_no_library_of_one() -> None:
+    for path in (ROOT / "placekit_core").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        used = {module.partition(".")[0] for module, _ in imported(path)}
+        assert not used & {*(n.replace("-", "_") for n in NAMES), "torch", "numba", "scipy", "pandas", "matplotlib"}, (
+            path
+        )
+        texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        assert not texts & {"torch", "numba", "loss", "cuda:0"}, path
 
 
 def test_test_files_have_unique_names() -> None:
@@ -155,7 +227,8 @@ def run_python(code: str) -> str:
 
 
 def test_importing_the_core_is_light() -> None:
-    code = "import placekit_core, sys; print([m for m in ('torch', 'numba', 'hydra') if m in sys.modules])"
+    heavy = ("torch", "numba", "hydra", "pydantic", "numpy")
+    code = f"import placekit_core, sys; print([m for m in {heavy} if m in sys.modules])"
     assert run_python(code).strip() == "[]"
 
 
@@ -165,7 +238,7 @@ def test_listing_imports_no_torch(argv: list[str], tmp_path: Path) -> None:
 import os, sys
 os.chdir({str(tmp_path)!r})
 sys.argv = ["placekit", *{argv!r}]
-from placekit_core.cli import main
+from placekit_core.cli.main import main
 try:
     code = main()
 except SystemExit as e:
@@ -176,8 +249,6 @@ print("CODE", code, "HEAVY", [m for m in ("torch", "numba") if m in sys.modules]
 
 
 def test_every_component_of_this_repository_loads() -> None:
-    from placekit_core.registry import installed
-
     assert installed().broken == []
     for entry in installed().all():
         cls = entry.load()
@@ -228,9 +299,7 @@ def test_a_contract_test_that_is_switched_off_does_not_count(tmp_path: Path) -> 
 
 
 def test_every_component_of_this_repository_is_tested_by_its_contract() -> None:
-    from placekit_core.registry import installed
-
-    folders = {p.name: p / "tests" for p in PLUGINS} | {"placekit": ROOT / "tests"}
+    folders = {p.name: p / "tests" for p in PLUGINS}
     tested = {name: contract_tests(folder) for name, folder in folders.items()}
     for entry in installed().all():
         contracts = {f"{entry.kind.capitalize()}Contract", f"Learnable{entry.kind.capitalize()}Contract"}

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from placekit_core import results
-from placekit_core.errors import BusyError
+from placekit_core.contracts.errors import BusyError
+from placekit_core.contracts.files import write_json
+from placekit_core.run.checkpoint import CHECKPOINT
+from placekit_core.run.run_directory import CONFIG, locked, prepare
 
 ARGS = ["workload=chainmm_small", "policy=annealing", "budget.evaluations=120000", "checkpoint_s=0", "seed=3"]
 LEARN = [
@@ -145,23 +147,22 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "programs" / "000-a"
     folder.mkdir(parents=True)
     begun = [tmp_path / ".checkpoint.npz.1.part", folder / ".placement.json.1.part"]
-    with results.locked(tmp_path):
+    with locked(tmp_path):
         for path in begun:
             path.touch()
-        with pytest.raises(BusyError), results.locked(tmp_path):
+        with pytest.raises(BusyError), locked(tmp_path):
             pass
         assert all(path.exists() for path in begun), "another process may be writing them"
-    with results.locked(tmp_path):
+    with locked(tmp_path):
         assert not any(path.exists() for path in begun)
 
 
 def test_damaged_checkpoint_is_an_error(tmp_path: Path) -> None:
-    from placekit_core.config import validate
-    from tests.test_config import minimal
+    from tests.runs import minimal, validate
 
-    run_dir = results.prepare(tmp_path / "run")
-    results.write_json(run_dir / results.CONFIG, validate(minimal()).model_dump(mode="json"))
-    (run_dir / results.CHECKPOINT).write_bytes(b"PK not really")
+    run_dir = prepare(tmp_path / "run")
+    write_json(run_dir / CONFIG, validate(minimal()).model_dump(mode="json"))
+    (run_dir / CHECKPOINT).write_bytes(b"PK not really")
     process = start("resume=run", cwd=tmp_path)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +14,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-import placekit_core.pipeline
-import placekit_core.results
+import placekit_core.run.pipeline
+import placekit_core.run.run_directory
+from placekit_core import installed
 from placekit_core.cli import sweep
-from placekit_core.cli.hydra_app import jobs
-from placekit_core.config import conf_dir
-from placekit_core.registry import installed
-from placekit_core.results import load_summary
+from placekit_core.cli.choices import choices
+from placekit_core.cli.compose import jobs
+from placekit_core.run.config import conf_dir
+from placekit_core.run.run_directory import load_summary
 
 Run = Callable[..., object]
-SWEEP = ["-m", "workload=mlp", "budget.evaluations=60", "policy=etf,annealing", "seed=1,2", "run_dir=sweep"]
-JOBS = [f"budget.evaluations=60,policy={p},seed={s},workload=mlp" for p in ("annealing", "etf") for s in (1, 2)]
+SWEEP = ["-m", "workload=mlp", "budget.evaluations=60", "policy=etf,annealing", "seed=1,2", "run_dir=sweep", "log=csv"]
+JOBS = [f"policy={p},seed={s}" for p in ("annealing", "etf") for s in (1, 2)]
 
 
 def results(folder: Path) -> dict[str, bytes]:
@@ -38,13 +41,27 @@ def skipped(outcome) -> list[str]:
     return sorted(re.findall(r"^sweep/(.*?): skipped", outcome.out, re.M))
 
 
+@pytest.fixture(scope="module")
+def one_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the sweep has run."""
+    folder = tmp_path_factory.mktemp("one")
+    subprocess.run([sys.executable, "-m", "placekit_core", "run", *SWEEP], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def finished(one_sweep: Path, tmp_path: Path) -> None:
+    """The sweep has run in the folder of the test."""
+    shutil.copytree(one_sweep / "sweep", tmp_path / "sweep")
+
+
 def test_a_sweep_ends_with_its_table(placekit: Run, tmp_path: Path) -> None:
     outcome = placekit("run", *SWEEP)
     assert (outcome.code, outcome.err) == (0, "")
     assert computed(outcome) == JOBS
-    table = outcome.out[outcome.out.index("workload ") :]
-    assert [line.split()[3] for line in table.splitlines() if line.startswith("mlp")] == ["annealing", "etf"]
-    assert "best on mlp, p100x4 (simulator): annealing" in table.splitlines()[-1]
+    table = outcome.out[outcome.out.index("mlp, on p100x4") :]
+    assert [line.split()[0] for line in table.splitlines()[2:4]] == ["annealing", "etf"]
+    assert "best: annealing" in table
     assert table == placekit("compare", "sweep").out
     assert sorted(json.loads((tmp_path / "sweep" / "sweep.json").read_text())["jobs"]) == JOBS
 
@@ -56,8 +73,7 @@ def test_jobs_of_one_workload_share_the_program(placekit: Run) -> None:
 
 
 @pytest.mark.parametrize("again", [SWEEP, ["resume=sweep"]], ids=["the same command", "resume"])
-def test_finished_jobs_are_skipped(placekit: Run, tmp_path: Path, again: list[str]) -> None:
-    placekit("run", *SWEEP)
+def test_finished_jobs_are_skipped(placekit: Run, finished: None, tmp_path: Path, again: list[str]) -> None:
     before = results(tmp_path / "sweep")
     for file in (tmp_path / "sweep" / JOBS[2]).iterdir():  # as a killed process leaves it
         if file.name != "config.json":
@@ -73,8 +89,7 @@ def test_finished_jobs_are_skipped(placekit: Run, tmp_path: Path, again: list[st
     assert json.loads(after[JOBS[2]])["value_s"] == json.loads(before[JOBS[2]])["value_s"]
 
 
-def test_killed_between_the_result_and_the_end(placekit: Run, tmp_path: Path) -> None:
-    placekit("run", *SWEEP)
+def test_killed_between_the_result_and_the_end(placekit: Run, finished: None, tmp_path: Path) -> None:
     left = tmp_path / "sweep" / JOBS[0] / "checkpoint.npz"
     left.write_bytes(b"")
     assert "missing" not in placekit("compare", "sweep").out
@@ -83,15 +98,13 @@ def test_killed_between_the_result_and_the_end(placekit: Run, tmp_path: Path) ->
     assert not left.exists()
 
 
-def test_more_seeds_join_the_sweep(placekit: Run, tmp_path: Path) -> None:
-    placekit("run", *SWEEP)
+def test_more_seeds_join_the_sweep(placekit: Run, finished: None, tmp_path: Path) -> None:
     outcome = placekit("run", *SWEEP, "seed=1,2,3")
     assert len(computed(outcome)) == 2
-    assert [line.split()[-1] for line in outcome.out.splitlines() if line.startswith("mlp")] == ["3", "3"]
+    assert "number of seeds 3" in outcome.out
 
 
-def test_other_versions_are_told(placekit: Run, tmp_path: Path) -> None:
-    placekit("run", *SWEEP)
+def test_other_versions_are_told(placekit: Run, finished: None, tmp_path: Path) -> None:
     path = tmp_path / "sweep" / JOBS[2] / "result.json"
     data = json.loads(path.read_text())
     data["versions"] |= {"placekit-heuristics": "0.0.1", "numpy": "1.0"}
@@ -103,8 +116,7 @@ def test_other_versions_are_told(placekit: Run, tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_of_another_configuration_is_an_error_of_its_job(placekit: Run, tmp_path: Path) -> None:
-    placekit("run", *SWEEP)
+def test_a_run_of_another_configuration_is_an_error_of_its_job(placekit: Run, finished: None, tmp_path: Path) -> None:
     before = results(tmp_path / "sweep")
     path = tmp_path / "sweep" / JOBS[0] / "config.json"
     path.write_text(path.read_text().replace('"evaluations": 60', '"evaluations": 61'))
@@ -112,7 +124,7 @@ def test_a_run_of_another_configuration_is_an_error_of_its_job(placekit: Run, tm
     outcome = placekit("run", *SWEEP)
     assert outcome.code == 1
     assert f"sweep/{JOBS[0]} holds a run of another configuration: budget differ" in outcome.err
-    assert f"sweep/{JOBS[1]} holds a run, but its config.json cannot be read" in outcome.err
+    assert f"sweep/{JOBS[1]}/config.json is damaged: " in outcome.err
     assert "placekit: 2 jobs of the sweep failed" in outcome.err
     assert skipped(outcome) == JOBS[2:]
     assert results(tmp_path / "sweep") == before
@@ -124,23 +136,22 @@ def test_what_changes_no_result_is_no_other_configuration(placekit: Run) -> None
     assert len(skipped(placekit("run", *SWEEP, *quiet, "checkpoint_s=1"))) == 4
 
 
-def test_a_damaged_result_is_named_and_hides_nothing(placekit: Run, tmp_path: Path) -> None:
-    placekit("run", *SWEEP)
+def test_a_damaged_result_is_named_and_hides_nothing(placekit: Run, finished: None, tmp_path: Path) -> None:
     (tmp_path / "sweep" / JOBS[0] / "result.json").write_text("{")
     outcome = placekit("run", *SWEEP)
     assert outcome.code == 1
     assert f"sweep/{JOBS[0]}/result.json is damaged" in outcome.err
-    assert "1 job of the sweep failed; 1 job of the sweep left a result that cannot be read" in outcome.err
+    assert "placekit: 1 job of the sweep failed; 1 of its results cannot be read: " in outcome.err
     assert "etf" in outcome.out
 
 
 def test_a_bug_in_one_job_loses_no_other(placekit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = placekit_core.pipeline.run
+    real = placekit_core.run.pipeline.run
 
     def faulty(config, *args, **kwargs):
         return 1 / 0 if config.seed == 2 and config.policy["name"] == "etf" else real(config, *args, **kwargs)
 
-    monkeypatch.setattr(placekit_core.pipeline, "run", faulty)
+    monkeypatch.setattr(placekit_core.run.pipeline, "run", faulty)
     outcome = placekit("run", *SWEEP)
     assert outcome.code == 1
     assert computed(outcome) == JOBS[:3]
@@ -154,7 +165,7 @@ def test_a_bug_in_one_job_loses_no_other(placekit: Run, tmp_path: Path, monkeypa
     assert f"failed: sweep/{JOBS[3]}: ZeroDivisionError: division by zero" in outcome.out
     assert f"failed: sweep/{JOBS[3]}: ZeroDivisionError: division by zero" in placekit("compare", "sweep").out
 
-    monkeypatch.setattr(placekit_core.pipeline, "run", real)
+    monkeypatch.setattr(placekit_core.run.pipeline, "run", real)
     outcome = placekit("run", "resume=sweep")
     assert (outcome.code, computed(outcome)) == (0, [JOBS[3]])
     assert not path.exists(), "it has succeeded"
@@ -187,8 +198,7 @@ def test_all_jobs_fail(placekit: Run) -> None:
     assert "seed: input should be greater than or equal to 0 (got -2)" in outcome.out
 
 
-def test_missing_jobs_are_listed(placekit: Run, tmp_path: Path) -> None:
-    placekit("run", *SWEEP)
+def test_missing_jobs_are_listed(placekit: Run, finished: None, tmp_path: Path) -> None:
     for name in ("result.json", "config.json"):
         (tmp_path / "sweep" / JOBS[0] / name).unlink()
     (tmp_path / "sweep" / JOBS[1] / "result.json").unlink()
@@ -197,27 +207,33 @@ def test_missing_jobs_are_listed(placekit: Run, tmp_path: Path) -> None:
     assert f"missing: sweep/{JOBS[1]}: not finished" in out
 
 
-def test_a_sweep_is_never_mixed_with_a_single_run(placekit: Run) -> None:
-    placekit("run", *SWEEP)
+def test_a_sweep_is_never_mixed_with_a_single_run(placekit: Run, finished: None) -> None:
     outcome = placekit("run", "workload=mlp", "run_dir=sweep")
     assert outcome.code == 1
     assert "sweep holds a sweep already\n  continue it with `placekit run resume=sweep`" in outcome.err
 
 
-def test_a_damaged_sweep_file_and_an_unwritable_folder(placekit: Run, tmp_path: Path) -> None:
-    placekit("run", *SWEEP)
+def test_a_damaged_sweep_file_and_an_unwritable_folder(placekit: Run, finished: None, tmp_path: Path) -> None:
     (tmp_path / "sweep" / "sweep.json").write_text("[]")
     outcome = placekit("run", "resume=sweep")
     assert outcome.code == 1
-    assert "cannot resume sweep: sweep.json" in outcome.err
+    assert "sweep/sweep.json is damaged: " in outcome.err
+    assert "give the sweep's command line again" in outcome.err
     (tmp_path / "file").write_text("")
-    outcome = placekit("run", *SWEEP[:-1], "run_dir=file/sweep")
+    outcome = placekit("run", *SWEEP, "run_dir=file/sweep")
     assert outcome.code == 1
     assert outcome.err.startswith("placekit: cannot write to ")
 
 
 def test_the_folders_known_beforehand_are_those_that_are_made(placekit: Run, tmp_path: Path) -> None:
-    args = ["-m", "workload=mlp", "grouper=glob(*)", "seed=range(1,3)", "cluster=mine.yaml", "budget.evaluations=5"]
+    args = [
+        "-m",
+        "workload=mlp",
+        "grouper=glob([none,c*])",
+        "seed=range(1,3)",
+        "cluster=mine.yaml",
+        "budget.evaluations=5",
+    ]
     (tmp_path / "mine.yaml").write_text((conf_dir() / "cluster" / "k80x2.yaml").read_text())
     assert placekit("run", *args, "run_dir=sweep").code == 0
     jobs = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["jobs"]
@@ -228,8 +244,8 @@ def test_an_experiment_is_a_whole_table(placekit: Run, tmp_path: Path) -> None:
     outcome = placekit("run", "+experiment=quick", "run_dir=all")
     assert outcome.code == 0, outcome.err
     assert len(results(tmp_path / "all")) == 9
-    assert "experiment=quick,policy=etf,seed=1" in results(tmp_path / "all")
-    assert "best on mlp" in outcome.out
+    assert "policy=etf,seed=1" in results(tmp_path / "all")
+    assert "best: " in outcome.out
 
 
 def test_arguments_win_over_an_experiment(placekit: Run, tmp_path: Path) -> None:
@@ -240,7 +256,7 @@ def test_arguments_win_over_an_experiment(placekit: Run, tmp_path: Path) -> None
     found = sorted((r.policy, r.seed, r.config["policy"]["samples"], r.budget["evaluations"]) for r in runs)
     assert found == [(p, s, 3, 20) for p in ("critical_path", "etf") for s in (1, 2)]
     assert placekit("run", "+experiment=quick", "policy=heft", "seed=4", "run_dir=one").code == 0
-    assert list(results(tmp_path / "one")) == ["experiment=quick,policy=heft,seed=4"]
+    assert list(results(tmp_path / "one")) == ["policy=heft,experiment=quick,seed=4"]
 
 
 def test_own_experiments_and_options_of_what_they_sweep(placekit: Run, tmp_path: Path) -> None:
@@ -257,17 +273,14 @@ def test_own_experiments_and_options_of_what_they_sweep(placekit: Run, tmp_path:
 def test_cfg_and_help_of_an_experiment(placekit: Run) -> None:
     assert "evaluations: 200" in placekit("run", "--cfg", "job", "+experiment=quick").out
     assert "samples: 3" in placekit("run", "--cfg", "job", "+experiment=quick", "policy=etf", "policy.samples=3").out
-    assert "experiment: baselines, devices, doppler_figure3, " in placekit("run", "+experiment=quick", "--help").out
+    assert "a sweep over policy: critical_path, etf, portfolio" in placekit("run", "+experiment=quick", "--help").out
 
 
 @pytest.mark.parametrize("path", sorted((conf_dir() / "experiment").glob("*.yaml")), ids=lambda p: p.stem)
 def test_experiments_name_what_exists(path: Path) -> None:
     params = yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]
-    known = {key: {p.stem for p in (conf_dir() / key).glob("*.yaml")} for key in ("workload", "cluster")}
-    folders = [conf_dir(), *(Path(folder) for _, folder in installed().conf_folders())]
-    presets = {p.stem for folder in folders for p in (folder / "policy").glob("*.yaml")}
-    known["policy"] = set(installed().names("policy")) | presets
-    swept = {option for job in jobs([f"{k}={v}" for k, v in params.items()]) for option in job}
+    known = {key: set(choices(key, installed())) for key in ("workload", "cluster", "policy")}
+    swept = {option for job in jobs([f"{k}={v}" for k, v in params.items()], installed()) for option in job}
     for key, names in known.items():
         assert {o.partition("=")[2] for o in swept if o.startswith(f"{key}=")} <= names
 
@@ -311,12 +324,12 @@ def test_a_model_that_changed_is_not_skipped_over(placekit: Run, tmp_path: Path)
     assert "another program, machine or costs" in outcome.err
 
 
-def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, tmp_path: Path) -> None:
-    placekit("run", *SWEEP)
+def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, finished: None, tmp_path: Path) -> None:
     for name in JOBS[:2]:
         path = tmp_path / "sweep" / name / "result.json"
         data = json.loads(path.read_text())
-        assert set(data["code"]) == {"placekit-grouping", "placekit-search", "placekit-sim"}
+        libraries = {"placekit-partitioning", "placekit-scheduling"}
+        assert set(data["code"]) == {"placekit-grouping", "placekit-search", "placekit-sim", *libraries}
         path.write_text(json.dumps({**data, "code": {**data["code"], "placekit-search": "another"}}))
     outcome = placekit("run", *SWEEP)
     assert outcome.code == 1
@@ -324,8 +337,7 @@ def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, tmp_path: P
     assert outcome.err.count("holds a run made by other code of placekit-search\n  choose another run_dir, or") == 2
 
 
-def test_an_interrupted_job_is_not_taken_for_finished(placekit: Run, tmp_path: Path) -> None:
-    placekit("run", *SWEEP)
+def test_an_interrupted_job_is_not_taken_for_finished(placekit: Run, finished: None, tmp_path: Path) -> None:
     path = tmp_path / "sweep" / JOBS[0] / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": "interrupted"}))
     outcome = placekit("run", *SWEEP)
@@ -345,7 +357,7 @@ def test_a_model_that_leaves_python_costs_its_job_only(placekit: Run, tmp_path: 
 
 
 def test_loggers_and_checkpoints_name_no_folder(placekit: Run, tmp_path: Path) -> None:
-    assert placekit("run", *SWEEP, "log=[]", "checkpoint_s=0").code == 0
+    assert placekit("run", *SWEEP[:-1], "log=[]", "checkpoint_s=0").code == 0
     assert skipped(placekit("run", *SWEEP)) == JOBS
 
 
@@ -360,8 +372,7 @@ def test_a_sweep_of_one(placekit: Run, tmp_path: Path) -> None:
     assert len(list((tmp_path / "one sweep's").glob("*/result.json"))) == 1
 
 
-def test_a_second_command_in_the_folder_forgets_no_missing_job(placekit: Run, tmp_path: Path) -> None:
-    placekit("run", *SWEEP)
+def test_a_second_command_in_the_folder_forgets_no_missing_job(placekit: Run, finished: None, tmp_path: Path) -> None:
     (tmp_path / "sweep" / JOBS[0] / "result.json").unlink()
     outcome = placekit("run", *[a.replace("etf,annealing", "heft") for a in SWEEP])
     assert outcome.code == 1
@@ -371,14 +382,14 @@ def test_a_second_command_in_the_folder_forgets_no_missing_job(placekit: Run, tm
 def test_ctrl_c_while_results_are_written_ends_the_sweep(
     placekit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = placekit_core.results.write_trace
+    from placekit_report.trace import write_trace as write
 
     def pressed(*args, **kwargs):
         signal.raise_signal(signal.SIGINT)
         return write(*args, **kwargs)
 
-    monkeypatch.setattr("placekit_core.results.write_trace", pressed)
-    outcome = placekit("run", *SWEEP)
+    monkeypatch.setattr("placekit_report.trace.write_trace", pressed)
+    outcome = placekit("run", *SWEEP[:-1])
     assert outcome.code == 130
     [only] = results(tmp_path / "sweep").values()
     assert json.loads(only)["status"] == "finished", "what was being written is whole"
@@ -387,7 +398,7 @@ def test_ctrl_c_while_results_are_written_ends_the_sweep(
 def test_a_job_that_another_process_computes_is_left_alone(placekit: Run, tmp_path: Path) -> None:
     folder = tmp_path / "sweep" / JOBS[0]
     folder.mkdir(parents=True)
-    with placekit_core.results.locked(folder):
+    with placekit_core.run.run_directory.locked(folder):
         outcome = placekit("run", *SWEEP)
     assert outcome.code == 1
     assert "another run is writing in" in outcome.err

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from placekit_testing import fakes
 from pydantic import Field
 
-from placekit_core.errors import RunError
-from placekit_core.interfaces import LearnableOptions
-from placekit_core.testing import fakes
-from placekit_core.trained import load_policy, save_policy
+from placekit_core import LearnableOptions, RunError
+from placekit_core.run.trained import load_policy, save_policy
 
 
 class SizedOptions(LearnableOptions):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import Generator
 
 from placekit_core import GraphBuilder, Placement, Result, Task, place, search
-from placekit_core.measurement import Schedule
+from placekit_core import Schedule
 
 b = GraphBuilder("one")
 b.add("a", outputs=[8], flops=1e9)

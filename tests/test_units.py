@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placekit_core.units import mebibytes
+from placekit_core.contracts.units import mebibytes
 
 
 @pytest.mark.parametrize(

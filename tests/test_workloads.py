@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from placekit_core.cli.hydra_app import compose
-from placekit_core.config import conf_dir, validate
-from placekit_core.registry import installed
+from placekit_core import installed
+from placekit_core.cli.compose import compose
+from placekit_core.run.assembly import component
+from tests.runs import validate
 
-PRESETS = {p.stem: p for p in sorted((conf_dir() / "workload").glob("*.yaml")) if p.stem != "none"}
+PRESETS = {p.name: p.path for p in installed().presets() if p.group == "workload" and p.name != "none" and p.path}
 SMALL = [n for n in PRESETS if n.endswith("_small") or n == "mlp"]
 
 
@@ -25,15 +26,15 @@ def importer_of(config: dict[str, Any]) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def configs() -> dict[str, dict[str, Any]]:
-    return {name: compose([f"workload={name}"]) for name in PRESETS}
+    return {name: compose([f"workload={name}"], installed()) for name in PRESETS}
 
 
 def test_options_are_valid(configs: dict[str, dict[str, Any]]) -> None:
     for name, data in configs.items():
         config = validate(data)
         assert config.workload == name
-        config.component("importer")
-        config.component("grouper")
+        component(config, "importer", installed())
+        component(config, "grouper", installed())
 
 
 OWN = {"mlp", "planted", "planted_large"}  # not from a paper

@@ -28,16 +28,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from placekit_calibration.agreement import RANDOM, SEARCH, compare
+from placekit_calibration.ratios import class_ratios, measured_costs
 from placekit_cuda.backend import CPUBackend, CUDABackend, MeasuringBackend
 from placekit_sim.simulator import Simulator
 from placekit_torch.executable import run_sequential
 
-from placekit_core.calibration import class_ratios, measured_costs
-from placekit_core.cli.hydra_app import compose
-from placekit_core.config import validate
-from placekit_core.fidelity import RANDOM, SEARCH, compare
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem, Program
+from placekit_core import Placements, Problem, Program, installed
+from placekit_core.cli.compose import assembled
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from executor import Way, eager, medians, ways
@@ -48,7 +46,7 @@ SHARDED = ["chainmm", "ffnn_sharded", "llama_block_sharded", "llama_layer_sharde
 
 def importer(workload: str, *options: str) -> Any:
     """The importer of a workload preset."""
-    return validate(compose([f"workload={workload}", *options])).build("importer")
+    return assembled([f"workload={workload}", *options], installed()).build("importer")
 
 
 def difference(one: Any, other: Any) -> float:

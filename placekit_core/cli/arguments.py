@@ -1,35 +1,34 @@
-"""Command-line arguments before Hydra sees them: both `policy=x` and `+policy=x`, files as clusters, `resume=`."""
+"""Command-line arguments before Hydra sees them: both `policy=x` and `+policy=x`, files as programs and clusters."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Set
-from itertools import pairwise
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 
-import yaml
-
-from placekit_core.cluster import load_cluster
-from placekit_core.config import RunConfig, conf_dir
-from placekit_core.errors import ConfigError
-from placekit_core.hookspecs import KINDS
-from placekit_core.registry import installed
-
-# The groups of conf/config.yaml's defaults list; a test compares the two.
-DEFAULT_GROUPS = frozenset({*KINDS, "cluster", "workload", "experiment"})
+from placekit_core.cli.choices import DEFAULT_GROUPS
+from placekit_core.contracts.cluster import load_cluster
+from placekit_core.contracts.errors import ConfigError
+from placekit_core.contracts.hookspecs import KINDS
+from placekit_core.run.config import RunConfig, conf_dir, defaults_list, load_preset
+from placekit_core.run.detection import importer_of
+from placekit_core.run.registry import Registry
 
 _OVERRIDE = re.compile(r"^(?P<add>\+{0,2})(?P<key>[A-Za-z_][\w/\-.]*)(?P<package>@[\w.:]*)?=(?P<value>.*)$", re.S)
 
 
-def normalise(argv: list[str], swept: Set[str] = frozenset()) -> list[str]:
+def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()) -> list[str]:
     """Arguments in the form that Hydra takes; `swept` is what an experiment sweeps over.
 
-    `+group=x` of a group that has a default becomes `group=x` (Hydra refuses the first). `cluster=FILE.yaml` loads the
-    file. An importer that is chosen without a workload replaces the default workload. In a sweep over a group, options of
-    that group go with the jobs (`policy=a,b policy.samples=3`): Hydra alone would apply them to the default choice first.
+    `+group=x` of a group that has a default becomes `group=x` (Hydra refuses the first). A file of a program chooses its
+    importer. `cluster=FILE.yaml` loads the file. An importer that is chosen without a workload replaces the default
+    workload. In a sweep over a group, options of that group go with the jobs (`policy=a,b policy.samples=3`): Hydra alone
+    would apply them to the default choice first.
     """
     out = []
+    argv = _with_file(argv, registry)
     keys = {m["key"] for m in map(_OVERRIDE.match, argv) if m and not m["package"]}
     multirun = "-m" in argv or "--multirun" in argv or bool(swept)
     swept = swept | {m["key"] for m in map(_OVERRIDE.match, argv) if multirun and m and re.search("[,(]", m["value"])}
@@ -71,7 +70,7 @@ def normalise(argv: list[str], swept: Set[str] = frozenset()) -> list[str]:
     return sorted(out, key=lambda token: _OVERRIDE.match(token) is None and not token.startswith("~"))
 
 
-def swept_by_experiment(argv: list[str]) -> set[str]:
+def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
     """The options that the experiment named in `argv` sweeps over, from its preset; none if it is not a sweep.
 
     Finds presets of placekit, of plugins and of `--config-dir`.
@@ -79,18 +78,63 @@ def swept_by_experiment(argv: list[str]) -> set[str]:
     name, _ = take(argv, "experiment")
     if name is None or {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help"} & set(argv):
         return set()
-    own = [b for a, b in pairwise(argv) if a in ("--config-dir", "-cd")]
-    own += [a.partition("=")[2] for a in argv if a.startswith("--config-dir=")]
-    folders = [*map(Path, own), conf_dir(), *(folder for _, folder in installed().conf_folders())]
+    own, _ = without_folders(argv)
+    folders = [*own, conf_dir(), *(folder for _, folder in registry.conf_folders())]
     swept: set[str] = set()
     for path in (folder / "experiment" / f"{n}.yaml" for n in name.split(",") for folder in folders):
-        try:
-            hydra = (yaml.safe_load(path.read_text()) or {}).get("hydra") or {}
-        except (OSError, yaml.YAMLError):
-            continue  # Hydra, which reads it next, says what is wrong
-        if hydra.get("mode") == "MULTIRUN":
-            swept |= set((hydra.get("sweeper") or {}).get("params") or {})
+        with suppress(ConfigError):  # Hydra, which reads it next, says what is wrong
+            hydra = load_preset(path).hydra
+            if hydra is not None and hydra.mode == "MULTIRUN" and hydra.sweeper is not None:
+                swept |= set(hydra.sweeper.params or {})
     return swept
+
+
+def check_presets(folders: Sequence[Path], argv: Sequence[str]) -> None:
+    """Raise ConfigError if a preset in `folders` that `argv` or another such preset names is no plain YAML."""
+    named = [(m["key"], n) for m in map(_OVERRIDE.match, argv) if m for n in re.findall(r"[\w\-]+|\*", m["value"])]
+    paths = [path for group, name in named for folder in folders for path in (folder / group).glob(f"{name}.yaml")]
+    seen = set[Path]()
+    while paths:
+        path = paths.pop()
+        if path not in seen:
+            seen.add(path)
+            inner = [
+                folder / g.partition("@")[0] / f"{n}.yaml" for g, n in defaults_list(path).items() for folder in folders
+            ]
+            paths += [p for p in inner if p.is_file()]
+
+
+def _with_file(argv: list[str], registry: Registry) -> list[str]:
+    """A file of a program, which stands among the options, as the importer that reads it."""
+    files = [
+        a for i, a in enumerate(argv) if "=" not in a and a[:1] not in "-~+" and (i == 0 or argv[i - 1] not in VALUED)
+    ]
+    if not files:
+        return argv
+    if len(files) > 1:
+        raise ConfigError(f"{len(files)} files: {', '.join(files)}", "give one; all else is OPTION=VALUE")
+    importer = importer_of(files[0], registry)
+    rest = [a for a in argv if a is not files[0]]
+    return [f"importer={importer}", f"importer.path={quoted(files[0])}", *rest]
+
+
+VALUED = ("--cfg", "-c", "--info", "-i", "--package", "-p", "--config-dir", "-cd")
+"""Flags whose value is the next argument."""
+
+
+def without_folders(argv: list[str]) -> tuple[list[Path], list[str]]:
+    """The folders of presets that `--config-dir DIR` names, and the other arguments."""
+    folders, rest, words = [], [], iter(argv)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag not in ("--config-dir", "-cd"):
+            rest.append(word)
+            continue
+        folder = Path(value if equals else next(words, ""))
+        if not folder.is_dir() or folder == Path():
+            raise ConfigError(f"no folder {str(folder)!r}", "--config-dir takes the folder of your own presets")
+        folders.append(folder)
+    return folders, rest
 
 
 def quoted(text: str) -> str:
@@ -109,17 +153,20 @@ def chosen(argv: list[str]) -> list[tuple[str, str]]:
     return found
 
 
-def take_numbers(argv: list[str], defaults: Mapping[str, int], least: int = 1) -> tuple[dict[str, int], list[str]]:
-    """The whole numbers that a command takes besides the options of a run, and the other arguments. Raises ConfigError."""
+def take_numbers(argv: list[str], numbers: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], list[str]]:
+    """The whole numbers that a command takes besides the options of a run, and the other arguments. Raises ConfigError.
+
+    `numbers` are their defaults and least values.
+    """
     found = {}
-    for key, default in defaults.items():
+    for key, (default, least) in numbers.items():
         value, argv = take(argv, key)
         if value is not None and (not value.isdecimal() or int(value) < least):
             raise ConfigError(f"{key}={value}: it must be a whole number, {least} at least")
         found[key] = default if value is None else int(value)
     for key in (a.partition("=")[0] for a in argv if "=" in a):
-        close = difflib.get_close_matches(key, [*defaults, *RunConfig.model_fields, *DEFAULT_GROUPS], 1)
-        if close and key != close[0] and close[0] in defaults:
+        close = difflib.get_close_matches(key, [*numbers, *RunConfig.model_fields, *DEFAULT_GROUPS], 1)
+        if close and key != close[0] and close[0] in numbers:
             raise ConfigError(f"no option {key!r}", f"did you mean {close[0]!r}?")
     return found, argv
 

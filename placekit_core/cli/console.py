@@ -1,74 +1,141 @@
-"""What the terminal shows: progress on long work, tables, units."""
+"""What the terminal shows of results: tables and lines, at most 80 columns wide."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
-from rich.table import Table
+from placekit_core.contracts.result import Summary
+from placekit_core.contracts.units import mebibytes, percent, seconds
 
-from placekit_core.pipeline import Observer
-from placekit_core.units import mebibytes, percent, seconds
-
-if TYPE_CHECKING:
-    from placekit_core.evaluator import Ledger
-    from placekit_core.results import Summary
+WIDTH = 80
+"""What every listing fits, also on wider terminals: so it looks the same in a document."""
+_GAP = 2
+_WORD = 24  # a longer word of a heading is broken
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: int = 1) -> None:
-    """Print a table; the first `left` columns are text, the others numbers. As wide as it needs to be, everywhere."""
-    t = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for i, c in enumerate(columns):
-        t.add_column(c, justify="left" if i < left else "right", no_wrap=True)
-    for row in rows:
-        t.add_row(*row)
-    width = sum(max(map(cell_len, cells)) + 2 for cells in zip(columns, *rows, strict=True))
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
-    with console.capture() as capture:
-        console.print(t)
-    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str = "",
+    left: int = 1,
+    once: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Print a table; the first `left` columns are text, the others numbers.
+
+    Of the columns that `once` has words for ("seed {}"), those with one value in all rows are said above the table. Where the
+    table is too wide, headings and texts are wrapped; where that is not enough, it continues below, with the text columns
+    again.
+    """
+    same = [i for i, name in enumerate(columns) if name in once and len({row[i] for row in rows}) == 1]
+    above = ", ".join(filter(None, [title, *(once[columns[i]].format(rows[0][i]) for i in same)]))
+    if above:
+        print(wrapped(above))
+    kept = [i for i in range(len(columns)) if i not in same]
+    left -= sum(i < left for i in same)
+    cells = [[columns[i], *(row[i] for row in rows)] for i in kept]
+    for number, part in enumerate(_parts(cells, left)):
+        print("\n" if number else "", end="")
+        for line in _lines(part, left):
+            print(line)
 
 
-class Progress(Observer):
-    """A progress bar on standard error; quiet when that is not a terminal, or somebody else's (`wanted` is false)."""
+def facts(rows: Sequence[tuple[str, str]]) -> None:
+    """Print labels and values, a line each or more."""
+    column = max((width(label) for label, _ in rows), default=0) + 2
+    for label, value in rows:
+        print(wrapped(value, " " * (column + 2), f"  {label}{' ' * (column - width(label))}"))
 
-    def __init__(self, wanted: bool = True) -> None:
-        self._bars = Bars(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            disable=not (wanted and sys.stderr.isatty()),
-            transient=True,
-        )
-        self._task: TaskID | None = None
 
-    def __enter__(self) -> Progress:
-        self._bars.start()
-        return self
+def wrapped(text: str, indent: str = "  ", first: str = "") -> str:
+    """`first` and `text` as lines of at most 80 columns, those after the first with an indent; no word is broken."""
+    lines = textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines) or first.rstrip()
 
-    def __exit__(self, *_: Any) -> None:
-        self._bars.stop()
 
-    def stage(self, text: str) -> None:
-        """Replace the bar by one for this stage."""
-        if self._task is not None:
-            self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(text, total=None, note="")
+def _parts(cells: list[list[str]], left: int) -> Iterator[list[list[str]]]:
+    """The columns of each of the tables that fit: as few as possible, with about as many columns each."""
+    keys, numbers = cells[:left], cells[left:]
+    for parts in range(1, len(numbers) + 1):
+        size = -(-len(numbers) // parts)
+        found = [[*keys, *numbers[i : i + size]] for i in range(0, len(numbers), size)]
+        if all(_total(_widths(part, left)) <= WIDTH for part in found):
+            break
+    yield from found if numbers else [keys]
 
-    def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
-        """Move the bar."""
-        if self._task is not None:
-            note = f"{int(row['evaluations'])} evaluations, best {seconds(row['best_s'])}"
-            self._bars.update(self._task, total=1.0, completed=ledger.progress, note=note)
+
+def _widths(cells: list[list[str]], left: int) -> list[int]:
+    """Widths of columns: as they are if they fit, else with headings and then texts wrapped."""
+    widths = [max(map(width, column)) for column in cells]
+    if _total(widths) > WIDTH:
+        for i, (head, *body) in enumerate(cells[left:], left):
+            words = [min(width(word), _WORD) for word in head.split()]
+            widths[i] = max([*words, *map(width, body)], default=0)
+    least = WIDTH // (left + 4)
+    while _total(widths) > WIDTH and (widest := max(widths[:left], default=0)) > least:
+        widths[widths.index(widest)] -= 1
+    return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _lines(cells: list[list[str]], left: int) -> Iterator[str]:
+    """The lines of one table: wrapped headings share their last line, the cells of a row their first."""
+    widths = _widths(cells, left)
+    for number, row in enumerate(zip(*cells, strict=True)):
+        wraps = [
+            _wrap(cell, w, "  " if number and i < left else "")
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        height = max(map(len, wraps))
+        blank = [[""] * (height - len(lines)) for lines in wraps]
+        wraps = [b + w if number == 0 else w + b for w, b in zip(wraps, blank, strict=True)]
+        for line in zip(*wraps, strict=True):
+            text = (" " * _GAP).join(
+                c + " " * (w - width(c)) if i < left else " " * (w - width(c)) + c
+                for i, (c, w) in enumerate(zip(line, widths, strict=True))
+            )
+            yield _bold(text.rstrip()) if number == 0 else text.rstrip()
+
+
+def _wrap(cell: str, size: int, indent: str) -> list[str]:
+    """The lines of a cell: cut between words, and longer words after a mark such as `=` if they have one."""
+    if width(cell) <= size:
+        return [cell]
+    lines: list[str] = []
+    for word in cell.split():
+        if lines and width(f"{lines[-1]} {word}") <= size:
+            lines[-1] += f" {word}"
+            continue
+        start, rest = indent if lines else "", word
+        while width(start + rest) > size:
+            room = size - len(start)
+            cut = max((mark.end() for mark in re.finditer(r"[=./,:_\-]", rest[:room])), default=room)
+            lines.append(start + rest[:cut])
+            start, rest = indent, rest[cut:]
+        lines.append(start + rest)
+    return lines
+
+
+def _bold(text: str) -> str:
+    plain = not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb"
+    return text if plain else f"\033[1m{text}\033[0m"
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
 
 def line(result: Summary, run_dir: str | Path) -> str:
@@ -81,30 +148,19 @@ def line(result: Summary, run_dir: str | Path) -> str:
 
 def show_result(result: Summary, run_dir: str | Path) -> None:
     """The outcome of one run."""
+    rows = [
+        [p.program, f"{p.kernels}", f"{p.groups}", p.outcome, seconds(p.bound_s), percent(p.gap), f"{p.evaluations}",
+         f"{p.seconds:.1f}"]
+        for p in result.programs
+    ]  # fmt: skip
     kind = "simulated" if result.simulated else "measured"
-    rows = []
-    for p in result.programs:
-        rows.append(
-            [
-                p.program,
-                f"{p.kernels}",
-                f"{p.groups}",
-                p.outcome,
-                seconds(p.bound_s),
-                percent(p.gap),
-                f"{p.evaluations}",
-                f"{p.seconds:.1f}",
-            ]
-        )
-    objective = f"{result.objective} ({kind})"
     table(
-        ["program", "kernels", "groups", objective, "proven bound", "gap", "evaluations", "seconds"],
+        ["program", "kernels", "groups", result.objective, "bound", "gap", "evals", "seconds"],
         rows,
-        title=f"{result.policy} on {result.cluster}, seed {result.seed}",
+        title=f"{result.policy} on {result.cluster}, seed {result.seed}, {kind}",
     )
     if len(result.programs) == 1 and result.peak_bytes:
-        peaks = ", ".join(f"{d} {mebibytes(b)}" for d, b in result.peak_bytes.items())
-        print(f"peak memory: {peaks}")
+        print(wrapped(f"peak memory: {', '.join(f'{d} {mebibytes(b)}' for d, b in result.peak_bytes.items())}"))
     for note in result.notes:
-        print(f"note: {note}")
+        print(wrapped(f"note: {note}"))
     print(f"written to {run_dir}")

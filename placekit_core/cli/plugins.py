@@ -2,33 +2,64 @@
 
 from __future__ import annotations
 
-from placekit_core.errors import ConfigError
-from placekit_core.registry import Choice, installed
+from collections.abc import Iterator
+
+from placekit_core.cli.console import wrapped
+from placekit_core.cli.parser import Parser
+from placekit_core.contracts.hookspecs import KINDS, Command, Component
+from placekit_core.run.registry import PLURAL, Registry
+
+_NAME = 21  # the column in which summaries begin
 
 
-def main(argv: list[str]) -> int:
-    """List every component, broken plugin and colliding preset. Returns 1 if a plugin is broken or anything collides."""
-    if argv:
-        raise ConfigError(f"`placekit plugins` takes no argument {argv[0]!r}")
-    registry = installed()
-    duplicates = registry.duplicates()
+def main(argv: list[str], registry: Registry) -> int:
+    """List all components and commands. Returns 1 if a plugin is broken, or two of a kind have one name."""
+    Parser("plugins", "What is installed, by kind and plugin; and what is broken and why.").read(argv)
+    for kind in (*KINDS, "command"):
+        for line in _kind(kind, registry):
+            print(line)
+    return int(any([_broken(registry), _collisions(registry)]))
 
-    def state(own: Choice) -> str:
-        twins = list(duplicates.get((own.group, own.name), ()))
-        if not twins:
-            return "ok"
-        twins.remove(own)
-        return f"collides: also in {', '.join(t.owner for t in twins)}"
 
-    rows = []
-    for e in registry.all():
-        own = Choice(e.kind, e.component.name, e.distribution, e.version)
-        rows.append([e.kind, e.component.name, e.distribution, e.version, state(own), e.component.summary])
-    for (group, name), choices in duplicates.items():
-        rows += [[group or "-", name, c.distribution, c.version, state(c), str(c.path)] for c in choices if c.path]
-    rows += [["plugin", b.plugin, b.distribution, b.version, f"broken: {b.reason}", ""] for b in registry.broken]
-    head = ["kind", "name", "distribution", "version", "state", "summary"]
-    width = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
-    for row in [head, *rows]:
-        print("  ".join(cell.ljust(w) for cell, w in zip(row, width, strict=True)).rstrip())
-    return int(bool(registry.broken or duplicates))
+def _kind(kind: str, registry: Registry) -> Iterator[str]:
+    """A heading; per distribution its components or commands of `kind`."""
+    found: list[tuple[str, str, Component | Command]]
+    if kind == "command":
+        found = [(c.distribution, c.version, c.command) for entries in registry.commands.values() for c in entries]
+    else:
+        found = [(e.distribution, e.version, e.component) for e in registry.all() if e.kind == kind]
+    owner = None
+    for distribution, version, one in sorted(found, key=lambda f: (f[0], f[1], f[2].name)):
+        if owner is None:
+            yield PLURAL.get(kind, f"{kind}s")
+        if owner != (owner := f"{distribution} {version}"):
+            yield f"  {owner}"
+        yield wrapped(one.summary, " " * _NAME, f"    {one.name:{_NAME - 5}} ")
+
+
+def _broken(registry: Registry) -> bool:
+    """Print the plugins that were set aside; whether there are any."""
+    if registry.broken:
+        print("broken plugins")
+    for b in registry.broken:
+        print(f"  {b.distribution} {b.version}, plugin {b.plugin}:")
+        print(wrapped(b.reason, "    ", "    "))
+    return bool(registry.broken)
+
+
+def _collisions(registry: Registry) -> bool:
+    """Print what has one name and several owners, so that none can be used; whether there is any."""
+    found = [
+        (f"{group}={name}", [c.owner for c in choices]) for (group, name), choices in registry.duplicates().items()
+    ]
+    found += [
+        (f"command {name}", [f"{c.distribution} {c.version}" for c in entries])
+        for name, entries in registry.commands.items() if len(entries) > 1
+    ]  # fmt: skip
+    if found:
+        print("defined several times, so that none can be used")
+    for name, owners in found:
+        print(f"  {name}")
+        for owner in owners:
+            print(f"    {owner}")
+    return bool(found)

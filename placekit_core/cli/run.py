@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
+import sys
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placekit_core.cli.arguments import quoted, take
-from placekit_core.errors import ConfigError, RunError
+from placekit_core.contracts.errors import ConfigError, RunError
+from placekit_core.contracts.result import Result
+from placekit_core.run import run_directory
+from placekit_core.run.assembly import validate
+from placekit_core.run.checkpoint import CHECKPOINT
+from placekit_core.run.config import RunConfig
+from placekit_core.run.registry import Registry
 
-if TYPE_CHECKING:
-    from placekit_core.config import RunConfig
+HELP = {"-h", "--help"}
+PRINTING = {"--cfg", "-c", "--info", "-i", "--hydra-help"}
+"""Flags with which Hydra prints, and nothing runs."""
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], registry: Registry) -> int:
     """Run, in every form that Hydra knows, or continue a run or a sweep with `resume=DIR`. Returns the exit code."""
+    if HELP & set(argv):
+        from placekit_core.cli.run_help import help_text
+
+        print(help_text([a for a in argv if a not in HELP], registry))
+        return 0
+    for b in registry.broken:
+        print(f"placekit: warning: plugin {b.distribution} {b.version} is broken: {b.reason}", file=sys.stderr)
     directory, rest = take(argv, "resume")
     if directory is not None:
         if rest:
@@ -25,35 +40,44 @@ def main(argv: list[str]) -> int:
                 f"a resumed run keeps its configuration, so {rest[0]!r} has no place here",
                 "give `resume=RUN_DIR` alone, or start a new run",
             )
-        return _resume(Path(directory))
-    from placekit_core.cli.hydra_app import launch
-
-    launch(argv, _job)
+        _resume(Path(directory), registry)
+    else:
+        _launch(argv, registry)
     return 0
 
 
-def _job(data: dict[str, Any], run_dir: str, of_sweep: bool) -> float | None:
-    from placekit_core.cli.sweep import shown
-    from placekit_core.config import validate
+def _launch(argv: list[str], registry: Registry) -> None:
+    """Run what `argv` describes: one run, or a sweep."""
+    from placekit_core.cli.compose import compose_all, own_part
+    from placekit_core.cli.multirun import multirun, print_with_hydra
 
-    path = shown(run_dir)
-    config = validate({**data, "run_dir": str(path)})
-    return _sweep_job(config, path) if of_sweep else _run(config, path, resume=False)
+    if any(a.partition("=")[0] in PRINTING for a in argv):
+        print_with_hydra(argv, registry)
+        return
+    composed = compose_all(argv, registry)
+    if {"-m", "--multirun"} & set(argv) or str(composed.hydra.mode).endswith("MULTIRUN"):
+        multirun(argv, composed, _job, registry)
+        return
+    config = validate(own_part(composed), registry)
+    _run(config, Path(config.run_dir), registry, resume=False)
 
 
-def _sweep_job(config: RunConfig, run_dir: Path) -> float | None:
+def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | None:
     """One job of a sweep, unless it has finished already; continued if it was interrupted."""
-    from placekit_core.cli import show_warning, sweep
-    from placekit_core.cli.console import Progress, line
-    from placekit_core.pipeline import Interrupted, run
-    from placekit_core.results import CHECKPOINT, holds_run
+    from placekit_core.cli import sweep
+    from placekit_core.cli.console import line
+    from placekit_core.cli.main import show_warning
+    from placekit_core.run.failures import Interrupted
+    from placekit_core.run.pipeline import run
+    from placekit_core.run.progress import Progress
 
     warnings.showwarning = show_warning  # this may be the process of a launcher
     sweep.end_with_parent()
-    before = sweep.held(run_dir, config)
+    config = validate({**data, "run_dir": str(run_dir)}, registry)
+    before = sweep.held(run_dir, config, registry)
     if before is not None:
         (run_dir / CHECKPOINT).unlink(missing_ok=True)  # it was killed between writing the result and this
-        sweep.say(f"{run_dir}: skipped, it has finished already{sweep.other_versions(before)}")
+        sweep.say(f"{run_dir}: skipped, it has finished already{sweep.other_versions(before, registry)}")
         if not before.fits:
             raise sweep.reason(run_dir)
         return before.value_s
@@ -61,8 +85,8 @@ def _sweep_job(config: RunConfig, run_dir: Path) -> float | None:
         sweep.say(f"{run_dir}: continued from its checkpoint")
     try:
         with Progress(multiprocessing.parent_process() is None) as progress:
-            resume, load = holds_run(run_dir), partial(sweep.programs, config)
-            result = run(config, run_dir, resume=resume, observer=progress, load=load).summary
+            resume, load = run_directory.holds_run(run_dir), partial(sweep.programs, config, registry)
+            result = run(config, run_dir, registry, resume=resume, observer=progress, load=load).summary
     except Interrupted as e:
         sweep.say(line(e.result.summary, run_dir))
         raise KeyboardInterrupt from None  # ends the sweep, not only the job that it meets
@@ -70,50 +94,44 @@ def _sweep_job(config: RunConfig, run_dir: Path) -> float | None:
     return result.value_s
 
 
-def _resume(run_dir: Path) -> int:
-    from placekit_core import results
-    from placekit_core.config import validate
-
-    if (run_dir / results.SWEEP).is_file():
+def _resume(run_dir: Path, registry: Registry) -> None:
+    if (run_dir / run_directory.SWEEP).is_file():
         from placekit_core.cli import sweep
-        from placekit_core.cli.hydra_app import launch
 
         _, arguments = take(sweep.arguments(run_dir), "run_dir")
-        launch([*arguments, f"run_dir={quoted(str(run_dir))}"], _job)
-        return 0
-    path = run_dir / results.CONFIG
-    try:
-        data = json.loads(path.read_text())
-        if not isinstance(data, dict) or "policy" not in data:
-            raise RunError(f"{path} is damaged", "start a new run")
-    except (OSError, json.JSONDecodeError) as e:
-        raise RunError(f"cannot resume {run_dir}: {e}", "give what a run or a sweep called run_dir") from None
-    if data.get("given"):
+        _launch([*arguments, f"run_dir={quoted(str(run_dir))}"], registry)
+        return
+    if not (run_dir / run_directory.CONFIG).is_file():
         raise RunError(
-            f"{run_dir} was started from Python, with objects ({', '.join(data['given'])}) that only its script has",
+            f"cannot resume {run_dir}: it has no {run_directory.CONFIG}", "give what a run or a sweep called run_dir"
+        )
+    config = run_directory.load_config(run_dir)
+    if config.given:
+        raise RunError(
+            f"{run_dir} was started from Python, with objects ({', '.join(config.given)}) that only its script has",
             f"call place(..., run_dir={str(run_dir)!r}, resume=True) there",
         )
-    if (run_dir / results.RESULT).is_file():
-        result = results.load_summary(run_dir)
+    if (run_dir / run_directory.RESULT).is_file():
+        result = run_directory.load_summary(run_dir)
         if result.status == "finished":
             from placekit_core.cli.console import show_result
 
-            (run_dir / results.CHECKPOINT).unlink(missing_ok=True)  # it was killed between writing the result and this
+            (run_dir / CHECKPOINT).unlink(missing_ok=True)  # it was killed between writing the result and this
             print(f"{run_dir} has finished; nothing is left to do")
             show_result(result, run_dir)
-            return 0
-    _run(validate(data), run_dir, resume=True)
-    return 0
+            return
+    _run(validate(config.model_dump(mode="json"), registry), run_dir, registry, resume=True)
 
 
-def _run(config: RunConfig, run_dir: Path, resume: bool) -> float | None:
-    from placekit_core.cli.console import Progress, show_result
-    from placekit_core.pipeline import Interrupted, run
-    from placekit_core.results import CHECKPOINT
+def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> Result:
+    from placekit_core.cli.console import show_result
+    from placekit_core.run.failures import Interrupted
+    from placekit_core.run.pipeline import run
+    from placekit_core.run.progress import Progress
 
     try:
         with Progress() as progress:
-            result = run(config, run_dir, resume=resume, observer=progress).summary
+            result = run(config, run_dir, registry, resume=resume, observer=progress)
     except Interrupted as e:
         show_result(e.result.summary, run_dir)
         if e.result.summary.status == "finished":  # it came while the results were written
@@ -122,5 +140,15 @@ def _run(config: RunConfig, run_dir: Path, resume: bool) -> float | None:
         start = "" if (run_dir / CHECKPOINT).is_file() else " (from the beginning: there was no checkpoint yet)"
         print(f"interrupted: {kept} is in {run_dir}; continue with `placekit run resume={run_dir}`{start}")
         raise KeyboardInterrupt from None
-    show_result(result, run_dir)
-    return result.value_s
+    show_result(result.summary, run_dir)
+    return result
+
+
+def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+    """Candidates for the shell; see `Command.completer`."""
+    from placekit_core.cli.completion import options, paths, whole
+
+    yield from options(words, word, registry)
+    if "=" not in word:
+        yield from paths(word, tuple(f for e in registry.all() for f in e.component.files))
+    yield from whole(("-m", "--multirun", "--cfg", "--help", "--config-dir", "--info"))

@@ -17,34 +17,50 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from placekit_core import results
-from placekit_core.config import RunConfig
-from placekit_core.errors import BusyError, PlacekitError, RunError
-from placekit_core.opening import fingerprints
-from placekit_core.problem import Program
-from placekit_core.registry import installed, where
-from placekit_core.results import FAILED, RESULT, SWEEP, Summary
+from placekit_core.contracts.errors import BusyError, PlacekitError, RunError
+from placekit_core.contracts.files import FileModel, Folder, Model, read_json, write_json
+from placekit_core.contracts.program import Program
+from placekit_core.contracts.result import Summary
+from placekit_core.run import run_directory as results
+from placekit_core.run.assembly import Assembly, distributions
+from placekit_core.run.checkpoint import CHECKPOINT
+from placekit_core.run.config import RunConfig
+from placekit_core.run.failures import RunFailed
+from placekit_core.run.registry import Registry, where
+from placekit_core.run.run_directory import FAILED, RESULT, SWEEP
+
+
+class SweepFile(FileModel):
+    """`sweep.json`."""
+
+    arguments: list[str]
+    jobs: list[Folder] | None = None
+
+
+class FailedFile(FileModel):
+    """`failed.json`."""
+
+    type: str
+    message: str
+    hint: str = ""
+    traceback: str | None = None
 
 
 def begin(directory: Path, arguments: Sequence[str], jobs: Sequence[str] | None) -> None:
     """Note how the sweep in `directory` was started. `jobs` are its folders; None if a sweeper chooses as it goes."""
     directory.mkdir(parents=True, exist_ok=True)
-    before = _read(directory / SWEEP).get("jobs")
-    if (
-        before and jobs is not None
-    ):  # the sweep has grown, or another one shares its folder: what is missing stays known
-        jobs = list(dict.fromkeys([*before, *jobs]))
-    results.write_json(directory / SWEEP, {"arguments": arguments, "jobs": jobs})
+    before = _read(directory / SWEEP, SweepFile)
+    if before and before.jobs and jobs is not None:  # it has grown, or shares its folder: what is missing stays known
+        jobs = list(dict.fromkeys([*before.jobs, *jobs]))
+    write_json(directory / SWEEP, {"arguments": arguments, "jobs": jobs})
 
 
 def arguments(directory: Path) -> list[str]:
     """The command line that a sweep was started with. Raises RunError."""
-    try:
-        return [str(a) for a in json.loads((directory / SWEEP).read_text())["arguments"]]
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise RunError(f"cannot resume {directory}: {SWEEP}: {e}", "give the sweep's command line again") from None
+    hint = "give the sweep's command line again"
+    return read_json(directory / SWEEP, SweepFile, error=RunError, hint=hint).arguments
 
 
 def shown(directory: str) -> Path:
@@ -62,12 +78,12 @@ def end_with_parent() -> None:
             time.sleep(1.0)
         os._exit(1)
 
-    if multiprocessing.current_process().name.startswith("Loky") and not _watched:
-        _watched.append(parent)
-        threading.Thread(target=watch, daemon=True).start()
+    watched = any(thread.name == _WATCH for thread in threading.enumerate())
+    if multiprocessing.current_process().name.startswith("Loky") and not watched:
+        threading.Thread(target=watch, name=_WATCH, daemon=True).start()
 
 
-_watched: list[int] = []
+_WATCH = "placekit: end with the parent"
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
@@ -81,24 +97,25 @@ def run_job(name: str, run_dir: Path, job: Callable[[], float | None]) -> float:
     """Run one job, and return its value in seconds; infinity if it fails, which is shown and written, never raised."""
     try:
         value = job()
-    except (Exception, SystemExit) as e:  # a model's file may call sys.exit
-        reason = {"type": type(e).__name__, "message": str(e), "hint": ""}
+    except (Exception, SystemExit) as found:  # a model's file may call sys.exit
+        e = found.__cause__ if isinstance(found, RunFailed) and found.__cause__ else found
+        reason = FailedFile(type=type(e).__name__, message=str(e))
         if isinstance(e, PlacekitError):
-            reason |= {"message": e.message, "hint": e.hint}
+            reason.message, reason.hint = e.message, e.hint
             say(f"placekit: {name}: {e}", sys.stderr)
             if isinstance(e, BusyError):
                 return math.inf  # the folder is another run's, which writes there what becomes of it
         else:
-            reason["traceback"] = traceback.format_exc()
+            reason.traceback = "".join(traceback.format_exception(e))
             bug = f"{type(e).__name__}: {e}\n  this is a bug in {where(e) or 'placekit'}; its traceback is in {run_dir / FAILED}"
             say(f"placekit: {name}: {bug}", sys.stderr)
-        results.write_json(run_dir / FAILED, reason)
+        write_json(run_dir / FAILED, reason.model_dump(exclude_none=True))
         return math.inf
     (run_dir / FAILED).unlink(missing_ok=True)
     return math.inf if value is None else value
 
 
-def held(run_dir: Path, config: RunConfig) -> Summary | None:
+def held(run_dir: Path, config: RunConfig, registry: Registry) -> Summary | None:
     """The finished run of this configuration that `run_dir` holds; None if it holds none, or an unfinished one of it.
 
     Raises RunError if what it holds is damaged, or a run of something else: of another configuration, of a program,
@@ -106,31 +123,32 @@ def held(run_dir: Path, config: RunConfig) -> Summary | None:
     """
     if not results.holds_run(run_dir):
         return None
-    results.check_same(run_dir, config.model_dump(mode="json"))
+    results.check_same(run_dir, config)
     if not (run_dir / RESULT).is_file():
         return None
     summary = results.load_summary(run_dir)
     if summary.status != "finished":
         return None
     hint = "choose another run_dir, or remove this folder to run it again"
-    now = installed().code(config.distributions(importer=False))
+    now = registry.code(distributions(config, registry, importer=False))
     edited = sorted(name for name, code in summary.code.items() if now.get(name) != code)
     if edited:
         raise RunError(f"{run_dir} holds a run made by other code of {', '.join(edited)}", hint)
-    if fingerprints(config, programs(config)) != [p.problem_fingerprint for p in summary.programs]:
+    parts = Assembly(config, registry, load=lambda: programs(config, registry))
+    if [parts.problem(p).fingerprint for p in parts.programs] != [p.problem_fingerprint for p in summary.programs]:
         raise RunError(f"{run_dir} holds a run of another program, machine or costs: a file has changed since", hint)
     return summary
 
 
-def programs(config: RunConfig) -> list[Program]:
+def programs(config: RunConfig, registry: Registry) -> list[Program]:
     """What the importer of `config` gives, which jobs of a sweep share that follow one another: the last four are kept."""
-    return _programs(json.dumps(config.importer, sort_keys=True))
+    return _programs(json.dumps(config.importer, sort_keys=True), registry)
 
 
 @lru_cache(maxsize=4)
-def _programs(importer: str) -> list[Program]:
+def _programs(importer: str, registry: Registry) -> list[Program]:
     section = json.loads(importer)
-    entry = installed().get("importer", section.pop("name"))
+    entry = registry.get("importer", section.pop("name"))
     found: list[Program] = entry.build(entry.component.config.model_validate(section)).load()
     return found
 
@@ -140,50 +158,73 @@ def forget_programs() -> None:
     _programs.cache_clear()
 
 
-def other_versions(summary: Summary) -> str:
+def other_versions(summary: Summary, registry: Registry) -> str:
     """What placekit and its plugins have become since this run; empty if nothing."""
-    own = {k: v for k, v in summary.versions.items() if k not in ("python", "numpy", "numba", "torch")}
-    now = results.versions(list(own))
-    changed = [f"{k} {v}, now {now[k]}" for k, v in own.items() if now[k] != v]
+    now = registry.versions(summary.code)
+    own = {k: v for k, v in summary.versions.items() if k in {"placekit", *summary.code}}
+    changed = [f"{k} {v}, now {now.get(k, 'not installed')}" for k, v in own.items() if now.get(k) != v]
     return f" (made with {'; '.join(changed)})" if changed else ""
 
 
 def reason(run_dir: Path) -> RunError:
     """Why the finished job in `run_dir`, which found nothing that fits, failed."""
-    failed = _read(run_dir / FAILED)
-    message = str(failed.get("message") or f"no placement that fits was found; {run_dir} has what was tried")
-    return RunError(message, str(failed.get("hint", "")))
+    failed = _read(run_dir / FAILED, FailedFile)
+    if failed is None:
+        return RunError(f"no placement that fits was found; {run_dir} has what was tried")
+    return RunError(failed.message, failed.hint)
 
 
 def troubles(folder: Path) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
     """(folder, reason) of the jobs at or below `folder` that failed, and of those that are missing."""
     failed = []
     for path in sorted(folder.rglob(FAILED)):
-        data = _read(path)
-        kind = f"{data.get('type')}: " if "traceback" in data else ""
-        failed.append((path.parent, kind + str(data.get("message", f"{path} is damaged"))))
+        data = _read(path, FailedFile)
+        kind = f"{data.type}: " if data and data.traceback else ""
+        failed.append((path.parent, kind + (data.message if data else f"{path} is damaged")))
     known = {path for path, _ in failed}
     missing = []
     for path in sorted(folder.rglob(SWEEP)):
-        for name in _read(path).get("jobs") or []:
+        sweep = _read(path, SweepFile)
+        for name in (sweep and sweep.jobs) or []:
             job = path.parent / name
             if job not in known and (why := _unfinished(job)):
                 missing.append((job, why))
     return failed, missing
 
 
+def show_troubles(
+    failed: Sequence[tuple[Path, str]], missing: Sequence[tuple[Path, str]], stream: TextIO | None = None
+) -> None:
+    """Print the jobs that failed and those that are missing, a line each."""
+    for what, jobs in (("failed", failed), ("missing", missing)):
+        for path, why in jobs:
+            say(f"{what}: {path}: {why}", stream)
+
+
+def damaged(folder: Path) -> list[str]:
+    """What is wrong with the results at or below `folder` that cannot be read."""
+    found = []
+    for path in sorted(folder.rglob(RESULT)):
+        try:
+            results.load_summary(path.parent)
+        except RunError as e:
+            found.append(e.message)
+    return found
+
+
 def _unfinished(job: Path) -> str:
-    if (job / RESULT).is_file() and _read(job / RESULT).get("status") in (None, "finished"):
-        return ""  # or damaged, which is told elsewhere
-    if (job / results.CHECKPOINT).is_file():
+    if (job / RESULT).is_file():
+        found = _read(job / RESULT, Summary)
+        if found is None or found.status == "finished":
+            return ""  # what is damaged is told elsewhere
+    if (job / CHECKPOINT).is_file():
         return "not finished; it has a checkpoint"
     return "not finished" if (job / results.CONFIG).is_file() else "not started"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty if there is none that can be read."""
+def _read(path: Path, model: type[Model]) -> Model | None:
+    """What a file holds; None if there is none that can be read."""
     try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+        return read_json(path, model, error=RunError)
+    except RunError:
+        return None

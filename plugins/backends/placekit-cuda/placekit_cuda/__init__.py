@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import Options
+from placekit_core import Component, Options, hookimpl
 
 if TYPE_CHECKING:
     from placekit_cuda.placed_step import PlacedStep

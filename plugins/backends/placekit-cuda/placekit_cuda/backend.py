@@ -11,17 +11,23 @@ from typing import Any
 
 import torch
 
-from placekit_core.calibration import Calibration
-from placekit_core.cluster import Cluster
-from placekit_core.cores import processor, usable_cores
-from placekit_core.errors import BackendError
-from placekit_core.interfaces import Backend, Executable, Session
-from placekit_core.problem import Problem, Program
+from placekit_core import (
+    Backend,
+    BackendError,
+    Calibration,
+    Cluster,
+    Executable,
+    Problem,
+    Program,
+    Session,
+    usable_cores,
+)
 from placekit_cuda import CPUOptions, CUDAOptions, MeasuringOptions
 from placekit_cuda.cuda import CUDAMachine
+from placekit_cuda.detected import described, remembered
 from placekit_cuda.isolation import IsolatedSession
 from placekit_cuda.machine import CPUMachine, LinkSeconds, Machine
-from placekit_cuda.seen import described, remembered
+from placekit_cuda.processor import processor
 from placekit_cuda.session import MeasuredSession
 
 # of one core: float32 operations and bytes per second, nominal; `auto` must give the same machine each time
@@ -141,7 +147,7 @@ class CUDABackend(MeasuringBackend):
             )
 
     def devices(self) -> Cluster:
-        """All GPUs, or as many devices as the options say; rates and links were measured when they were first seen.
+        """All GPUs, or as many devices as the options say; rates and links were measured when they were first detected.
 
         Devices that share a GPU have equal parts of its memory, and each has the rates of the whole.
         """

@@ -17,11 +17,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from placekit_core.calibration import Calibration, with_efficiency
-from placekit_core.cluster import Cluster, DeviceKind
-from placekit_core.costs import CostFile, KindCosts, signatures_of
-from placekit_core.errors import BackendError
-from placekit_core.problem import Program
+from placekit_core import BackendError, Calibration, Cluster, CostFile, DeviceKind, KindCosts, Program, signatures_of
+from placekit_cuda.efficiency import with_efficiency
 from placekit_cuda.machine import Machine, Stream
 
 Tensors = dict[int, torch.Tensor]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from placekit_core.errors import BackendError
+from placekit_core import BackendError
 from placekit_cuda.machine import Event, LinkSeconds, Machine, Stream, Work, copied
 
 _CLOCKS = 50  # attempts at most

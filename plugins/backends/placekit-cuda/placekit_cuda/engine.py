@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placekit_core.errors import BackendError
-from placekit_core.interfaces import Executable
+from placekit_core import BackendError, Executable
 from placekit_cuda.machine import Event, Machine, Stream, nbytes, placed
 from placekit_cuda.plan import Node, Plan
 

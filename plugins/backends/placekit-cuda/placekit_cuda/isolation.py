@@ -11,11 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from placekit_core.errors import BackendError
-from placekit_core.interfaces import Executable, Session
-from placekit_core.measurement import Measurements, Schedule
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Problem
+from placekit_core import BackendError, Executable, Measurements, Placement, Placements, Problem, Schedule, Session
 from placekit_cuda import MeasuringOptions
 from placekit_cuda.engine import MemoryExceeded
 from placekit_cuda.session import Row, joined

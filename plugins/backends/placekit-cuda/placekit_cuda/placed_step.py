@@ -17,14 +17,20 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from placekit_core import load_programs
-from placekit_core.errors import PlacekitError, PlacementError
-from placekit_core.graph import Graph
-from placekit_core.grouping import Grouping
-from placekit_core.interfaces import Executable
-from placekit_core.placement import Assignment, Placement, load_assignment
-from placekit_core.report import ProgramResult, Result
-from placekit_core.results import PLACEMENT
+from placekit_core import (
+    PLACEMENT_FILE,
+    Assignment,
+    Executable,
+    Graph,
+    Grouping,
+    PlacekitError,
+    Placement,
+    PlacementError,
+    ProgramResult,
+    Result,
+    load_assignment,
+    load_programs,
+)
 from placekit_cuda.engine import Engine, Tensors
 from placekit_cuda.machine import CPUMachine, Machine, copied
 from placekit_cuda.plan import plan, priorities
@@ -329,7 +335,7 @@ def _by_operation(placement: Result | ProgramResult | Placement | str | Path, gr
     """Devices of the operations. Raises PlacementError if the placement is of another graph."""
     if isinstance(placement, str | Path):
         path = Path(placement)
-        return load_assignment(path / PLACEMENT if path.is_dir() else path, graph)
+        return load_assignment(path / PLACEMENT_FILE if path.is_dir() else path, graph)
     names: tuple[str, ...] = ()
     if isinstance(placement, Placement):
         found, grouping = placement, Grouping.colocated(graph)

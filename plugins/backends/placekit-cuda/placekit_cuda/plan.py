@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.graph import Graph
-from placekit_core.interfaces import Executable
+from placekit_core import Executable, Graph
 
 
 @dataclass(eq=False)

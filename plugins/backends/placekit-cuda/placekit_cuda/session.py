@@ -10,10 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from placekit_sim.simulator import Simulator
 
-from placekit_core.interfaces import Executable, Session
-from placekit_core.measurement import Measurements, Schedule
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Problem
+from placekit_core import Executable, Measurements, Placement, Placements, Problem, Schedule, Session
 from placekit_cuda import MeasuringOptions
 from placekit_cuda.engine import Engine, MemoryExceeded, Step, Tensors
 from placekit_cuda.machine import Machine

@@ -8,10 +8,7 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
-from placekit_core.errors import BackendError, PlacekitError
-from placekit_core.interfaces import Session
-from placekit_core.problem import Problem
-from placekit_core.registry import installed
+from placekit_core import BackendError, PlacekitError, Problem, Session, installed
 
 _PR_SET_PDEATHSIG = 1
 

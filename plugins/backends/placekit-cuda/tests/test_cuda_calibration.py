@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,18 +15,27 @@ import torch
 from placekit_cuda import calibration
 from placekit_cuda.backend import CPUBackend
 from placekit_cuda.calibration import Clock, Walk, fit_line
+from placekit_cuda.efficiency import with_efficiency
 from placekit_cuda.machine import CPUMachine
 
-from placekit_core.calibration import Calibration, class_ratios, measured_costs, with_efficiency
-from placekit_core.cli import fidelity, main
-from placekit_core.cli.hydra_app import compose
-from placekit_core.cluster import Cluster, load_cluster
-from placekit_core.config import validate
-from placekit_core.costs import EFFICIENCY, CostFile, KindCosts, roofline, signatures_of, with_measured
-from placekit_core.errors import BackendError, RunError
-from placekit_core.problem import Program
+from placekit_core import (
+    BackendError,
+    Calibration,
+    Cluster,
+    CostFile,
+    KindCosts,
+    Program,
+    RunError,
+    installed,
+    load_cluster,
+    roofline,
+    signatures_of,
+)
+from placekit_core.cli.compose import assembled
+from placekit_core.contracts.costs import EFFICIENCY, with_measured
 
 EinsumImporter = pytest.importorskip("placekit_einsum.importer").EinsumImporter
+ratios = pytest.importorskip("placekit_calibration.ratios")
 
 torch.set_num_threads(1)
 QUICK = 2  # repeats
@@ -102,16 +109,16 @@ def test_every_kernel_is_covered_by_fewer_figures(calibrated: tuple[Program, Cal
     program, found = calibrated
     kernels = int(program.graph.kernel.sum())
     assert 0 < found.figures < kernels
-    paths = found.write(tmp_path)
-    cluster = load_cluster(paths[0])
+    ratios.write(found, tmp_path)
+    cluster = load_cluster(tmp_path / ratios.CLUSTER)
     assert cluster == found.cluster
-    costs = with_measured(roofline(program.graph, cluster), program.graph, paths[1])
+    costs = with_measured(roofline(program.graph, cluster), program.graph, tmp_path / ratios.COSTS)
     assert costs.measured[program.graph.kernel].all()
     assert (costs.op_s[program.graph.kernel] > 0).all()
     assert "cores of" in found.cluster.description
     assert "medians of 2; on" in found.costs.description
     with pytest.raises(RunError, match="cannot write"):
-        found.write(tmp_path / "nowhere")
+        ratios.write(found, tmp_path / "nowhere")
 
 
 def test_rates_are_positive_and_the_rest_of_the_machine_is_as_it_was(
@@ -131,7 +138,7 @@ def test_rates_are_positive_and_the_rest_of_the_machine_is_as_it_was(
     assert 0 < found.spread < found.largest_spread
     assert found.notes == found.failures == ()
     assert not found.interrupted
-    rows = class_ratios([program.graph], given, found)
+    rows = ratios.class_ratios([program.graph], given, found)
     assert {r.op_class for r in rows} == {"matmul", "elementwise"}
     assert sum(r.kernels for r in rows) == program.graph.kernel.sum()
     assert all(r.ratio > 0 for r in rows)
@@ -260,7 +267,7 @@ def test_without_signatures_operations_are_measured_by_name(tmp_path: Path) -> N
     kernels = {program.graph.op_name[v] for v in np.flatnonzero(program.graph.kernel)}
     assert {*found.costs.kinds["cpu"].operations} == kernels
     assert found.costs.kinds["cpu"].signatures == {}
-    assert measured_costs(program.graph, found).measured[program.graph.kernel].all()
+    assert ratios.measured_costs(program.graph, found).measured[program.graph.kernel].all()
 
 
 def unnamed() -> Program:
@@ -277,10 +284,10 @@ def test_a_second_program_adds_only_what_is_new() -> None:
 @pytest.mark.parametrize("workload", ["nmt_small", "inception_v3_small"])
 def test_networks_with_views_and_random_numbers(workload: str) -> None:
     pytest.importorskip("placekit_zoo")
-    [program] = validate(compose([f"workload={workload}"])).build("importer").load()
+    [program] = assembled([f"workload={workload}"], installed()).build("importer").load()
     found = CPUBackend(devices=1).calibrate([program], repeats=1)
     assert found.figures < program.graph.kernel.sum()
-    assert measured_costs(program.graph, found).measured[program.graph.kernel].all()
+    assert ratios.measured_costs(program.graph, found).measured[program.graph.kernel].all()
 
 
 def test_what_cannot_be_run_is_refused() -> None:
@@ -349,58 +356,3 @@ def test_a_device_that_hangs_ends_it_and_the_operation_is_named() -> None:
     found = CPUBackend(devices=1, timeout_s=1.0).calibrate([program], repeats=3)
     [failure] = found.failures
     assert re.match(r"operation '.*' of 'chainmm'.*did not end within 1 s", failure)
-
-
-@pytest.fixture
-def placekit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
-    def run(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["placekit", *arguments])
-        return main()
-
-    monkeypatch.chdir(tmp_path)
-    return run
-
-
-SMALL = ("workload=chainmm_small", "backend=cpu", "backend.steps=1")
-
-
-def test_a_run_takes_the_files(placekit: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    """The command that is printed, and what it finds; then fidelity with the same files."""
-    assert placekit("cluster", "profile", "out", "repeats=1", "backend.devices=2", *SMALL) == 0
-    printed = capsys.readouterr().out
-    command = printed.splitlines()[-1].split()
-    assert command[:2] == ["placekit", "run"]
-    assert command[-2:] == ["cluster=out/cluster.yaml", "costs.file=out/costs.json"]
-    assert "cpu:0->cpu:1" in printed
-    assert placekit(*command[1:], "budget.evaluations=3", "run_dir=run") == 0
-    [program] = json.loads(Path("run/result.json").read_text())["programs"]
-    assert program["measured_costs"] == 1.0
-    assert placekit("fidelity", "agree", "placements=6", "passes=1", *SMALL, *command[-2:]) == 0
-    data = json.loads(Path("agree", fidelity.JSON).read_text())
-    assert data["all"]["placements"] == 6
-    assert data["cluster"] == "cpu2_measured"
-    assert data["command"].startswith("placekit fidelity agree placements=6 passes=1 workload=chainmm_small")
-    assert len(Path("agree", fidelity.CSV).read_text().splitlines()) == 7
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "usage: placekit cluster profile OUT_DIR"),
-        (["out", "workload=chainmm_small"], "backend 'simulator' measures nothing\n  use backend=cpu or backend=cuda"),
-        (["out", "repeats=0", *SMALL], "repeats=0: it must be a whole number, 1 at least"),
-        (["here", *SMALL], "here exists already\n  remove it, or choose another folder"),
-        (["out", "backend=cpu", "workload=planted_small"], "there is nothing to measure"),
-        (["file/out", *SMALL], "cannot write file/out: Not a directory"),
-        (["out", "costs.file=c.json", *SMALL], "costs.file is for runs"),
-        (["out", "repeat=3", *SMALL], "no option 'repeat'\n  did you mean 'repeats'?"),
-    ],
-)
-def test_mistakes_of_the_command_line(
-    placekit: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    Path("here").mkdir()
-    Path("file").touch()
-    assert placekit("cluster", "profile", *arguments) == 1
-    assert message in capsys.readouterr().err
-    assert not Path("out").exists()

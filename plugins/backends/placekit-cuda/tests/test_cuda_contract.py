@@ -17,14 +17,10 @@ import pytest
 import torch
 from placekit_cuda.backend import CPUBackend, CUDABackend
 from placekit_cuda.cuda import CUDAMachine
+from placekit_testing.backends import BackendContract
+from placekit_testing.contract import Make
 
-from placekit_core.cluster import Cluster
-from placekit_core.errors import BackendError
-from placekit_core.grouping import Grouping
-from placekit_core.interfaces import Executable
-from placekit_core.problem import Problem
-from placekit_core.testing.backends import BackendContract
-from placekit_core.testing.contract import Make
+from placekit_core import BackendError, Cluster, Executable, Grouping, Problem
 
 EinsumImporter = pytest.importorskip("placekit_einsum.importer").EinsumImporter
 
@@ -216,7 +212,7 @@ def test_unequal_gpus_are_described(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     other = CUDABackend(devices=3, memory_bytes=2**30).devices()
     assert other.memory_bytes.tolist() == [2**30] * 3
     assert len(calls) == 2
-    monkeypatch.setattr("placekit_cuda.seen._MEASURED", {})
+    monkeypatch.setattr("placekit_cuda.detected._MEASURED", {})
     for file in (tmp_path / "placekit").iterdir():
         file.write_text("not a machine")
     assert CUDABackend(devices=3).devices().kinds["a_1"].memory_bytes_per_s == 3, "measured anew"

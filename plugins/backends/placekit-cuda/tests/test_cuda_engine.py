@@ -20,15 +20,18 @@ from placekit_cuda.machine import CPUMachine
 from placekit_cuda.plan import Plan, plan
 from placekit_sim.simulator import Simulator
 
-from placekit_core import load_programs
-from placekit_core.cli.hydra_app import compose
-from placekit_core.cluster import Cluster
-from placekit_core.config import validate
-from placekit_core.costs import CostTable
-from placekit_core.errors import BackendError
-from placekit_core.grouping import Grouping
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem, Program
+from placekit_core import (
+    BackendError,
+    Cluster,
+    CostTable,
+    Grouping,
+    Placements,
+    Problem,
+    Program,
+    installed,
+    load_programs,
+)
+from placekit_core.cli.compose import assembled
 
 EinsumImporter = pytest.importorskip("placekit_einsum.importer").EinsumImporter
 run_sequential = pytest.importorskip("placekit_torch.executable").run_sequential
@@ -76,7 +79,7 @@ def program(workload: str) -> Program:
     if workload == "resnet18":
         return resnet18()
     mode = ["importer.mode=train"] if workload in NETWORKS else []
-    return validate(compose([f"workload={workload}", *mode])).build("importer").load()[0]
+    return assembled([f"workload={workload}", *mode], installed()).build("importer").load()[0]
 
 
 def placed(found: Program, devices: int, seed: int = 0) -> NDArray[np.int16]:

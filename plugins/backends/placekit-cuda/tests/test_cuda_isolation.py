@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 from placekit_cuda.backend import CPUBackend
 
-from placekit_core.errors import BackendError
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem
+from placekit_core import BackendError, Placements, Problem
 
 EinsumImporter = pytest.importorskip("placekit_einsum.importer").EinsumImporter
 

@@ -19,10 +19,8 @@ from placekit_cuda.plan import plan
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
-from placekit_core.cli.hydra_app import compose
-from placekit_core.config import conf_dir, validate
-from placekit_core.grouping import Grouping
-from placekit_core.problem import Program
+from placekit_core import Grouping, Program, installed
+from placekit_core.cli.compose import assembled
 
 pytest.importorskip("placekit_torch")
 pytest.importorskip("placekit_zoo")
@@ -129,11 +127,11 @@ def on(value: torch.Tensor, device: int) -> torch.Tensor:
 
 
 def programs(options: Sequence[str]) -> list[Program]:
-    loaded: list[Program] = validate(compose(list(options))).build("importer").load()
+    loaded: list[Program] = assembled(list(options), installed()).build("importer").load()
     return [p for p in loaded if p.executable is not None]
 
 
-PRESETS = {p.stem for p in (conf_dir() / "workload").glob("*.yaml")} - {"none"}
+PRESETS = {p.name for p in installed().presets() if p.group == "workload"} - {"none"}
 NUMBERS = {"planted", "planted_small", "planted_large"}  # there is nothing to run
 WORKLOADS = sorted(w for w in PRESETS - NUMBERS if w.endswith("_small") or os.environ.get("PLACEKIT_LARGE"))
 TRAINED = {"inception_v3_small", "llama_layer_small", "nasnet_small", "nmt_small", "resnet_small", "rnnlm_small"}

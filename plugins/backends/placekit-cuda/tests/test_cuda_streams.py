@@ -33,11 +33,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import placekit_core
-from placekit_core.cli.hydra_app import compose
-from placekit_core.config import validate
-from placekit_core.errors import BackendError
-from placekit_core.grouping import Grouping
-from placekit_core.problem import Program
+from placekit_core import BackendError, Grouping, Program, installed
+from placekit_core.cli.compose import assembled
 
 run_sequential = pytest.importorskip("placekit_torch.executable").run_sequential
 pytest.importorskip("placekit_zoo")
@@ -254,7 +251,7 @@ class _Index(str):
 @cache
 def program(workload: str) -> Program:
     mode = ["importer.mode=train"] if workload == "rnnlm_small" else []
-    return validate(compose([f"workload={workload}", *mode])).build("importer").load()[0]
+    return assembled([f"workload={workload}", *mode], installed()).build("importer").load()[0]
 
 
 def raced(workload: str, gpus: Sequence[int], way: Way, steps: int = 2) -> FakeCUDA:

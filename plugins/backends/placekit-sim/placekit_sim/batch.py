@@ -8,10 +8,9 @@ from itertools import pairwise
 import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
+from placekit_scheduling import kernel_signature
 
-from placekit_core.measurement import kernel_signature
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem
+from placekit_core import Placements, Problem
 from placekit_sim.events import Run
 from placekit_sim.kernel import simulate
 from placekit_sim.packing import Packed
@@ -67,7 +66,7 @@ def record(problem: Problem, packed: Packed, device: NDArray[np.int16], priority
     work_ints, times = np.empty(packed.scratch_ints, np.int32), np.empty(packed.scratch_floats)
     peak_bytes = np.empty(size)
     value_s = simulate(devices[0], priorities[0], packed.ints, packed.floats, work_ints, times, peak_bytes)
-    start_s, end_s = times[packed.recorded :].reshape(2, packed.tasks)
+    start_s, end_s = times[packed.recorded : packed.recorded + 2 * packed.tasks].reshape(2, packed.tasks)
     # the received copies: each tensor once per device with remote consumers, and the copy whose task brought it
     home = problem.expand(device).astype(np.int64)
     producer = home[graph.tensor_producer[graph.input_tensor]]

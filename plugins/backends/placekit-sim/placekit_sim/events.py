@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.measurement import Schedule
-from placekit_core.problem import Problem
+from placekit_core import Problem, Schedule
 
 
 @dataclass(frozen=True, eq=False)

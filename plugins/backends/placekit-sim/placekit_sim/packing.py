@@ -1,24 +1,17 @@
-"""One problem under one set of rules as two flat arrays: what the compiled kernel reads.
-
-The integers begin with numbers about the problem, followed by where each array begins (in the integers, the floats, the
-two scratch arrays), in the order in which kernel.py takes them.
-"""
+"""One problem under one set of rules as two flat arrays: what the compiled kernel reads, laid out by `kernel.FIELDS`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.cluster import UNLIMITED, Routes
-from placekit_core.measurement import Trace
-from placekit_core.problem import Problem
+from placekit_core import UNLIMITED, Problem, Routes, Trace
+from placekit_sim.kernel import FIELDS
 from placekit_sim.rules import Rules
-
-OFFSETS, HEADER = 20, 84  # where the offsets begin in the integers, and where the arrays do
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +19,7 @@ class Packed:
     """Arguments of the kernel, and where a recorded run leaves its results.
 
     Attributes:
-        ints, floats, scratch_ints, scratch_floats: as of `placekit_core.measurement.Kernel`.
+        ints, floats, scratch_ints, scratch_floats: as of `placekit_core.Kernel`.
         tasks: n + e, room for all operations and all received copies.
         recorded: where the recorded times begin in the float scratch: starts of all tasks, then their ends.
         first_copy: where the first received copy of each tensor is noted in the integer scratch.
@@ -93,73 +86,120 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
     """The arrays for `kernel.simulate`.
 
     `track_memory` False leaves the persistent bytes as the peak (for benchmarks); `record` True also writes the time of
-    every event into the scratch (see `kernel.record`).
+    every event into the scratch (see `batch.record`).
     """
-    graph, cluster, routes = problem.graph, problem.cluster, problem.cluster.routes
-    n, t, e, size = graph.n, graph.t, graph.e, cluster.size
-    queues = _queues(cluster.streams, routes)
-    levels: list[list[int]] = []
-    kernels = np.flatnonzero(graph.kernel)
-    if rules.bulk and len(kernels):
-        depth = graph.depth[kernels]
-        levels = [kernels[depth == i].tolist() for i in range(int(depth.max()) + 1)]
-    sources = np.flatnonzero(~graph.kernel)
-    roots = kernels[np.diff(graph.input_ptr)[kernels] == 0]
-    rank = rules.rank if rules.rank is not None else np.zeros(0, np.int32)
-    order = 2 if rules.use_priority else 1 if rules.rank is not None else 0
-
-    home_bytes = graph.owned_bytes.astype(np.float64)
-    op_bytes = np.bincount(graph.tensor_producer, home_bytes, minlength=n)
-    unread = np.ones(t, np.bool_)
-    unread[graph.tensor_storage[graph.input_tensor]] = False
-    unread_bytes = np.bincount(graph.tensor_producer, np.where(unread, home_bytes, 0.0), minlength=n)
-    noise = np.zeros(0) if rules.transfer_factor is None else rules.transfer_factor.ravel()
-
-    ints: list[NDArray[Any]] = [
-        problem.grouping.group_of, np.diff(graph.input_ptr), graph.output_ptr, graph.input_ptr,
-        graph.input_tensor, graph.consumer_ptr, graph.consumer_op, graph.tensor_storage,
-        sources, roots, rank, _pointer(levels), _flat(levels),
-        queues.capacity, queues.of_route, queues.held_ptr, queues.held, routes.capacity, queues.user_ptr, queues.user,
-    ]  # fmt: skip
-    floats: list[NDArray[Any]] = [
-        rules.op_s(problem).ravel(), graph.tensor_bytes, home_bytes, op_bytes, unread_bytes,
-        problem.group_persistent_bytes, routes.latency_s.ravel(), routes.s_per_byte.ravel(), noise,
-    ]  # fmt: skip
-    tasks, q, channels = n + e, len(queues.capacity), len(routes.channels)
-    scratch_ints = [n] * 5 + [t] * 4 + [e] * 3 + [tasks] * 4 + [q] * 6 + [channels] + [size] * 3
-    scratch_ints += [tasks, tasks, q + channels + 2] if record else [0, 0, 0]
-    scratch_floats = [tasks, tasks, size, 2 * tasks if record else 0]
-    header = [
-        n, t, tasks, size, problem.g, len(queues.capacity), queues.first_shared, len(routes.channels),
-        len(sources), len(roots), order, track_memory, cluster.multicast, rules.bulk, len(levels), len(noise), record,
-    ]  # fmt: skip
-    working = _starts(scratch_ints)
-    offsets = [
-        *_starts([len(a) for a in ints], HEADER), *_starts([len(a) for a in floats]),
-        *working, *_starts(scratch_floats),
-    ]  # fmt: skip
-    first = np.zeros(HEADER, np.int32)
-    first[: len(header)] = header
-    first[OFFSETS : OFFSETS + len(offsets)] = offsets
+    queues = _queues(problem.cluster.streams, problem.cluster.routes)
+    arrays = _arrays(problem, rules, queues)
+    numbers = _numbers(problem, rules, arrays)
+    numbers |= {"first_shared": queues.first_shared, "memory": track_memory, "record": record}
+    tasks, ends = numbers["tasks"], numbers["n_queues"] + numbers["n_channels"]
+    recorded = {"recorded_tasks": tasks, "recorded_ends": ends + 2, "recorded_times": 2 * tasks}
+    ints, floats, begin, ints_end, floats_end = _laid_out(
+        numbers, arrays, {**numbers, **{name: size if record else 0 for name, size in recorded.items()}}
+    )
     return Packed(
-        ints=np.concatenate([first, *ints]).astype(np.int32),
-        floats=np.concatenate(floats).astype(np.float64),
-        scratch_ints=sum(scratch_ints),
-        scratch_floats=sum(scratch_floats),
+        ints=ints,
+        floats=floats,
+        scratch_ints=ints_end,
+        scratch_floats=floats_end,
         tasks=tasks,
-        recorded=sum(scratch_floats[:3]),
-        first_copy=working[7],
+        recorded=begin["times"],
+        first_copy=begin["first_copy"],
         trace=Trace(
             tasks=tasks,
-            cause=working[26],
-            last=working[28] + q + channels,
-            copies=working[28] + q + channels + 1,
-            copy_tensor=working[9],
-            copy_dst=working[10],
-            times=sum(scratch_floats[:3]),
+            cause=begin["cause"],
+            last=begin["released_by"] + ends,
+            copies=begin["released_by"] + ends + 1,
+            copy_tensor=begin["copy_tensor"],
+            copy_dst=begin["copy_dst"],
+            times=begin["times"],
         ),
     )
 
 
-def _starts(sizes: list[int], first: int = 0) -> list[int]:
-    return [first + x for x in (0, *accumulate(sizes[:-1]))]
+def _laid_out(
+    numbers: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]
+) -> tuple[NDArray[np.int32], NDArray[np.float64], dict[str, int], int, int]:
+    """Integers and floats of `kernel.FIELDS`, where each array begins in its space, and the sizes of the two scratch spaces."""
+    used = {"ints": len(FIELDS), "floats": 0, "scratch_ints": 0, "scratch_floats": 0}
+    begin = {}
+    for field in FIELDS:
+        if field.where in used:
+            begin[field.name] = used[field.where]
+            used[field.where] += sizes[field.size] if field.size else arrays[field.name].size
+    header = [int({**numbers, **begin}[field.name]) for field in FIELDS]
+    given = {w: [arrays[f.name].ravel() for f in FIELDS if f.where == w] for w in ("ints", "floats")}
+    return (
+        np.concatenate([header, *given["ints"]]).astype(np.int32),
+        np.concatenate(given["floats"]).astype(np.float64),
+        begin,
+        used["scratch_ints"],
+        used["scratch_floats"],
+    )
+
+
+def _numbers(problem: Problem, rules: Rules, arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+    """The numbers and flags of the problem."""
+    graph = problem.graph
+    return {
+        "n": graph.n,
+        "t": graph.t,
+        "e": graph.e,
+        "tasks": graph.n + graph.e,
+        "size": problem.cluster.size,
+        "g": problem.g,
+        "n_queues": len(arrays["capacity"]),
+        "n_channels": len(arrays["channel_capacity"]),
+        "n_sources": len(arrays["sources"]),
+        "n_roots": len(arrays["roots"]),
+        "n_levels": len(arrays["level_ptr"]) - 1,
+        "order": 2 if rules.use_priority else 1 if rules.rank is not None else 0,
+        "multicast": problem.cluster.multicast,
+        "bulk": rules.bulk,
+        "noisy": rules.transfer_factor is not None,
+    }
+
+
+def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArray[Any]]:
+    """The arrays of the problem."""
+    graph, routes = problem.graph, problem.cluster.routes
+    kernels = np.flatnonzero(graph.kernel)
+    levels: list[list[int]] = []
+    if rules.bulk and len(kernels):
+        depth = graph.depth[kernels]
+        levels = [kernels[depth == i].tolist() for i in range(int(depth.max()) + 1)]
+    home_bytes = graph.owned_bytes.astype(np.float64)
+    unread = np.ones(graph.t, np.bool_)
+    unread[graph.tensor_storage[graph.input_tensor]] = False
+    unread_bytes = np.where(unread, home_bytes, 0.0)
+    return {
+        "group_of": problem.grouping.group_of,
+        "n_inputs": np.diff(graph.input_ptr),
+        "output_ptr": graph.output_ptr,
+        "input_ptr": graph.input_ptr,
+        "input_tensor": graph.input_tensor,
+        "consumer_ptr": graph.consumer_ptr,
+        "consumer_op": graph.consumer_op,
+        "storage": graph.tensor_storage,
+        "sources": np.flatnonzero(~graph.kernel),
+        "roots": kernels[np.diff(graph.input_ptr)[kernels] == 0],
+        "fixed_rank": np.zeros(0, np.int32) if rules.rank is None else rules.rank,
+        "level_ptr": _pointer(levels),
+        "level_op": _flat(levels),
+        "capacity": queues.capacity,
+        "queue_of_route": queues.of_route,
+        "held_ptr": queues.held_ptr,
+        "held": queues.held,
+        "channel_capacity": routes.capacity,
+        "user_ptr": queues.user_ptr,
+        "user": queues.user,
+        "op_s": rules.op_s(problem),
+        "tensor_bytes": graph.tensor_bytes,
+        "home_bytes": home_bytes,
+        "op_bytes": np.bincount(graph.tensor_producer, home_bytes, minlength=graph.n),
+        "unread_bytes": np.bincount(graph.tensor_producer, unread_bytes, minlength=graph.n),
+        "group_bytes": problem.group_persistent_bytes,
+        "latency_s": routes.latency_s,
+        "s_per_byte": routes.s_per_byte,
+        "noise": np.zeros(0) if rules.transfer_factor is None else rules.transfer_factor,
+    }

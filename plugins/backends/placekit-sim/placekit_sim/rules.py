@@ -1,4 +1,4 @@
-"""What a simulation adds to its problem: the order of ready tasks, noise, barriers. Shared by kernel and reference."""
+"""What a simulation adds to its problem: the order of ready tasks, noise, barriers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.problem import Problem
+from placekit_core import Problem
 from placekit_sim import SimulatorOptions
 
 

@@ -6,12 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
 import numpy as np
+from placekit_scheduling import makespan_bound
 
-from placekit_core.cores import usable_cores
-from placekit_core.interfaces import Backend, Executable, Session
-from placekit_core.measurement import Kernel, Measurements, Schedule
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Problem
+from placekit_core import (
+    Backend,
+    Executable,
+    Kernel,
+    Measurements,
+    Placement,
+    Placements,
+    Problem,
+    Schedule,
+    Session,
+    usable_cores,
+)
 from placekit_sim import SimulatorOptions
 from placekit_sim.batch import evaluate, record
 from placekit_sim.kernel import simulate
@@ -93,9 +101,12 @@ class SimulatorSession(Session):
         It holds for bulk-synchronous runs too: they are schedules of the same operations on the same streams that only
         add waiting.
         """
-        from placekit_core.bounds import makespan_bound
+        return None if self.options.noise > 0 else self._bound_s
 
-        return None if self.options.noise > 0 else makespan_bound(self.problem)
+    @cached_property
+    def _bound_s(self) -> float:
+        """`makespan_bound` of the problem: policies and reports ask for it, and it does not change."""
+        return makespan_bound(self.problem)
 
     def kernel(self) -> Kernel | None:
         """The compiled evaluation of one placement; None where a value is the mean of several simulations."""

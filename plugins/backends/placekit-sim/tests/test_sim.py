@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from placekit_sim.simulator import BulkSynchronous, Simulator
+from placekit_testing.strategies import Case, problems, random_placements, random_problem
 from pydantic import ValidationError
 
-from placekit_core.cluster import Cluster
-from placekit_core.errors import PlacementError
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem
-from placekit_core.testing.strategies import Case, problems, random_placements, random_problem
+from placekit_core import Cluster, PlacementError, Placements, Problem
 
 BACKENDS = (Simulator, BulkSynchronous)
 
@@ -127,10 +123,24 @@ def test_repeated_noise_has_a_mean_and_a_spread() -> None:
     assert session.kernel() is None
 
 
+def test_the_bound_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Policies and reports ask a session for it, some several times."""
+    asked = []
+
+    def counted(problem: Problem) -> float:
+        asked.append(problem)
+        return 2.0
+
+    monkeypatch.setattr("placekit_sim.simulator.makespan_bound", counted)
+    for session in [Simulator().open(some_problem()) for _ in range(2)]:
+        assert [session.lower_bound(), session.lower_bound()] == [2.0, 2.0]
+    assert len(asked) == 2
+
+
 CALLER = """
 import numpy as np
 from numba import njit, types
-from placekit_core.measurement import kernel_signature
+from placekit_scheduling import kernel_signature
 
 SIGNATURE = types.float64(
     types.FunctionType(kernel_signature()), types.int64, types.int16[::1], types.float32[::1], types.int32[::1],
@@ -149,9 +159,9 @@ def best_device(evaluate, devices, device, priority, ints, floats, scratch_ints,
 MAIN = """
 import numpy as np
 from caller import best_device
-from placekit_core.cluster import Cluster
-from placekit_core.graph import GraphBuilder
-from placekit_core.problem import Problem
+from placekit_core import Cluster
+from placekit_core import GraphBuilder
+from placekit_core import Problem
 from placekit_sim.simulator import BulkSynchronous, Simulator
 
 gpu = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 10, "memory_bytes_per_s": 1.0}

@@ -6,10 +6,9 @@ from functools import partial
 
 import pytest
 from placekit_sim.simulator import BulkSynchronous, Simulator
-
-from placekit_core.testing import BackendContract
-from placekit_core.testing.contract import Make
-from placekit_core.testing.evaluations import seeded_problem
+from placekit_testing import BackendContract
+from placekit_testing.contract import Make
+from placekit_testing.evaluations import seeded_problem
 
 
 class TestSimulator(BackendContract):

@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_sim import SimulatorOptions
 from placekit_sim.batch import evaluate, record
 from placekit_sim.events import Run
 from placekit_sim.packing import pack
-from placekit_sim.reference import Reference
 from placekit_sim.rules import Rules
+from placekit_testing.strategies import Case, problems, random_placements, random_problem
+from sim_reference import Reference
 
-from placekit_core.problem import Problem
-from placekit_core.testing.strategies import Case, problems, random_placements, random_problem
+from placekit_core import Problem
 
 ORDERS = ("priority", "fifo", "depth_first", "breadth_first", "random")
 

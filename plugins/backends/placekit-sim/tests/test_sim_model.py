@@ -11,15 +11,12 @@ import numpy as np
 import pytest
 import yaml
 from placekit_sim.events import Run
-from placekit_sim.reference import Reference
 from placekit_sim.rules import Rules
 from placekit_sim.simulator import BulkSynchronous, Simulator
+from sim_reference import Reference
 
-from placekit_core.cluster import Cluster
-from placekit_core.costs import EFFICIENCY, CostFile, CostTable
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.measurement import Schedule
-from placekit_core.problem import Problem
+from placekit_core import Cluster, CostFile, CostTable, Graph, GraphBuilder, Problem, Schedule
+from placekit_core.contracts.costs import EFFICIENCY
 
 MESH: dict[str, Any] = {"links": [{"mesh": "*", "bytes_per_s": 1.0}]}
 HUB: dict[str, Any] = {"links": [{"a": "gpu:*", "b": "switch", "bytes_per_s": 1.0}]}

@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from placekit_sim.simulator import BulkSynchronous, Simulator
+from placekit_testing.strategies import Case, problems, random_placements, random_problem
 
-from placekit_core.cluster import Cluster
-from placekit_core.costs import CostTable
-from placekit_core.graph import GraphBuilder
-from placekit_core.problem import Problem
-from placekit_core.testing.strategies import Case, problems, random_placements, random_problem
+from placekit_core import Cluster, CostTable, GraphBuilder, Problem
 
 
 class Traced(NamedTuple):

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import Options
+from placekit_core import Component, Options, hookimpl
 
 
 class MergingOptions(Options):

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 
-from placekit_core.errors import GraphError
-from placekit_core.graph import Graph, Labels
+from placekit_core import Graph, GraphError, Labels
 from placekit_grouping import ModuleOptions
 
 

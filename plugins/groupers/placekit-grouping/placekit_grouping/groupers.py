@@ -10,9 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
-from placekit_core.graph import Graph
-from placekit_core.grouping import Grouping
-from placekit_core.interfaces import Grouper
+from placekit_core import Graph, Grouper, Grouping
 from placekit_grouping import ChainsOptions, ColocationOptions, HeavyEdgeOptions, MetisOptions, ModuleOptions
 from placekit_grouping.blocks import block_tags
 from placekit_grouping.coarsening import contract_chains, contract_heavy_edges, match_by_levels

@@ -17,9 +17,7 @@ from os.path import commonprefix
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.errors import GraphError
-from placekit_core.graph import PHASES, Graph, Labels
-from placekit_core.grouping import Grouping
+from placekit_core import PHASES, Graph, GraphError, Grouping, Labels
 
 _Inside = dict[str, list[int]]
 _Children = dict[str, list[str]]

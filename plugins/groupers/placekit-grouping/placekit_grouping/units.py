@@ -12,8 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.graph import PHASES, Graph
-from placekit_core.grouping import Grouping, strongly_connected
+from placekit_core import PHASES, Graph, Grouping, strongly_connected
 
 FORWARD = PHASES.index("forward")
 FREE = -1  # in no group yet

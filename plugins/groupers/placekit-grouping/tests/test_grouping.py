@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from placekit_grouping.groupers import (
     ChainsGrouper,
     ColocationGrouper,
@@ -17,11 +16,9 @@ from placekit_grouping.groupers import (
     NoGrouper,
 )
 from placekit_grouping.units import Units
+from placekit_testing.strategies import random_step
 
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.grouping import Grouping, quotient
-from placekit_core.interfaces import Grouper
-from placekit_core.testing.strategies import random_step
+from placekit_core import Graph, GraphBuilder, Grouper, Grouping, quotient
 
 RNG = np.random.default_rng(0)
 GROUPERS = [

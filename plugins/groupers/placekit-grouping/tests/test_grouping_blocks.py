@@ -11,11 +11,8 @@ from placekit_grouping.blocks import block_tags
 from placekit_grouping.groupers import ModuleGrouper
 from pydantic import ValidationError
 
-from placekit_core.cli.hydra_app import compose
-from placekit_core.config import validate
-from placekit_core.errors import GraphError
-from placekit_core.graph import Graph, GraphBuilder, Labels
-from placekit_core.grouping import Grouping
+from placekit_core import Graph, GraphBuilder, GraphError, Grouping, Labels, installed
+from placekit_core.cli.compose import assembled
 
 RNG = np.random.default_rng(0)
 
@@ -102,7 +99,7 @@ def test_residual_sums_go_with_what_is_added() -> None:
 
 def run(workload: str, grouper: str = "manual") -> tuple[Graph, Grouping]:
     """Groups of a workload, composed as on the command line."""
-    config = validate(compose([f"workload={workload}", f"grouper={grouper}"]))
+    config = assembled([f"workload={workload}", f"grouper={grouper}"], installed())
     graph = config.build("importer").load()[0].graph
     return graph, config.build("grouper").group(graph, RNG)
 
@@ -182,7 +179,7 @@ class TestPreset:
 
     def test_without_modules(self) -> None:
         """In a graph without modules, the patterns match nothing: every operation is on its own."""
-        config = validate(compose(["importer=mlp", "grouper=manual"]))
+        config = assembled(["importer=mlp", "grouper=manual"], installed())
         b = GraphBuilder("numbers")
         (x,) = b.add("first", op_type="matmul", outputs=[4])
         b.add("second", op_type="matmul", inputs=[x])

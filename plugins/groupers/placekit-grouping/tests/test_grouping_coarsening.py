@@ -7,19 +7,16 @@ from itertools import combinations, pairwise, permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from placekit_grouping.coarsening import contract_heavy_edges, match_by_levels
 from placekit_grouping.contraction import Contraction, nominal_s
 from placekit_grouping.following import follow
 from placekit_grouping.groupers import ChainsGrouper, ColocationGrouper, HeavyEdgeGrouper, MetisGrouper
 from placekit_grouping.merging import merge_small
 from placekit_grouping.units import Units, in_cycle
+from placekit_testing.strategies import random_step
 
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.grouping import Grouping
-from placekit_core.interfaces import Grouper
-from placekit_core.testing.strategies import random_step
+from placekit_core import Graph, GraphBuilder, Grouper, Grouping
 
 RNG = np.random.default_rng(0)
 

@@ -13,9 +13,8 @@ from placekit_grouping.groupers import (
     ModuleGrouper,
     NoGrouper,
 )
-
-from placekit_core.testing import GrouperContract
-from placekit_core.testing.contract import Make
+from placekit_testing import GrouperContract
+from placekit_testing.contract import Make
 
 
 class TestNone(GrouperContract):

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from placekit_grouping.groupers import (
     ChainsGrouper,
     ColocationGrouper,
@@ -16,12 +15,9 @@ from placekit_grouping.groupers import (
     ModuleGrouper,
 )  # fmt: skip
 from placekit_grouping.repetition import find_repeats, repeated
+from placekit_testing.strategies import random_step
 
-from placekit_core import place
-from placekit_core.errors import GraphError
-from placekit_core.graph import Graph, GraphBuilder, Labels
-from placekit_core.grouping import Grouping, quotient
-from placekit_core.testing.strategies import random_step
+from placekit_core import Graph, GraphBuilder, GraphError, Grouping, Labels, place, quotient
 
 RNG = np.random.default_rng(0)
 GROUPERS = [ColocationGrouper, ModuleGrouper, ChainsGrouper, HeavyEdgeGrouper, MetisGrouper]

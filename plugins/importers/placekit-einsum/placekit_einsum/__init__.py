@@ -1,67 +1,24 @@
-"""Tensor programs of einsum expressions, decomposed over shards. Importing this module imports no torch."""
+"""Tensor programs of einsum expressions, decomposed over shards. Importing this package imports no torch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
-
-from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import Options
-from placekit_einsum.program import Tensor, TensorProgram
+from placekit_core import Component, hookimpl
+from placekit_einsum.options import EinsumOptions as EinsumOptions
+from placekit_einsum.program import Tensor as Tensor, TensorProgram as TensorProgram
 
 if TYPE_CHECKING:
-    from placekit_core.problem import Program
+    from placekit_einsum.importer import import_program as import_program
 
-__all__ = ["Dtype", "EinsumOptions", "Tensor", "TensorProgram", "import_program"]
-
-Dtype = Literal["float32", "float64", "float16", "bfloat16"]
-Count = Annotated[int, Field(ge=1)]
-
-SIZES: dict[str, dict[str, int]] = {
-    "chainmm": {"n": 10_000},
-    "ffnn": {"rows": 2**15, "features": 2**5, "hidden": 2**16, "classes": 2**5},
-    "llama_block": {"sequence": 4096, "embedding": 4096, "heads": 32},
-    "llama_layer": {"sequence": 4096, "embedding": 4096, "heads": 32, "feed_forward": 11008},
-}
-"""The sizes of each program, and the paper's values (Doppler, appendix C)."""
+_HOME = {"import_program": "importer"}
 
 
-class EinsumOptions(Options):
-    """Options of importer `einsum`."""
-
-    program: Literal["chainmm", "ffnn", "llama_block", "llama_layer"] = Field(
-        "chainmm", description="the tensor program"
-    )
-    devices: Literal[4, 8] = Field(4, description="number of devices that it is decomposed for")
-    sizes: dict[str, Count] = Field({}, description="sizes that are not the paper's, by name")
-    parts: dict[str, dict[str, Count]] = Field(
-        {}, description="another decomposition: parts by tensor and dimension, e.g. `DE: {i: 2, k: 4, j: 2}`"
-    )
-    biases: bool = Field(False, description="ffnn: with biases, which the paper's graph lacks")
-    dtype: Dtype = Field("float32", description="type of the numbers")
-    seed: int = Field(0, ge=0, description="seed of the inputs when the program is executed")
-
-    @model_validator(mode="after")
-    def _known(self) -> EinsumOptions:
-        known = SIZES[self.program]
-        wrong = next((name for name in self.sizes if name not in known), None)
-        if wrong is not None:
-            raise ValueError(f"{self.program} has no size {wrong!r}; its sizes: {', '.join(known)}")
-        if self.biases and self.program != "ffnn":
-            raise ValueError(f"biases are for ffnn; {self.program} has none")
-        return self
-
-
-def import_program(program: TensorProgram, *, dtype: Dtype = "float32", seed: int = 0) -> Program:
-    """The placekit program of a tensor program, with its graph and how to execute it.
-
-    `seed` is that of the inputs when it is executed. It has no recipe: another process cannot rebuild it. Raises
-    ImporterError for a program that is not complete, naming the tensor.
-    """
-    from placekit_einsum.importer import EinsumImporter
-
-    return EinsumImporter.convert(program, dtype=dtype, seed=seed)[0]
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'placekit_einsum' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"placekit_einsum.{_HOME[name]}"), name)
 
 
 @hookimpl

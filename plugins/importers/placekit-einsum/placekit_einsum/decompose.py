@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from placekit_core.graph import Graph, GraphBuilder, Labels
+from placekit_core import Graph, GraphBuilder, Labels
 from placekit_einsum.program import Tensor, TensorProgram
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}

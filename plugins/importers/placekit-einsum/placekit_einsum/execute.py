@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from placekit_core.errors import ImporterError
-from placekit_core.problem import Program
+from placekit_core import ImporterError, Program
 from placekit_einsum.decompose import Decomposed, decompose, part
 from placekit_einsum.program import TensorProgram
 
@@ -23,7 +22,7 @@ def import_decomposed(
 
 
 class EinsumExecutable:
-    """`placekit_core.interfaces.Executable` of a tensor program. Values are torch tensors.
+    """`placekit_core.Executable` of a tensor program. Values are torch tensors.
 
     The results are blocks, by the name of the operation that writes each; `gather` puts them together.
     """
@@ -78,7 +77,7 @@ class EinsumExecutable:
     def compile(
         self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
     ) -> Callable[..., dict[int, torch.Tensor]]:
-        """`run(values, step=0)`: see `placekit_core.interfaces.Executable`. Raises ImporterError for an input."""
+        """`run(values, step=0)`: see `placekit_core.Executable`. Raises ImporterError for an input."""
         from placekit_einsum.kernels import compiled
 
         kernels, graph = self._decomposed.kernels, self._decomposed.graph

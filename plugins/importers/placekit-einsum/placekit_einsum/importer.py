@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from placekit_core.errors import ImporterError
-from placekit_core.interfaces import Importer
-from placekit_core.problem import Program
-from placekit_einsum import EinsumOptions
+from placekit_core import Importer, ImporterError, Program
 from placekit_einsum.decompose import ITEM_BYTES
 from placekit_einsum.execute import import_decomposed
+from placekit_einsum.options import Dtype, EinsumOptions
 from placekit_einsum.program import TensorProgram
 from placekit_einsum.programs import build
 
@@ -37,3 +35,12 @@ class EinsumImporter(Importer):
         o: EinsumOptions = self.options
         recipe = {"importer": self.name, "options": o.model_dump(mode="json")}
         return [import_decomposed(build(o), o.dtype, o.seed, recipe)]
+
+
+def import_program(program: TensorProgram, *, dtype: Dtype = "float32", seed: int = 0) -> Program:
+    """The placekit program of a tensor program, with its graph and how to execute it.
+
+    `seed` is that of the inputs when it is executed. It has no recipe: another process cannot rebuild it. Raises
+    ImporterError for a program that is not complete, naming the tensor.
+    """
+    return EinsumImporter.convert(program, dtype=dtype, seed=seed)[0]

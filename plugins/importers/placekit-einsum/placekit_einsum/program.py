@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from placekit_core.errors import ImporterError, unknown
+from placekit_core import ImporterError, unknown
 
 UNARY = (
     "identity",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from placekit_core.errors import ImporterError
-from placekit_einsum import SIZES, EinsumOptions
+from placekit_core import ImporterError
+from placekit_einsum.options import SIZES, EinsumOptions
 from placekit_einsum.program import Tensor, TensorProgram
 
 Parts = Mapping[str, Mapping[str, int]]

@@ -14,10 +14,8 @@ import torch
 from placekit_einsum import Tensor, TensorProgram
 from placekit_einsum.decompose import decompose
 
-from placekit_core import api
-from placekit_core.errors import ImporterError
-from placekit_core.graph import Graph
-from placekit_core.problem import Program
+from placekit_core import Graph, ImporterError, Program
+from placekit_core.run import api
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 

@@ -18,10 +18,8 @@ from placekit_einsum.importer import EinsumImporter
 from pydantic import ValidationError
 from torch import Tensor
 
-from placekit_core import api
-from placekit_core.errors import ImporterError
-from placekit_core.grouping import strongly_connected
-from placekit_core.problem import Program
+from placekit_core import ImporterError, Program, strongly_connected
+from placekit_core.run import api
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 

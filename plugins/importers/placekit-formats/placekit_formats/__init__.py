@@ -6,8 +6,13 @@ import re
 
 from pydantic import Field
 
-from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import Options
+from placekit_core import Component, Options, hookimpl
+
+
+class FileOptions(Options):
+    """Options of importer `file`."""
+
+    path: str = Field("", description="graph file (.graph.npz), as `placekit graph export` writes it")
 
 
 class JsonOptions(Options):
@@ -20,6 +25,11 @@ class DopplerOptions(Options):
     """Options of importer `doppler`."""
 
     path: str = Field("", description="a graph in Doppler's text format (docs/formats.md); needed")
+
+
+def is_graph_file(head: bytes) -> bool:
+    """Whether a file that begins with `head` may be a graph file: it is a zip."""
+    return head.startswith(b"PK\3\4")
 
 
 def is_json(head: bytes) -> bool:
@@ -36,6 +46,15 @@ def is_doppler(head: bytes) -> bool:
 def placekit_importers() -> list[Component]:
     """The formats."""
     return [
+        Component(
+            name="file",
+            summary="a graph in placekit's own file format",
+            config=FileOptions,
+            target="placekit_formats.file_importer:FileImporter",
+            files=(".graph.npz",),
+            detect=is_graph_file,
+            writes=True,
+        ),
         Component(
             name="json",
             summary="a program in JSON: operations, tensors, and optionally seconds and a machine",

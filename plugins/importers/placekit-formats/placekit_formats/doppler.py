@@ -11,14 +11,12 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from placekit_core.errors import ImporterError
-from placekit_core.graph import GraphBuilder
-from placekit_core.interfaces import Importer
-from placekit_core.problem import Program
+from placekit_core import GraphBuilder, Importer, ImporterError, Program, parse_text
 from placekit_formats import DopplerOptions
-from placekit_formats.reading import HINT, MAX_BYTES, MAX_TOTAL, naming, read_text
+from placekit_formats.reading import HINT, MAX_BYTES, MAX_TOTAL, naming, read_file
 
 _FIRST = ("the number of vertices", "the ids of the graph's inputs", "the edges' sources", "the edges' targets")
+MAX_NUMBERS = 2_000_000
 _NUMBER = re.compile(r"\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -35,7 +33,14 @@ class DopplerImporter(Importer):
     def load(self) -> list[Program]:
         """The program. Raises ImporterError that names file and line."""
         path = self.options.path
-        return [_Reader(path, read_text(path, self.name).rstrip().splitlines()).program()]
+        return [_Reader(path, read_file(path, self.name, _lines)).program()]
+
+
+def _lines(data: bytes) -> list[str]:
+    text = parse_text(data).rstrip().replace("\r\n", "\n")
+    if text.count(",") + text.count("\n") > MAX_NUMBERS:
+        raise ValueError(f"it has more than {MAX_NUMBERS:,} numbers")
+    return text.split("\n")
 
 
 class _Reader:

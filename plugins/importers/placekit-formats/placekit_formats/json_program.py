@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,17 +19,28 @@ from pydantic import (
     ValidationError,
 )
 
-from placekit_core.cluster import Cluster, OperationClass
-from placekit_core.costs import MAX_SECONDS, CostTable
-from placekit_core.errors import ImporterError
-from placekit_core.graph import PHASES, Graph, GraphBuilder
-from placekit_core.graph_file import write_atomically
-from placekit_core.interfaces import Importer
-from placekit_core.problem import Program
+from placekit_core import (
+    MAX_SECONDS,
+    PHASES,
+    Cluster,
+    CostTable,
+    Graph,
+    GraphBuilder,
+    Importer,
+    ImporterError,
+    OperationClass,
+    Program,
+    parse_json,
+    plain,
+    write_atomically,
+)
 from placekit_formats import JsonOptions
-from placekit_formats.reading import MAX_BYTES, MAX_TOTAL, mistake, naming, read_text
+from placekit_formats.reading import MAX_BYTES, MAX_TOTAL, mistake, naming, read_file
 
 FORMAT, VERSION = "placekit-program", 1
+MAX_VALUES, MAX_PART_VALUES = 4_000_000, 50_000
+"""Of a file, and of the machine or one operation in it."""
+MAX_MEMBERS = 100  # of the file itself: it has seven
 
 
 def _no_boolean(value: Any) -> Any:
@@ -128,7 +138,7 @@ class JsonImporter(Importer):
     def load(self) -> list[Program]:
         """The program. Raises ImporterError that names the file, the operation and the field."""
         path = self.options.path
-        return [_program(path, _parsed(path, read_text(path, self.name)))]
+        return [_program(path, read_file(path, self.name, _parsed))]
 
     @classmethod
     def write(cls, program: Program, path: Path) -> None:
@@ -139,26 +149,25 @@ class JsonImporter(Importer):
         data = _data(program)
         _program(f"cannot write {path}", data)
         try:
-            write_atomically(path, json.dumps(data, indent=1).encode())
+            content = json.dumps(data, indent=1).encode()
+            _parsed(content)
+            write_atomically(path, content)
         except (OSError, ValueError) as e:
             raise ImporterError(f"cannot write {path}: {getattr(e, 'strerror', None) or e}") from e
 
 
-def _parsed(path: str, text: str) -> Any:
-    """The data of a JSON text. Raises ImporterError."""
-    try:
-        return json.loads(text, object_pairs_hook=_members)
-    except (ValueError, RecursionError) as e:  # ValueError: not JSON, or a number of more than 4300 digits
-        raise mistake(path, f"invalid JSON: {e}") from None
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The members of a JSON object, each of which occurs once."""
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"an object has the member {twice!r:.60} twice: {members!r:.60}")
-    return members
+def _parsed(content: bytes) -> Any:
+    """The data of a file, in parts so small that the models cannot find millions of mistakes. Raises ValueError."""
+    data = parse_json(content, MAX_VALUES)
+    if isinstance(data, dict):
+        if len(data) > MAX_MEMBERS:
+            raise ValueError(f"it has {len(data):,} members")
+        parts = [data.get("attributes"), data.get("cluster")]
+        parts += data["operations"] if isinstance(data.get("operations"), list) else []
+        for part in parts:
+            if isinstance(part, dict | list):
+                plain(part, MAX_PART_VALUES)
+    return data
 
 
 def _program(path: str, data: Any) -> Program:

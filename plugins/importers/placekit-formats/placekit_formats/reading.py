@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from placekit_core.errors import ImporterError, PlacekitError
+from placekit_core import ImporterError, PlacekitError, read_bytes, reading, shortened
 
 HINT = "docs/formats.md describes the format"
 MAX_BYTES = 2**53  # of one tensor: whole numbers up to here are exact in floating point
+T = TypeVar("T")
 MAX_TOTAL = 2**62  # of a graph: sums of 64-bit columns must not overflow
-
-
-MAX_MESSAGE = 600  # characters: names and values in a file may have any length
 
 
 def mistake(path: str, problem: str, hint: str = HINT) -> ImporterError:
     """The error for what is wrong with the file."""
-    return ImporterError(_short(f"{path}: {problem}"), _short(hint))
+    return ImporterError(shortened(f"{path}: {problem}"), shortened(hint))
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
-
-
-def read_text(path: str, importer: str) -> str:
-    """The text of the file of `importer`. Raises ImporterError that names it."""
+def read_file(path: str, importer: str, parse: Callable[[bytes], T]) -> T:
+    """What `parse` makes of the file of `importer`; it raises ValueError. Raises ImporterError that names the file."""
     if not path:
         raise ImporterError(f"importer {importer!r} needs a file", "give importer.path=FILE")
-    try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as e:
-        raise ImporterError(f"{path} is not text: byte {e.start} is not UTF-8", HINT) from None
-    except (OSError, ValueError) as e:  # ValueError: a name that no file can have
-        raise ImporterError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}", HINT) from None
-    if not text.strip():
-        raise ImporterError(f"{path} is empty", HINT)
-    return text
+    with reading(path, ImporterError, "program", HINT):
+        data = read_bytes(Path(path))
+        if not data.strip():
+            raise ValueError("it is empty")
+        return parse(data)
 
 
 @contextmanager

@@ -8,20 +8,23 @@ from pathlib import Path
 import pytest
 from placekit_formats.doppler import DopplerImporter
 from placekit_formats.json_program import JsonImporter
-
-from placekit_core.testing import ImporterContract
-from placekit_core.testing.contract import Make
+from placekit_testing import ImporterContract
+from placekit_testing.contract import Make
 
 SAMPLES = Path(__file__).with_name("samples")
 
 
 class TestJson(ImporterContract):
+    reads_files, detects, executable = True, True, False
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(JsonImporter, path=str(SAMPLES / "pair.json"))
 
 
 class TestDoppler(ImporterContract):
+    reads_files, detects, executable = True, True, False
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(DopplerImporter, path=str(SAMPLES / "triangle.txt"))

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from placekit_formats.doppler import DopplerImporter
 
-from placekit_core.errors import ImporterError
-from placekit_core.graph import Graph
+from placekit_core import Graph, ImporterError
 
 SAMPLE = Path(__file__).with_name("samples") / "triangle.txt"
 PUBLISHED = Path(os.environ.get("PLACEKIT_SAMPLES", ""), "doppler")

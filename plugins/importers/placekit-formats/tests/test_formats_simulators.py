@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from placekit_formats.doppler import DopplerImporter
+from placekit_testing.strategies import random_graph
 
-from placekit_core.cluster import Cluster, load_cluster
-from placekit_core.config import conf_dir
-from placekit_core.graph import Graph, GraphBuilder, Labels
-from placekit_core.problem import Problem
-from placekit_core.testing.strategies import random_graph
+from placekit_core import Cluster, Graph, GraphBuilder, Labels, Problem, load_cluster
+from placekit_core.run.config import conf_dir
 
 Simulator = pytest.importorskip("placekit_sim.simulator").Simulator  # of another plugin
 SAMPLE = Path(__file__).with_name("samples") / "triangle.txt"

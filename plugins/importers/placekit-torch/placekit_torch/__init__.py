@@ -1,54 +1,30 @@
-"""Imports PyTorch modules: the whole training step, or inference, as one graph. Importing this module imports no torch."""
+"""Importer `torch`: the whole training step of a PyTorch module, or inference, as one graph; and command `apply`.
+
+From Python: `import_module` imports a module, `device_map` and `pipeline` hand a placement back. Importing this package
+imports no torch; these are loaded at first use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import Options
-from placekit_torch.step import Step
+from placekit_core import Command, Component, hookimpl
+from placekit_torch.options import TorchOptions
+from placekit_torch.step import Step as Step
 
 if TYPE_CHECKING:
-    from placekit_core.problem import Program
+    from placekit_torch.export import device_map as device_map, pipeline as pipeline
+    from placekit_torch.importer import import_module as import_module
 
-__all__ = ["Step", "TorchOptions", "import_module"]
-
-
-class TorchOptions(Options):
-    """Options of importer `torch`."""
-
-    module: str = Field("", description="`package.module:factory`; the factory returns a `placekit_torch.Step`")
-    arguments: dict[str, Any] = Field({}, description="keyword arguments for the factory")
-    mode: Literal["train", "inference"] = Field(
-        "train", description="the whole training step, or the forward pass only"
-    )
-    path: str | None = Field(
-        None, description="folder in which the module is looked for first; the current one if null"
-    )
-    seed: int = Field(0, ge=0, description="seed under which the factory builds weights and inputs")
+_HOME = {"device_map": "export", "import_module": "importer", "pipeline": "export"}
 
 
-def import_module(
-    module: Any,
-    inputs: Any,
-    *,
-    loss: Callable[..., Any] | None = None,
-    targets: Any = (),
-    optimizer: Callable[[Any], Any] | None = None,
-    mode: Literal["train", "inference"] = "train",
-    name: str | None = None,
-) -> Program:
-    """The program of a real `torch.nn.Module`, which is not modified; the arguments are those of `Step`.
-
-    `program.executable.initial()` gives copies of the module's own weights and of these inputs. It has no recipe: another
-    process cannot rebuild it. Raises ImporterError for a module that cannot be traced, naming the line.
-    """
-    from placekit_torch.importer import import_given
-
-    return import_given(Step(module, inputs, loss, targets, optimizer), mode=mode, name=name)
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'placekit_torch' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"placekit_torch.{_HOME[name]}"), name)
 
 
 @hookimpl
@@ -63,3 +39,27 @@ def placekit_importers() -> list[Component]:
             objects=("torch.nn.modules.module.Module", "placekit_torch.step.Step"),
         )
     ]
+
+
+@hookimpl
+def placekit_commands() -> list[Command]:
+    """`apply`."""
+    return [
+        Command(
+            name="apply",
+            usage="RUN_DIR [--format device_map|pipeline|json] [--out FILE]",
+            summary="a run's placement, in the form that other code takes",
+            target="placekit_torch.apply:main",
+            group="place",
+            completer="placekit_torch.apply:complete",
+        )
+    ]
+
+
+@hookimpl
+def placekit_facts() -> dict[str, str | int | None]:
+    """What decides the numbers that torch computes, where it was imported."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    return {"torch_cuda": torch.version.cuda, "torch_threads": torch.get_num_threads()}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 import torch.utils._pytree as pytree
 
-from placekit_core.errors import ImporterError
+from placekit_core import ImporterError
 from placekit_torch.factory import Builder
 from placekit_torch.joint import ALIAS, TAG, Joint, outside_calls, own_name, with_value
 from placekit_torch.optimizers import Optimizer, has_layout_of

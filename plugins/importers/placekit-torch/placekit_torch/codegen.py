@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from placekit_core.errors import ImporterError
+from placekit_core import ImporterError
 from placekit_torch.operators import is_random
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from placekit_core.errors import ImporterError
-from placekit_core.problem import Program
+from placekit_core import ImporterError, Program
 from placekit_torch.capture import Mode, flat_inputs, plain_tensors
 from placekit_torch.codegen import Writer, kernels_function, operation_seed, view_function
 from placekit_torch.factory import Builder
@@ -18,7 +17,7 @@ from placekit_torch.operators import is_random
 
 
 class TorchExecutable:
-    """`placekit_core.interfaces.Executable` of an imported module. Values are torch tensors.
+    """`placekit_core.Executable` of an imported module. Values are torch tensors.
 
     Only base tensors are values that one must keep: a tensor in `views` is redone from its base wherever the base is, and
     needs to be sent, as it is (with its strides), only to a device that has no copy of the base.

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from placekit_core.errors import ImporterError, unknown
+from placekit_core import ImporterError, unknown
 from placekit_torch.step import Step
 from placekit_torch.tracing import explain, is_data_dependent
 from placekit_torch.where import first_line, user_line

@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 import torch
 
-from placekit_core.errors import ImporterError
-from placekit_core.interfaces import Importer
-from placekit_core.problem import Program
-from placekit_torch import TorchOptions
+from placekit_core import Importer, ImporterError, Program
 from placekit_torch.capture import Mode, capture
 from placekit_torch.executable import TorchExecutable
 from placekit_torch.factory import Builder, Given, Made, find_factory, folder_of
 from placekit_torch.lowering import lower
+from placekit_torch.options import TorchOptions
 from placekit_torch.step import Step
 
 _TRACING = threading.RLock()  # torch traces in one thread at a time
@@ -91,3 +89,21 @@ class TorchImporter(Importer):
         recipe = {"importer": self.name, "options": o.model_dump(mode="json")}
         name = o.module.replace(":", ".")
         return [import_program(builder, name=name, mode=o.mode, seed=o.seed, recipe=recipe)]
+
+
+def import_module(
+    module: Any,
+    inputs: Any,
+    *,
+    loss: Callable[..., Any] | None = None,
+    targets: Any = (),
+    optimizer: Callable[[Any], Any] | None = None,
+    mode: Literal["train", "inference"] = "train",
+    name: str | None = None,
+) -> Program:
+    """The program of a real `torch.nn.Module`, which is not modified; the arguments are those of `Step`.
+
+    `program.executable.initial()` gives copies of the module's own weights and of these inputs. It has no recipe: another
+    process cannot rebuild it. Raises ImporterError for a module that cannot be traced, naming the line.
+    """
+    return import_given(Step(module, inputs, loss, targets, optimizer), mode=mode, name=name)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils._pytree as pytree
 
-from placekit_core.errors import ImporterError
+from placekit_core import ImporterError
 
 TAG = "placekit"  # key of a node's Tag in its meta["custom"]
 ALIAS = "placekit_alias"  # key of a node's meta: the position among its inputs of the one whose memory it shares

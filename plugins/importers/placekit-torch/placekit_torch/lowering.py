@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.fx.node import map_arg
 
-from placekit_core.graph import Graph, GraphBuilder, Labels
+from placekit_core import Graph, GraphBuilder, Labels
 from placekit_torch import operators
 from placekit_torch.capture import Captured, Source
 from placekit_torch.codegen import Call, Code, Ref

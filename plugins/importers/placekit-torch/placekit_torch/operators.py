@@ -75,7 +75,7 @@ def op_type(target: Any) -> str:
 
 
 def op_class(target: Any) -> str:
-    """Row of the efficiency table of `placekit_core.costs`."""
+    """Row of the efficiency table of `placekit_core.contracts.costs`."""
     name = base_name(target)
     if name in _CLASS_OF:
         return _CLASS_OF[name]

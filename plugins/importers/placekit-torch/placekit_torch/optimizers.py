@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from placekit_core.errors import ImporterError
+from placekit_core import ImporterError
 from placekit_torch.joint import TAG, Joint, inline, outside_calls, own_name, with_value
 from placekit_torch.tracing import Update, explain, repeat_update, trace_update
 

@@ -32,7 +32,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from placekit_core.errors import ImporterError
+from placekit_core import ImporterError
 from placekit_torch.joint import ALIAS, TAG, Joint, Names, Tag, merge_tied, own_name, start_backward, with_value
 from placekit_torch.operators import tensors
 from placekit_torch.shortcuts import ShapeMode, shortcuts

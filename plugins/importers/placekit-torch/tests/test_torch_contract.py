@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from placekit_testing import ImporterContract
+from placekit_testing.contract import Make
 from placekit_torch.importer import TorchImporter
-
-from placekit_core.testing import ImporterContract
-from placekit_core.testing.contract import Make
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 

@@ -12,9 +12,7 @@ from placekit_torch import import_module
 from placekit_torch.executable import run_sequential
 from torch import Tensor, nn
 
-from placekit_core.graph import PHASES, Graph
-from placekit_core.grouping import Grouping
-from placekit_core.problem import Program
+from placekit_core import PHASES, Graph, Grouping, Program
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 

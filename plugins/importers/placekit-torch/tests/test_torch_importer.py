@@ -17,7 +17,7 @@ from placekit_torch.importer import TorchImporter
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from placekit_core.errors import ImporterError
+from placekit_core import ImporterError
 
 MODEL = """
 import torch
@@ -244,7 +244,7 @@ def test_nothing_on_stderr_for_a_wrong_shape_in_a_factory(folder: Path) -> None:
         "import torch\ndef step():\n    return torch.randn(2, 3) @ torch.randn(2, 3)\n"
     )
     code = """
-from placekit_core.errors import ImporterError
+from placekit_core import ImporterError
 from placekit_torch.importer import TorchImporter
 try:
     TorchImporter(module="shapes_model:step").load()

@@ -19,7 +19,7 @@ from placekit_torch.executable import run_sequential
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from placekit_core.problem import Program
+from placekit_core import Program
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 

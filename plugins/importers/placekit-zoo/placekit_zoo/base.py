@@ -11,8 +11,7 @@ from placekit_torch.factory import Made
 from placekit_torch.importer import import_program
 from placekit_torch.step import Step
 
-from placekit_core.interfaces import Importer
-from placekit_core.problem import Program
+from placekit_core import Importer, Program
 
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from placekit_core.hookspecs import Component
+from placekit_core import Component
 from placekit_zoo.options import NetworkOptions
 
 

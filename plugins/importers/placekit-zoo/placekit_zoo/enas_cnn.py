@@ -16,9 +16,9 @@ from placekit_torch.step import Step
 from torch import Tensor, nn
 
 from placekit_zoo.base import OPTIMIZERS, ZooImporter
+from placekit_zoo.enas import CellNode, SampledCnn
 from placekit_zoo.family_options import PlacetoCifar10Options
 from placekit_zoo.nasnet import FactorizedReduction, Pair, Squeeze, operation
-from placekit_zoo.placeto import CellNode, SampledCnn
 
 INPUTS = 2
 """States of a cell before its nodes."""

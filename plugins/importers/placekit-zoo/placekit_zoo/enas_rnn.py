@@ -17,9 +17,9 @@ from placekit_torch.step import Step
 from torch import Tensor, nn
 
 from placekit_zoo.base import OPTIMIZERS
+from placekit_zoo.enas import RecurrentNode, SampledRnn
 from placekit_zoo.family_options import PlacetoPtbOptions
 from placekit_zoo.lstm import initialize, weight
-from placekit_zoo.placeto import RecurrentNode, SampledRnn
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,

@@ -23,12 +23,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.random import Generator
 
-from placekit_core.cores import usable_cores
-from placekit_core.errors import ImporterError, PlacekitError
-from placekit_core.graph import Graph
-from placekit_core.graph_file import load_graph, save_graph, write_atomically
-from placekit_core.interfaces import Executable, Importer
-from placekit_core.problem import Program
+from placekit_core import (
+    Executable,
+    Graph,
+    Importer,
+    ImporterError,
+    PlacekitError,
+    Program,
+    load_graph,
+    save_graph,
+    usable_cores,
+    write_atomically,
+)
 from placekit_zoo.family_options import FamilyOptions
 
 if TYPE_CHECKING:
@@ -91,7 +97,7 @@ class FamilyImporter(Importer):
 
 
 class Deferred:
-    """`placekit_core.interfaces.Executable` of a program that is traced at the first use of it."""
+    """`placekit_core.Executable` of a program that is traced at the first use of it."""
 
     def __init__(self, trace: Callable[[], Program], graph: Graph, recipe: Mapping[str, Any]) -> None:
         self._trace, self._graph, self.recipe = trace, graph, recipe

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from placekit_core.hookspecs import Component
-from placekit_core.interfaces import Options
+from placekit_core import Component, Options
 from placekit_zoo.options import refuse_one_value
 
 PLACETO = "Addanki et al. 2019, Placeto: Learning Generalizable Device Placement Algorithms for Distributed ML"

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from placekit_torch.step import Step
 from torch import Tensor, nn
 
-from placekit_core.interfaces import Options
+from placekit_core import Options
 from placekit_zoo.base import ZooImporter
 from placekit_zoo.dense_options import LlamaBlockOptions, LlamaLayerOptions
 

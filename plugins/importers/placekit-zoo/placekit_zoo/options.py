@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from pydantic import Field
 
-from placekit_core.interfaces import Options
+from placekit_core import Options
 
 
 class NetworkOptions(Options):

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from numpy.random import Generator
 
+from placekit_zoo.enas import SampledCnn, SampledRnn
 from placekit_zoo.family import FamilyImporter
 from placekit_zoo.family_options import PlacetoCifar10Options, PlacetoNmtOptions, PlacetoPtbOptions
 
 if TYPE_CHECKING:
     from placekit_torch.step import Step
 
-CellNode = tuple[str, int, str, int]
-"""Operation and state that it reads, twice: a node adds both results."""
-RecurrentNode = tuple[int, str]
-"""Node that it reads (-1: the cell's inputs), activation."""
 OPERATIONS = ("separable3", "separable5", "average", "maximum", "identity")
 ACTIVATIONS = ("tanh", "relu", "sigmoid", "identity")
-
-
-class SampledCnn(TypedDict):
-    """A member of `placeto_cifar10`: N cells between reductions, channels, nodes of both kinds of cells."""
-
-    cells: int
-    width: int
-    convolution: list[CellNode]
-    reduction: list[CellNode]
-
-
-class SampledRnn(TypedDict):
-    """A member of `placeto_ptb`: steps that the cell is unrolled for, and its nodes."""
-
-    steps: int
-    cell: list[RecurrentNode]
 
 
 def sample_cell(nodes: int, rng: Generator) -> list[Any]:

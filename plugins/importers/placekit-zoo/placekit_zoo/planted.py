@@ -8,10 +8,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_core.cluster import Cluster
-from placekit_core.graph import GraphBuilder
-from placekit_core.interfaces import Importer
-from placekit_core.problem import Program
+from placekit_core import Cluster, GraphBuilder, Importer, Program
 from placekit_zoo.family_options import PlantedOptions
 
 TICK_S = 2.0**-20

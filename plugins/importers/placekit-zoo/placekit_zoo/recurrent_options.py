@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from placekit_core.hookspecs import Component
+from placekit_core import Component
 from placekit_zoo.options import NetworkOptions
 
 

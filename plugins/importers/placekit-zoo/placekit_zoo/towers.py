@@ -9,12 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from placekit_core.config import explain
-from placekit_core.errors import ImporterError
-from placekit_core.graph import PHASES, Graph, GraphBuilder, Labels
-from placekit_core.interfaces import Importer
-from placekit_core.problem import Program
-from placekit_core.registry import installed
+from placekit_core import PHASES, Graph, GraphBuilder, Importer, ImporterError, Labels, Program, explain, installed
 from placekit_zoo.towers_options import TowersOptions
 
 SHARED = ("parameter", "state")

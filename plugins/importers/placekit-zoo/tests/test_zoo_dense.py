@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from placekit_testing import ImporterContract
+from placekit_testing.contract import Make
 from placekit_torch.executable import run_sequential
 from placekit_zoo.dense_options import GptOptions, LlamaBlockOptions
 from placekit_zoo.ffnn import FfnnImporter
-from placekit_zoo.gpt import Attention as GptAttention
-from placekit_zoo.gpt import Gpt, GptImporter
+from placekit_zoo.gpt import Attention as GptAttention, Gpt, GptImporter
 from placekit_zoo.llama import Attention, Block, Layer, LlamaBlockImporter, LlamaLayerImporter, RMSNorm, Rotary
 from pydantic import ValidationError
 
-from placekit_core.graph import Graph
-from placekit_core.testing import ImporterContract
-from placekit_core.testing.contract import Make
+from placekit_core import Graph
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 

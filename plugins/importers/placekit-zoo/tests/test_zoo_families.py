@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from placekit_testing import ImporterContract
+from placekit_testing.contract import Make
 from placekit_torch.executable import run_sequential
 from placekit_zoo import family
 from placekit_zoo.enas_cnn import EnasCnn
@@ -22,10 +24,7 @@ from placekit_zoo.family_options import FamilyOptions, PlacetoNmtOptions, Placet
 from placekit_zoo.placeto import PlacetoCifar10, PlacetoNmt, PlacetoPtb
 from pydantic import ValidationError
 
-from placekit_core.errors import ImporterError
-from placekit_core.registry import installed
-from placekit_core.testing import ImporterContract
-from placekit_core.testing.contract import Make
+from placekit_core import ImporterError, installed
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 
@@ -196,7 +195,7 @@ def test_other_processes_trace_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 # A family without torch, so that its processes start at once; one member fails as importers do, another ends its process.
 LIGHT = """
 import os
-from placekit_core.errors import ImporterError
+from placekit_core import ImporterError
 from placekit_zoo.family import FamilyImporter
 from placekit_zoo.planted import PlantedImporter
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from placekit_testing import ImporterContract
+from placekit_testing.contract import Make
 from placekit_torch import import_module
 from placekit_torch.executable import run_sequential
 from placekit_zoo.enas_cnn import EnasCnn
@@ -19,9 +21,7 @@ from placekit_zoo.nasnet import Cell, DropPath, FactorizedReduction, NasNet, Nas
 from placekit_zoo.resnet import ResNet, ResNetImporter
 from pydantic import ValidationError
 
-from placekit_core.graph import Graph
-from placekit_core.testing import ImporterContract
-from placekit_core.testing.contract import Make
+from placekit_core import Graph
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 

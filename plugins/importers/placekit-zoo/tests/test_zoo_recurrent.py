@@ -18,7 +18,7 @@ from placekit_zoo.rnnlm import Rnnlm, RnnlmImporter
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from placekit_core.graph import Graph
+from placekit_core import Graph
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 

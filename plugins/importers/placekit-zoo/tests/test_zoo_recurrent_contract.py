@@ -6,11 +6,10 @@ from functools import partial
 
 import pytest
 import torch
+from placekit_testing import ImporterContract
+from placekit_testing.contract import Make
 from placekit_zoo.nmt import NmtImporter
 from placekit_zoo.rnnlm import RnnlmImporter
-
-from placekit_core.testing import ImporterContract
-from placekit_core.testing.contract import Make
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 

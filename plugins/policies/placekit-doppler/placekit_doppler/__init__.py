@@ -8,7 +8,7 @@ from placekit_learn.options import PolicyGradientOptions
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field, field_validator
 
-from placekit_core.hookspecs import Component, hookimpl
+from placekit_core import Component, hookimpl
 
 
 class DopplerOptions(TorchOptions):

@@ -1,4 +1,4 @@
-"""What the compiled episodes work on: arrays, and no code."""
+"""What the compiled episodes work on: arrays."""
 
 from __future__ import annotations
 
@@ -66,6 +66,24 @@ class Episode(NamedTuple):
     entropy: NDArray[np.float64]  # [T]
     group_device: NDArray[np.int64]  # [g]
 
+    @classmethod
+    def several(cls, n: int, steps: int, devices: int, groups: int) -> Episode:
+        """`n` episodes, to be filled: every array has a leading dimension of episodes."""
+        return cls(
+            op=np.zeros((n, steps), np.int64),
+            device=np.zeros((n, steps), np.int64),
+            drawn=np.ones((n, steps, 2), np.bool_),
+            weights=np.zeros((n, WEIGHTS), np.float32),
+            noisy=np.zeros(n, np.bool_),
+            label_op=np.zeros((n, steps), np.int64),
+            label_device=np.zeros((n, steps), np.int64),
+            features=np.zeros((n, steps, devices, FEATURES), np.float32),
+            may=np.zeros((n, steps, devices), np.bool_),
+            log_prob=np.zeros((n, steps)),
+            entropy=np.zeros((n, steps)),
+            group_device=np.zeros((n, groups), np.int64),
+        )
+
 
 class Follow(NamedTuple):
     """Another episode, to be followed where chance does not decide."""
@@ -93,6 +111,27 @@ class Work(NamedTuple):
     back: Floats  # [D, h]
     random: NDArray[np.uint64]  # [1]
 
+    @classmethod
+    def zeros(cls, n: int, devices: int, hidden: int) -> Work:
+        """Of n operations."""
+        return cls(
+            candidates=np.zeros(n, np.int64),
+            place=np.zeros(n, np.int64),
+            missing=np.zeros(n, np.int64),
+            probability=np.zeros(n),
+            load=np.zeros(devices),
+            score=np.zeros(n, np.float32),
+            alike=np.zeros((n, devices), np.int64),
+            ready=np.zeros(devices),
+            start=np.zeros(devices),
+            logit=np.zeros(devices),
+            soonest=np.zeros(devices, np.bool_),
+            total=np.zeros((devices, hidden), np.float32),
+            hidden=np.zeros((devices, hidden), np.float32),
+            back=np.zeros((devices, hidden), np.float32),
+            random=np.zeros(1, np.uint64),
+        )
+
 
 class Gradient(NamedTuple):
     """Of what `Says` holds, to be added to."""
@@ -103,3 +142,15 @@ class Gradient(NamedTuple):
     device: Floats
     out: Floats
     bias: Floats
+
+    @classmethod
+    def zeros(cls, n: int, hidden: int) -> Gradient:
+        """Of n operations."""
+        return cls(
+            score=np.zeros(n),
+            own=np.zeros((n, hidden), np.float32),
+            sent=np.zeros((n, hidden), np.float32),
+            device=np.zeros((FEATURES, hidden), np.float32),
+            out=np.zeros(hidden, np.float32),
+            bias=np.zeros(1, np.float32),
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,34 +11,15 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_learn.torch_policy import TorchOptions, TorchParameters
+from placekit_scheduling import b_level, group_priority
 from torch import nn
 
-from placekit_core.cores import usable_cores
-from placekit_core.errors import PlacekitError
-from placekit_core.interfaces import Rollouts
-from placekit_core.list_scheduling import ListScheduler, b_level, group_priority, op_cost
-from placekit_core.list_scheduling_compiled import Fixed, State, arrays, copied
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Problem
+from placekit_core import PlacekitError, Placement, Placements, Problem, Rollouts, usable_cores
 from placekit_doppler import DopplerOptions, lock_step
-from placekit_doppler.arrays import (
-    FEATURES,
-    GREEDY,
-    NEAR_BEST,
-    PAPER,
-    SAMPLE,
-    STATIC,
-    WEIGHTS,
-    Episode,
-    Follow,
-    Gradient,
-    Says,
-    Setting,
-    Work,
-)
+from placekit_doppler.arrays import GREEDY, NEAR_BEST, SAMPLE, WEIGHTS, Episode, Follow, Gradient, Says
 from placekit_doppler.episodes import climb_all, decided_all, run_all
-from placekit_doppler.features import Features
-from placekit_doppler.network import Dual, Inputs, Parts
+from placekit_doppler.network import Dual, Parts
+from placekit_doppler.prepared import Prepared
 
 CHUNKS = 8
 """Gradients of so many parts of a batch are added up, each by itself and then all in order: on any number of threads the same."""
@@ -49,27 +29,6 @@ PACE = 100.0
 (with Adam, whose steps do not depend on the gradient's length; with `optimiser=sgd` so many times as far again)."""
 LOG_STD = 5.0  # its logarithm is at most so far from 0
 _HELD = 64  # problems that a policy keeps ready: those of a family take turns
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A problem, made ready for episodes."""
-
-    problem: Problem
-    features: Features
-    inputs: Inputs
-    fixed: Fixed
-    fresh: State
-    setting: Setting
-    states: list[State]
-    works: list[Work]
-    free: NDArray[np.int64]
-    """Groups of sources only: they go where their first reader is."""
-
-    @property
-    def steps(self) -> int:
-        """Kernels: decisions of an episode."""
-        return len(self.features.op)
 
 
 class Doppler(TorchParameters):
@@ -139,28 +98,8 @@ class Doppler(TorchParameters):
         if found is None:
             while len(self._ready) >= _HELD:
                 del self._ready[next(iter(self._ready))]
-            found = self._ready[problem.fingerprint] = self._prepare(problem)
+            found = self._ready[problem.fingerprint] = Prepared.of(problem, self.options, self._threads)
         return found
-
-    def _prepare(self, problem: Problem) -> Prepared:
-        o, graph = self.options, problem.graph
-        fixed, fresh = arrays(ListScheduler(problem))
-        features, cost = Features.of(problem), op_cost(problem)
-        scale = float(cost[graph.kernel].mean()) if graph.kernel.any() else 1.0
-        kind, static = np.zeros(graph.n, np.int64), np.zeros((graph.n, len(STATIC)), np.float32)
-        kind[features.op], static[features.op] = features.kind, features.static
-        setting = Setting(
-            cost / scale, features.b_level, graph.kernel.copy(), kind, static,
-            np.arange(FEATURES) < (PAPER if o.features == "paper" else FEATURES), scale,
-            float(problem.cluster.routes.s_per_byte.mean()) / scale, o.sel == "learned", o.plc == "learned",
-        )  # fmt: skip
-        states = [copied(fresh) for _ in range(self._threads)]
-        works = [_work(graph.n, problem.cluster.size, o.hidden) for _ in range(self._threads)]
-        used = np.zeros(problem.g, np.bool_)
-        used[problem.grouping.group_of[graph.kernel]] = True
-        return Prepared(
-            problem, features, Inputs.of(features), fixed, fresh, setting, states, works, np.flatnonzero(~used)
-        )
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         how = SAMPLE if self.options.exploration == "sample" else GREEDY
@@ -197,7 +136,7 @@ class Doppler(TorchParameters):
         teach: bool = False,
     ) -> Rollouts:
         ready = self.prepared(problem)
-        e = episodes(n, ready)
+        e = ready.episodes(n)
         seed = rng.integers(2**64 - 1, size=n, dtype=np.uint64)
         e.noisy[:] = self.options.noise > 0 and explore > 0 and not teach
         e.weights[:] = self._weights(n, rng, bool(e.noisy.any()))
@@ -297,7 +236,7 @@ class Doppler(TorchParameters):
         parts = self._parts(ready)
         says = self.says(ready, parts)
         bounds = np.linspace(0, n, CHUNKS + 1).astype(int)
-        found = [_gradient(ready.problem.graph.n, self.options.hidden) for _ in range(CHUNKS)]
+        found = [Gradient.zeros(ready.problem.graph.n, self.options.hidden) for _ in range(CHUNKS)]
         worth = np.zeros(CHUNKS)
 
         def part(thread: int, first: int, last: int) -> None:
@@ -379,38 +318,3 @@ class Doppler(TorchParameters):
             work(0, 0, bounds[1])
         finally:
             list(others)  # what they write to is free again
-
-
-def _work(n: int, devices: int, hidden: int) -> Work:
-    one = np.zeros
-    return Work(
-        one(n, np.int64), one(n, np.int64), one(n, np.int64), one(n), one(devices), one(n, np.float32),
-        one((n, devices), np.int64), one(devices), one(devices),
-        one(devices), one(devices, np.bool_), one((devices, hidden), np.float32), one((devices, hidden), np.float32),
-        one((devices, hidden), np.float32), one(1, np.uint64),
-    )  # fmt: skip
-
-
-def episodes(n: int, ready: Prepared) -> Episode:
-    """`n` episodes, to be filled."""
-    steps, devices = ready.steps, ready.problem.cluster.size
-
-    def whole() -> NDArray[np.int64]:
-        return np.zeros((n, steps), np.int64)
-
-    return Episode(
-        op=whole(), device=whole(), drawn=np.ones((n, steps, 2), np.bool_),
-        weights=np.zeros((n, WEIGHTS), np.float32), noisy=np.zeros(n, np.bool_),
-        label_op=whole(), label_device=whole(),
-        features=np.zeros((n, steps, devices, FEATURES), np.float32), may=np.zeros((n, steps, devices), np.bool_),
-        log_prob=np.zeros((n, steps)), entropy=np.zeros((n, steps)),
-        group_device=np.zeros((n, ready.problem.g), np.int64),
-    )  # fmt: skip
-
-
-def _gradient(n: int, hidden: int) -> Gradient:
-    f = np.float32
-    return Gradient(
-        np.zeros(n), np.zeros((n, hidden), f), np.zeros((n, hidden), f), np.zeros((FEATURES, hidden), f),
-        np.zeros(hidden, f), np.zeros(1, f),
-    )  # fmt: skip

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling.compiled import restart
+from placekit_scheduling.fields import row_of
 
-from placekit_core.list_scheduling_compiled import restart
 from placekit_doppler.arrays import SLOPE, Episode
 from placekit_doppler.steps import (
     after_placing,
@@ -29,6 +30,8 @@ from placekit_doppler.steps import (
     select,
     settle,
 )
+
+row = row_of(Episode)
 
 
 @compiled
@@ -183,15 +186,6 @@ def decided(p: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, log_pro
             log_prob[step] += w.logit[device]
         for j in range(w.total.shape[1]):
             w.total[device, j] += says.sent[op, j]
-
-
-@compiled
-def row(e: Any, i: int) -> Any:
-    """Episode `i` of those with a leading dimension."""
-    return Episode(
-        e.op[i], e.device[i], e.drawn[i], e.weights[i], e.noisy[i], e.label_op[i], e.label_device[i], e.features[i], e.may[i],
-        e.log_prob[i], e.entropy[i], e.group_device[i],
-    )  # fmt: skip
 
 
 @compiled

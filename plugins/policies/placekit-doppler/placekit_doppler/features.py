@@ -6,12 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import b_level, op_cost, t_level, transfer_cost
 
-from placekit_core.list_scheduling import b_level, op_cost, t_level, transfer_cost
-from placekit_core.problem import Problem
-from placekit_doppler.arrays import STATIC
-
-__all__ = ["STATIC", "Features", "standardised"]
+from placekit_core import Problem
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,17 +8,19 @@ compiled, passes them once per episode. The list schedulers and the choices stay
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from placekit_scheduling.compiled import State, place, restart
+from placekit_scheduling.fields import row_of
 from torch import Tensor
 
-from placekit_core.list_scheduling_compiled import State, place, restart
 from placekit_doppler.arrays import FEATURES, Episode, Follow, Work
 from placekit_doppler.episodes import bind_rest, row
 from placekit_doppler.network import Dual, Parts
+from placekit_doppler.prepared import Prepared
 from placekit_doppler.steps import (
     begin_candidates,
     compiled,
@@ -29,29 +31,12 @@ from placekit_doppler.steps import (
     settle,
 )
 
-if TYPE_CHECKING:
-    from placekit_doppler.doppler import Prepared
-
 AT_ONCE = 32
 """Episodes whose gradients are computed together: memory grows with them, and with `per_step` not with the steps."""
 
 
-@compiled
-def _state(s: Any, i: int) -> Any:
-    return State(
-        s.missing[i], s.start[i], s.finish[i], s.group_device[i], s.used[i], s.live[i], s.peak[i], s.readers[i],
-        s.storage_readers[i], s.held[i], s.arrival[i], s.lane_free[i], s.tail[i], s.before[i], s.counts[i], s.fresh[i],
-        s.log_group[i], s.log_lane[i], s.log_lane_free[i], s.log_tensor[i], s.log_device[i], s.waiting[i],
-        s.sent_tensor[i], s.sent_device[i], s.bound[i], s.heap[i], s.ready[i], s.begin[i],
-    )  # fmt: skip
-
-
-@compiled
-def _work(w: Any, i: int) -> Any:
-    return Work(
-        w.candidates[i], w.place[i], w.missing[i], w.probability[i], w.load[i], w.score[i], w.alike[i], w.ready[i],
-        w.start[i], w.logit[i], w.soonest[i], w.total[i], w.hidden[i], w.back[i], w.random[i],
-    )  # fmt: skip
+_state = row_of(State)
+_work = row_of(Work)
 
 
 @compiled

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from placekit_scheduling.compiled import UNCOUNTED, place, starts
 
-from placekit_core.list_scheduling_compiled import UNCOUNTED, place, starts
 from placekit_doppler.arrays import FEATURES, GREEDY, NEAR, NEAR_BEST, SAMPLE, SLOPE, Floats
 
 compiled: Any = njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"}, **UNCOUNTED)

@@ -12,9 +12,7 @@ from placekit_learn.optimisers import OPTIMISERS, clipped
 from placekit_learn.policy_gradient import Batch, PolicyGradient, between
 from placekit_learn.ppo import ratios, surrogate_weights
 
-from placekit_core.errors import BudgetExhausted, ConfigError
-from placekit_core.interfaces import Checkpoint, LearnablePolicy, Rollouts, State
-from placekit_core.problem import Task
+from placekit_core import BudgetExhausted, Checkpoint, ConfigError, LearnablePolicy, Rollouts, State, Task
 from placekit_doppler import ThreeStageOptions
 
 SHARE = 0.5

@@ -7,17 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from doppler_reference import Seen, episode, observed, pyg_messages
 from numpy.testing import assert_allclose
 from placekit_doppler.arrays import FEATURES, PAPER, Episode
 from placekit_doppler.doppler import Doppler
 from placekit_doppler.features import Features, standardised
 from placekit_doppler.network import Inputs, MessagePassing
-from placekit_doppler.reference import Seen, episode, observed, pyg_messages
+from placekit_scheduling import ListScheduler
+from placekit_testing import fakes
 
-from placekit_core.graph import GraphBuilder
-from placekit_core.list_scheduling import ListScheduler
-from placekit_core.problem import Problem
-from placekit_core.testing import fakes
+from placekit_core import GraphBuilder, Problem
 
 SMALL = {"size": 8, "hidden": 8, "rounds": 2}
 EPISODES = 4

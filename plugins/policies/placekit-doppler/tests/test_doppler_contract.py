@@ -7,9 +7,8 @@ from functools import partial
 import pytest
 from placekit_doppler.doppler import Doppler
 from placekit_doppler.three_stage import ThreeStage
-
-from placekit_core.testing import LearnablePolicyContract
-from placekit_core.testing.trainers import TrainerContract
+from placekit_testing import LearnablePolicyContract
+from placekit_testing.trainers import TrainerContract
 
 SMALL = {"size": 8, "hidden": 8, "rounds": 2, "noise": 0}  # the density of noise is not in `log_prob`
 

@@ -12,12 +12,9 @@ from placekit_doppler import lock_step
 from placekit_doppler.arrays import FEATURES, STATIC, Episode
 from placekit_doppler.doppler import Doppler
 from placekit_doppler.three_stage import ThreeStage
+from placekit_testing import fakes
 
-from placekit_core.errors import BudgetExhausted
-from placekit_core.graph import GraphBuilder
-from placekit_core.interfaces import Rollouts
-from placekit_core.problem import Problem
-from placekit_core.testing import fakes
+from placekit_core import BudgetExhausted, GraphBuilder, Problem, Rollouts
 
 SMALL = {"size": 8, "hidden": 8, "rounds": 2}
 EPISODES = 4

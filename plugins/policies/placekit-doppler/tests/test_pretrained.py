@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from placekit_doppler.doppler import Doppler
+from placekit_testing import fakes
 
-from placekit_core.errors import RunError
-from placekit_core.testing import fakes
-from placekit_core.trained import load_policy
+from placekit_core import RunError
+from placekit_core.run.trained import load_policy
 
 
 @pytest.mark.parametrize("name", ["chainmm", "ffnn_sharded"])

@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 from placekit_doppler.doppler import Doppler
 from placekit_doppler.three_stage import ThreeStage
+from placekit_testing import fakes
 from pydantic import ValidationError
 
-from placekit_core.errors import BudgetExhausted, ConfigError
-from placekit_core.evaluator import Ledger
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem, Task
-from placekit_core.testing import fakes
+from placekit_core import BudgetExhausted, ConfigError, Ledger, Placements, Problem, Task
 
 SMALL = {"size": 8, "hidden": 8, "rounds": 2}
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import Options
+from placekit_core import Component, Options, hookimpl
 from placekit_heuristics import enumerative_options, expert_options, list_options
 
 

@@ -7,15 +7,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_scheduling import ListScheduler, b_level, group_priority, warm_up
 from pydantic import BaseModel
 from scipy.optimize import linprog
 from scipy.sparse import coo_array, vstack
 
-from placekit_core.errors import PlacekitError
-from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.list_scheduling import ListScheduler, b_level, group_priority, warm_up
-from placekit_core.placement import Placement
-from placekit_core.problem import Problem, Task
+from placekit_core import PlacekitError, Placement, Policy, Problem, Task
 from placekit_heuristics.list_options import MSctOptions
 from placekit_heuristics.simple import accelerators
 
@@ -30,9 +27,7 @@ class MTopo(Policy):
 
     name = "m_topo"
 
-    def place(
-        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
-    ) -> Placement:
+    def place(self, task: Task, rng: Generator) -> Placement:
         """The placement, with b-levels as priorities; nothing is evaluated."""
         problem = task.problem
         return problem.placement(fill(problem), group_priority(problem, b_level(problem)))
@@ -100,9 +95,7 @@ class MEtf(Policy):
         """[n] child that each operation's device waits for; None: it waits for none."""
         return None
 
-    def place(
-        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
-    ) -> Placement:
+    def place(self, task: Task, rng: Generator) -> Placement:
         """The placement, with b-levels as priorities; nothing is evaluated."""
         problem, order = task.problem, task.problem.graph.topological_order
         level = np.empty(len(order))

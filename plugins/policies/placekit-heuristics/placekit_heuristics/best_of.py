@@ -9,9 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_core.interfaces import Checkpoint, State
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Task
+from placekit_core import Checkpoint, Placement, Placements, State, Task
 
 BATCH = 16  # proposals per evaluation and checkpoint
 

@@ -6,10 +6,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_core.errors import NotApplicable
-from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.placement import Placement
-from placekit_core.problem import Problem, Task
+from placekit_core import NotApplicable, Placement, Policy, Problem, Task
 from placekit_heuristics.expert_options import DataParallelOptions
 from placekit_heuristics.experts import of_operations, with_first_readers
 from placekit_heuristics.simple import devices_of, or_single_device
@@ -25,9 +22,7 @@ class DataParallel(Policy):
     name = "data_parallel"
     options_class = DataParallelOptions
 
-    def place(
-        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
-    ) -> Placement:
+    def place(self, task: Task, rng: Generator) -> Placement:
         """The placement; nothing is evaluated.
 
         Raises NotApplicable for a graph without column `tower`, or a machine without GPUs, or without CPU if that should

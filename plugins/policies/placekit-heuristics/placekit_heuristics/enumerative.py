@@ -15,12 +15,9 @@ from itertools import permutations
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_scheduling import b_level, group_priority
 
-from placekit_core.errors import PlacekitError
-from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.list_scheduling import b_level, group_priority
-from placekit_core.placement import Placement
-from placekit_core.problem import Problem, Task
+from placekit_core import Checkpoint, PlacekitError, Placement, Problem, ResumablePolicy, State, Task
 from placekit_heuristics.best_of import best_of
 from placekit_heuristics.enumerative_options import EnumerativeOptions
 from placekit_heuristics.meta_operations import Step, from_columns, recovered
@@ -33,7 +30,7 @@ TIE = 1e-9  # relative: sums of the same transfers in another order differ in th
 Devices = NDArray[np.int64]
 
 
-class Enumerative(Policy):
+class Enumerative(ResumablePolicy):
     """Shard operations and then reduce operations of each meta-operation, evenly over the devices and at the least cost.
 
     The cost of an assignment is the sum of the seconds of all transfers that it needs, each on an idle machine. As many

@@ -11,11 +11,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_core.errors import NotApplicable
-from placekit_core.graph import Graph
-from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.placement import Placement
-from placekit_core.problem import Problem, Task
+from placekit_core import Graph, NotApplicable, Placement, Policy, Problem, Task
 from placekit_heuristics.expert_options import ExpertOptions
 from placekit_heuristics.experts_structure import (
     Block,
@@ -78,9 +74,7 @@ class Expert(Policy):
     name = "expert"
     options_class = ExpertOptions
 
-    def place(
-        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
-    ) -> Placement:
+    def place(self, task: Task, rng: Generator) -> Placement:
         """The placement; nothing is evaluated. Raises NotApplicable for a graph of no family, or a machine without GPUs."""
         return or_single_device(task, self.options, lambda: self._place(task))
 

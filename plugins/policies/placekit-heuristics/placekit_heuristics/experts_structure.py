@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from placekit_core.graph import PHASES, Graph, Labels
+from placekit_core import PHASES, Graph, Labels
 
 CONCATENATION = ("cat", "concat")
 ADDITION = ("add",)

@@ -1,4 +1,4 @@
-"""List scheduling: what `placekit_core.list_scheduling` does by each of its rules, and the best of several tries."""
+"""List scheduling: what `placekit_scheduling.list_scheduling` does by each of its rules, and the best of several tries."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
+from placekit_scheduling import ListScheduler, Rule, b_level, warm_up
 from pydantic import BaseModel
 
-from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.list_scheduling import ListScheduler, Rule, b_level, warm_up
-from placekit_core.placement import Placement
-from placekit_core.problem import Task
+from placekit_core import Checkpoint, Placement, ResumablePolicy, State, Task
 from placekit_heuristics.best_of import best_of
 from placekit_heuristics.list_options import CriticalPathOptions, ListSchedulingOptions
 
 
-class _ListScheduling(Policy):
+class _ListScheduling(ResumablePolicy):
     """The best of `samples` list schedules, with the b-levels of the operations as priorities.
 
     The first schedule breaks ties by index, the others at random.

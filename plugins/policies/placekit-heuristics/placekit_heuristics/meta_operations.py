@@ -7,8 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.errors import NotApplicable, PlacekitError
-from placekit_core.graph import Graph, GraphBuilder, Labels
+from placekit_core import Graph, GraphBuilder, Labels, NotApplicable, PlacekitError
 
 Step = NDArray[np.int64]
 """Operations that are assigned together: the shard operations of a meta-operation, or its reduce operations."""

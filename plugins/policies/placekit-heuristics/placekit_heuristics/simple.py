@@ -9,10 +9,18 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_core.errors import ClusterError, NotApplicable
-from placekit_core.interfaces import Checkpoint, Options, Policy, State
-from placekit_core.placement import Placement
-from placekit_core.problem import Problem, Task
+from placekit_core import (
+    Checkpoint,
+    ClusterError,
+    NotApplicable,
+    Options,
+    Placement,
+    Policy,
+    Problem,
+    ResumablePolicy,
+    State,
+    Task,
+)
 from placekit_heuristics import RandomOptions, RoundRobinOptions, SingleDeviceOptions
 from placekit_heuristics.best_of import best_of
 from placekit_heuristics.expert_options import FallbackOptions, SingleTypeOptions
@@ -31,9 +39,7 @@ class SingleDevice(Policy):
     device_type: ClassVar[str] = ""
     """Type of the device, `cpu` or `gpu`; any if empty."""
 
-    def place(
-        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
-    ) -> Placement:
+    def place(self, task: Task, rng: Generator) -> Placement:
         """The placement; nothing is evaluated. Raises ClusterError if the device does not exist."""
         problem = task.problem
         if self.options.device is None:
@@ -50,9 +56,7 @@ class _SingleOfType(SingleDevice):
 
     options_class = SingleTypeOptions
 
-    def place(
-        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
-    ) -> Placement:
+    def place(self, task: Task, rng: Generator) -> Placement:
         """The placement; nothing is evaluated. Raises NotApplicable without such a device, ClusterError for a wrong name."""
         return or_single_device(task, self.options, lambda: super(_SingleOfType, self).place(task, rng))
 
@@ -136,7 +140,7 @@ def within_allowed(problem: Problem, wanted: NDArray[np.int16]) -> NDArray[np.in
     return result
 
 
-class Random(Policy):
+class Random(ResumablePolicy):
     """Every group on one of its allowed devices, each with the same probability."""
 
     name = "random"
@@ -161,9 +165,7 @@ class RoundRobin(Policy):
     name = "round_robin"
     options_class = RoundRobinOptions
 
-    def place(
-        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
-    ) -> Placement:
+    def place(self, task: Task, rng: Generator) -> Placement:
         """The placement; nothing is evaluated."""
         problem, size = task.problem, task.problem.cluster.size
         order = problem.grouped.topological_order

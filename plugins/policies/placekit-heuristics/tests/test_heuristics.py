@@ -9,18 +9,25 @@ import pytest
 from hypothesis import given, settings
 from placekit_heuristics.list_scheduling import CriticalPath, Etf, Heft
 from placekit_heuristics.simple import Random, RoundRobin, SingleDevice
+from placekit_scheduling import ListScheduler, b_level, group_priority
+from placekit_testing.strategies import Case, problems
 
-from placekit_core.cluster import Cluster
-from placekit_core.costs import CostTable
-from placekit_core.errors import ClusterError
-from placekit_core.evaluator import Evaluator, Ledger
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.interfaces import Session
-from placekit_core.list_scheduling import ListScheduler, b_level, group_priority
-from placekit_core.measurement import Measurements, Schedule
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Problem, Task
-from placekit_core.testing.strategies import Case, problems
+from placekit_core import (
+    Cluster,
+    ClusterError,
+    CostTable,
+    Graph,
+    GraphBuilder,
+    Ledger,
+    Measurements,
+    Placement,
+    Placements,
+    Problem,
+    Schedule,
+    Session,
+    Task,
+)
+from placekit_core.run.evaluator import BudgetedEvaluator
 
 POLICIES: list[Any] = [SingleDevice, Random, RoundRobin, CriticalPath, Etf, Heft]
 
@@ -47,7 +54,7 @@ class LargestLoad(Session):
 
 
 def task_of(problem: Problem, evaluations: int | None = None) -> Task:
-    return Task(problem, Evaluator(problem, LargestLoad(problem), Ledger(evaluations)))
+    return Task(problem, BudgetedEvaluator(problem, LargestLoad(problem), Ledger(evaluations)))
 
 
 def machine(gpus: int, cpus: int = 0, memory: int = 10**9) -> Cluster:

@@ -7,9 +7,8 @@ from functools import partial
 import pytest
 from placekit_heuristics.list_scheduling import CriticalPath, Etf, Heft
 from placekit_heuristics.simple import Random, RoundRobin, SingleDevice
-
-from placekit_core.testing import PolicyContract
-from placekit_core.testing.contract import Make
+from placekit_testing import PolicyContract
+from placekit_testing.contract import Make
 
 
 class TestSingleDevice(PolicyContract):
@@ -19,12 +18,16 @@ class TestSingleDevice(PolicyContract):
 
 
 class TestRandom(PolicyContract):
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return Random
 
 
 class TestRandomOfMany(PolicyContract):
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(Random, samples=40)
@@ -37,24 +40,32 @@ class TestRoundRobin(PolicyContract):
 
 
 class TestCriticalPath(PolicyContract):
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return CriticalPath
 
 
 class TestEtf(PolicyContract):
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return Etf
 
 
 class TestHeft(PolicyContract):
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return Heft
 
 
 class TestHeftOfMany(PolicyContract):
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(Heft, samples=40, perturbation=0.2)

@@ -14,17 +14,22 @@ import pytest
 from numpy.random import Generator
 from placekit_heuristics.enumerative import Assignment, Devices, Enumerative, Row, Share
 from placekit_heuristics.meta_operations import from_columns, recovered
+from placekit_scheduling import b_level, group_priority
+from placekit_testing import PolicyContract, fakes
+from placekit_testing.contract import Make
 
-from placekit_core.cluster import Cluster
-from placekit_core.errors import GraphError, PlacekitError
-from placekit_core.given import load_programs
-from placekit_core.graph import Graph, GraphBuilder, Labels
-from placekit_core.grouping import Grouping
-from placekit_core.list_scheduling import b_level, group_priority
-from placekit_core.placement import Placement
-from placekit_core.problem import Problem
-from placekit_core.testing import PolicyContract, fakes
-from placekit_core.testing.contract import Make
+from placekit_core import (
+    Cluster,
+    Graph,
+    GraphBuilder,
+    GraphError,
+    Grouping,
+    Labels,
+    PlacekitError,
+    Placement,
+    Problem,
+    load_programs,
+)
 
 PROGRAMS = [(name, d) for name in ("chainmm", "ffnn", "llama_block", "llama_layer") for d in (4, 8)]
 PUBLISHED = {
@@ -36,12 +41,16 @@ PUBLISHED = {
 class TestEnumerative(PolicyContract):
     """The kit's graphs have no columns."""
 
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(Enumerative, meta_operations="recovered")
 
 
 class TestEnumerativeOfMany(PolicyContract):
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(Enumerative, meta_operations="recovered", assignment="sample", permutations=5, samples=40)

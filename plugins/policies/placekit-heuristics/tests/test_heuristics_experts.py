@@ -12,15 +12,10 @@ import pytest
 from placekit_heuristics.data_parallel import DataParallel
 from placekit_heuristics.experts import Expert
 from placekit_heuristics.simple import SingleCpu, SingleGpu
+from placekit_testing import PolicyContract, fakes
+from placekit_testing.contract import Make
 
-from placekit_core.cluster import Cluster
-from placekit_core.errors import ClusterError, NotApplicable
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.grouping import Grouping
-from placekit_core.problem import Problem, Task
-from placekit_core.registry import installed
-from placekit_core.testing import PolicyContract, fakes
-from placekit_core.testing.contract import Make
+from placekit_core import Cluster, ClusterError, Graph, GraphBuilder, Grouping, NotApplicable, Problem, Task, installed
 
 GPUS = {"flops_per_s": {"float32": 1e12}, "memory_bytes": 10**9, "memory_bytes_per_s": 1e12, "launch_overhead_s": 1e-6}
 

@@ -11,15 +11,10 @@ from numpy.typing import NDArray
 from placekit_heuristics.baechi import MEtf, MSct, MTopo, edges, favourite_children, first_use
 from placekit_heuristics.list_scheduling import Cpop, Etf, Peft
 from placekit_heuristics.simple import accelerators
+from placekit_scheduling import ListScheduler, b_level, group_priority
+from placekit_testing.strategies import Case, problems
 
-from placekit_core.cluster import Cluster
-from placekit_core.costs import CostTable
-from placekit_core.errors import PlacekitError
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.list_scheduling import ListScheduler, b_level, group_priority
-from placekit_core.placement import Placement
-from placekit_core.problem import Problem, Task
-from placekit_core.testing.strategies import Case, problems
+from placekit_core import Cluster, CostTable, Graph, GraphBuilder, PlacekitError, Placement, Problem, Task
 
 POLICIES: list[Any] = [Cpop, Peft, MTopo, MEtf, MSct]
 

@@ -7,24 +7,29 @@ from functools import partial
 import pytest
 from placekit_heuristics.baechi import MEtf, MSct, MTopo
 from placekit_heuristics.list_scheduling import Cpop, Peft
-
-from placekit_core.testing import PolicyContract
-from placekit_core.testing.contract import Make
+from placekit_testing import PolicyContract
+from placekit_testing.contract import Make
 
 
 class TestCpop(PolicyContract):
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return Cpop
 
 
 class TestPeft(PolicyContract):
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return Peft
 
 
 class TestPeftOfMany(PolicyContract):
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(Peft, samples=40, perturbation=0.2)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from placekit_partitioning.partitioning import PartitionOptions
 from pydantic import Field
 
-from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.partitioning import PartitionOptions
+from placekit_core import Component, hookimpl
 
 
 class MetisOptions(PartitionOptions):

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_partitioning.partitioning import Partitioning, Parts, gpus, integers
 from pydantic import BaseModel
 
-from placekit_core.errors import PlacekitError
-from placekit_core.partitioning import Partitioning, Parts, gpus, integers
-from placekit_core.problem import Problem
+from placekit_core import PlacekitError, Problem
 from placekit_metis import MetisOptions
 
 

@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from placekit_metis.partition import Metis
+from placekit_partitioning.partitioning import Parts
+from placekit_testing import fakes
 
-from placekit_core.cluster import Cluster
-from placekit_core.errors import ClusterError
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.partitioning import Parts
-from placekit_core.problem import Problem
-from placekit_core.testing import fakes
+from placekit_core import Cluster, ClusterError, Graph, GraphBuilder, Problem
 
 pytest.importorskip("pymetis")
 

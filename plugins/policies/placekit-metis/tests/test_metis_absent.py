@@ -8,7 +8,7 @@ import sys
 import pytest
 from placekit_metis.partition import Metis
 
-from placekit_core.errors import PlacekitError
+from placekit_core import PlacekitError
 
 
 def test_what_is_missing_and_what_else_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

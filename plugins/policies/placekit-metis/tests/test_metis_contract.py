@@ -6,9 +6,8 @@ from functools import partial
 
 import pytest
 from placekit_metis.partition import Metis
-
-from placekit_core.testing import PolicyContract
-from placekit_core.testing.contract import Make
+from placekit_testing import PolicyContract
+from placekit_testing.contract import Make
 
 pytest.importorskip("pymetis")
 

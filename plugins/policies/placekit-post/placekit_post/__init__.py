@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from placekit_core.hookspecs import Component, hookimpl
-from placekit_core.interfaces import Options
+from placekit_core import Component, Options, hookimpl
 
 
 class PostOptions(Options):

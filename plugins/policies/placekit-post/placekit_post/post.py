@@ -8,13 +8,18 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_core.evaluator import Evaluator
-from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.measurement import Measurements
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Problem, Task
-from placekit_post import PostOptions
-from placekit_post import distribution as dist
+from placekit_core import (
+    Checkpoint,
+    Evaluator,
+    Measurements,
+    Placement,
+    Placements,
+    Problem,
+    ResumablePolicy,
+    State,
+    Task,
+)
+from placekit_post import PostOptions, distribution as dist
 
 FAILING = 2.0
 """Initial means that a placement which does not fit counts as, at most; see `Learner._failing_s`."""
@@ -23,7 +28,7 @@ STABLE_BETA = 2.0
 """Times 1 / learning rate: above, gradient ascent on the KL term (curvature up to beta / 2) overshoots its optimum."""
 
 
-class Post(Policy):
+class Post(ResumablePolicy):
     """Post (Gao et al. 2018): an independent softmax distribution per group, and no network.
 
     Draws `batch` placements and evaluates them together; then improves the distribution by some gradient ascent steps on the

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 from placekit_post import distribution as dist
 from placekit_post.post import STABLE_BETA, Learner, Post
+from placekit_testing import fakes
+from placekit_testing.observed import rows
 from pydantic import ValidationError
 
-from placekit_core.evaluator import Ledger
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Problem, Task
-from placekit_core.testing import fakes
-from placekit_core.testing.observed import rows
+from placekit_core import Ledger, Placement, Placements, Problem, Task
 
 UPDATES = ["post", "ppo", "policy_gradient", "cross_entropy"]
 
@@ -241,12 +239,8 @@ def test_window_is_whole_batches() -> None:
 @pytest.mark.parametrize(("preset", "update"), [("post_policy_gradient", "policy_gradient"), ("post_ppo_only", "ppo"),
                                                 ("post_cross_entropy", "cross_entropy")])  # fmt: skip
 def test_presets_are_ablations(preset: str, update: str) -> None:
-    import hydra
+    from placekit_core import installed
+    from placekit_core.cli.compose import compose
 
-    from placekit_core.cli.hydra_app import register, to_dict
-    from placekit_core.config import conf_dir
-
-    register()
-    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        node = to_dict(hydra.compose(overrides=[f"+policy={preset}"]))["policy"]
+    node = compose([f"+policy={preset}"], installed())["policy"]
     assert node == {"name": "post", **Post(update=update).options.model_dump(mode="json")}

@@ -6,12 +6,13 @@ from functools import partial
 
 import pytest
 from placekit_post.post import Post
-
-from placekit_core.testing import PolicyContract
-from placekit_core.testing.contract import Make
+from placekit_testing import PolicyContract
+from placekit_testing.contract import Make
 
 
 class TestPost(PolicyContract):
+    resumable = True
+
     finds_optimum = True
     budget = 90  # cross-entropy minimisation once, and PPO before and after it
 
@@ -21,6 +22,8 @@ class TestPost(PolicyContract):
 
 
 class TestPpoOnly(PolicyContract):
+    resumable = True
+
     finds_optimum = True
 
     @pytest.fixture
@@ -29,6 +32,8 @@ class TestPpoOnly(PolicyContract):
 
 
 class TestPolicyGradient(PolicyContract):
+    resumable = True
+
     finds_optimum = True
 
     @pytest.fixture
@@ -37,6 +42,8 @@ class TestPolicyGradient(PolicyContract):
 
 
 class TestCrossEntropy(PolicyContract):
+    resumable = True
+
     finds_optimum = True
 
     @pytest.fixture

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_partitioning.exchange import Exchange
+from placekit_partitioning.partitioning import integers
 
-from placekit_core.errors import PlacekitError
-from placekit_core.exchange import Exchange
-from placekit_core.partitioning import integers
+from placekit_core import PlacekitError
 
 # of scotch.h; pyscotch does not define them
 QUALITY, BALANCE = 0x1, 0x4

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_partitioning.partitioning import Partitioning, Parts, gpus
 from pydantic import BaseModel
 
-from placekit_core.partitioning import Partitioning, Parts, gpus
-from placekit_core.problem import Problem
+from placekit_core import Problem
 from placekit_scotch import ScotchOptions
 from placekit_scotch.library import load, static_mapping
 

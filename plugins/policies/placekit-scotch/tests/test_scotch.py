@@ -10,17 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from placekit_partitioning.exchange import Exchange
+from placekit_partitioning.partitioning import Parts, integers
 from placekit_scotch.library import static_mapping
 from placekit_scotch.mapping import LINK, MinCut, Scotch, link_costs
+from placekit_testing import fakes
 
-from placekit_core.api import place
-from placekit_core.cluster import Cluster
-from placekit_core.errors import ClusterError
-from placekit_core.exchange import Exchange
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.partitioning import Parts, integers
-from placekit_core.problem import Problem
-from placekit_core.testing import fakes
+from placekit_core import Cluster, ClusterError, Graph, GraphBuilder, Problem, place
 
 pytest.importorskip("pyscotch")
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from placekit_scotch.mapping import MinCut, Scotch
 
-from placekit_core.errors import PlacekitError
+from placekit_core import PlacekitError
 
 
 @pytest.mark.parametrize("policy", [Scotch, MinCut])

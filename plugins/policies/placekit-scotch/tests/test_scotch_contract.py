@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from placekit_scotch.mapping import MinCut, Scotch
-
-from placekit_core.testing import PolicyContract
-from placekit_core.testing.contract import Make
+from placekit_testing import PolicyContract
+from placekit_testing.contract import Make
 
 pytest.importorskip("pyscotch")
 

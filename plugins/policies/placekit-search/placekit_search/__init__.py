@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placekit_core.hookspecs import Component, hookimpl
+from placekit_core import Component, hookimpl
 from placekit_search import exact_options, genetic_options
 from placekit_search.options import AnnealingOptions, LocalSearchOptions, PortfolioOptions
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placekit_core.problem import Task
+from placekit_core import Task
 from placekit_search.chain import Chain
 from placekit_search.options import AnnealingOptions
 from placekit_search.single import SingleChain

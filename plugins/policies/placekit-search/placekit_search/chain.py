@@ -9,15 +9,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.errors import RunError
-from placekit_core.interfaces import State
-from placekit_core.measurement import Kernel, Measurements
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Task
+from placekit_core import Kernel, Measurements, Placement, Placements, RunError, State, Task
 from placekit_search.kinds import KINDS
-from placekit_search.moves import new_log, propose, undo
+from placekit_search.moves import DEVICES, PRIORITIES, new_log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood, flow
-from placekit_search.walk import STEP, TRIES, go_back, lost, step, walk
+from placekit_search.walk import (
+    BEST,
+    CURRENT,
+    FITS,
+    IDLE,
+    KICK,
+    PATIENCE,
+    STEP,
+    TRIES,
+    Arguments,
+    Position,
+    Rules,
+    go_back,
+    lost,
+    step,
+    walk,
+)
 
 CHUNK_S = 0.25  # how long a compiled loop may take where seconds are limited
 FIRST = 16  # evaluations of the first one there: how long they take is not known yet
@@ -55,24 +67,31 @@ class Chain:
     """A placement that is changed move by move.
 
     Attributes:
-        device, priority: [g] where it is; `best_device`, `best_priority`: [g] the best it has seen.
-        energy: [5], see `walk`.
+        at: where it is.
         start_s: value of the start, seconds: temperatures are parts of it.
     """
 
     def __init__(self, moves: Moves, state: State) -> None:
         self.moves = moves
-        self.device: NDArray[np.int16] = np.array(state["device"], np.int16)
-        self.priority: NDArray[np.float32] = np.array(state["priority"], np.float32)
-        self.best_device: NDArray[np.int16] = np.array(state["best_device"], np.int16)
-        self.best_priority: NDArray[np.float32] = np.array(state["best_priority"], np.float32)
-        self.energy: NDArray[np.float64] = np.array(state["energy"], np.float64)
-        if self.energy.shape != (5,):  # compiled code looks at no bounds
+        self.at = Position(
+            device=np.array(state["device"], np.int16),
+            priority=np.array(state["priority"], np.float32),
+            best_device=np.array(state["best_device"], np.int16),
+            best_priority=np.array(state["best_priority"], np.float32),
+            energy=np.array(state["energy"], np.float64),
+            random=np.array(state["random"], np.uint64),
+            restart=np.array(state["restart"], np.int64),
+        )
+        if self.at.energy.shape != (5,):  # compiled code looks at no bounds
             raise RunError("this checkpoint of a search is of another version of placekit-search", "start a new run")
-        self.random: NDArray[np.uint64] = np.array(state["random"], np.uint64)
-        self.restart: NDArray[np.int64] = np.array(state["restart"], np.int64)
         self.start_s = float(state["start_s"])
-        self.failing_s = moves.task.evaluate.failing_signal_s
+        cluster = moves.task.problem.cluster
+        self.rules = Rules(
+            shares=moves.shares,
+            bias=moves.bias,
+            memory_bytes=cluster.memory_bytes.astype(np.float64),
+            failing_s=moves.task.evaluate.failing_signal_s,
+        )
 
     @staticmethod
     def begin(
@@ -86,19 +105,20 @@ class Chain:
         """The state of a chain at its start; `value_s`, `over`, `price_s`: see `penalised`; `random` is [1]."""
         order = np.zeros(0, np.float32) if priority is None else priority
         energy, price = penalised(value_s, over, price_s), value_s if over == 0 else price_s
-        return {
-            "device": device.copy(), "priority": order.copy(), "best_device": device.copy(), "best_priority": order.copy(),
-            "energy": np.array([energy, energy, over == 0, over, price], np.float64), "random": random.copy(),
-            "restart": np.zeros(3, np.int64), "start_s": float(value_s),
-        }  # fmt: skip
+        at = Position(
+            device=device.copy(),
+            priority=order.copy(),
+            best_device=device.copy(),
+            best_priority=order.copy(),
+            energy=np.array([energy, energy, over == 0, over, price], np.float64),
+            random=random.copy(),
+            restart=np.zeros(3, np.int64),
+        )
+        return {**at._asdict(), "start_s": float(value_s)}
 
     def state(self) -> dict[str, Any]:
         """What a chain goes on from."""
-        return {
-            "device": self.device, "priority": self.priority, "best_device": self.best_device,
-            "best_priority": self.best_priority, "energy": self.energy, "random": self.random, "restart": self.restart,
-            "start_s": self.start_s,
-        }  # fmt: skip
+        return {**self.at._asdict(), "start_s": self.start_s}
 
     def walk(self, hood: Neighbourhood, count: int, temperature: float, factor: float) -> float:
         """`count` evaluations in one compiled loop. Returns the sum of their scores; the caller charges them.
@@ -107,15 +127,11 @@ class Chain:
         """
         kernel, flow_ = self.moves.kernel, self.moves.flow
         assert kernel is not None
-        log = new_log(len(hood.allowed), len(self.device), int(flow_.trace[0]))
+        log = new_log(len(hood.allowed), len(self.at.device), flow_.tasks)
+        arguments = Arguments(kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats)
         return float(
-            walk(
-                kernel.function, kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats, self.device,
-                self.priority, self.best_device, self.best_priority, self.energy, self.random, hood, flow_, log,
-                self.moves.shares, self.moves.bias, self.moves.task.problem.cluster.memory_bytes.astype(np.float64),
-                self.failing_s, count, np.array([temperature, factor]), self.restart,
-            )
-        )  # fmt: skip
+            walk(kernel.function, arguments, self.at, hood, flow_, log, self.rules, count, temperature, factor)
+        )
 
     def advance(self, hood: Neighbourhood, temperature: float, factor: float) -> None:
         """Go on for a while, at most as long as the budget lasts, and charge it."""
@@ -136,7 +152,7 @@ class Chain:
         """
         if len(hood.movable):
             return True
-        return self.moves.ordered and len(self.priority) > 0 and (self.moves.concurrent or not self.energy[2])
+        return self.moves.ordered and len(self.at.priority) > 0 and (self.moves.concurrent or not self.at.energy[FITS])
 
     def placement(self) -> Placement:
         """The best placement it has seen."""
@@ -145,36 +161,36 @@ class Chain:
 
     def one(self, hood: Neighbourhood, temperature: float) -> None:
         """One evaluation, by a backend that has no compiled one; nothing guides it there."""
-        log, evaluate = new_log(len(hood.allowed), len(self.device), 0), self.moves.task.evaluate
-        kicked = bool(self.restart[0] > 0 and self.restart[2] >= self.restart[0])
+        at, rules, evaluate = self.at, self.rules, self.moves.task.evaluate
+        log = new_log(len(hood.allowed), len(at.device), 0)
+        kicked = bool(at.restart[PATIENCE] > 0 and at.restart[IDLE] >= at.restart[PATIENCE])
         if kicked:
-            self.device[:], self.priority[:] = self.best_device, self.best_priority
-            self.restart[2] = 0
-        for i in range(int(self.restart[1]) if kicked else TRIES):
-            if not kicked and i and log.counts[0] + log.counts[1]:
+            at.device[:], at.priority[:] = at.best_device, at.best_priority
+            at.restart[IDLE] = 0
+        for i in range(int(at.restart[KICK]) if kicked else TRIES):
+            if not kicked and i and log.counts[DEVICES] + log.counts[PRIORITIES]:
                 break
-            propose(
-                self.random, self.device, self.priority, hood, self.moves.flow, self.moves.shares, self.moves.bias, log
-            )
+            propose(at.random, at.device, at.priority, hood, self.moves.flow, rules.shares, rules.bias, log)
         measured = evaluate(self.placements())
         [value], [over] = excess(measured, self.moves.task)
-        before, fitted = self.energy[1], self.energy[2]
+        before, fitted = at.energy[BEST], at.energy[FITS]
         if kicked and (over == 0 or not fitted):
-            self.energy[0] = np.inf
-        kept = step(self.random, self.energy, value, over, temperature)
+            at.energy[CURRENT] = np.inf
+        kept = step(at.random, at.energy, value, over, temperature)
         if kept:
-            if self.energy[1] < before or self.energy[2] != fitted:
-                self.best_device[:], self.best_priority[:] = self.device, self.priority
-                self.restart[2] = -1
+            if at.energy[BEST] < before or at.energy[FITS] != fitted:
+                at.best_device[:], at.best_priority[:] = at.device, at.priority
+                at.restart[IDLE] = -1
         elif not kicked:
-            undo(self.device, self.priority, log)
-        if (kicked and not kept) or lost(self.energy, temperature):
-            go_back(self.device, self.priority, self.best_device, self.best_priority, self.energy)
-        self.restart[2] += 1
+            undo(at.device, at.priority, log)
+        if (kicked and not kept) or lost(at.energy, temperature):
+            go_back(at)
+        at.restart[IDLE] += 1
 
     def placements(self, best: bool = False) -> Placements:
         """Where it is, or the best it has seen, as a batch of one."""
-        device, priority = (self.best_device, self.best_priority) if best else (self.device, self.priority)
+        at = self.at
+        device, priority = (at.best_device, at.best_priority) if best else (at.device, at.priority)
         return Placements.of(device, priority if len(priority) else None)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_partitioning.exchange import Exchange
 
-from placekit_core.exchange import Exchange
-from placekit_core.grouping import Grouping
-from placekit_core.problem import Problem
+from placekit_core import Grouping, Problem
 
 UNITS_PER_DEVICE = 4  # the coarsest level has about so many
 GROWTH = 3.0

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_scheduling import ROUNDING, b_level, group_priority
 from pydantic import BaseModel
 
-from placekit_core.bounds import ROUNDING
-from placekit_core.errors import NotApplicable, PlacekitError
-from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.list_scheduling import b_level, group_priority
-from placekit_core.measurement import Measurements
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Problem, Task
+from placekit_core import (
+    Checkpoint,
+    Measurements,
+    NotApplicable,
+    PlacekitError,
+    Placement,
+    Placements,
+    Problem,
+    ResumablePolicy,
+    State,
+    Task,
+)
 from placekit_search.exact_machine import in_ticks
 from placekit_search.exact_options import ExactOptions
 from placekit_search.starts import list_schedules
@@ -30,7 +36,7 @@ FIRST_SLICE = 1.0
 OTHER = "policy exact proves no bound here: what the backend says of a placement is not possible on the machine model"
 
 
-class Exact(Policy):
+class Exact(ResumablePolicy):
     """Solves the machine model by CP-SAT of OR-tools (Perron and Furnon), from the best of several list schedules.
 
     Each solution is evaluated twice, with priorities in the order of its starts and with b-levels: the value of a placement

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.cluster import Cluster
-from placekit_core.measurement import Schedule
-from placekit_core.problem import Problem
+from placekit_core import Cluster, Problem, Schedule
 
 ALL = -1  # destination of a multicast send: all devices that need the tensor
 

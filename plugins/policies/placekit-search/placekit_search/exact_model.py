@@ -19,15 +19,14 @@ floor(makespan / δ): δ times the bound is at most the makespan. (3) Of solutio
 devices one is kept; see `_break_symmetry`. ∎
 
 Durations are divided in floating point, which may make them longer by a relative 1e-16: bounds give way by
-`placekit_core.bounds.ROUNDING`.
+`placekit_scheduling.ROUNDING`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillRunning
+from concurrent.futures import ThreadPoolExecutor, TimeoutError as StillRunning
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -36,8 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
-from placekit_core.cluster import UNLIMITED
-from placekit_core.problem import Problem
+from placekit_core import UNLIMITED, Problem
 from placekit_search.exact_machine import ALL, Timed, alike, op_ticks, route, transfer_ticks
 
 POLL_S = 0.05  # how often signals are looked at while the solver works

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from placekit_core.hookspecs import Component
-from placekit_core.interfaces import Options
+from placekit_core import Component, Options
 
 
 class ExactOptions(Options):

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Task
+from placekit_core import Checkpoint, Placement, Placements, ResumablePolicy, State, Task
 from placekit_search.chain import excess
 from placekit_search.genetic_options import GeneticOptions
 from placekit_search.starts import list_schedules
@@ -20,7 +18,7 @@ Devices = NDArray[np.int16]
 Keys = NDArray[np.float32]
 
 
-class Genetic(Policy):
+class Genetic(ResumablePolicy):
     """The genetic algorithm of REGAL (Paliwal et al. 2020), without the network that biases it.
 
     A chromosome has two genes per group: its device, and a priority in [0, 1). The first generation is list schedules

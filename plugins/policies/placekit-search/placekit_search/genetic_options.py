@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from placekit_core.hookspecs import Component
-from placekit_core.interfaces import Options
+from placekit_core import Component, Options
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from placekit_core.problem import Task
+from placekit_core import Task
 from placekit_search.chain import Chain
 from placekit_search.options import LocalSearchOptions
 from placekit_search.single import SingleChain
+from placekit_search.walk import KICK, PATIENCE
 
 
 class LocalSearch(SingleChain):
@@ -21,7 +20,7 @@ class LocalSearch(SingleChain):
     options_class = LocalSearchOptions
 
     def prepare(self, chain: Chain) -> None:
-        chain.restart[:2] = np.array([self.options.patience, self.options.kick])
+        chain.at.restart[[PATIENCE, KICK]] = self.options.patience, self.options.kick
 
     def temperature(self, task: Task, chain: Chain) -> tuple[float, float]:
         return 0.0, 1.0

@@ -9,7 +9,7 @@ schedule, because a move elsewhere rarely makes it shorter.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -19,6 +19,8 @@ from placekit_search.kinds import KINDS
 from placekit_search.randomness import below, uniform
 
 SINGLE, SWAP, CLUSTER, REGION, PIECE, EXCHANGE, CRITICAL, TRANSFER, ORDER = range(len(KINDS))
+DEVICES, PRIORITIES, PATH = range(3)  # entries of Log.counts
+TASK, TO, WHY = range(3)  # rows of Log.path
 TRIES = 8  # looks for a suitable task on the critical path
 LARGEST_PIECE = 5  # a piece has up to 2 to the power of this less one units
 WITH_ALIKE = 0.8  # share of swaps with a unit of about the same seconds
@@ -45,16 +47,21 @@ class Log(NamedTuple):
     priority: NDArray[np.float32]
     mark: NDArray[np.int64]
     unit: NDArray[np.int32]
-    path: NDArray[np.int32]
+    path: Annotated[NDArray[np.int32], 2]
 
 
 def new_log(units: int, groups: int, tasks: int) -> Log:
     """An empty log."""
     return Log(
-        np.zeros(3, np.int64), np.empty(2 * groups + 2, np.int32), np.empty(2 * groups + 2, np.int16),
-        np.zeros(2, np.int64), np.zeros(2, np.float32), np.zeros(units + 1, np.int64), np.empty(units, np.int32),
-        np.empty((3, max(tasks, 1)), np.int32),
-    )  # fmt: skip
+        counts=np.zeros(3, np.int64),
+        group=np.empty(2 * groups + 2, np.int32),
+        device=np.empty(2 * groups + 2, np.int16),
+        ranked=np.zeros(2, np.int64),
+        priority=np.zeros(2, np.float32),
+        mark=np.zeros(units + 1, np.int64),
+        unit=np.empty(units, np.int32),
+        path=np.empty((3, max(tasks, 1)), np.int32),
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -70,18 +77,18 @@ def _put(hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
         return
     for k in range(hood.member_ptr[u], hood.member_ptr[u + 1]):
         v = hood.member[k]
-        if device[v] != target and log.counts[0] < len(log.group):
-            log.group[log.counts[0]], log.device[log.counts[0]] = v, device[v]
-            log.counts[0] += 1
+        if device[v] != target and log.counts[DEVICES] < len(log.group):
+            log.group[log.counts[DEVICES]], log.device[log.counts[DEVICES]] = v, device[v]
+            log.counts[DEVICES] += 1
             device[v] = target
 
 
 @njit(cache=True, nogil=True)
 def undo(device: Any, priority: Any, log: Any) -> None:
     """Take the last move back."""
-    for i in range(log.counts[0] - 1, -1, -1):
+    for i in range(log.counts[DEVICES] - 1, -1, -1):
         device[log.group[i]] = log.device[i]
-    for i in range(log.counts[1] - 1, -1, -1):
+    for i in range(log.counts[PRIORITIES] - 1, -1, -1):
         priority[log.ranked[i]] = log.priority[i]
 
 
@@ -161,7 +168,7 @@ def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
 @njit(cache=True, nogil=True)
 def _transfer(state: Any, hood: Any, flow: Any, device: Any, i: Any, log: Any) -> None:
     """Make a transfer on the critical path unnecessary: its producer to the destination, or its readers to the producer."""
-    tensor, dst = log.path[0, i], np.int64(log.path[1, i])
+    tensor, dst = log.path[TASK, i], np.int64(log.path[TO, i])
     u = np.int64(hood.unit_of[flow.group_of[flow.producer[tensor]]])
     home = _at(hood, device, u)
     if uniform(state) < 0.5:
@@ -191,24 +198,24 @@ def _reader(flow: Any, device: Any, priority: Any, tensor: Any, dst: Any) -> Any
 @njit(cache=True, nogil=True)
 def _rank(priority: Any, group: Any, value: Any, log: Any) -> None:
     """Give a group another priority, and note it."""
-    log.ranked[log.counts[1]], log.priority[log.counts[1]] = group, priority[group]
-    log.counts[1] += 1
+    log.ranked[log.counts[PRIORITIES]], log.priority[log.counts[PRIORITIES]] = group, priority[group]
+    log.counts[PRIORITIES] += 1
     priority[group] = value
 
 
 @njit(cache=True, nogil=True)
 def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
     """Let a critical task that waited for its device or channel go before what it waited for; or shift a priority."""
-    m = log.counts[2]
+    m = log.counts[PATH]
     if m > 0 and uniform(state) < 0.5:
         for _ in range(TRIES):
             i = below(state, m)
             a = b = np.int64(-1)
-            if i + 1 < m and log.path[1, i] < 0 and log.path[1, i + 1] < 0:
-                a, b = np.int64(flow.group_of[log.path[0, i]]), np.int64(flow.group_of[log.path[0, i + 1]])
-            elif i + 1 < m and log.path[1, i] >= 0 and log.path[1, i + 1] >= 0:
-                a = _reader(flow, device, priority, log.path[0, i], log.path[1, i])
-                b = _reader(flow, device, priority, log.path[0, i + 1], log.path[1, i + 1])
+            if i + 1 < m and log.path[TO, i] < 0 and log.path[TO, i + 1] < 0:
+                a, b = np.int64(flow.group_of[log.path[TASK, i]]), np.int64(flow.group_of[log.path[TASK, i + 1]])
+            elif i + 1 < m and log.path[TO, i] >= 0 and log.path[TO, i + 1] >= 0:
+                a = _reader(flow, device, priority, log.path[TASK, i], log.path[TO, i])
+                b = _reader(flow, device, priority, log.path[TASK, i + 1], log.path[TO, i + 1])
             if a >= 0 and b >= 0 and a != b and priority[a] <= priority[b]:
                 high, low = priority[b], priority[a]
                 after = low if uniform(state) < 0.5 else np.float32(high - abs(high) * np.float32(1e-4))
@@ -218,10 +225,10 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
     v = np.int64(-1)
     if m > 0:
         i = below(state, m)
-        if log.path[1, i] < 0:
-            v = np.int64(flow.group_of[log.path[0, i]])
+        if log.path[TO, i] < 0:
+            v = np.int64(flow.group_of[log.path[TASK, i]])
         else:
-            v = _reader(flow, device, priority, log.path[0, i], log.path[1, i])
+            v = _reader(flow, device, priority, log.path[TASK, i], log.path[TO, i])
     if v < 0 or uniform(state) < 0.4:
         v = below(state, len(priority))
     scale = np.float32(0.0)
@@ -235,7 +242,7 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
 @njit(cache=True, nogil=True)
 def _follow(hood: Any, device: Any, log: Any) -> None:
     """Parameters and inputs that nothing reads where they are go with the moved unit that reads them."""
-    for i in range(log.counts[0]):
+    for i in range(log.counts[DEVICES]):
         u = hood.unit_of[log.group[i]]
         if hood.source[u]:
             continue
@@ -259,11 +266,11 @@ def _follow(hood: Any, device: Any, log: Any) -> None:
 @njit(cache=True, nogil=True)
 def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares: Any, bias: Any, log: Any) -> None:
     """Make one move: change `device` [g] or `priority` [g]; `log` says what. `shares` [9] are cumulative, the last is 1."""
-    log.counts[0] = log.counts[1] = 0
+    log.counts[DEVICES] = log.counts[PRIORITIES] = 0
     x, kind = uniform(state), 0
     while kind < ORDER and x >= shares[kind]:
         kind += 1
-    m = log.counts[2]
+    m = log.counts[PATH]
     if kind == ORDER and len(priority) == 0:
         kind = CRITICAL
     if kind in (CRITICAL, TRANSFER) and m == 0:  # no schedule to be guided by
@@ -275,13 +282,13 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
     if kind >= CRITICAL:
         i = below(state, m)
         for _ in range(TRIES):
-            if (log.path[1, i] >= 0) == (kind == TRANSFER):
+            if (log.path[TO, i] >= 0) == (kind == TRANSFER):
                 break
             i = below(state, m)
-        if log.path[1, i] >= 0:
+        if log.path[TO, i] >= 0:
             _transfer(state, hood, flow, device, i, log)
         else:
-            v = np.int64(hood.unit_of[flow.group_of[log.path[0, i]]])
+            v = np.int64(hood.unit_of[flow.group_of[log.path[TASK, i]]])
             movable = 0
             for d in range(hood.allowed.shape[1]):
                 movable += hood.allowed[v, d]

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import b_level, group_priority
 
-from placekit_core.graph import Labels
-from placekit_core.list_scheduling import b_level, group_priority
-from placekit_core.measurement import Kernel
-from placekit_core.problem import Problem
+from placekit_core import Kernel, Labels, Problem
 
 Ints = NDArray[np.int32]
 ALIKE = 0.05  # relative difference of seconds up to which two units are exchanged as equals
 
 
 class Flow(NamedTuple):
-    """The graph of operations, and where a run leaves its trace; n operations, t tensors.
+    """The graph of operations, and where a run leaves its trace (`placekit_core.Trace`); n operations, t tensors.
 
     Attributes:
         group_of: [n].
         kernel: [n].
         producer: [t] operation that produces each tensor.
         consumer_ptr, consumer_op: operations that read each tensor, in compressed rows.
-        trace: [6] tasks, times, cause, last, copy_tensor, copy_dst of `placekit_core.measurement.Trace`; all 0 without one.
+        tasks, cause, last, copy_tensor, copy_dst: as of the trace; all 0 without one.
     """
 
     group_of: Ints
@@ -32,7 +30,11 @@ class Flow(NamedTuple):
     producer: Ints
     consumer_ptr: Ints
     consumer_op: Ints
-    trace: NDArray[np.int64]
+    tasks: int
+    cause: int
+    last: int
+    copy_tensor: int
+    copy_dst: int
 
 
 class Neighbourhood(NamedTuple):
@@ -57,7 +59,7 @@ class Neighbourhood(NamedTuple):
     member: Ints
     unit_of: Ints
     movable: Ints
-    allowed: NDArray[np.bool_]
+    allowed: Annotated[NDArray[np.bool_], 2]
     near_ptr: Ints
     near: Ints
     tree: Ints
@@ -77,13 +79,18 @@ def flow(problem: Problem, kernel: Kernel | None) -> Flow:
     """The graph of `problem`, with the trace of `kernel`."""
     graph = problem.graph
     trace = kernel.trace if kernel is not None else None
-    places = [0] * 6
-    if trace is not None:
-        places = [trace.tasks, trace.times, trace.cause, trace.last, trace.copy_tensor, trace.copy_dst]
     return Flow(
-        _ints(problem.grouping.group_of), graph.kernel.copy(), _ints(graph.tensor_producer), _ints(graph.consumer_ptr),
-        _ints(graph.consumer_op), np.asarray(places, np.int64),
-    )  # fmt: skip
+        group_of=_ints(problem.grouping.group_of),
+        kernel=graph.kernel.copy(),
+        producer=_ints(graph.tensor_producer),
+        consumer_ptr=_ints(graph.consumer_ptr),
+        consumer_op=_ints(graph.consumer_op),
+        tasks=trace.tasks if trace else 0,
+        cause=trace.cause if trace else 0,
+        last=trace.last if trace else 0,
+        copy_tensor=trace.copy_tensor if trace else 0,
+        copy_dst=trace.copy_dst if trace else 0,
+    )
 
 
 def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) -> Neighbourhood:
@@ -104,11 +111,31 @@ def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) 
     np.maximum.at(level, of, group_priority(problem, b_level(problem)))
     both = np.concatenate([edges, edges[:, ::-1]])
     scale = np.round(np.log(np.maximum(seconds, 1e-12)) / np.log1p(ALIKE)).astype(np.int64)
+    member_ptr, member = rows(of, count)
+    near_ptr, near = rows_of(both[:, 0], both[:, 1], count)
+    tree, tree_first, tree_end = _forest(edges, count)
+    region_ptr, region, region_of = _labelled(_regions(problem, of, count))
+    alike_ptr, alike, alike_of = _labelled(scale)
     return Neighbourhood(
-        *rows(of, count), _ints(of), _ints(np.flatnonzero(allowed.sum(axis=1) > 1)), allowed,
-        *rows_of(both[:, 0], both[:, 1], count), *_forest(edges, count), *_labelled(_regions(problem, of, count)),
-        *_labelled(scale), ~computes, _ints(np.argsort(-level, kind="stable")),
-    )  # fmt: skip
+        member_ptr=member_ptr,
+        member=member,
+        unit_of=_ints(of),
+        movable=_ints(np.flatnonzero(allowed.sum(axis=1) > 1)),
+        allowed=allowed,
+        near_ptr=near_ptr,
+        near=near,
+        tree=tree,
+        tree_first=tree_first,
+        tree_end=tree_end,
+        region_ptr=region_ptr,
+        region=region,
+        region_of=region_of,
+        alike_ptr=alike_ptr,
+        alike=alike,
+        alike_of=alike_of,
+        source=~computes,
+        urgent=_ints(np.argsort(-level, kind="stable")),
+    )
 
 
 def rows(label: NDArray[np.int64], count: int) -> tuple[Ints, Ints]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from placekit_core.interfaces import Options
+from placekit_core import Options
 from placekit_search.kinds import KINDS
 
 Weight = Annotated[float, Field(ge=0)]

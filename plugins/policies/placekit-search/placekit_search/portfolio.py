@@ -13,22 +13,30 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_scheduling import warm_up
 from pydantic import BaseModel, ValidationError
 
-from placekit_core.config import explain
-from placekit_core.cores import usable_cores
-from placekit_core.errors import ConfigError, PlacekitError
-from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.list_scheduling import warm_up
-from placekit_core.placement import Placement, Placements
-from placekit_core.problem import Problem, Task
-from placekit_core.registry import installed
+from placekit_core import (
+    Checkpoint,
+    ConfigError,
+    PlacekitError,
+    Placement,
+    Placements,
+    Policy,
+    Problem,
+    ResumablePolicy,
+    State,
+    Task,
+    explain,
+    installed,
+    usable_cores,
+)
 from placekit_search.chain import FIRST, Chain, Moves, excess, penalised
 from placekit_search.coarsening import coarsen
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
 from placekit_search.starts import coarse_schedules, list_schedules
-from placekit_search.walk import PRICE
+from placekit_search.walk import BEST, FITS, PRICE
 
 START_SHARE = 0.2  # of the budget, that starts may use
 AGAIN_SHARE = 0.05  # of the seconds, after which no policy is asked again: searching is worth more of them
@@ -42,7 +50,7 @@ REHEAT = 0.7  # factor of the first temperature from round to round
 Start = tuple[float, float, NDArray[np.int16], NDArray[np.float32] | None, int]
 
 
-class Portfolio(Policy):
+class Portfolio(ResumablePolicy):
     """Starts from the placements of other policies and of list schedules of a coarsened graph; ends with one local search.
 
     Starts: list schedules; for every level of a multilevel coarsening one that places whole units; and the policies of
@@ -282,7 +290,7 @@ class _Race:
 
 def _rank(chain: Chain) -> tuple[bool, float]:
     """Chains whose best placement fits come first, of these the best."""
-    return not chain.energy[2], float(chain.energy[1])
+    return not chain.at.energy[FITS], float(chain.at.energy[BEST])
 
 
 def _movable(problem: Problem, unit_of: NDArray[np.int64]) -> bool:

@@ -6,18 +6,16 @@ from abc import abstractmethod
 from typing import Any
 
 from numpy.random import Generator
+from placekit_scheduling import warm_up
 from pydantic import BaseModel
 
-from placekit_core.interfaces import Checkpoint, Policy, State
-from placekit_core.list_scheduling import warm_up
-from placekit_core.placement import Placement
-from placekit_core.problem import Task
+from placekit_core import Checkpoint, Placement, ResumablePolicy, State, Task
 from placekit_search.chain import Chain, Moves
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.starts import best_start
 
 
-class SingleChain(Policy):
+class SingleChain(ResumablePolicy):
     """Starts from the best of several list schedules and of the single devices, and goes on from there."""
 
     def __init__(self, options: BaseModel | None = None, **values: Any) -> None:

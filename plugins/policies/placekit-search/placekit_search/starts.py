@@ -7,10 +7,9 @@ import math
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 
-from placekit_core.list_scheduling import RULES, ListScheduler, b_level, group_priority
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem, Task
+from placekit_core import Placements, Problem, Task
 from placekit_search.chain import Chain, excess, penalised
 from placekit_search.coarsening import coarse
 from placekit_search.walk import PRICE

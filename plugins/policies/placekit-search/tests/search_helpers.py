@@ -9,13 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placekit_core.cluster import Cluster
-from placekit_core.errors import BudgetExhausted
-from placekit_core.evaluator import Evaluator, Ledger
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.interfaces import Policy, Session
-from placekit_core.problem import Problem, Task
-from placekit_core.registry import installed
+from placekit_core import (
+    BudgetExhausted,
+    Cluster,
+    Graph,
+    GraphBuilder,
+    Ledger,
+    Policy,
+    Problem,
+    Session,
+    Task,
+    installed,
+)
+from placekit_core.run.evaluator import BudgetedEvaluator
 
 
 def machine(
@@ -81,10 +87,10 @@ def open_simulator(problem: Problem) -> Session:
 
 def task_of(problem: Problem, evaluations: int | None = None, seconds: float | None = None) -> Task:
     """On the simulator, with a budget of its own."""
-    return Task(problem, Evaluator(problem, open_simulator(problem), Ledger(evaluations, seconds)))
+    return Task(problem, BudgetedEvaluator(problem, open_simulator(problem), Ledger(evaluations, seconds)))
 
 
-def search(policy: Policy, problem: Problem, budget: int = 3000, seed: int = 0) -> Evaluator:
+def search(policy: Policy, problem: Problem, budget: int = 3000, seed: int = 0) -> BudgetedEvaluator:
     """The evaluator after the search."""
     task = task_of(problem, budget)
     with contextlib.suppress(BudgetExhausted):
@@ -92,7 +98,7 @@ def search(policy: Policy, problem: Problem, budget: int = 3000, seed: int = 0) 
     return task.evaluate
 
 
-def stopped_and_resumed(policy: Policy, problem: Problem, budget: int, stop: int) -> Evaluator:
+def stopped_and_resumed(policy: Policy, problem: Problem, budget: int, stop: int) -> BudgetedEvaluator:
     """The evaluator of a search that was stopped at the first checkpoint after `stop` evaluations, and continued."""
 
     class Stop(Exception):
@@ -113,6 +119,6 @@ def stopped_and_resumed(policy: Policy, problem: Problem, budget: int, stop: int
     return second.evaluate
 
 
-def rows(evaluate: Evaluator) -> list[tuple[float, ...]]:
+def rows(evaluate: BudgetedEvaluator) -> list[tuple[float, ...]]:
     """The history without its seconds, which differ between runs."""
     return [(r[0], *r[2:]) for r in evaluate.history]

@@ -12,6 +12,7 @@ from placekit_search.chain import Chain, Moves
 from placekit_search.kinds import KINDS
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.starts import list_schedules
+from placekit_search.walk import BEST
 from search_helpers import (
     machine,
     open_simulator,
@@ -24,12 +25,8 @@ from search_helpers import (
     wide,
 )
 
-from placekit_core.cluster import Cluster
-from placekit_core.errors import BudgetExhausted
-from placekit_core.evaluator import Evaluator
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem
+from placekit_core import BudgetExhausted, Cluster, Graph, GraphBuilder, Placements, Problem
+from placekit_core.run.evaluator import BudgetedEvaluator
 
 
 def planted() -> Graph:
@@ -44,7 +41,7 @@ def planted() -> Graph:
     return b.build()
 
 
-def anneal(problem: Problem, budget: int = 3000, seed: int = 0, **options: Any) -> Evaluator:
+def anneal(problem: Problem, budget: int = 3000, seed: int = 0, **options: Any) -> BudgetedEvaluator:
     return search(Annealing(**options), problem, budget, seed)
 
 
@@ -151,8 +148,8 @@ def test_crosses_placements_that_do_not_fit(temperature_s: float) -> None:
     while task.evaluate.remaining > 0:
         chain.advance(neighbourhood(problem), temperature_s, 1.0)
     assert best < start / 5
-    assert chain.energy[1] == best
-    np.testing.assert_array_equal(chain.best_device, 1 - small)
+    assert chain.at.energy[BEST] == best
+    np.testing.assert_array_equal(chain.at.best_device, 1 - small)
 
 
 def test_memory_of_the_moves_grows_with_the_graph_only() -> None:

@@ -6,12 +6,12 @@ import pytest
 from placekit_search.annealing import Annealing
 from placekit_search.local_search import LocalSearch
 from placekit_search.portfolio import Portfolio
-
-from placekit_core.testing import PolicyContract
-from placekit_core.testing.contract import Make
+from placekit_testing import PolicyContract
+from placekit_testing.contract import Make
 
 
 class TestAnnealing(PolicyContract):
+    resumable = True
     finds_optimum = True
 
     @pytest.fixture
@@ -20,6 +20,7 @@ class TestAnnealing(PolicyContract):
 
 
 class TestLocalSearch(PolicyContract):
+    resumable = True
     finds_optimum = True
 
     @pytest.fixture
@@ -28,6 +29,7 @@ class TestLocalSearch(PolicyContract):
 
 
 class TestPortfolio(PolicyContract):
+    resumable = True
     finds_optimum = True
 
     @pytest.fixture

@@ -14,19 +14,26 @@ import pytest
 from placekit_search import exact as exact_module
 from placekit_search.exact import Exact
 from placekit_search.exact_machine import alike, in_ticks, op_ticks
+from placekit_testing import PolicyContract, fakes
+from placekit_testing.contract import Make
 
-from placekit_core.cluster import Cluster
-from placekit_core.errors import BudgetExhausted, PlacekitError
-from placekit_core.evaluator import Evaluator, Ledger
-from placekit_core.graph import Graph, GraphBuilder
-from placekit_core.grouping import Grouping
-from placekit_core.interfaces import Session
-from placekit_core.measurement import Measurements, Schedule
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem, Task
-from placekit_core.registry import installed
-from placekit_core.testing import PolicyContract, fakes
-from placekit_core.testing.contract import Make
+from placekit_core import (
+    BudgetExhausted,
+    Cluster,
+    Graph,
+    GraphBuilder,
+    Grouping,
+    Ledger,
+    Measurements,
+    PlacekitError,
+    Placements,
+    Problem,
+    Schedule,
+    Session,
+    Task,
+    installed,
+)
+from placekit_core.run.evaluator import BudgetedEvaluator
 
 pytest.importorskip("ortools")
 pytest.importorskip("placekit_sim")
@@ -87,10 +94,10 @@ def open_on(problem: Problem, name: str = "simulator", **options: Any) -> Sessio
 
 def task_of(problem: Problem, budget: int | None = 2000, seconds: float | None = None, **options: Any) -> Task:
     session = open_on(problem, **options)
-    return Task(problem, Evaluator(problem, session, Ledger(budget, seconds), objective="makespan"))
+    return Task(problem, BudgetedEvaluator(problem, session, Ledger(budget, seconds), objective="makespan"))
 
 
-def solve(problem: Problem, **options: Any) -> Evaluator:
+def solve(problem: Problem, **options: Any) -> BudgetedEvaluator:
     task = task_of(problem)
     Exact(**options).place(task, np.random.default_rng(0))
     return task.evaluate
@@ -252,7 +259,7 @@ def test_no_bound_where_the_machine_is_another(
     if not spread:
         one = problem.placement(np.zeros(problem.g, np.int16))
         monkeypatch.setattr(exact_module, "_spread", lambda _: one)
-    task = Task(problem, Evaluator(problem, session(problem), Ledger(100), objective="makespan"))  # type: ignore[call-arg]
+    task = Task(problem, BudgetedEvaluator(problem, session(problem), Ledger(100), objective="makespan"))  # type: ignore[call-arg]
     Exact(deterministic_limit=0.1).place(task, np.random.default_rng(0))
     assert task.evaluate.best is not None
     assert task.evaluate.proven_s is None
@@ -282,7 +289,7 @@ def test_what_was_proven_of_another_machine_is_taken_back(
     monkeypatch.setattr(exact_module, "FIRST_SLICE", 0.01)
     problem = Problem.of(random_graph(8, 30), machine(**MACHINES["three"]))
     task, again = (
-        Task(problem, Evaluator(problem, Late(problem), Ledger(2000), objective="makespan")) for _ in range(2)
+        Task(problem, BudgetedEvaluator(problem, Late(problem), Ledger(2000), objective="makespan")) for _ in range(2)
     )
     if before_s is not None:
         task.evaluate.prove(before_s)
@@ -394,6 +401,8 @@ def test_budget_ends_the_solver() -> None:
 
 
 class TestExact(PolicyContract):
+    resumable = True
+
     @pytest.fixture
     def make(self) -> Make:
         return lambda: Exact(deterministic_limit=0.05)

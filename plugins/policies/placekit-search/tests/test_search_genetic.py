@@ -8,19 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_search.genetic import Genetic
+from placekit_testing import PolicyContract
+from placekit_testing.contract import Make
 from search_helpers import machine, random_layers, rows, search, task_of, tight, wide
 
-from placekit_core.evaluator import Evaluator
-from placekit_core.graph import GraphBuilder
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem
-from placekit_core.testing import PolicyContract
-from placekit_core.testing.contract import Make
+from placekit_core import GraphBuilder, Placements, Problem
+from placekit_core.run.evaluator import BudgetedEvaluator
 
 JOBS = [(7, 4), (3, 6), (5, 9), (4, 2), (8, 8), (2, 7), (6, 3), (1, 5), (9, 6), (5, 1)]
 
 
-def evolve(problem: Problem, budget: int = 2000, **options: Any) -> Evaluator:
+def evolve(problem: Problem, budget: int = 2000, **options: Any) -> BudgetedEvaluator:
     return search(Genetic(**options), problem, budget)
 
 
@@ -116,6 +114,7 @@ def test_resumes_to_the_last_bit() -> None:
 
 
 class TestGenetic(PolicyContract):
+    resumable = True
     finds_optimum = True
 
     @pytest.fixture

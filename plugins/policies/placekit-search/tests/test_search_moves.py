@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from placekit_search.coarsening import UNITS_PER_DEVICE, coarse, coarsen
 from placekit_search.kinds import KINDS
-from placekit_search.moves import Log, new_log, propose, undo
+from placekit_search.moves import DEVICES, PATH, PRIORITIES, Log, new_log, propose, undo
 from placekit_search.neighbourhood import flow, neighbourhood
-from placekit_search.walk import _read_path
+from placekit_search.walk import read_path
+from placekit_testing.strategies import Case, problems, random_placements, random_problem
 from search_helpers import machine, open_simulator
 
-from placekit_core.graph import GraphBuilder
-from placekit_core.problem import Problem
-from placekit_core.testing.strategies import Case, problems, random_placements, random_problem
+from placekit_core import GraphBuilder, Problem
 
 
 def shares(**weight: float) -> np.ndarray:
@@ -30,7 +28,7 @@ def with_path(problem: Problem, log: Log, device: np.ndarray, priority: np.ndarr
     ints, floats = np.empty(kernel.scratch_ints, np.int32), np.empty(kernel.scratch_floats)
     peak = np.empty(problem.cluster.size)
     kernel.function(device, priority, kernel.ints, kernel.floats, ints, floats, peak)
-    _read_path(flow(problem, kernel), ints, log)
+    read_path(flow(problem, kernel), ints, log)
 
 
 @settings(max_examples=60, deadline=None)
@@ -52,7 +50,7 @@ def test_a_move_goes_where_it_may_and_can_be_taken_back(case: Case, kind: str, c
         propose(state, device, priority, hood, graph, shares(**{kind: 1.0}), 0.5, log)
         assert problem.allowed[np.arange(problem.g), device].all()
         moved = np.flatnonzero(device != before)
-        assert set(moved) <= set(log.group[: log.counts[0]].tolist())
+        assert set(moved) <= set(log.group[: log.counts[DEVICES]].tolist())
         undo(device, priority, log)
         np.testing.assert_array_equal(device, before)
         np.testing.assert_array_equal(priority, order)
@@ -69,8 +67,8 @@ def test_every_kind_of_move_changes_something(kind: str) -> None:
     state, devices, priorities = np.array([7], np.uint64), 0, 0
     for _ in range(50):
         propose(state, device, priority, hood, graph, shares(**{kind: 1.0}), 0.5, log)
-        devices += int(log.counts[0] > 0)
-        priorities += int(log.counts[1] > 0)
+        devices += int(log.counts[DEVICES] > 0)
+        priorities += int(log.counts[PRIORITIES] > 0)
         undo(device, priority, log)
     if kind == "order":
         assert devices == 0
@@ -92,12 +90,12 @@ def test_guided_moves_are_about_the_critical_path() -> None:
     log = new_log(problem.g, problem.g, problem.graph.n + problem.graph.e)
     device, priority = np.repeat([0, 1], 10).astype(np.int16), np.zeros(20, np.float32)
     with_path(problem, log, device, priority)
-    assert log.counts[2] == 10
+    assert log.counts[PATH] == 10
     state, moved = np.array([1], np.uint64), 0
     for _ in range(100):
         propose(state, device, priority, hood, graph, shares(critical=1.0), 0.5, log)
-        moved += int(log.counts[0])
-        assert log.counts[0] == 0 or log.group[0] < 10, "a swap begins with a critical operation too"
+        moved += int(log.counts[DEVICES])
+        assert log.counts[DEVICES] == 0 or log.group[0] < 10, "a swap begins with a critical operation too"
         undo(device, priority, log)
     assert moved > 60
 
@@ -110,7 +108,7 @@ def test_a_transfer_move_ends_the_transfer() -> None:
     hood, graph, log = neighbourhood(problem), flow(problem, None), new_log(2, 2, 10)
     device, priority, state = np.array([0, 1], np.int16), np.zeros(2, np.float32), np.array([1], np.uint64)
     with_path(problem, log, device, priority)
-    assert log.counts[2] == 3
+    assert log.counts[PATH] == 3
     seen = set()
     for _ in range(50):
         propose(state, device, priority, hood, graph, shares(transfer=1.0), 0.5, log)

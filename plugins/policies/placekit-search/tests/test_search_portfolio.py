@@ -15,16 +15,24 @@ from placekit_search.local_search import LocalSearch
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.options import PortfolioOptions
 from placekit_search.portfolio import Portfolio
+from placekit_search.walk import BEST, KICK, PATIENCE
+from placekit_testing.strategies import random_problem
 from search_helpers import machine, open_simulator, rows, search, stopped_and_resumed, task_of, tight
 
-from placekit_core.errors import BudgetExhausted, ConfigError, PluginError
-from placekit_core.evaluator import Evaluator, Ledger
-from placekit_core.graph import GraphBuilder
-from placekit_core.interfaces import Options, Policy
-from placekit_core.placement import Placement
-from placekit_core.problem import Problem, Task
-from placekit_core.registry import installed
-from placekit_core.testing.strategies import random_problem
+from placekit_core import (
+    BudgetExhausted,
+    ConfigError,
+    GraphBuilder,
+    Ledger,
+    Options,
+    Placement,
+    PluginError,
+    Policy,
+    Problem,
+    Task,
+    installed,
+)
+from placekit_core.run.evaluator import BudgetedEvaluator
 
 
 def a_problem(n: int = 60) -> Problem:
@@ -144,7 +152,7 @@ def test_starts_use_their_share_of_the_budget_and_no_more() -> None:
         used: list[int] = []
         task = task_of(a_problem(), budget)
 
-        def note(state: Any, used: list[int] = used, evaluate: Evaluator = task.evaluate) -> None:
+        def note(state: Any, used: list[int] = used, evaluate: BudgetedEvaluator = task.evaluate) -> None:
             used.append(evaluate.evaluations)
 
         Portfolio().place(task, np.random.default_rng(0), None, note)
@@ -156,14 +164,14 @@ def test_priorities_change_without_a_trace_too() -> None:
     problem = a_problem()
     entry = installed().get("backend", "bulk_synchronous")
     session = entry.build(entry.component.config()).open(problem)
-    task = Task(problem, Evaluator(problem, session, Ledger(1000)))
+    task = Task(problem, BudgetedEvaluator(problem, session, Ledger(1000)))
     moves = Moves(task, {kind: float(kind == "order") for kind in KINDS}, 0.0)
     order = np.arange(problem.g, dtype=np.float32)
     start = problem.allowed.argmax(axis=1).astype(np.int16)
     chain = Chain(moves, Chain.begin(start, order, 1e9, 0.0, 2e10, np.array([3], np.uint64)))
     chain.walk(neighbourhood(problem), 100, 1e9, 1.0)
-    assert not np.array_equal(chain.priority, order)
-    np.testing.assert_array_equal(chain.device, start)
+    assert not np.array_equal(chain.at.priority, order)
+    np.testing.assert_array_equal(chain.at.device, start)
 
 
 def test_a_start_whose_library_is_missing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +194,9 @@ def test_a_budget_in_seconds_ends() -> None:
 def test_loops_are_as_long_as_the_seconds_allow() -> None:
     ledger = Ledger(seconds=10)  # its clock stands
     problem = a_problem()
-    moves = Moves(Task(problem, Evaluator(problem, open_simulator(problem), ledger)), PortfolioOptions().weights(), 0.5)
+    moves = Moves(
+        Task(problem, BudgetedEvaluator(problem, open_simulator(problem), ledger)), PortfolioOptions().weights(), 0.5
+    )
     assert moves.chunk() == 16, "how long an evaluation takes is not known"
     moves.evaluation_s = 0.01
     assert moves.chunk() == 25
@@ -233,7 +243,7 @@ def test_restarts_leave_a_local_optimum() -> None:
     ends = []
     for patience in (0, 20):
         chain = Chain(moves, Chain.begin(np.zeros(8, np.int16), None, 8.0, 0.0, 160.0, np.array([3], np.uint64)))
-        chain.restart[:2] = patience, 2
+        chain.at.restart[[PATIENCE, KICK]] = patience, 2
         chain.walk(hood, 1000, 0.0, 1.0)
-        ends.append(chain.energy[1])
+        ends.append(chain.at.energy[BEST])
     assert ends == [8.0, 4.0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field
 
-from placekit_core.hookspecs import Component, hookimpl
+from placekit_core import Component, hookimpl
 
 
 class NetworkOptions(TorchOptions):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.problem import Problem
+from placekit_core import Problem
 
 _LOG_BYTES = 30.0  # log2 of a GiB: scaled sizes of tensors are about 0 to 1
 

@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 from placekit_learn.torch_policy import Decisions, TorchOptions
 from torch import Tensor, nn
 
-from placekit_core.errors import PlacekitError
-from placekit_core.interfaces import LearnablePolicy, Rollouts
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem
+from placekit_core import LearnablePolicy, PlacekitError, Placements, Problem, Rollouts
 from placekit_seq2seq import HierarchicalOptions
 from placekit_seq2seq.features import Features, scaled
 from placekit_seq2seq.network import Memory, TypeEmbedding, chosen_log_prob, entropy

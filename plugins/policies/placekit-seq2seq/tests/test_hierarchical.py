@@ -9,10 +9,9 @@ import pytest
 import torch
 from placekit_learn.policy_gradient import Reinforce
 from placekit_seq2seq.hierarchical import Hierarchical, _places
+from placekit_testing import fakes
 
-from placekit_core.errors import BudgetExhausted, PlacekitError
-from placekit_core.problem import Problem
-from placekit_core.testing import fakes
+from placekit_core import BudgetExhausted, PlacekitError, Problem
 
 SMALL = {"groups": 5, "grouper_hidden": 8, "hidden": 8, "attention": 4, "type_size": 4, "type_buckets": 16}
 

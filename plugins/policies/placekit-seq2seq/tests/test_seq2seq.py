@@ -11,14 +11,9 @@ import pytest
 from placekit_learn.policy_gradient import Reinforce
 from placekit_seq2seq.features import Features, bucket
 from placekit_seq2seq.seq2seq import Seq2Seq
+from placekit_testing import fakes
 
-from placekit_core.costs import CostTable
-from placekit_core.errors import BudgetExhausted, PlacekitError
-from placekit_core.graph import GraphBuilder
-from placekit_core.grouping import Grouping
-from placekit_core.interfaces import LearnablePolicy
-from placekit_core.problem import Problem
-from placekit_core.testing import fakes
+from placekit_core import BudgetExhausted, CostTable, GraphBuilder, Grouping, LearnablePolicy, PlacekitError, Problem
 
 SMALL = {"hidden": 16, "attention": 8, "type_size": 8, "type_buckets": 64}
 

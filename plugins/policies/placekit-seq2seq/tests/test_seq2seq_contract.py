@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from placekit_seq2seq.seq2seq import Seq2Seq
-
-from placekit_core.testing import LearnablePolicyContract
+from placekit_testing import LearnablePolicyContract
 
 
 class TestSeq2Seq(LearnablePolicyContract):

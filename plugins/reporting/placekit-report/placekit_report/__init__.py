@@ -1,47 +1,47 @@
-"""Logger `report`: the profile of a run's placement as a figure. Importing this module imports no matplotlib."""
+"""Logger `report`: the schedule, the profile and a figure of each program's placement. Importing it imports no matplotlib.
+
+From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from placekit_core.hookspecs import hookimpl
+from placekit_core import Result, hookimpl
 
 if TYPE_CHECKING:
-    from placekit_core.fidelity import Fidelity
-    from placekit_core.profile import Profile
-    from placekit_core.report import Result
+    from placekit_report.frames import frame as frame, html as html
 
-FILE = "profile.png"
 LOGS_BY_DEFAULT = True
+_HOME = {"frame": "frames", "html": "frames"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'placekit_report' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"placekit_report.{_HOME[name]}"), name)
 
 
 @hookimpl
 def placekit_run_finished(run_dir: Path, result: Result) -> None:
-    """`profile.png` beside the `profile.json` of each program for which a placement was found."""
-    from placekit_core.profile import load_profile
-    from placekit_report.figure import draw
+    """`schedule.trace.json`, `profile.json` and `profile.png` of each program for which a placement was found."""
+    from placekit_report.figure import PNG, draw
+    from placekit_report.profile import FILE, profile, write_profile
+    from placekit_report.trace import TRACE, write_trace
 
     for program in result.programs:
         if program.schedule is not None:
             folder = run_dir / program.summary.directory
-            draw(folder / FILE, {result.summary.policy: load_profile(folder)})
+            write_trace(folder / TRACE, program.schedule, program.problem)
+            found = profile(program.problem, program.schedule, program.summary.program)
+            write_profile(folder / FILE, found)
+            draw(folder / PNG, {result.summary.policy: found})
 
 
-@hookimpl
-def placekit_draw_profiles(path: Path, profiles: Mapping[str, Profile]) -> bool:
-    """The runs side by side, with the same axes and colours."""
-    from placekit_report.figure import draw
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext placekit_report`: a notebook shows results as tables and timelines."""
+    from placekit_report.frames import html
 
-    draw(path, profiles)
-    return True
-
-
-@hookimpl
-def placekit_draw_fidelity(path: Path, fidelity: Fidelity) -> bool:
-    """A point per placement: simulated over measured seconds."""
-    from placekit_report.scatter import draw
-
-    draw(path, fidelity)
-    return True
+    shell.display_formatter.formatters["text/html"].for_type(Result, html)

@@ -20,11 +20,10 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from placekit_core.graph import PHASES
-from placekit_core.graph_file import write_atomically
-from placekit_core.profile import OTHER, Profile, top_types
-from placekit_core.units import seconds
+from placekit_core import PHASES, units, write_atomically
+from placekit_report.profile import OTHER, Profile, top_types
 
+PNG = "profile.png"
 DPI = 100
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee9944", "#775533")
 """Of the operation types by name; all others are grey."""
@@ -49,7 +48,7 @@ def figure(profiles: Mapping[str, Profile]) -> Figure:
     names = top_types(runs, len(COLOURS))
     widths = [max(min(1.2 + 0.5 * len(p.devices), 12.0), _title_width(name)) for name, p in profiles.items()]
     titles = [
-        [*_lines(name, w), *_lines(f"{p.cluster}, {seconds(p.makespan_s)}", w)]
+        [*_lines(name, w), *_lines(f"{p.cluster}, {units.seconds(p.makespan_s)}", w)]
         for (name, p), w in zip(profiles.items(), widths, strict=True)
     ]
     width, above = MARGIN + sum(widths) + LEGEND, 0.55 + LINE_HEIGHT * max(map(len, titles))

@@ -6,20 +6,22 @@ import io
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import placekit_report
 import pytest
 from matplotlib.colors import to_hex
-from placekit_report import FILE, placekit_draw_profiles, placekit_run_finished
-from placekit_report.figure import COLOURS, DPI, GREY, figure
+from placekit_report import placekit_run_finished
+from placekit_report.figure import COLOURS, DPI, GREY, PNG, draw, figure
+from placekit_report.profile import FILE, Profile, load_profile, profile
+from placekit_report.trace import TRACE
+from placekit_testing.fakes import FakeBackend, chain, diamond, mixed, sources_only
 
-from placekit_core import Result, search
-from placekit_core.graph import Labels
-from placekit_core.problem import Problem
-from placekit_core.profile import Profile, load_profile, profile
-from placekit_core.testing.fakes import FakeBackend, chain, diamond, mixed, sources_only
+from placekit_core import Labels, Problem, Result, search
 
 pytest.importorskip("placekit_grouping", reason="a search groups by the grouper `none`")
 
@@ -50,8 +52,8 @@ def searched(run_dir: Path, *log: str) -> Result:
 
 def test_a_run_draws_what_its_profile_says(tmp_path: Path) -> None:
     result = searched(tmp_path / "r", "report")
-    placekit_draw_profiles(tmp_path / "again.png", {result.summary.policy: load_profile(tmp_path / "r")})
-    assert (tmp_path / "r" / FILE).read_bytes() == (tmp_path / "again.png").read_bytes()
+    draw(tmp_path / "again.png", {result.summary.policy: load_profile(tmp_path / "r")})
+    assert (tmp_path / "r" / PNG).read_bytes() == (tmp_path / "again.png").read_bytes()
 
 
 def test_drawing_changes_no_result(tmp_path: Path) -> None:
@@ -60,14 +62,14 @@ def test_drawing_changes_no_result(tmp_path: Path) -> None:
     assert b.placement is not None
     assert a.placement.same_as(b.placement)
     names = [{p.name for p in (tmp_path / x).iterdir()} for x in "ab"]
-    assert names[1] - names[0] == {FILE}
+    assert names[1] - names[0] == {PNG, FILE, TRACE}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_equal_profiles_give_equal_bytes_of_the_expected_size(tmp_path: Path, count: int) -> None:
     runs = {f"run {i}": of(chain(), i) for i in range(count)}
-    assert placekit_draw_profiles(tmp_path / "a.png", runs)
-    assert placekit_draw_profiles(tmp_path / "b.png", runs)
+    draw(tmp_path / "a.png", runs)
+    draw(tmp_path / "b.png", runs)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     width, height = figure(runs).get_size_inches() * DPI
     assert size(tmp_path / "a.png") == (int(width), int(height))
@@ -98,7 +100,7 @@ def test_runs_share_their_axes_whatever_their_machines() -> None:
 def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
     """A `$` begins no formula; of a long path the end is shown."""
     name = "a/" * 60 + "$x_{$"
-    assert placekit_draw_profiles(tmp_path / "a.png", {name: of(diamond())})
+    draw(tmp_path / "a.png", {name: of(diamond())})
     title = figure({name: of(diamond())}).axes[0].get_title()
     assert title.startswith("…")
     assert title.partition("\n")[0].endswith("$x_{$")
@@ -143,12 +145,12 @@ def test_without_a_placement_nothing_is_drawn(tmp_path: Path) -> None:
         s.evaluate(np.zeros((4, s.problem.g), np.int16))
     assert s.result is not None
     placekit_run_finished(tmp_path, s.result)
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / PNG).exists()
 
 
 def test_the_figure_opens_with_pillow_where_it_is_installed(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    placekit_draw_profiles(tmp_path / "a.png", {"a": of(diamond())})
+    draw(tmp_path / "a.png", {"a": of(diamond())})
     with image.open(io.BytesIO((tmp_path / "a.png").read_bytes())) as opened:
         opened.load()
         assert opened.size == size(tmp_path / "a.png")
@@ -162,3 +164,17 @@ def test_importing_the_plugin_imports_no_matplotlib() -> None:
 def test_pyplot_is_never_imported() -> None:
     code = "import sys, placekit_report.figure; sys.exit('matplotlib.pyplot' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_notebook_shows_results_once_the_extension_is_loaded(tmp_path: Path) -> None:
+    """What `%load_ext placekit_report` does, with a shell that keeps formatters by type as IPython's does."""
+    formatters: dict[type, Callable[[Result], str]] = {}
+    page = SimpleNamespace(for_type=formatters.__setitem__)
+    placekit_report.load_ipython_extension(
+        SimpleNamespace(display_formatter=SimpleNamespace(formatters={"text/html": page}))
+    )
+    result = searched(tmp_path / "r")
+    assert formatters == {Result: placekit_report.html}
+    shown = formatters[Result](result)
+    assert "proven bound" in shown
+    assert all(f">{device}</text>" in shown for device in result.problem.cluster.device_names)

@@ -4,35 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from placekit_core.hookspecs import hookimpl
+from placekit_core import hookimpl
 
 if TYPE_CHECKING:
-    from placekit_core.report import Result
+    from placekit_core import Result
+    from placekit_tensorboard.events import EventFile
 
 
-@hookimpl
-def placekit_evaluated(directory: Path, row: Mapping[str, float]) -> None:
-    """Scalars of one batch."""
-    from placekit_tensorboard.events import write_row
+class EventLog:
+    """The plugin: holds the event files of the runs that are going on, by the folder of their program."""
 
-    write_row(directory, row)
+    def __init__(self) -> None:
+        self._open: dict[Path, EventFile] = {}
 
+    @hookimpl
+    def placekit_evaluated(self, directory: Path, row: Mapping[str, float]) -> None:
+        """Scalars of one batch."""
+        self._file(directory, int(row["evaluations"])).add_row(row)
 
-@hookimpl
-def placekit_checkpoint(run_dir: Path) -> None:
-    """What a resumed run continues from is on disk."""
-    from placekit_tensorboard.events import flush
+    @hookimpl
+    def placekit_checkpoint(self, run_dir: Path) -> None:
+        """Write to disk what a resumed run continues from."""
+        for directory, file in self._open.items():
+            if directory.is_relative_to(run_dir):
+                file.flush()
 
-    flush(run_dir)
+    @hookimpl
+    def placekit_run_finished(self, run_dir: Path, result: Result) -> None:
+        """Totals and configuration of each program; closes its file."""
+        for program in result.programs:
+            directory = run_dir / program.summary.directory
+            self._file(directory, program.summary.evaluations).finish(program.summary, result.summary.config)
+            del self._open[directory]
 
+    def _file(self, directory: Path, step: int) -> EventFile:
+        """The event file of a program's folder, begun at `step` if it is not open."""
+        from placekit_tensorboard.events import EventFile
 
-@hookimpl
-def placekit_run_finished(run_dir: Path, result: Result) -> None:
-    """Totals and configuration of each program; closes its file."""
-    from placekit_tensorboard.events import finish
-
-    config: Mapping[str, Any] = result.summary.config
-    for program in result.programs:
-        finish(run_dir / program.summary.directory, program.summary, config)
+        if directory not in self._open:
+            self._open[directory] = EventFile(directory, step)
+        return self._open[directory]

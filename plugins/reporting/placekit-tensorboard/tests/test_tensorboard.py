@@ -6,14 +6,17 @@ import csv
 import json
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from placekit_tensorboard import EventLog
 from placekit_tensorboard.events import FOLDER
+from placekit_testing.fakes import FakeBackend, chain
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from placekit_core import Result, search
-from placekit_core.testing.fakes import FakeBackend, chain
+from placekit_core.run.registry import discover
 
 pytest.importorskip("placekit_grouping", reason="a search groups by the grouper `none`")
 
@@ -58,17 +61,22 @@ def test_totals_and_configuration(tmp_path: Path) -> None:
 
 def test_a_second_start_makes_tensorboard_forget_the_steps_after_it(tmp_path: Path) -> None:
     """As a run that was killed after step 80 and goes on from a checkpoint at step 40."""
-    from placekit_tensorboard import events as module
-
     row = {"best_s": 1.0, "value_s": 1.0, "mean_s": 1.0, "seconds": 0.0}
     for start, value in ((0, 1.0), (40, 2.0)):
+        log = EventLog()  # of a new process
         for step in range(start + 8, 81, 8):
-            module.write_row(tmp_path, {**row, "best_s": value, "evaluations": step})
-        module.flush(tmp_path)
-        module._open.pop(tmp_path / FOLDER).close()
+            log.placekit_evaluated(tmp_path, {**row, "best_s": value, "evaluations": step})
+        log.placekit_checkpoint(tmp_path)
     steps = {x.step: x.value for x in events(tmp_path).Scalars("best_s")}
     assert steps == {s: (1.0 if s <= 40 else 2.0) for s in range(8, 81, 8)}
     assert len(events(tmp_path).Scalars("best_s")) == 10
+
+
+def test_registries_share_no_open_files() -> None:
+    [point] = entry_points(group="placekit", name="tensorboard")
+    logs = [discover([point]).manager.get_plugin("tensorboard") for _ in range(2)]
+    assert all(isinstance(log, EventLog) for log in logs)
+    assert logs[0] is not logs[1]
 
 
 def test_logging_changes_no_result(tmp_path: Path) -> None:

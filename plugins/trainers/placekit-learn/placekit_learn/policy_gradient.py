@@ -14,9 +14,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from placekit_core.errors import BudgetExhausted
-from placekit_core.interfaces import Checkpoint, LearnablePolicy, Rollouts, State, Trainer
-from placekit_core.problem import Problem, Task
+from placekit_core import BudgetExhausted, Checkpoint, LearnablePolicy, Problem, Rollouts, State, Task, Trainer
 from placekit_learn.optimisers import OPTIMISERS, Optimiser, clipped
 from placekit_learn.options import PolicyGradientOptions, ReinforceOptions
 from placekit_learn.rewards import Rewards

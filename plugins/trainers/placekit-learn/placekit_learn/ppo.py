@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.interfaces import LearnablePolicy
-from placekit_core.problem import Task
+from placekit_core import LearnablePolicy, Task
 from placekit_learn.options import PPOOptions
 from placekit_learn.policy_gradient import Batch, PolicyGradient
 

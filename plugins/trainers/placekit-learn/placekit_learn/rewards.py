@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.measurement import Measurements
+from placekit_core import Measurements
 from placekit_learn.options import PolicyGradientOptions
 
 Floats = NDArray[np.float64]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from placekit_core.interfaces import LearnableOptions
+from placekit_core import LearnableOptions
 
 
 class TorchOptions(LearnableOptions):

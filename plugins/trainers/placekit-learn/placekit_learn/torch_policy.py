@@ -17,9 +17,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from placekit_core.errors import PlacekitError
-from placekit_core.interfaces import LearnablePolicy, Rollouts
-from placekit_core.problem import Problem
+from placekit_core import LearnablePolicy, PlacekitError, Problem, Rollouts
 from placekit_learn.torch_options import TorchOptions
 
 __all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy"]

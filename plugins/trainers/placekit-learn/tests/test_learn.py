@@ -13,12 +13,9 @@ from placekit_learn.options import PolicyGradientOptions
 from placekit_learn.policy_gradient import PolicyGradient, Reinforce, between
 from placekit_learn.ppo import PPO, adapted, ratios, surrogate_weights
 from placekit_learn.rewards import Rewards
+from placekit_testing import fakes
 
-from placekit_core.errors import BudgetExhausted
-from placekit_core.interfaces import Rollouts
-from placekit_core.measurement import Measurements
-from placekit_core.problem import Problem
-from placekit_core.testing import fakes
+from placekit_core import BudgetExhausted, Measurements, Problem, Rollouts
 
 SIGNAL_S = 100.0
 

@@ -7,8 +7,7 @@ from functools import partial
 import pytest
 from placekit_learn.policy_gradient import Reinforce
 from placekit_learn.ppo import PPO
-
-from placekit_core.testing.trainers import TrainerContract
+from placekit_testing.trainers import TrainerContract
 
 FAST = {"learning_rate": 0.1}  # the policy of these checks has one parameter per decision, not a network
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import importlib
 import pickle
 import subprocess
 import sys
@@ -13,20 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pluggy
 import pytest
 from placekit_learn.optimisers import Adam, Sgd
 from placekit_learn.policy_gradient import Reinforce
 from placekit_learn.ppo import PPO, ratios, surrogate_weights
+from placekit_testing import fakes
+from placekit_testing.children import address_of
+from placekit_testing.learnable import LearnablePolicyContract
+from placekit_testing.registries import listed
 
-from placekit_core import hookspecs, registry
-from placekit_core.errors import BudgetExhausted, PlacekitError
-from placekit_core.interfaces import LearnablePolicy, Rollouts, Trainer
-from placekit_core.placement import Placements
-from placekit_core.problem import Problem
-from placekit_core.testing import fakes
-from placekit_core.testing.children import address_of
-from placekit_core.testing.learnable import LearnablePolicyContract
+from placekit_core import BudgetExhausted, LearnablePolicy, PlacekitError, Placements, Problem, Rollouts, Trainer
 
 torch = pytest.importorskip("torch")
 
@@ -75,33 +69,16 @@ class TinyPolicy(TorchPolicy):
 
 
 class TestTorchPolicy(LearnablePolicyContract):
+    recomputes_log_prob = reports_kl = True
+
     @pytest.fixture
     def make(self):
         return partial(TinyPolicy, threads=1)
 
     @pytest.fixture(autouse=True)
-    def listed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """The policy is installed for the time of a test, by a light module."""
-        from hydra.core.config_store import ConfigStore
-        from hydra.core.plugins import Plugins
-
-        name = "plugin_of_tiny_torch"
-        (tmp_path / f"{name}.py").write_text(
-            "from placekit_core.hookspecs import Component, hookimpl\n"
-            "from placekit_learn.torch_options import TorchOptions\n@hookimpl\ndef placekit_policies():\n"
-            f"    return [Component(name='tiny_torch', summary='tiny', config=TorchOptions, target='{__name__}:TinyPolicy')]\n"
-        )
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        now, manager = registry.installed(), pluggy.PluginManager(registry.GROUP)
-        manager.add_hookspecs(hookspecs)
-        for plugin_name, plugin in now.manager.list_name_plugin():
-            manager.register(plugin, plugin_name)
-        monkeypatch.setattr(now, "manager", manager)
-        monkeypatch.setattr(now, "entries", {key: list(entries) for key, entries in now.entries.items()})
-        now.add(name, importlib.import_module(name), name, "0")
-        Plugins.instance()
-        monkeypatch.setattr(ConfigStore.instance(), "repo", copy.deepcopy(ConfigStore.instance().repo))
+    def installed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """The policy is installed for the time of a test."""
+        listed(monkeypatch, tmp_path, "policy", TinyPolicy)
 
 
 def built(problem: Problem, **options: Any) -> TinyPolicy:
@@ -237,7 +214,7 @@ CHILD = """
 import pickle, sys
 job = pickle.loads(sys.stdin.buffer.read())
 sys.path[:] = job["path"]
-from placekit_core.testing.children import load
+from placekit_testing.children import load
 cls = load(*job["policy"])
 policy = cls(cls.options_class.model_validate_json(job["options"]))
 sys.stdout.buffer.write(load(*job["work"])(policy, pickle.loads(job["job"])))

@@ -1,0 +1,89 @@
+"""How much the papers' baselines depend on the machine: K80 machines with slower links, launches or another execution.
+
+    python benchmarks/machine_sensitivity.py             the table: three networks, four policies, nine machines
+    python benchmarks/machine_sensitivity.py --slow DIR  write slow2.yaml and slow4.yaml into DIR, and print nothing
+
+Each machine is `k80x2` changed in one respect. *first ready, first run* uses no priorities; *barriers* is the backend
+`bulk_synchronous`, where transfers never overlap computation. Bandwidth and latency are those of each link; a route
+between two devices has two. The files of `--slow` are `k80x2` and `k80x4` with a hundredth of the bandwidth and 2 ms of
+latency on every link.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from placekit_core import Result, load_programs, place
+from placekit_core.run.config import conf_dir
+
+NETWORKS = ("rnnlm", "nmt", "inception_v3")
+POLICIES = ("single_gpu", "expert", "mincut", "scotch")
+FIFO = {"name": "simulator", "ready_order": "fifo"}
+
+
+def preset(gpus: int) -> dict[str, Any]:
+    """The cluster preset with this number of K80 GPUs."""
+    data: dict[str, Any] = yaml.safe_load((conf_dir() / "cluster" / f"k80x{gpus}.yaml").read_text())
+    return data
+
+
+def machine(gpus: int = 2, bandwidth: float = 1.0, latency_s: float = 5e-6, launch_s: float | None = None) -> Any:
+    """The preset with `bandwidth` times the bytes per second on every link, another latency, another launch overhead."""
+    data = copy.deepcopy(preset(gpus))
+    for link in data["links"]:
+        link.update(bytes_per_s=link["bytes_per_s"] * bandwidth, latency_s=latency_s)
+    if launch_s is not None:
+        data["kinds"]["k80"]["launch_overhead_s"] = launch_s
+    return data
+
+
+def cases() -> dict[str, tuple[Any, Any]]:
+    """Cluster and backend of each row of the table."""
+    return {
+        "as it is": (preset(2), "simulator"),
+        "first ready, first run": (preset(2), FIFO),
+        "barriers": (preset(2), "bulk_synchronous"),
+        "bandwidth / 10": (machine(bandwidth=0.1), "simulator"),
+        "bandwidth / 100": (machine(bandwidth=0.01), "simulator"),
+        "latency 0.5 ms": (machine(latency_s=0.5e-3), "simulator"),
+        "latency 2 ms": (machine(latency_s=2e-3), "simulator"),
+        "bandwidth / 100, 2 ms": (machine(bandwidth=0.01, latency_s=2e-3), "simulator"),
+        "launch overhead 0.1 ms": (machine(launch_s=1e-4), "simulator"),
+    }
+
+
+def main() -> None:
+    """Print the table, or write the slow machines."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--slow", metavar="DIR", type=Path, help="write slow2.yaml and slow4.yaml, and end")
+    folder = parser.parse_args().slow
+    if folder is not None:
+        for gpus in (2, 4):
+            text = yaml.safe_dump(machine(gpus, bandwidth=0.01, latency_s=2e-3), sort_keys=False)
+            (folder / f"slow{gpus}.yaml").write_text(text)
+        return
+    for network in NETWORKS:
+        print(f"{network + ', seconds':24}" + "".join(f"{p:>12}" for p in POLICIES))
+        program = load_programs(network)
+        for case, (cluster, backend) in cases().items():
+            results = [place(program, cluster=cluster, policy=p, backend=backend) for p in POLICIES]
+            print(f"  {case:22}" + "".join(f"{r.value_s:12.3g}" for r in results))
+            if case == "as it is":
+                _print_transfers(results)
+
+
+def _print_transfers(results: list[Result]) -> None:
+    """How many tensors each placement sends, and how many bytes."""
+    schedules = [r.schedule for r in results if r.schedule is not None]
+    print(f"  {'  transfers':22}" + "".join(f"{len(s.transfer_tensor):12}" for s in schedules))
+    sizes = results[0].problem.graph.tensor_bytes
+    print(f"  {'  GB sent':22}" + "".join(f"{sizes[s.transfer_tensor].sum() / 1e9:12.2f}" for s in schedules))
+
+
+if __name__ == "__main__":
+    main()

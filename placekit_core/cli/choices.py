@@ -1,0 +1,47 @@
+"""What a group's name may be, and what presets choose, from the registry and the folders of presets; Hydra is not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+
+from placekit_core.contracts.hookspecs import KINDS
+from placekit_core.run.assembly import SECTIONS, kind_of
+from placekit_core.run.config import conf_dir, defaults_list
+from placekit_core.run.registry import BUILT_IN, Registry
+
+DEFAULT_GROUPS = frozenset({*KINDS, "cluster", "workload", "experiment"})
+"""The groups of the defaults list of conf/config.yaml; a test compares the two."""
+GROUPS = ("workload", *KINDS, "backend@proxy", "cluster", "experiment")
+"""The groups in the order in which people are told of them."""
+
+
+def choices(group: str, registry: Registry) -> list[str]:
+    """Names that `group=` takes: components, presets, and what is built in."""
+    presets = [p.name for p in registry.presets() if p.group == group]
+    built_in = [name for g, name in BUILT_IN if g == group and name != "file"]
+    return sorted({*registry.names(group), *presets, *built_in})
+
+
+def chosen_models(options: Mapping[str, list[str]], section: str, registry: Registry) -> dict[str, type[BaseModel]]:
+    """Models of the options of the components that `section` stands for, by the component's name.
+
+    `options` are the names that a command line gives to groups; a section that it does not name has the default.
+    """
+    kind, group = kind_of(section), "backend@proxy" if section == "proxy" else section
+    assert section in SECTIONS
+    defaults = defaults_list(conf_dir() / "config.yaml")
+    names = options.get(group)
+    if names is None:
+        workloads = options.get("workload", [defaults.get("workload", "")])
+        found = [_preset("workload", w, registry).get(kind) for w in workloads]
+        names = [n or defaults.get(group, "") for n in found]
+    # a preset of a component's options names the component in its own defaults
+    names = [_preset(kind, n, registry).get("", n) for n in names]
+    return {n: e.component.config for n in names for e in registry.entries.get((kind, n), ())}
+
+
+def _preset(group: str, name: str, registry: Registry) -> dict[str, str]:
+    found = [p.path for p in registry.presets() if (p.group, p.name) == (group, name)]
+    return defaults_list(found[0]) if found and found[0] else {}

@@ -1,0 +1,27 @@
+"""The core's own commands, contributed as every plugin contributes its."""
+
+from __future__ import annotations
+
+from placekit_core.contracts.hookspecs import Command, hookimpl
+
+
+@hookimpl
+def placekit_commands() -> list[Command]:
+    """`run` and `plugins`."""
+    return [
+        Command(
+            name="run",
+            usage="[FILE] [OPTION=VALUE ...]",
+            summary="place a program; resume=DIR continues a run or sweep",
+            target="placekit_core.cli.run:main",
+            group="place",
+            completer="placekit_core.cli.run:complete",
+        ),
+        Command(
+            name="plugins",
+            usage="",
+            summary="what is installed, and what is broken and why",
+            target="placekit_core.cli.plugins:main",
+            group="install and extend",
+        ),
+    ]

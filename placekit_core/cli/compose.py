@@ -1,0 +1,241 @@
+"""Hydra: what a command line composes to, with the components and presets of a registry; its errors become ours."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from placekit_core.cli.arguments import check_presets, chosen, normalise, quoted, swept_by_experiment, without_folders
+from placekit_core.contracts.errors import ConfigError, PlacekitError, unknown
+from placekit_core.run.assembly import SECTIONS, Assembly, validate
+from placekit_core.run.config import AUTO, NONE, RunConfig, conf_dir
+from placekit_core.run.registry import Registry
+
+_EXTERNAL = {
+    "joblib": "'placekit-core[sweep]'",
+    "submitit_local": "hydra-submitit-launcher",
+    "submitit_slurm": "hydra-submitit-launcher",
+    "ray": "hydra-ray-launcher",
+    "optuna": "hydra-optuna-sweeper",
+}
+"""Hydra's launchers and sweepers that are packages of their own, by the option that chooses them."""
+
+
+def compose(argv: list[str], registry: Registry) -> dict[str, Any]:
+    """The configuration that `argv` describes, as plain data without a run directory. Raises PlacekitError."""
+    config = compose_all(argv, registry)
+    return {**own_part(config), "run_dir": ""}
+
+
+def own_part(config: DictConfig) -> dict[str, Any]:
+    """A composed configuration without Hydra's section, as plain data."""
+    with open_dict(config):
+        del config.hydra
+    return to_dict(config)
+
+
+def assembled(argv: list[str], registry: Registry) -> Assembly:
+    """What `placekit run` would place with these options, checked but not built yet. Raises PlacekitError."""
+    return Assembly(validate(compose(argv, registry), registry), registry)
+
+
+def compose_all(argv: list[str], registry: Registry) -> DictConfig:
+    """The same with Hydra's own section. Of a sweep: what all of its jobs share. Raises PlacekitError."""
+    with opened(argv, registry) as overrides:
+        swept = "-m" in argv or "--multirun" in argv or bool(swept_by_experiment(argv, registry))
+        shared = [o for o in overrides if not (swept and parse([o])[0].is_sweep_override())]
+        config = hydra.compose("config", overrides=shared, return_hydra_config=True)
+        registry.check_choices(config.hydra.runtime.choices)
+        return config
+
+
+@contextmanager
+def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
+    """Hydra, initialised, and the overrides of `argv` as it takes them, without flags; its errors are translated."""
+    argv = list(argv)
+    register(registry)
+    with translated(argv, registry), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield overrides(argv, registry)
+
+
+def overrides(argv: list[str], registry: Registry) -> list[str]:
+    """The overrides of `argv` as Hydra takes them, without flags; where presets are is one of them."""
+    swept = swept_by_experiment(argv, registry)
+    own, argv = without_folders(argv)
+    check_presets(own, argv)
+    found = normalise(argv, registry, swept)
+    folders = [*own, *(folder for _, folder in registry.conf_folders())]
+    paths: list[Any] = [f"file://{folder.resolve()}" for folder in folders]
+    for override in (o for o in found if key_of(o) == _SEARCHPATH):  # theirs come after ours: there is one such option
+        value = OverridesParser.create().parse_override(override).value()
+        paths += value if isinstance(value, list) else [value]
+    options = [o for o in found if "=" in o or o.startswith("~") if not o.startswith("-") and key_of(o) != _SEARCHPATH]
+    return options + ([f"{_SEARCHPATH}=[{','.join(quoted(str(path)) for path in paths)}]"] if paths else [])
+
+
+_SEARCHPATH = "hydra.searchpath"
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Overrides, parsed."""
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    return parser.parse_overrides(list(overrides))
+
+
+def jobs(argv: list[str], registry: Registry) -> list[list[str]]:
+    """The options of each job of the sweep that `argv` describes: `a=1,2 b=glob(*)` and the like. Raises PlacekitError."""
+    with opened(["-m", *argv], registry) as found:
+        return split([o for o in found if key_of(o) != _SEARCHPATH])
+
+
+def split(overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides of each job of a sweep over the product of all values, the last one fastest.
+
+    Of two overrides of one key the later one counts, as for Hydra.
+    """
+    parts: dict[str, list[str]] = {}
+    for override in parse(overrides):
+        key = override.get_key_element()
+        if override.is_sweep_override():
+            if not override.is_discrete_sweep():
+                raise ConfigError(f"{key} is swept over an interval", "choose a sweeper that can: hydra/sweeper=optuna")
+            parts[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            parts[key] = [f"{key}={override.get_value_element_as_str()}"]
+    return [list(job) for job in itertools.product(*parts.values())]
+
+
+def register(registry: Registry) -> None:
+    """Store the defaults of a run and of every component in Hydra."""
+    store = ConfigStore.instance()
+    required = {*SECTIONS, "cluster"}
+    options = {
+        k: v.get_default() for k, v in RunConfig.model_fields.items() if k not in {*required, "given", "run_dir"}
+    }
+    plain = {k: v.model_dump(mode="json") if hasattr(v, "model_dump") else v for k, v in options.items()}
+    store.store(name="run_options", node=plain, provider="placekit")
+    for entry in registry.all():
+        values = entry.component.config().model_dump(mode="json")
+        node = _opened({"name": entry.component.name, **values})
+        store.store(group=entry.kind, name=entry.component.name, node=node, provider="placekit")
+    for group, name in (("trainer", AUTO), ("trainer", NONE), ("cluster", AUTO)):
+        store.store(group=group, name=name, node={"name": name}, provider="placekit")
+    store.store(group="cluster", name="file", node={"name": "file", "path": "???"}, provider="placekit")
+
+
+def _opened(node: dict[str, Any]) -> DictConfig:
+    """A component's defaults, whose dicts take new keys as if they had always had them."""
+    config = OmegaConf.create(node)
+    for key, value in node.items():
+        if isinstance(value, dict):
+            OmegaConf.set_struct(config[key], False)
+    return config
+
+
+def job_name(task: Sequence[str], shared: Sequence[str]) -> str:
+    """What a job of a sweep is called: the overrides in which it differs from others, the policy first.
+
+    `shared` are the keys of the others. It is one name of a folder: no separators, no quotes, no `..`, not too long.
+    """
+    own = [o for o in task if key_of(o) not in shared] or [o for o in task if key_of(o) not in ("run_dir", "log")]
+    text = ",".join(sorted(own, key=lambda o: (key_of(o) != "policy", o)))
+    name = re.sub(r"[^\w.,=+@\-]+", "_", text.replace("'", "").replace('"', "")).replace("..", "_") or "defaults"
+    return name if len(name) <= 150 else f"{name[:130]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def key_of(override: str) -> str:
+    """The key of `+key=value`."""
+    return override.lstrip("+~").partition("=")[0]
+
+
+# at import: the processes of launchers import this module and call none of its functions
+OmegaConf.register_new_resolver("placekit_folder", job_name, replace=True)
+
+
+def to_dict(config: DictConfig) -> dict[str, Any]:
+    """Plain data. Raises ConfigError for a value that is missing or an interpolation that does not resolve."""
+    try:
+        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as e:
+        raise ConfigError(_first_line(e)) from None
+
+
+@contextmanager
+def translated(argv: list[str], registry: Registry) -> Iterator[None]:
+    """Hydra's errors as one or two lines that name the thing and say what exists."""
+    for kind, name in chosen(argv):
+        if (kind, name) not in registry.entries and any(b.answers(name) for b in registry.broken):
+            registry.get(kind, name)  # raises, with the reason why the plugin is broken
+        registry.check_choices({kind: name})
+    try:
+        yield
+    except PlacekitError:
+        raise
+    except MissingConfigException as e:
+        group, _, name = str(e.missing_cfg_file).rpartition("/")
+        if group and e.options is not None:
+            if group.startswith("hydra/") and name in _EXTERNAL:
+                raise ConfigError(f"no {group} named {name!r}", f"install it: pip install {_EXTERNAL[name]}") from None
+            raise registry.mention_broken(unknown(group, name, e.options, ConfigError)) from None
+        raise ConfigError(_first_line(e)) from None
+    except (HydraException, OmegaConfBaseException) as e:
+        cause = e.__cause__ if isinstance(e.__cause__, OmegaConfBaseException) else None
+        detail = f" ({_first_line(cause)})" if cause else ""
+        raise ConfigError(_first_line(e) + detail, _hint(str(e), argv, registry)) from None
+    except YAMLError as e:
+        raise ConfigError(f"a preset is not valid YAML: {' '.join(str(e).split())}", "correct the file") from None
+
+
+def _hint(message: str, argv: list[str], registry: Registry) -> str:
+    """What to do about an error of Hydra's."""
+    if "Ambiguous" in message or "Sweep parameters" in message:
+        return "sweep over it with -m, or quote it"
+    everything = "`placekit run --help all` lists all options"
+    found = re.match(r"Could not override '([^']+)'", message)
+    if not found:
+        return everything
+    section, _, option = found[1].rpartition(".")
+    if "." in section:
+        return f"to add a new key, write +{found[1]}=..."
+    owner, known = _options(section, option, argv, registry) if section else ("", list(RunConfig.model_fields))
+    if owner == f"trainer={AUTO}":
+        named = ", ".join(f"trainer={name}" for name in registry.names("trainer"))
+        return f"{owner} takes the own trainer of a policy that learns, as it is; name one to set its options: {named}"
+    close = difflib.get_close_matches(option, known, 1)
+    if close:
+        return f"did you mean {'.'.join(filter(None, [section, close[0]]))!r}? {everything}"
+    return f"options of {owner}: {', '.join(known) or 'none'}" if owner else everything
+
+
+def _options(section: str, option: str, argv: list[str], registry: Registry) -> tuple[str, list[str]]:
+    """The component in `section`, and its options, of the first job of `argv` whose component lacks `option`."""
+    if section in swept_by_experiment(argv, registry):
+        return "", []
+    decide = {section, "importer", "workload", "experiment"}
+    own = [o for o in argv if (m := re.match(r"\+*(?:\w+@)?(\w+)=", o)) and m[1] in decide]
+    with suppress(PlacekitError):  # a second mistake, which is told when this one is corrected
+        for job in jobs(own, registry):
+            options = compose(job, registry).get(section)
+            if isinstance(options, Mapping) and option not in options:
+                name = options.get("name", "")
+                return f"{section}={name}" if name else section, [k for k in options if k != "name"]
+    return "", []
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

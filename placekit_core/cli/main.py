@@ -1,0 +1,116 @@
+"""The command line: `placekit COMMAND`. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import warnings
+
+from placekit_core.contracts.errors import PlacekitError, PluginError, unknown
+from placekit_core.run.failures import RunFailed
+from placekit_core.run.registry import CommandEntry, Registry, installed, where
+
+GROUPS = ("place", "look", "measure", "install and extend")
+"""Headings of `placekit --help`, in this order; those of other plugins follow."""
+
+
+def main() -> int:
+    """Entry point of the console script; returns the exit code."""
+    argv = sys.argv[1:]
+    if argv[:1] in (["-V"], ["--version"]) or argv[1:] == ["--version"]:
+        from placekit_core.contracts.version import __version__
+
+        print(f"placekit {__version__}")
+        return 0
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)  # schedulers end jobs by it: keep the best so far, as on Ctrl-C
+    warnings.showwarning = show_warning
+    try:
+        registry = installed()
+        if not argv or argv[0] in ("-h", "--help", "help"):
+            print(overview(registry))
+            return 0
+        if argv[1:] in (["-h"], ["--help"]) and (family := _family(argv[0], registry)):
+            print(family_help(argv[0], family, registry))
+            return 0
+        entry, arguments = find(argv, registry)
+        return int(entry.load(entry.command.target)(arguments, registry))
+    except SystemExit as e:  # argparse after --help
+        return int(e.code or 0)
+    except KeyboardInterrupt:
+        print("placekit: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `placekit ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as e:
+        if os.environ.get("HYDRA_FULL_ERROR"):
+            raise
+        return fail(e)
+
+
+def find(argv: list[str], registry: Registry) -> tuple[CommandEntry, list[str]]:
+    """The command of `argv`, of one word or two, and its arguments. Raises PluginError."""
+    two = " ".join(argv[:2])
+    if two in registry.commands:
+        return registry.command(two), argv[2:]
+    if family := _family(argv[0], registry):
+        if argv[1:]:
+            raise registry.mention_broken(unknown("command", two, family))
+        raise PluginError(f"{argv[0]!r} is not a command by itself", f"available: {', '.join(family)}")
+    return registry.command(argv[0]), argv[1:]
+
+
+def _family(word: str, registry: Registry) -> list[str]:
+    """The commands of two words that begin with `word`; none if it is a command itself."""
+    return [] if word in registry.commands else [n for n in sorted(registry.commands) if n.startswith(f"{word} ")]
+
+
+def family_help(word: str, family: list[str], registry: Registry) -> str:
+    """The commands that share their first word."""
+    lines = [f"usage: placekit {word} COMMAND ...", f"`placekit {word} COMMAND --help` says more of one"]
+    for name in family:
+        command = registry.command(name).command
+        lines += [f"  {name} {command.usage}".rstrip(), f"      {command.summary}"]
+    return "\n".join(lines)
+
+
+def overview(registry: Registry) -> str:
+    """The commands that are installed, in groups."""
+    lines = ["usage: placekit COMMAND ...     `placekit COMMAND --help` says more of one"]
+    entries = [registry.command(name) for name in sorted(registry.commands) if len(registry.commands[name]) == 1]
+    known = [*GROUPS, *sorted({e.command.group for e in entries} - set(GROUPS))]
+    width = max((len(e.command.name) for e in entries), default=0)
+    for group in known:
+        rows = [_row(e, width) for e in entries if e.command.group == group]
+        lines += [f"{group}:", *rows] if rows else []
+    twins = [name for name, found in sorted(registry.commands.items()) if len(found) > 1]
+    lines += [f"defined by several plugins, so that none can be used: {', '.join(twins)}"] if twins else []
+    return "\n".join([*lines, "placekit --version prints the version"])
+
+
+def _row(entry: CommandEntry, width: int) -> str:
+    return f"  {entry.command.name:{width}}  {entry.command.summary}"
+
+
+def _terminated(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning in one line, without the place in the code."""
+    print(f"placekit: warning: {message}", file=sys.stderr)
+
+
+def fail(error: Exception) -> int:
+    """Show an error: one that was raised on purpose, or one in the code of a plugin. Raises any other."""
+    said = error
+    cause = error.__cause__ if isinstance(error, RunFailed) else error
+    if cause is not None and not isinstance(cause, PlacekitError):
+        if not (place := where(cause)):
+            raise cause
+        said = Exception(f"{type(cause).__name__}: {cause}\n  at {place}; HYDRA_FULL_ERROR=1 shows the whole traceback")
+    print(f"placekit: {said}", file=sys.stderr)
+    return 1

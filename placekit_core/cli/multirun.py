@@ -1,0 +1,150 @@
+"""Sweeps: Hydra starts the jobs, with the launcher and the sweeper that the command line names."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from placekit_core.cli import sweep
+from placekit_core.cli.arguments import VALUED, quoted
+from placekit_core.cli.compose import (
+    job_name,
+    key_of,
+    opened,
+    overrides,
+    parse,
+    register,
+    split,
+    to_dict,
+    translated,
+)
+from placekit_core.contracts.errors import ConfigError, PlacekitError, RunError
+from placekit_core.run.config import conf_dir
+from placekit_core.run.registry import Registry, installed
+
+Job = Callable[[dict, Path, Registry], float | None]  # type: ignore[type-arg]
+"""`job(configuration, folder, registry)`: the value in seconds; called in whatever process the launcher chooses."""
+
+
+def multirun(argv: list[str], config: DictConfig, job: Job, registry: Registry) -> None:
+    """Run `job` for each configuration that `argv` describes; ends with what failed or is missing. Raises PlacekitError.
+
+    `config` is what `compose_all` makes of `argv`.
+    """
+    directory = Path(str(config.hydra.sweep.dir))
+    with opened(argv, registry) as found:
+        shared, folders = _plan(found, config)
+    sweep.forget_programs()
+
+    def task(config: DictConfig) -> float:  # a launcher may pickle it and call it in another process
+        own, registry = HydraConfig.get(), installed()
+        folder = sweep.shown(str(own.runtime.output_dir))
+
+        def checked() -> float | None:
+            registry.check_choices(own.runtime.choices)
+            return job(to_dict(config), folder, registry)
+
+        return sweep.run_job(folder.name, folder, checked)
+
+    stopped = None
+    try:
+        sweep.begin(directory, argv, folders)
+        # the folder as it was composed above: a time in its name stays the same
+        arguments = [o for o in found if key_of(o) != "run_dir"]
+        keys = ",".join(f"'{key}'" for key in shared)
+        with translated(argv, registry):
+            _hydra_main(["-m", *arguments, f"run_dir={quoted(str(directory))}", f"{_EXCLUDED}=[{keys}]"], task)
+    except KeyboardInterrupt:
+        print(f"interrupted: continue with `placekit run resume={directory}`")
+        raise
+    except PlacekitError:  # before the first job
+        raise
+    except OSError as e:
+        where = e.filename or directory
+        raise ConfigError(f"cannot write to {where}: {e.strerror}", "choose another: run_dir=PATH") from None
+    except Exception as e:
+        stopped = e
+    _end(directory, stopped, registry)
+
+
+_EXCLUDED = "hydra.job.config.override_dirname.exclude_keys"
+
+
+def _plan(found: Sequence[str], config: DictConfig) -> tuple[list[str], list[str] | None]:
+    """The options that all jobs share, and the folders of the jobs; None for sweepers that choose as they go."""
+    params = [f"{k}={v}" for k, v in (config.hydra.sweeper.params or {}).items()]
+    own = [o for o in found if not key_of(o).startswith("hydra") or key_of(o) in params]
+    last = {key_of(o): o for o in [*params, *own]}  # of two overrides of one key the later one counts
+    varying = {key for key, override in last.items() if parse([override])[0].is_sweep_override()}
+    known = OmegaConf.to_container(config.hydra.job.config.override_dirname.exclude_keys)
+    basic = str(config.hydra.sweeper._target_).endswith(".BasicSweeper")
+    varying |= set() if basic else {key_of(p) for p in params}  # whatever the form of its values
+    shared = sorted({*known, *(key for key in last if key not in varying)})  # type: ignore[misc]
+    if not basic:
+        return shared, None
+    return shared, [job_name(job, shared) for job in split([*params, *own])]
+
+
+def print_with_hydra(argv: list[str], registry: Registry) -> None:
+    """What Hydra prints for `--cfg`, `--info` and `--hydra-help`; it runs nothing."""
+    register(registry)
+    with translated(argv, registry):
+        _hydra_main([*_flags(argv), *overrides(argv, registry)], lambda config: None)
+
+
+def _flags(argv: Sequence[str]) -> list[str]:
+    """The flags of `argv` with their values."""
+    return [a for i, a in enumerate(argv) if a.startswith("-") or (i and argv[i - 1] in VALUED and "=" not in a)]
+
+
+def _hydra_main(arguments: Sequence[str], task: Callable[[DictConfig], float | None]) -> None:
+    """Call `hydra.main`, which reads the process's arguments, and handles errors by itself unless the environment says no."""
+    with _process(["placekit", *arguments], HYDRA_FULL_ERROR="1"):
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
+
+
+@contextmanager
+def _process(argv: list[str], **environment: str) -> Iterator[None]:
+    """Arguments and environment variables of this process, for a while."""
+    before = sys.argv, {name: os.environ.get(name) for name in environment}
+    sys.argv = argv
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        sys.argv = before[0]
+        for name, value in before[1].items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _end(directory: Path, stopped: Exception | None, registry: Registry) -> None:
+    """Tell the plugins, and list what failed or is missing. Raises RunError if anything did."""
+    try:
+        registry.manager.hook.placekit_sweep_finished(directory=directory)
+    except Exception as e:  # it must not hide what failed
+        warnings.warn(f"a plugin failed at the end of the sweep: {type(e).__name__}: {e}", stacklevel=2)
+    failed, missing = sweep.troubles(directory)
+    sweep.show_troubles(failed, missing)
+    sys.stdout.flush()  # before the error, which goes to standard error
+    counts = [
+        f"{n} {'job' if n == 1 else 'jobs'} of the sweep {what}"
+        for n, what in ((len(failed), "failed"), (len(missing), "did not finish")) if n
+    ]  # fmt: skip
+    damaged = sweep.damaged(directory)
+    counts += [f"{len(damaged)} of its results cannot be read: {damaged[0]}"] if damaged else []
+    hint = f"the others are written; `placekit run resume={directory}` tries again what is not finished"
+    if stopped is not None:
+        reason = f"{type(stopped).__name__}: {stopped}".strip().splitlines()[0]
+        raise RunError("; ".join([f"the sweep stopped: {reason}", *counts]), hint)
+    if counts:
+        raise RunError("; ".join(counts), hint)

@@ -1,0 +1,199 @@
+"""What `placekit run --help` prints: short, of all components (`all`), or of those that are named (`policy=NAME`)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from placekit_core.cli.choices import GROUPS, choices, chosen_models
+from placekit_core.cli.console import WIDTH, wrapped
+from placekit_core.contracts.errors import ConfigError, unknown
+from placekit_core.contracts.files import parse_text, parse_yaml, read_bytes, reading
+from placekit_core.contracts.hookspecs import KINDS
+from placekit_core.run.assembly import SECTIONS
+from placekit_core.run.config import AUTO, NONE, RunConfig, conf_dir, defaults_list
+from placekit_core.run.registry import Choice, Registry
+
+_HEAD = """\
+usage: placekit run [FILE] [OPTION=VALUE ...]
+
+Places a program on a machine. FILE is a program in a file; without one,
+`workload` or `importer` says what is placed.
+
+  placekit run +policy=etf                       another method
+  placekit run net.json +cluster=v100x8          a file, on another machine
+  placekit run -m policy=etf,heft seed=1,2,3     a sweep: every combination
+  placekit run resume=DIR                        go on with a run or a sweep"""
+_TAIL = """\
+more:
+  placekit run policy=NAME --help     the options of a component or preset
+  placekit run --help all             all names, and the options of everything
+  placekit run --cfg job OPTION=...   the configuration that the options give
+  --config-dir DIR                    a folder of your own presets
+  --hydra-help                        launchers, sweepers, the rest of Hydra
+docs/command-line.md explains every option with examples."""
+_BUILT_IN = {
+    ("trainer", AUTO): "the trainer that the policy names as its own; none for a policy that needs no training",
+    ("trainer", NONE): "no training: a learned policy is used as it is",
+    ("cluster", AUTO): "the program's own machine, else what the backend finds, else a preset",
+    ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
+}
+_HIDDEN = (*SECTIONS, "cluster", "workload", "given")  # of the run's options: groups, and what no command line gives
+_DEFAULTS = {"run_dir": "outputs/DATE/TIME"}  # as conf/config.yaml makes it
+
+
+def help_text(argv: list[str], registry: Registry) -> str:
+    """The help: of what `argv` names, of everything for `all`, else in short. Raises PlacekitError."""
+    strange = [a for a in argv if "=" not in a and a != "all" and not a.startswith("-")]
+    if strange:
+        raise ConfigError(f"--help knows no {strange[0]!r}", "`--help`, `--help all`, or `policy=NAME --help`")
+    if "all" in argv:
+        head = "options of the components:"
+        parts = [_groups(registry, True), _run_options(True), "\n".join([head, *_components(registry)])]
+    elif named := _named(argv):
+        return "\n\n".join("\n".join(_choice(group, name, registry)) for group, name in named)
+    else:
+        parts = [_groups(registry, False), _run_options(False), _default_components(registry)]
+    return "\n\n".join([_HEAD, *parts, _TAIL])
+
+
+def _named(argv: list[str]) -> list[tuple[str, str]]:
+    """(group, name) of everything that the arguments choose, sweeps included."""
+    words = [word.lstrip("+").partition("=") for word in argv]
+    return [(group, name) for group, _, names in words if group in GROUPS for name in names.split(",")]
+
+
+def _groups(registry: Registry, everything: bool) -> str:
+    """The groups, what each is by default, and what else there is."""
+    defaults = defaults_list(conf_dir() / "config.yaml")
+    lines = ["groups: the default, and what else there is (GROUP=NAME or +GROUP=NAME):"]
+    for group in GROUPS:
+        names = [n for n in choices(group.partition("@")[0], registry) if n != defaults.get(group)]
+        default = defaults.get(group, "null")
+        first = f"  {group:13}  {'-' if default in ('null', 'None') else default:12}  "
+        if everything:
+            lines.append(wrapped(" ".join(names), " " * 6, first))
+            continue
+        number = len(names)
+        while len(first + _some(names, number)) > WIDTH:
+            names = names[:-1]
+        lines.append((first + _some(names, number)).rstrip())
+    return "\n".join(lines)
+
+
+def _some(names: list[str], number: int) -> str:
+    return " ".join([*names, f"({number - len(names)} more)"] if number > len(names) else names)
+
+
+def _run_options(everything: bool) -> str:
+    """Options of the run itself, in short without what their special values mean."""
+    found = [(key, text if everything else text.partition(";")[0]) for key, text in _options("", RunConfig, _HIDDEN)]
+    column = max(len(key) for key, _ in found) + 4
+    lines = (wrapped(text, " " * column, f"  {key:{column - 4}}  ") for key, text in found)
+    return "\n".join(["options of the run:", *lines])
+
+
+def _default_components(registry: Registry) -> str:
+    """The options of the default components, their names and values only."""
+    lines = ["options of the default components (`--help` after one says what they mean):"]
+    for section in (s for s in SECTIONS if s not in ("proxy", "trainer")):
+        for name, model in chosen_models({}, section, registry).items():
+            options = " ".join(key for key, _ in _options("", model, short=12))
+            lines += [wrapped(options, " " * 4, f"  {section}={name}  ")] if options else []
+    return "\n".join([*lines, "as in importer.batch=64, or policy.threads=1"])
+
+
+def _components(registry: Registry) -> Iterator[str]:
+    """All components, by kind and name."""
+    for entry in registry.all():
+        component = entry.component
+        yield from _component(entry.kind, component.name, component.summary, component.config)
+
+
+def _component(kind: str, name: str, summary: str, model: type[BaseModel]) -> Iterator[str]:
+    """A component and its options."""
+    yield from _wrapped(f"  {kind} {name}", summary)
+    for key, text in _options(f"{kind}.", model):
+        yield from _wrapped(f"    {key}", text)
+
+
+def _choice(group: str, name: str, registry: Registry) -> Iterator[str]:
+    """A component, preset or built-in name of a group, with its options. Raises PlacekitError for another name."""
+    kind = group.partition("@")[0]
+    registry.check_choices({kind: name})
+    presets = [p for p in registry.presets() if (p.group, p.name) == (kind, name)]
+    if presets:
+        yield from _preset(presets[0], registry)
+    elif (kind, name) in _BUILT_IN:
+        yield from _wrapped(f"  {kind} {name}", _BUILT_IN[kind, name])
+    elif (kind, name) in registry.entries or any(b.answers(name) for b in registry.broken):
+        component = registry.get(kind, name).component
+        yield from _component(kind, name, component.summary, component.config)
+        if component.paper:
+            yield wrapped(f"paper: {component.paper}", " " * 6, "    ")
+    else:
+        raise registry.mention_broken(unknown(group, name, choices(kind, registry), ConfigError))
+
+
+def _preset(preset: Choice, registry: Registry) -> Iterator[str]:
+    """A preset: what it is, what it sets, and the options of the component that it chooses."""
+    assert preset.path is not None
+    with reading(preset.path, ConfigError):
+        text = parse_text(read_bytes(preset.path))
+        data = dict(parse_yaml(text.encode()) or {})
+    comment = re.match(r"(?:#.*\n)*", text)
+    about = [line.lstrip("# ") for line in (comment[0] if comment else "").splitlines() if "@package" not in line]
+    yield f"  {preset.group} {preset.name}, a preset of {preset.distribution}"
+    yield wrapped(" ".join(" ".join(about).split()), " " * 6, " " * 6)
+    if preset.group == "cluster":
+        yield f"      `placekit cluster show {preset.name}` shows it"
+        return
+    chosen = defaults_list(preset.path)
+    data = {key: value for key, value in data.items() if key not in ("defaults", preset.group)}
+    swept = ((data.pop("hydra", None) or {}).get("sweeper") or {}).get("params") or {}
+    prefix = f"{preset.group}." if preset.group in KINDS else ""
+    given = [f"{group or preset.group}={name}" for group, name in chosen.items()] + list(_flat(prefix, data))
+    given += [f"a sweep over {key}: {', '.join(str(values).split(','))}" for key, values in swept.items()]
+    if given:
+        yield from ("      it stands for", *(wrapped(option, " " * 12, " " * 8) for option in given))
+    for kind in KINDS:
+        name = chosen.get("" if kind == preset.group else kind)
+        if name and (kind, name) in registry.entries:
+            yield from _choice(kind, name, registry)
+
+
+def _flat(prefix: str, data: Mapping[str, Any]) -> Iterator[str]:
+    """The options that a preset sets."""
+    for key, value in data.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(f"{prefix}{key}.", value)
+        else:
+            yield f"{prefix}{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+
+
+def _options(
+    prefix: str, model: type[BaseModel], hidden: Iterable[str] = (), short: int = 0
+) -> Iterator[tuple[str, str]]:
+    """`KEY=DEFAULT` and meaning of the fields of a model; `short`: a longer list or mapping is cut to this length."""
+    for key, field in model.model_fields.items():
+        if key in hidden:
+            continue
+        value: Any = field.get_default(call_default_factory=True)
+        if isinstance(value, BaseModel):
+            yield from _options(f"{prefix}{key}.", type(value), short=short)
+            continue
+        text = _DEFAULTS.get(key) or json.dumps(value, default=str)
+        if short and len(text) > short and text[0] in "[{":
+            text = f"{text[0]}...{text[-1]}"
+        yield f"{prefix}{key}={text}", field.description or ""
+
+
+def _wrapped(first: str, text: str) -> list[str]:
+    """A name and its meaning: on one line where they fit, else the meaning below, indented."""
+    if len(first) <= 32 and len(text) <= WIDTH - 36:
+        return [f"{first:34}{text}".rstrip()]
+    return [wrapped(first.lstrip(), " " * 8, " " * (len(first) - len(first.lstrip()))), wrapped(text, " " * 6, " " * 6)]

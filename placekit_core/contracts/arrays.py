@@ -1,0 +1,54 @@
+"""Arrays in files, `.npz`: read within bounds, and never unpickled."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_ARRAYS, MAX_ARRAY_BYTES = 1000, 128 * 2**20
+"""Of one file: how many, and their size together, uncompressed."""
+
+
+def parse_arrays(data: bytes, arrays: int = MAX_ARRAYS, limit: int = MAX_ARRAY_BYTES) -> dict[str, NDArray[Any]]:
+    """The arrays of a `.npz` by name, of at most `limit` bytes together. Raises ValueError."""
+    if data.count(b"PK\1\2") > arrays:  # begins each entry of a zip's directory
+        raise ValueError(f"it has more than {arrays:,} arrays")
+    found: dict[str, NDArray[Any]] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            if sum(m.file_size for m in members) > limit:
+                raise ValueError(f"its arrays have more than {limit:,} bytes")
+            for m in members:
+                name = m.filename.removesuffix(".npy")
+                if name in found:
+                    raise ValueError(f"it has member {name!r} twice")
+                if m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others inflate without a bound
+                    raise ValueError(f"member {name!r} is compressed in another way than numpy does it")
+                found[name] = _array(archive, m, name)
+    except ValueError:
+        raise
+    except Exception as e:  # a damaged zip fails in a dozen ways (zlib.error, NotImplementedError, BadZipFile, ...)
+        raise ValueError(f"it is not a zip of arrays: {e}") from None
+    return found
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> NDArray[Any]:
+    """One member, whose header must promise as many bytes as there are."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version not in header:
+            raise ValueError(f"array {name!r} is of numpy's format {version[0]}.{version[1]}")
+        shape, _, dtype = header[version](file)
+        if dtype.hasobject:  # numpy would unpickle them, which executes what the file says
+            raise ValueError(f"array {name!r} holds pickled objects")
+        if not dtype.itemsize or math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
+            raise ValueError(f"array {name!r} has not as many bytes as its shape {shape} says")
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)

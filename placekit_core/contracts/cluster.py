@@ -1,0 +1,393 @@
+"""The machine: devices, and the channels that transfers between them hold. See docs/machine-model.md.
+
+A cluster file lists kinds of devices, devices, and links between devices or hubs (a PCIe switch, a NIC); every name that
+a link uses and no device has is a hub. A link makes one channel per direction; a route is the path with the fewest links
+(then the widest; see `_widest_shortest` for ties), and a transfer holds all its channels together from start to end.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import heapq
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from placekit_core.contracts.errors import ClusterError, unknown
+from placekit_core.contracts.files import MAX_DIGITS, parse_yaml, read_bytes, reading
+
+MAX_DEVICES = 1024  # the routes of so many take seconds to find, and placements are 16-bit
+UNLIMITED = 2**30  # capacity of a channel or device that never makes anything wait
+
+# Classes of operations: the rows of the efficiency table in costs.py.
+OperationClass = Literal[
+    "matmul", "convolution", "attention", "normalization", "reduction", "pooling", "elementwise", "copy", "embedding",
+    "other",
+]  # fmt: skip
+
+
+def _number(value: Any) -> Any:
+    """YAML reads `11e9` as a string; it is a number all the same."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _whole(value: Any) -> Any:
+    """A number of bytes may be written `11e9`."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) <= MAX_DIGITS:
+        return int(value)
+    number = _number(value)
+    return int(number) if isinstance(number, float) and number.is_integer() else value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Positive = Annotated[Number, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[Number, Field(ge=0, allow_inf_nan=False)]
+Concurrent = Annotated[int, Field(ge=1, lt=UNLIMITED)] | Literal["unlimited"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Efficiency(_Model):
+    """Fractions of the peak rates that a class of operations reaches."""
+
+    compute: Annotated[Number, Field(gt=0, le=1)]
+    memory: Annotated[Number, Field(gt=0, le=1)]
+
+
+class DeviceKind(_Model):
+    """What devices of one kind can do. Rates are peaks; `costs.py` holds the fractions that operations reach."""
+
+    type: Literal["gpu", "cpu"] = "gpu"
+    flops_per_s: dict[str, Positive]
+    memory_bytes: Annotated[int, BeforeValidator(_whole), Field(gt=0)]
+    memory_bytes_per_s: Positive
+    launch_overhead_s: NonNegative = 0.0
+    streams: Concurrent = 1
+    efficiency: dict[OperationClass, Efficiency] = {}
+
+    @model_validator(mode="after")
+    def _has_float32(self) -> DeviceKind:
+        if "float32" not in self.flops_per_s:
+            raise ValueError("flops_per_s needs at least float32: dtypes that are not listed use its rate")
+        return self
+
+
+class Device(_Model):
+    """One device, or `count` of them, named KIND:0, KIND:1, ... unless `name` is given."""
+
+    kind: str
+    name: str | None = None
+    count: Annotated[int, Field(ge=1, le=MAX_DEVICES)] = 1
+
+    @model_validator(mode="after")
+    def _one_name_one_device(self) -> Device:
+        if self.name is not None and self.count != 1:
+            raise ValueError("a device with a name has count 1")
+        return self
+
+
+class Direction(_Model):
+    """One direction of a link: bandwidth, latency, and how many transfers it carries at the same time."""
+
+    bytes_per_s: Positive
+    latency_s: NonNegative = 0.0
+    concurrent: Concurrent = 1
+
+
+class Link(Direction):
+    """A connection between `a` and `b` (names or patterns), or between all pairs of `mesh`.
+
+    Full duplex by default, both directions alike; `reverse` describes b to a where it differs.
+    """
+
+    a: str | None = None
+    b: str | None = None
+    mesh: str | list[str] | None = None
+    duplex: Literal["full", "half"] = "full"
+    reverse: Direction | None = None
+
+    @model_validator(mode="after")
+    def _two_ends(self) -> Link:
+        if (self.mesh is None) == (self.a is None) or (self.a is None) != (self.b is None):
+            raise ValueError("a link has either `a` and `b`, or `mesh`")
+        if self.reverse is not None and (self.mesh is not None or self.duplex == "half"):
+            raise ValueError("`reverse` goes with `a` and `b` and a full-duplex link")
+        return self
+
+
+@dataclass(frozen=True)
+class Channel:
+    """What transfers wait for: one direction of a link (or both, for a half-duplex one)."""
+
+    name: str
+    bytes_per_s: float
+    latency_s: float
+    capacity: int
+
+
+class Cluster(_Model):
+    """A machine. Raises pydantic's ValidationError; `Cluster.parse` turns that into a ClusterError."""
+
+    name: str = "cluster"
+    description: str = ""
+    kinds: dict[str, DeviceKind]
+    devices: Annotated[list[Device], Field(min_length=1)]
+    links: list[Link] = []
+    relay: bool = Field(False, description="devices pass on transfers between others")
+    multicast: bool = Field(False, description="one send of a tensor serves all its destinations")
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Cluster:
+        total = sum(d.count for d in self.devices)
+        if total > MAX_DEVICES:
+            raise ValueError(f"{total} devices are more than {MAX_DEVICES}")
+        return self
+
+    @classmethod
+    def parse(cls, data: Any, source: str = "cluster") -> Cluster:
+        """Cluster from plain data, with every problem in one ClusterError that names `source`."""
+        try:
+            cluster = cls.model_validate(data)
+        except ValidationError as e:
+            from placekit_core.contracts.errors import explain
+
+            message, hint = explain(e, cls)
+            raise ClusterError(f"{source} is not a valid cluster: {message}", hint) from None
+        _ = cluster.routes
+        return cluster
+
+    @cached_property
+    def device_names(self) -> tuple[str, ...]:
+        """Names of the devices; placements are indices into this."""
+        names: list[str] = []
+        count: dict[str, int] = {}
+        for d in self.devices:
+            if d.kind not in self.kinds:
+                raise unknown("device kind", d.kind, self.kinds, ClusterError)
+            for _ in range(d.count):
+                i = count.get(d.kind, 0)
+                names.append(d.name or f"{d.kind}:{i}")
+                count[d.kind] = i + 1
+        if len(set(names)) < len(names):
+            raise ClusterError(
+                f"two devices of {self.name!r} are called {next(n for n in names if names.count(n) > 1)!r}"
+            )
+        return tuple(names)
+
+    @cached_property
+    def device_kind(self) -> tuple[str, ...]:
+        """Kind of each device."""
+        return tuple(d.kind for d in self.devices for _ in range(d.count))
+
+    @property
+    def kind_names(self) -> tuple[str, ...]:
+        """The kinds that devices have, in order of first use: the columns of a CostTable."""
+        return tuple(dict.fromkeys(self.device_kind))
+
+    @cached_property
+    def kind_of(self) -> NDArray[np.int32]:
+        """[D] index into `kind_names` of each device."""
+        return np.asarray([self.kind_names.index(k) for k in self.device_kind], np.int32)
+
+    @property
+    def size(self) -> int:
+        """Number of devices D."""
+        return len(self.device_kind)
+
+    @cached_property
+    def memory_bytes(self) -> NDArray[np.float64]:
+        """[D] memory of each device in bytes."""
+        return np.asarray([self.kinds[k].memory_bytes for k in self.device_kind], np.float64)
+
+    @cached_property
+    def streams(self) -> NDArray[np.int32]:
+        """[D] operations that each device runs at the same time."""
+        return np.asarray([_capacity(self.kinds[k].streams) for k in self.device_kind], np.int32)
+
+    @cached_property
+    def routes(self) -> Routes:
+        """Route of every ordered pair of devices. Raises ClusterError where there is no path."""
+        return _routes(self)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of everything but the name and description."""
+        text = self.model_dump_json(exclude={"name", "description"})
+        return hashlib.sha256(b"placekit-cluster-1\0" + text.encode()).hexdigest()[:32]
+
+    def device_index(self, name: str) -> int:
+        """Index of the device called `name`. Raises ClusterError that lists the devices."""
+        if name not in self.device_names:
+            raise unknown("device", name, self.device_names, ClusterError)
+        return self.device_names.index(name)
+
+    def with_memory(self, memory_bytes: int) -> Cluster:
+        """The same machine with another memory capacity on every GPU, as in restricted-memory studies."""
+        kinds = {
+            k: v.model_copy(update={"memory_bytes": memory_bytes}) if v.type == "gpu" else v
+            for k, v in self.kinds.items()
+        }
+        # not model_copy: it would copy the cached properties, memory_bytes and the fingerprint among them
+        return Cluster(**{**{name: getattr(self, name) for name in Cluster.model_fields}, "kinds": kinds})
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """Channels and the routes over them, as arrays.
+
+    Attributes:
+        channels: the C channels.
+        ptr, channel: channels that route `src * D + dst` holds: `channel[ptr[r] : ptr[r + 1]]`; those of unlimited
+            capacity count for latency and bandwidth, but nothing waits for them and they are left out.
+        latency_s: [D, D] sum of the latencies on the route, seconds.
+        s_per_byte: [D, D] 1 / lowest bandwidth on the route, seconds per byte; a transfer takes
+            `latency_s + bytes * s_per_byte`.
+    """
+
+    channels: tuple[Channel, ...]
+    ptr: NDArray[np.int32]
+    channel: NDArray[np.int32]
+    latency_s: NDArray[np.float64]
+    s_per_byte: NDArray[np.float64]
+
+    @cached_property
+    def capacity(self) -> NDArray[np.int32]:
+        """[C] transfers that each channel carries at the same time."""
+        return np.asarray([c.capacity for c in self.channels], np.int32)
+
+
+def load_cluster(path: str | Path) -> Cluster:
+    """Cluster from a YAML file. Raises ClusterError."""
+    path = Path(path)
+    if not path.is_file():
+        raise ClusterError(f"no cluster file {path}", "`placekit cluster show` lists the presets")
+    with reading(path, ClusterError, "cluster", "it needs at least `kinds`, `devices` and `links`"):
+        data = parse_yaml(read_bytes(path))
+        if not isinstance(data, dict):
+            raise ValueError("it holds no cluster")
+    return Cluster.parse({"name": path.stem, **data}, str(path))
+
+
+def _capacity(value: int | str) -> int:
+    return UNLIMITED if value == "unlimited" else int(value)
+
+
+def _match(pattern: str, names: tuple[str, ...]) -> list[str]:
+    """Devices that match; a name that matches none is a hub, a pattern or `KIND:0` that matches none a mistake."""
+    found = fnmatch.filter(names, pattern)
+    if not found and any(c in pattern for c in "*?["):
+        raise ClusterError(f"link end {pattern!r} matches no device", f"devices: {', '.join(names)}")
+    if not found and re.fullmatch(r".+:\d+", pattern):
+        raise ClusterError(
+            f"link end {pattern!r} looks like a device, but there is none of that name", f"devices: {', '.join(names)}"
+        )
+    return found or [pattern]
+
+
+def _pairs(link: Link, names: tuple[str, ...]) -> Iterable[tuple[str, str]]:
+    if link.mesh is not None:
+        ends = [n for p in ([link.mesh] if isinstance(link.mesh, str) else link.mesh) for n in _match(p, names)]
+        return combinations(dict.fromkeys(ends), 2)
+    assert link.a is not None
+    assert link.b is not None
+    if link.a == link.b and link.a in names:
+        raise ClusterError(f"the link from {link.a} to itself connects nothing")
+    return [(a, b) for a in _match(link.a, names) for b in _match(link.b, names) if a != b]
+
+
+def _routes(cluster: Cluster) -> Routes:
+    names = cluster.device_names
+    channels: list[Channel] = []
+    out: dict[str, dict[str, int]] = {}  # node -> node -> channel
+    for link in cluster.links:
+        for a, b in _pairs(link, names):
+            for u, v in ((a, b), (b, a)):
+                if v in out.setdefault(u, {}):
+                    raise ClusterError(
+                        f"{u} and {v} of {cluster.name!r} have two links", "give one link with their sum"
+                    )
+                if link.duplex == "full" or u == a:
+                    arrow = "->" if link.duplex == "full" else "<->"
+                    way = link.reverse if link.reverse is not None and u == b else link
+                    channels.append(
+                        Channel(f"{u}{arrow}{v}", way.bytes_per_s, way.latency_s, _capacity(way.concurrent))
+                    )
+                out[u][v] = len(channels) - 1
+    size = len(names)
+    loose = next((node for node, to in out.items() if node not in names and len(to) == 1), None)
+    if loose is not None and size > 1:
+        raise ClusterError(
+            f"hub {loose!r} of {cluster.name!r} has only one link, so it connects nothing",
+            f"a link end that is no device is a hub; devices: {', '.join(names)}",
+        )
+    ptr, flat = [0], []
+    latency, inverse = np.zeros((size, size)), np.zeros((size, size))
+    limited = [c.capacity < UNLIMITED for c in channels]
+    latency_of, bytes_per_s = [c.latency_s for c in channels], [c.bytes_per_s for c in channels]
+    no_relay = set() if cluster.relay else set(names)
+    for i, src in enumerate(names):
+        paths = _widest_shortest(src, out, bytes_per_s, no_relay)
+        latencies, inverses = [0.0] * size, [0.0] * size
+        for j, dst in enumerate(names):
+            if i != j:
+                if dst not in paths:
+                    raise ClusterError(
+                        f"no route from {src} to {dst} in {cluster.name!r}", "add a link, or `relay: true`"
+                    )
+                route = paths[dst]
+                flat += [c for c in route if limited[c]]
+                latencies[j] = sum([latency_of[c] for c in route])
+                inverses[j] = 1.0 / min([bytes_per_s[c] for c in route])
+            ptr.append(len(flat))
+        latency[i], inverse[i] = latencies, inverses
+    routes = Routes(tuple(channels), np.asarray(ptr, np.int32), np.asarray(flat, np.int32), latency, inverse)
+    if cluster.multicast:
+        for i, src in enumerate(names):
+            rows = [i * size + j for j in range(size) if j != i]
+            ways = {
+                (*flat[ptr[r] : ptr[r + 1]], latency.flat[r], inverse.flat[r]) for r in rows
+            }  # one send can serve all destinations only if it is the same send
+            if len(ways) > 1:
+                raise ClusterError(
+                    f"multicast from {src} in {cluster.name!r} would hold different channels per destination",
+                    "link the devices to one hub, limited in the direction of the hub only (`reverse: concurrent: unlimited`)",
+                )
+    return routes
+
+
+def _widest_shortest(
+    source: str, out: dict[str, dict[str, int]], bytes_per_s: list[float], no_relay: set[str]
+) -> dict[str, list[int]]:
+    """Channels on the way to every node: fewest links, then the highest lowest bandwidth.
+
+    A way continues the best way to the node before it; of equal ones, that whose names come first, from the source on.
+    """
+    best: dict[str, list[int]] = {}
+    queue: list[tuple[int, float, list[str], list[int]]] = [(0, -np.inf, [source], [])]
+    while queue:
+        hops, neg_width, path, used = heapq.heappop(queue)
+        node = path[-1]
+        if node in best:
+            continue
+        best[node] = used
+        if node in no_relay and node != source:
+            continue
+        for nxt, c in out.get(node, {}).items():
+            if nxt not in best:
+                heapq.heappush(queue, (hops + 1, max(neg_width, -bytes_per_s[c]), [*path, nxt], [*used, c]))
+    best.pop(source)
+    return best

@@ -1,0 +1,156 @@
+"""What operations and transfers cost, in seconds: a roofline by default, measured figures where there are any.
+
+Roofline (Williams et al. 2009): an operation takes the launch overhead of its device plus the longer of its arithmetic
+at the rate of its dtype and its memory traffic at the memory bandwidth, each derated by the fraction of the peak that its
+class of operations reaches (`EFFICIENCY`). The fractions are nominal figures for planning, not measurements of a device;
+a cost file from measurements replaces them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from placekit_core.contracts.cluster import Cluster, Efficiency, OperationClass
+from placekit_core.contracts.errors import PlacekitError
+from placekit_core.contracts.files import FileModel, read_json
+from placekit_core.contracts.graph import Graph, Labels
+
+# Class of operations: fraction of peak FLOP/s, fraction of peak memory bandwidth. A device kind may override rows.
+EFFICIENCY: dict[OperationClass, Efficiency] = {
+    "matmul": Efficiency(compute=0.75, memory=0.80),
+    "convolution": Efficiency(compute=0.60, memory=0.70),
+    "attention": Efficiency(compute=0.50, memory=0.70),
+    "normalization": Efficiency(compute=0.50, memory=0.60),
+    "reduction": Efficiency(compute=0.50, memory=0.60),
+    "pooling": Efficiency(compute=0.50, memory=0.60),
+    "elementwise": Efficiency(compute=0.50, memory=0.80),
+    "copy": Efficiency(compute=0.50, memory=0.80),
+    "embedding": Efficiency(compute=0.50, memory=0.30),
+    "other": Efficiency(compute=0.50, memory=0.50),
+}
+
+
+MAX_SECONDS = 1e12  # of one operation: what is above is a mistake, and sums of times must stay exact enough to end
+
+
+@dataclass(frozen=True, eq=False)
+class CostTable:
+    """Seconds per (operation, device kind).
+
+    Attributes:
+        kinds: K device kinds, the columns; `Cluster.kind_names` of the cluster that it is for.
+        op_s: [n, K] seconds; 0 for sources.
+        measured: [n, K] True where the figure was measured rather than estimated.
+    """
+
+    kinds: tuple[str, ...]
+    op_s: NDArray[np.float64]
+    measured: NDArray[np.bool_]
+
+    def check(self, graph: Graph) -> None:
+        """Raise PlacekitError, naming the operation and the value, unless these can be costs of `graph`."""
+        shape = (graph.n, len(self.kinds))
+        for key in ("op_s", "measured"):
+            values: Any = getattr(self, key)
+            if np.shape(values) != shape or getattr(values, "dtype", np.dtype(object)).kind not in "biuf":
+                raise PlacekitError(
+                    f"the costs of {graph.name!r} have {key} of shape {np.shape(values)}",
+                    f"it is an array of numbers of shape {shape}: operations, device kinds ({', '.join(self.kinds)})",
+                )
+        allowed = np.where(graph.kernel, MAX_SECONDS, 0.0)[:, None]
+        bad = np.argwhere(~((self.op_s >= 0) & (self.op_s <= allowed)))  # also not a number
+        if len(bad):
+            v, k = bad[0]
+            rule = f"it must be 0..{MAX_SECONDS:g}" if graph.kernel[v] else "sources take no time: it must be 0"
+            raise PlacekitError(
+                f"the cost of operation {graph.op_name[v]!r} of {graph.name!r} is {self.op_s[v, k]} s"
+                f" on {self.kinds[k]!r}",
+                rule,
+            )
+
+    def on(self, cluster: Cluster) -> NDArray[np.float64]:
+        """[n, D] seconds of each operation on each device of `cluster`. Raises PlacekitError for a missing kind."""
+        missing = sorted(set(cluster.kind_names) - set(self.kinds))
+        if missing:
+            raise PlacekitError(
+                f"the program's costs know no device kind {missing[0]!r}", f"they are for: {', '.join(self.kinds)}"
+            )
+        return np.ascontiguousarray(self.op_s[:, [self.kinds.index(k) for k in cluster.device_kind]])
+
+
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+
+
+class KindCosts(FileModel):
+    """Measured seconds on one device kind, by operation name or by signature (type, shapes and dtype)."""
+
+    operations: dict[str, Seconds] = Field(default={})
+    signatures: dict[str, Seconds] = Field(default={})
+
+
+class CostFile(FileModel):
+    """A measured cost file: `{"format": "placekit-costs", "version": 1, "kinds": {"p100": {"signatures": {...}}}}`."""
+
+    format: Literal["placekit-costs"] = "placekit-costs"
+    version: Literal[1] = 1
+    description: str = ""
+    kinds: dict[str, KindCosts]
+
+
+def roofline(graph: Graph, cluster: Cluster) -> CostTable:
+    """Costs of `graph` on the kinds of `cluster` by the roofline model (see the module docstring)."""
+    kinds = cluster.kind_names
+    op_s = np.zeros((graph.n, len(kinds)))
+    for k, name in enumerate(kinds):
+        kind = cluster.kinds[name]
+        peak = np.asarray([kind.flops_per_s.get(d, kind.flops_per_s["float32"]) for d in graph.dtype.vocabulary])
+        table: dict[str, Efficiency] = dict((*EFFICIENCY.items(), *kind.efficiency.items()))
+        rows = [table.get(c, table["other"]) for c in graph.op_class.vocabulary]
+        compute, memory = (np.asarray([getattr(r, key) for r in rows]) for key in ("compute", "memory"))
+        code = graph.op_class.codes
+        if graph.n:
+            arithmetic = graph.flops / (peak[graph.dtype.codes] * compute[code])
+            traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
+            op_s[:, k] = np.where(graph.kernel, kind.launch_overhead_s + np.maximum(arithmetic, traffic), 0.0)
+    return CostTable(kinds, op_s, np.zeros(op_s.shape, np.bool_))
+
+
+def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable:
+    """`costs` with the figures of a measured cost file in place of the estimates. Raises PlacekitError."""
+    path = Path(path)
+    hint = "it is JSON; its form is in docs/machine-model.md"
+    file = read_json(path, CostFile, error=PlacekitError, what="cost file", hint=hint)
+    found = with_figures(costs, graph, file)
+    if not found.measured.any():
+        raise PlacekitError(
+            f"cost file {path} has no figure for any operation of {graph.name!r} on {', '.join(costs.kinds)}",
+            f"it knows the kinds: {', '.join(file.kinds) or 'none'}",
+        )
+    return found
+
+
+def with_figures(costs: CostTable, graph: Graph, file: CostFile) -> CostTable:
+    """`costs` with the figures of `file`."""
+    op_s, measured = costs.op_s.copy(), costs.measured.copy()
+    signatures = signatures_of(graph)
+    for k, name in enumerate(costs.kinds):
+        known = file.kinds.get(name)
+        if known is None:
+            continue
+        for v in np.flatnonzero(graph.kernel):
+            seconds = known.operations.get(graph.op_name[v], known.signatures.get(signatures[v]))
+            if seconds is not None:
+                op_s[v, k], measured[v, k] = seconds, True
+    return CostTable(costs.kinds, op_s, measured)
+
+
+def signatures_of(graph: Graph) -> list[str]:
+    """[n] type, shapes and dtype of each operation, by which measured costs are looked up; '' where the graph has none."""
+    signature = graph.columns.get("signature")
+    return signature.tolist() if isinstance(signature, Labels) else [""] * graph.n

@@ -1,0 +1,130 @@
+"""Errors that a user sees: one line that names the thing, one that says what exists and what to do."""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+
+class PlacekitError(Exception):
+    """Base of every error that placekit raises on purpose; the command line shows it without a traceback.
+
+    `message` names the thing that is wrong; `hint`, if given, says what exists and what to do.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        self.message, self.hint = message, hint
+        super().__init__(f"{message}\n  {hint}" if hint else message)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # crosses process boundaries with all that it holds
+        return type(self).__new__, (type(self), *self.args), vars(self)
+
+
+class ConfigError(PlacekitError):
+    """An option is unknown or has a wrong value."""
+
+
+class PluginError(PlacekitError):
+    """A plugin is unknown, broken, or collides with another one."""
+
+
+class GraphError(PlacekitError):
+    """A graph is not valid, or a graph file cannot be read."""
+
+
+class ClusterError(PlacekitError):
+    """A cluster is not valid, or too small for the program."""
+
+
+class PlacementError(PlacekitError):
+    """A placement does not fit its problem: wrong size, device, co-location, or fingerprint."""
+
+
+class ImporterError(PlacekitError):
+    """A program cannot be imported."""
+
+
+class BackendError(PlacekitError):
+    """A backend cannot evaluate this problem."""
+
+
+class NotApplicable(PlacekitError):
+    """A component says nothing about this program or machine: it is made for others, and nothing is broken."""
+
+
+class RunError(PlacekitError):
+    """A run directory cannot be written, read, or continued; or a run found nothing that fits."""
+
+
+class BusyError(RunError):
+    """Another run is writing in the run directory."""
+
+
+class BudgetExhausted(Exception):
+    """Control flow, not a failure: the budget of an Evaluator is used up, and what it saw is recorded.
+
+    A policy or trainer need not catch it; the pipeline does, and takes the best placement seen. `args[0]` is the
+    evaluator, for those who go on with another one.
+    """
+
+    def __str__(self) -> str:
+        return " ".join(f"the budget is used up: {e.evaluations} evaluations" for e in self.args[:1])
+
+
+def unknown(what: str, name: str, known: Iterable[str], error: type[PlacekitError] = PluginError) -> PlacekitError:
+    """The error for a name that does not exist: says what does, the closest first."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, 1)
+    guess = f"did you mean {close[0]!r}? " if close else ""
+    return error(f"no {what} named {name!r}", f"{guess}available: {', '.join(names) or 'nothing'}")
+
+
+def explain(error: ValidationError, model: type[BaseModel], prefix: str = "", noun: str = "option") -> tuple[str, str]:
+    """Message and hint for what pydantic found: each option by name, what it got, the closest one that exists."""
+    count = error.error_count()
+    if count > _MANY:  # a file may have any number of them
+        return f"{count:,} {noun}s are wrong", ""
+    lines, hints = [], []
+    for x in error.errors(include_url=False)[:_TOLD]:
+        where, value = shortened((prefix + ".".join(map(str, x["loc"]))).rstrip(".")), _VALUES.repr(x["input"])
+        if x["type"] == "extra_forbidden":
+            known = list(_fields(model, x["loc"][:-1]))
+            close = difflib.get_close_matches(str(x["loc"][-1]), known, 1)
+            lines.append(f"no {noun} named {where!r}")
+            hints.append(f"did you mean {close[0]!r}?" if close else f"{noun}s: {', '.join(known) or 'none'}")
+        elif x["type"] == "model_type" and noun == "option" and where and _fields(model, x["loc"]):
+            lines.append(f"{where} is a section of options, not a value (got {value})")
+            hints.append("use " + ", ".join(f"{where}.{k}=..." for k in _fields(model, x["loc"])))
+        else:
+            said = x["msg"].removeprefix("Value error, ").partition(" or instance of ")[0]
+            got = "" if isinstance(x["input"], Mapping) else f" (got {value})"  # of rules about several options
+            lines.append(": ".join(filter(None, [where, f"{said[:1].lower()}{said[1:]}{got}"])))
+    if count > _TOLD:
+        lines.append(f"and {count - _TOLD:,} more")
+    return "; ".join(lines), " ".join(dict.fromkeys(hints))
+
+
+_TOLD, _MANY = 8, 100_000
+"""Mistakes that one message tells, and those from which on it only counts them."""
+_LONG = 600  # characters
+_VALUES = reprlib.Repr()
+_VALUES.maxstring = _VALUES.maxother = _VALUES.maxlong = 200
+
+
+def shortened(text: str) -> str:
+    """`text`, without its middle if it is long: names and values in a file may have any length."""
+    return text if len(text) <= _LONG else f"{text[: _LONG // 2]} ... {text[-_LONG // 2 :]}"
+
+
+def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> Mapping[str, Any]:
+    inner: Any = model
+    for key in path:
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            inner = getattr(inner.model_fields.get(str(key)), "annotation", None)
+        else:  # a list or dict of models, by index or key
+            inner = next((a for a in get_args(inner) if isinstance(a, type) and issubclass(a, BaseModel)), None)
+    return inner.model_fields if isinstance(inner, type) and issubclass(inner, BaseModel) else {}

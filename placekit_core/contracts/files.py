@@ -1,0 +1,267 @@
+"""Files: written atomically, and read in one way where they come from outside.
+
+A file from outside may be anything. It is read up to a limit; its numbers, nesting, aliases and characters are bounded;
+then one pydantic model checks every field. Whatever is wrong is the caller's error, which names the file.
+
+`parse_json`, `parse_yaml`, `checked` and `parse_arrays` (arrays.py) raise ValueError, which says what is wrong with the
+content, and `read_bytes` OSError, too. `reading` makes the caller's error of both; `read_json` does all of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import reprlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from placekit_core.contracts.errors import PlacekitError, explain, shortened
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+MAX_BYTES = 64 * 2**20
+MAX_VALUES = 500_000
+"""Of a JSON file: members and elements."""
+MAX_YAML_BYTES, MAX_YAML_VALUES = 2**20, 50_000
+"""Of a YAML file; each alias counts as all that it stands for."""
+MAX_DEPTH = 100
+MAX_DIGITS = 300  # any whole number of so many is a finite float, too
+PARTIAL = re.compile(r"\..+\.\d+\.part")
+"""The name of a file that `write_atomically` has begun."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_LONG_NUMBER = re.compile(rf"[-+]?[0-9a-fA-FxX_:.]{{{MAX_DIGITS + 1},}}")
+T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class FileModel(BaseModel):
+    """Base of what a file holds: every field has its type, and there is no other field."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+def _folder(name: str) -> str:
+    if "\0" in name or len(name) > 2000 or any(len(part.encode()) > 255 for part in name.split("/")):
+        raise ValueError("no folder can have this name")
+    return name
+
+
+Folder = Annotated[str, AfterValidator(_folder)]
+"""A field that names a folder."""
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that a reader, or a crash, sees the old file or the new one, never a part."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with partial.open("wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON, atomically; NaN and infinities become null."""
+    write_atomically(path, (json.dumps(finite(data), indent=1) + "\n").encode())
+
+
+def finite(data: Any) -> Any:
+    """`data` as JSON has it: NaN and infinities are null."""
+    if isinstance(data, Mapping):
+        return {str(k): finite(v) for k, v in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(v) for v in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data
+
+
+@contextlib.contextmanager
+def reading(path: object, error: type[PlacekitError], what: str = "", hint: str = "") -> Iterator[None]:
+    """Whatever is wrong with the file at `path` is an `error` that names it; `what` it should be, if it may be another's."""
+    try:
+        yield
+    except OSError as e:
+        raise error(" ".join(filter(None, ["cannot read", what, f"{path}: {e.strerror or e}"])), hint) from None
+    except (ValueError, MemoryError) as e:
+        wrong = f"is not a readable {what}" if what else "is damaged"
+        raise error(f"{path} {wrong}: {shortened(str(e) or 'it is too large')}", hint) from None
+
+
+def read_json(
+    path: Path,
+    model: type[Model],
+    *,
+    error: type[PlacekitError],
+    what: str = "",
+    hint: str = "",
+    values: int = MAX_VALUES,
+) -> Model:
+    """What a JSON file of at most so many values holds. Raises `error`; see `reading`."""
+    with reading(path, error, what, hint):
+        return checked(parse_json(read_bytes(path), values), model)
+
+
+def read_bytes(path: Path | Traversable, limit: int = MAX_BYTES) -> bytes:
+    """The content of a file of at most `limit` bytes. Raises OSError, or ValueError if it has more."""
+    with path.open("rb") as file:
+        size = 0  # of a pipe or a device, which nobody knows
+        if file.seekable():
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+        data: bytes = b"" if size > limit else file.read((size or limit) + 1)
+    if max(size, len(data)) > limit:
+        raise ValueError(f"it has more than {limit:,} bytes")
+    return data
+
+
+def parse_text(data: bytes) -> str:
+    """UTF-8, with or without a mark at its beginning. Raises ValueError."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        raise ValueError(f"it is not text: byte {e.start} is not UTF-8") from None
+
+
+def parse_json(data: bytes, values: int = MAX_VALUES) -> Any:
+    """Plain data from JSON of at most so many values. Raises ValueError."""
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+    text = parse_text(data)
+    if sum(map(text.count, ",[{")) > values:  # before they take memory
+        raise ValueError(f"it has more than {values:,} values")
+    try:
+        return plain(json.loads(text, object_pairs_hook=_members, parse_int=_integer))
+    except RecursionError:
+        raise ValueError(f"invalid JSON: {_TOO_DEEP}") from None
+    except ValueError as e:
+        raise ValueError(f"invalid JSON: {e}") from None
+
+
+def parse_yaml(data: bytes, values: int = MAX_YAML_VALUES) -> Any:
+    """Plain data from one YAML document, without tags. Raises ValueError."""
+    import yaml
+
+    if len(data) > MAX_YAML_BYTES:
+        raise ValueError(f"it has more than {MAX_YAML_BYTES:,} bytes")
+    text = parse_text(data)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _check_events(yaml.parse(text, loader), values)
+        return plain(yaml.load(text, loader))
+    except RecursionError:  # of mappings that are merged into mappings
+        raise ValueError(_TOO_DEEP) from None
+    except yaml.YAMLError as e:
+        said = " ".join(str(e).split()).replace(' in "<unicode string>",', " in")
+        raise ValueError(f"it is not YAML: {said}") from None
+
+
+def checked(data: Any, model: type[Model]) -> Model:
+    """`data` as the model has it. Raises ValueError that names the fields that are wrong."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as e:
+        raise ValueError(" ".join(filter(None, explain(e, model, noun="field")))) from None
+
+
+_TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
+
+
+def plain(data: T, values: float = math.inf) -> T:
+    """`data` itself. Raises ValueError unless it is of JSON's types, in valid Unicode, and neither too deep nor too large."""
+    level: list[Any] = [data]
+    for _ in range(MAX_DEPTH + 1):
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, str):
+                if not value.isascii() and _SURROGATE.search(value):
+                    raise ValueError(f"{shortened(ascii(value))} is not valid Unicode")
+            elif isinstance(value, dict):
+                inner += value
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
+            elif value is not None and not isinstance(value, int | float):
+                raise ValueError(f"{value} is a {type(value).__name__}: quote it")
+        if not inner:
+            return data
+        values -= len(inner)
+        if values < 0:
+            raise ValueError("it has too many values")
+        level = inner
+    raise ValueError(_TOO_DEEP)
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number has {len(text):,} digits")
+    return int(text)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The members of a JSON object, each of which occurs once."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object has the member {twice!r:.60} twice: {reprlib.repr(members)}")
+    return members
+
+
+@dataclass
+class _Collection:
+    """One that is open while the events of a YAML document go by."""
+
+    anchor: str | None
+    before: int  # values
+    keys: set[str] | None  # of a mapping
+    children: int = 0
+
+
+def _check_events(events: Iterable[Any], values: int) -> None:
+    """Raise ValueError for YAML with tags, a key twice, or too large or deep once its aliases are what they stand for."""
+    from yaml import AliasEvent, CollectionEndEvent, CollectionStartEvent, MappingStartEvent, NodeEvent, ScalarEvent
+
+    sizes: dict[str | None, int] = {}  # values at each anchor
+    count, parents = 0, list[_Collection]()
+    for event in events:
+        if isinstance(event, CollectionEndEvent):
+            closed = parents.pop()
+            sizes[closed.anchor] = count - closed.before
+        if not isinstance(event, NodeEvent):
+            continue
+        line = f"line {event.start_mark.line + 1}: "
+        if isinstance(event, AliasEvent) and event.anchor not in sizes:
+            raise ValueError(f"{line}alias *{event.anchor} stands for nothing, or for what it is in")
+        if getattr(event, "tag", None) is not None:
+            raise ValueError(f"{line}it has the tag {event.tag}, and may hold plain data only")
+        parent = parents[-1] if parents else _Collection(None, 0, None)
+        parent.children += 1
+        if isinstance(event, ScalarEvent):
+            if event.implicit[0] and _LONG_NUMBER.fullmatch(event.value):
+                raise ValueError(f"{line}a number has {len(event.value):,} digits")
+            if parent.keys is not None and parent.children % 2:  # keys and values take turns
+                if event.value in parent.keys:
+                    raise ValueError(f"{line}key {event.value!r:.60} occurs twice")
+                parent.keys.add(event.value)
+        if isinstance(event, CollectionStartEvent):
+            keys = set[str]() if isinstance(event, MappingStartEvent) else None
+            parents.append(_Collection(event.anchor, count, keys))
+        count += sizes[event.anchor] if isinstance(event, AliasEvent) else 1
+        if isinstance(event, ScalarEvent):
+            sizes[event.anchor] = 1
+        if len(parents) > MAX_DEPTH:
+            raise ValueError(_TOO_DEEP)
+        if count > values:
+            raise ValueError(f"it has more than {values:,} values, those of its aliases included")

@@ -1,0 +1,98 @@
+"""Graphs in files: `NAME.graph.npz`, a zip of plain numpy arrays and one JSON header; nothing in it is executable.
+
+Version 1. Member `header.json` (UTF-8 bytes as a uint8 array): `format` = "placekit-graph", `version`, `name`,
+`attributes`, `vocabularies` (strings of each labelled column), `fingerprint`. Member `op_name`: UTF-8 names joined by
+newlines. One member per field of `Graph` (codes for labelled columns), extra columns prefixed by `column.`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import JsonValue
+
+from placekit_core.contracts.arrays import parse_arrays
+from placekit_core.contracts.errors import GraphError
+from placekit_core.contracts.files import FileModel, checked, parse_json, read_bytes, reading, write_atomically
+from placekit_core.contracts.graph import Graph, Labels
+from placekit_core.contracts.graph_rules import validate_graph
+
+MAX_OPERATIONS = 2**22
+_EXTRA = "column."
+_COLUMNS = {f.name for f in dataclasses.fields(Graph)} - {"name", "op_name", "columns", "attributes"}
+
+
+class _Header(FileModel):
+    """Member `header.json`."""
+
+    format: Literal["placekit-graph"]
+    version: Literal[1]
+    name: str
+    attributes: dict[str, JsonValue]
+    vocabularies: dict[str, list[str]]
+    fingerprint: str
+
+
+def save_graph(graph: Graph, path: str | Path) -> Path:
+    """Write `graph` to `path`, atomically. Returns the path. Raises GraphError if it cannot."""
+    vocabularies: dict[str, list[str]] = {}
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for key, column in graph.all_columns().items():
+        member = _EXTRA + key if key in graph.columns else key
+        if isinstance(column, Labels):
+            vocabularies[member] = list(column.vocabulary)
+            arrays[member] = column.codes
+        else:
+            arrays[member] = column
+    header = {
+        "format": "placekit-graph", "version": 1, "name": graph.name, "attributes": dict(graph.attributes),
+        "vocabularies": vocabularies, "fingerprint": graph.fingerprint,
+    }  # fmt: skip
+    arrays["header.json"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    arrays["op_name"] = np.frombuffer("\n".join(graph.op_name).encode(), np.uint8)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    target = Path(path)
+    try:
+        write_atomically(target, buffer.getvalue())
+    except (OSError, ValueError) as e:
+        raise GraphError(
+            f"cannot write graph file {path}: {getattr(e, 'strerror', None) or e}",
+            "it needs a folder that exists and may be written, and a name that no folder has",
+        ) from e
+    return target
+
+
+def load_graph(path: str | Path) -> Graph:
+    """Read and validate a graph file. Raises GraphError that names the file and what is wrong with it."""
+    path = Path(path)
+    if not path.is_file():
+        raise GraphError(f"no graph file {path}", "write one with `placekit graph export`")
+    with reading(path, GraphError, "graph file", "it is truncated, damaged, or of another format"):
+        arrays = parse_arrays(read_bytes(path))
+        absent = sorted({"header.json", "op_name", *_COLUMNS} - set(arrays))
+        if absent:
+            raise ValueError(f"it has no member {' and no '.join(absent)}")
+        header = checked(parse_json(arrays.pop("header.json").tobytes()), _Header)
+        text = arrays.pop("op_name").tobytes()
+        if text.count(b"\n") >= MAX_OPERATIONS:
+            raise ValueError(f"it has more than {MAX_OPERATIONS:,} operations")
+        names = tuple(text.decode().split("\n")) if text or np.size(arrays["flops"]) else ()
+        unknown = sorted(key for key in arrays if key not in _COLUMNS and not key.startswith(_EXTRA))
+        if unknown:
+            raise ValueError(f"it has a member {unknown[0]!r}, which no graph has")
+    columns: dict[str, Any] = {}
+    for key, values in arrays.items():
+        vocabulary = header.vocabularies.get(key)
+        columns[key] = values if vocabulary is None else Labels(values, tuple(vocabulary))
+    extra = {key[len(_EXTRA) :]: columns.pop(key) for key in list(columns) if key.startswith(_EXTRA)}
+    graph = Graph(name=header.name, op_name=names, columns=extra, attributes=header.attributes, **columns)
+    validate_graph(graph)
+    if graph.fingerprint != header.fingerprint:
+        raise GraphError(f"{path} does not match its own fingerprint", "the file was changed after it was written")
+    return graph

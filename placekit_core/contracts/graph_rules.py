@@ -1,0 +1,108 @@
+"""What makes a graph valid."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.contracts.errors import GraphError
+from placekit_core.contracts.graph import PHASES, Graph, Labels
+
+_LABELS = ("op_type", "op_class", "dtype", "module", "allowed")
+_KINDS = {  # numpy's kind of each column that is no Labels
+    "flops": "f", "bytes_accessed": "f", "persistent_bytes": "i", "kernel": "b", "phase": "u", "call": "i",
+    "colocate": "i", "tensor_producer": "i", "tensor_bytes": "i", "tensor_storage": "i", "shape_ptr": "i",
+    "shape_dim": "i", "input_ptr": "i", "input_tensor": "i",
+}  # fmt: skip
+_WORDS = {"f": "floats", "i": "integers", "u": "unsigned integers", "b": "booleans"}
+
+
+def _check_types(g: Graph) -> None:
+    """Raise GraphError unless every column is what its name says: the rules below count on it."""
+    for key, kind in [*_KINDS.items(), *((key, "labels") for key in _LABELS), *((key, "") for key in g.columns)]:
+        column = g.columns[key] if kind == "" else getattr(g, key)
+        labels = kind == "labels" or (kind == "" and isinstance(column, Labels))
+        what = f"{'extra ' if kind == '' else ''}column {key!r} of graph {g.name!r}"
+        if isinstance(column, Labels) != labels:
+            raise GraphError(f"{what} is {'not ' if labels else ''}a column of strings")
+        values = column.codes if isinstance(column, Labels) else column
+        if not isinstance(values, np.ndarray):
+            raise GraphError(f"{what} is not an array")
+        if values.ndim < 1 or (values.ndim > 1 and (kind or labels)):
+            raise GraphError(f"{what} has {np.ndim(values)} dimensions, not 1")
+        kinds = "i" if labels else kind
+        if kinds and values.dtype.kind not in kinds:
+            raise GraphError(f"{what} holds {values.dtype}, not {_WORDS[kinds]}")
+        if values.dtype.hasobject:
+            raise GraphError(f"{what} holds Python objects", "use numbers, or Labels for strings")
+
+
+def validate_graph(g: Graph) -> Graph:
+    """`g` itself. Raises GraphError, naming the operation, unless it keeps every rule of the docstring of Graph."""
+    _check_types(g)
+    for key, column in g.all_columns().items():
+        rows = (
+            g.t if key in ("tensor_producer", "tensor_bytes", "tensor_storage") else
+            g.n + 1 if key == "input_ptr" else g.t + 1 if key == "shape_ptr" else
+            len(column) if key in ("input_tensor", "shape_dim") else g.n
+        )  # fmt: skip
+        if len(column) != rows:
+            raise GraphError(f"column {key!r} of graph {g.name!r} has {len(column)} rows, not {rows}")
+        if (
+            isinstance(column, Labels)
+            and len(column)
+            and not 0 <= column.codes.min() <= column.codes.max() < len(column.vocabulary)
+        ):
+            raise GraphError(f"column {key!r} of graph {g.name!r} has codes outside its vocabulary")
+    for ptr, rows, what in ((g.input_ptr, g.e, "input_ptr"), (g.shape_ptr, len(g.shape_dim), "shape_ptr")):
+        if len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != rows or np.any(np.diff(ptr) < 0):
+            raise GraphError(f"{what} of graph {g.name!r} is not an ascending row pointer that ends at {rows}")
+    if len(set(g.op_name)) != g.n:
+        names, counts = np.unique(np.asarray(g.op_name), return_counts=True)
+        raise GraphError(f"operation name {str(names[counts > 1][0])!r} of graph {g.name!r} occurs twice")
+    broken = next((name for name in g.op_name if "\n" in name), None)
+    if broken is not None:
+        raise GraphError(
+            f"operation name {broken!r} of graph {g.name!r} has a line break", "graph files separate names by it"
+        )
+    for name in g.op_name:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise GraphError(f"operation name {name!r} of graph {g.name!r} is not valid Unicode") from None
+    for key, top in (("tensor_producer", g.n), ("tensor_storage", g.t), ("input_tensor", g.t)):
+        column = getattr(g, key)
+        if len(column) and not 0 <= column.min() <= column.max() < top:
+            raise GraphError(f"{key} of graph {g.name!r} points outside 0..{top - 1}")
+    if np.any(np.diff(g.tensor_producer) < 0):
+        raise GraphError(f"tensors of graph {g.name!r} are not sorted by producer")
+    for key in ("flops", "bytes_accessed", "persistent_bytes", "tensor_bytes"):
+        column = getattr(g, key)
+        bad = np.flatnonzero(~(np.isfinite(column) & (column >= 0)))
+        if len(bad):
+            op = g.tensor_producer[bad[0]] if key == "tensor_bytes" else bad[0]
+            raise GraphError(f"{key} of operation {g.op_name[op]!r} is {column[bad[0]]}", "it must be finite and >= 0")
+    if len(g.phase) and g.phase.max() >= len(PHASES):
+        raise GraphError(f"phase of graph {g.name!r} is outside {PHASES}")
+    pair = g.edge_op.astype(np.int64) * max(g.t, 1) + g.input_tensor
+    if len(np.unique(pair)) != len(pair):
+        raise GraphError(f"an operation of graph {g.name!r} lists one tensor twice among its inputs")
+    reading = np.flatnonzero(~g.kernel & (np.diff(g.input_ptr) > 0))
+    if len(reading):
+        raise GraphError(f"source {g.op_name[reading[0]]!r} reads a tensor", "only kernels have inputs")
+    owner = g.tensor_producer[g.tensor_storage]
+    other = np.flatnonzero(owner != g.tensor_producer)
+    for t in other[g.kernel[owner[other]] | ~_together(g, owner[other], g.tensor_producer[other])]:
+        raise GraphError(
+            f"an output of {g.op_name[g.tensor_producer[t]]!r} shares the memory of {g.op_name[owner[t]]!r}",
+            "only outputs of one operation, or a source and its co-located update, share memory",
+        )
+    if np.any(g.tensor_storage[g.tensor_storage] != g.tensor_storage):
+        raise GraphError(f"tensor_storage of graph {g.name!r} points to a tensor that owns no memory")
+    _ = g.topological_order
+    return g
+
+
+def _together(g: Graph, a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.bool_]:
+    together: NDArray[np.bool_] = (g.colocate[a] >= 0) & (g.colocate[a] == g.colocate[b])
+    return together

@@ -1,0 +1,138 @@
+"""The hooks. They collect components; the abstract base classes in interfaces.py are the contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pluggy
+from pydantic import BaseModel
+
+from placekit_core.contracts.result import Result
+
+hookspec = pluggy.HookspecMarker("placekit")
+hookimpl = pluggy.HookimplMarker("placekit")
+
+KINDS = ("importer", "grouper", "policy", "trainer", "backend")
+
+
+@dataclass(frozen=True)
+class Component:
+    """What a plugin says about one component; light, so that listing plugins imports nothing heavy.
+
+    Attributes:
+        name: what users write, e.g. `+policy=NAME`.
+        summary: one line for `placekit plugins`.
+        config: pydantic model of its options, the only source of defaults.
+        target: `"module:Class"`, imported at first use.
+        paper: where the method comes from, if it is published.
+        trainer: for a learnable policy, the trainer that `trainer: auto` takes.
+        files: for an importer that reads files, the endings of their names; its options then have a `path`.
+        detect: whether a file that begins with these bytes (4096 at most) is one of its: light, and never raises. Asked
+            for every file; without it, the ending alone decides.
+        writes: for an importer whose class has `write`: `placekit graph export` takes it for files of these endings.
+        objects: for an importer that takes objects of Python programs, their types, `module.Class`.
+    """
+
+    name: str
+    summary: str
+    config: type[BaseModel]
+    target: str
+    paper: str = ""
+    trainer: str = ""
+    files: tuple[str, ...] = ()
+    detect: Callable[[bytes], bool] | None = None
+    writes: bool = False
+    objects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of `placekit` that a plugin contributes.
+
+    Attributes:
+        name: one word, or two where several commands share a subject: `compare`, `graph show`.
+        usage: what follows the name, e.g. `DIR ... [--json]`.
+        summary: one line for `placekit --help`.
+        target: `"module:function"`, imported at first use: `function(arguments, registry)` returns the exit code. It
+            shows its own `--help`.
+        group: the heading that it stands under in `placekit --help`.
+        completer: `"module:function"`, or nothing: `function(words, word, registry)` gives what `word`, after the
+            arguments `words`, may become. A candidate that is a whole word ends with a space.
+    """
+
+    name: str
+    usage: str
+    summary: str
+    target: str
+    group: str = "more"
+    completer: str = ""
+
+
+@hookspec
+def placekit_importers() -> list[Component]:  # type: ignore[empty-body]
+    """Return the importers of this plugin."""
+
+
+@hookspec
+def placekit_groupers() -> list[Component]:  # type: ignore[empty-body]
+    """Return the groupers of this plugin."""
+
+
+@hookspec
+def placekit_policies() -> list[Component]:  # type: ignore[empty-body]
+    """Return the policies of this plugin."""
+
+
+@hookspec
+def placekit_trainers() -> list[Component]:  # type: ignore[empty-body]
+    """Return the trainers of this plugin."""
+
+
+@hookspec
+def placekit_backends() -> list[Component]:  # type: ignore[empty-body]
+    """Return the backends of this plugin."""
+
+
+@hookspec
+def placekit_run_started(run_dir: Path, config: Mapping[str, Any]) -> None:
+    """A run begins; `config` is its complete configuration.
+
+    If a run fails before its first evaluation, `placekit_run_finished` is not called.
+    """
+
+
+@hookspec
+def placekit_evaluated(run_dir: Path, directory: Path, program: str, row: Mapping[str, float]) -> None:
+    """A batch of `program` was evaluated; `row` is the new row of the history, `directory` where its files are."""
+
+
+@hookspec
+def placekit_checkpoint(run_dir: Path) -> None:
+    """A checkpoint was written, from which the run can be resumed."""
+
+
+@hookspec
+def placekit_run_finished(run_dir: Path, result: Result) -> None:
+    """A run ended. Its results are written, but for result.json, which comes last: by it a run counts as written."""
+
+
+@hookspec
+def placekit_sweep_finished(directory: Path) -> None:
+    """All jobs of a sweep have ended, whether they failed or not; their run directories are in `directory`."""
+
+
+@hookspec
+def placekit_commands() -> list[Command]:  # type: ignore[empty-body]
+    """Return the commands of this plugin."""
+
+
+@hookspec
+def placekit_facts() -> Mapping[str, str | int | float | bool | None]:  # type: ignore[empty-body]
+    """Return what decides the results of this process besides versions, such as the number of threads of a library.
+
+    Asked when a run has ended: a library that the run did not import says nothing. `result.json` and `placekit doctor`
+    have all facts; a name is used by one plugin.
+    """

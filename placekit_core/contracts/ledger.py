@@ -1,0 +1,108 @@
+"""Budgets."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import Field
+
+from placekit_core.contracts.files import FileModel
+
+
+class LedgerState(FileModel):
+    """What of a budget is used."""
+
+    evaluations: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+
+
+class Ledger:
+    """A budget and what was used of it; None is unlimited. Evaluators of one family of programs share a ledger."""
+
+    def __init__(self, evaluations: int | None = None, seconds: float | None = None) -> None:
+        self.limit, self.limit_s = evaluations, seconds
+        self.evaluations = 0
+        self._used_s = 0.0
+        self._since: float | None = None  # None while the clock stands
+        self._new = True  # neither started nor stopped yet
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of searching; the clock runs from `start` to `stop`."""
+        return self._used_s + (0.0 if self._since is None else time.perf_counter() - self._since)
+
+    def start(self) -> None:
+        """Let the clock run (what was used before stays used)."""
+        self._new = False
+        if self._since is None:
+            self._since = time.perf_counter()
+
+    def _start_if_new(self) -> None:
+        if self._new:
+            self.start()
+
+    def stop(self) -> None:
+        """Let the clock stand."""
+        self._used_s, self._since, self._new = self.seconds, None, False
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the clock stand meanwhile: for what is not searching, such as logging."""
+        ran = self._since is not None
+        if ran:
+            self.stop()
+        try:
+            yield
+        finally:
+            if ran:
+                self.start()
+
+    @contextlib.contextmanager
+    def limited(self, evaluations: int) -> Iterator[None]:
+        """Give a budget without a limit this one for a while."""
+        limit, self.limit = self.limit, evaluations if self.limit is None else self.limit
+        try:
+            yield
+        finally:
+            self.limit = limit
+
+    @contextlib.contextmanager
+    def reserved(self, evaluations: int) -> Iterator[None]:
+        """Keep some of the evaluations for later."""
+        limit = self.limit
+        if limit is not None:
+            self.limit = max(limit - evaluations, 0)
+        try:
+            yield
+        finally:
+            self.limit = limit
+
+    @property
+    def remaining(self) -> float:
+        """Evaluations left; infinite without a limit; 0 once the seconds are used up. Asking starts the clock."""
+        self._start_if_new()
+        if self.limit_s is not None and self.seconds >= self.limit_s:
+            return 0
+        return math.inf if self.limit is None else self.limit - self.evaluations
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget that is used, in [0, 1]; deterministic where only evaluations are limited."""
+        used = 0.0 if self.limit is None else self.evaluations / max(self.limit, 1)
+        if self.limit_s is not None:
+            used = max(used, self.seconds / self.limit_s)
+        return min(used, 1.0)
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs."""
+        return {"evaluations": self.evaluations, "seconds": self.seconds}
+
+    def restore(self, state: Mapping[str, Any] | LedgerState) -> None:
+        """Continue from a `state`."""
+        saved = LedgerState.model_validate(state)
+        self.evaluations, self._used_s = saved.evaluations, saved.seconds
+        self._since, self._new = None, True

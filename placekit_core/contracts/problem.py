@@ -1,0 +1,180 @@
+"""What is to be placed: a graph in groups, on a cluster, with costs."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from placekit_core.contracts.cluster import Cluster
+from placekit_core.contracts.costs import CostTable, roofline
+from placekit_core.contracts.errors import ClusterError, PlacementError
+from placekit_core.contracts.graph import Graph
+from placekit_core.contracts.grouping import Grouping, quotient
+from placekit_core.contracts.placement import Placement, Placements
+from placekit_core.contracts.units import mebibytes
+
+if TYPE_CHECKING:
+    pass
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A graph to place on a cluster, in groups. Policies place the g groups; backends evaluate the n operations.
+
+    Raises ClusterError on creation if an operation has no device that may run it, or if the parameters and state do not
+    fit on the machine whatever the placement; PlacekitError if the costs are not seconds of this graph's operations.
+    """
+
+    graph: Graph
+    grouping: Grouping
+    cluster: Cluster
+    costs: CostTable
+
+    def __post_init__(self) -> None:
+        self.grouping.check(self.graph)
+        self.costs.check(self.graph)
+        _ = self.op_s  # refuses costs that lack a kind of the cluster
+        stuck = np.flatnonzero(~self.allowed.any(axis=1))
+        if len(stuck):
+            members = np.flatnonzero(self.grouping.group_of == stuck[0])
+            needs = sorted({self.graph.allowed[v].replace("|", " or ") for v in members} - {""})
+            where = f"allowed: {needs[0]}" if len(needs) == 1 else f"allowed: {' for some, '.join(needs)} for others"
+            others = {1: "", 2: " and the operation grouped with it"}
+            raise ClusterError(
+                f"no device of {self.cluster.name!r} may run {self.graph.op_name[members[0]]!r}"
+                + others.get(len(members), f" and the {len(members) - 1} operations grouped with it")
+                + f" ({where})",
+                f"devices: {', '.join(f'{d} ({self.device_type(i)})' for i, d in enumerate(self.cluster.device_names))}",
+            )
+        need, room = float(self.graph.persistent_bytes.sum()), float(self.cluster.memory_bytes.sum())
+        if need > room:
+            raise ClusterError(
+                f"{self.graph.name!r} does not fit on {self.cluster.name!r}: parameters, state and inputs take"
+                f" {mebibytes(need)}, all devices together have {mebibytes(room)}",
+                "use a cluster with more memory, or a smaller model",
+            )
+
+    @classmethod
+    def of(
+        cls, graph: Graph, cluster: Cluster, grouping: Grouping | None = None, costs: CostTable | None = None
+    ) -> Problem:
+        """A problem with defaults: only co-located operations grouped, roofline costs."""
+        return cls(graph, grouping or Grouping.colocated(graph), cluster, costs or roofline(graph, cluster))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of graph, grouping, cluster and costs: problems of one fingerprint have the same answers."""
+        digest = hashlib.sha256(f"placekit-problem-1 {self.graph.fingerprint} {self.cluster.fingerprint}".encode())
+        digest.update(self.grouping.group_of.tobytes())
+        digest.update(self.op_s.tobytes())
+        return digest.hexdigest()[:32]
+
+    @cached_property
+    def costs_fingerprint(self) -> str:
+        """Hash of the seconds of each operation on each device, whatever the grouping."""
+        return hashlib.sha256(self.op_s.tobytes()).hexdigest()[:32]
+
+    @property
+    def g(self) -> int:
+        """Number of groups."""
+        return self.grouping.count
+
+    def device_type(self, device: int) -> str:
+        """`gpu` or `cpu`."""
+        return self.cluster.kinds[self.cluster.device_kind[device]].type
+
+    @cached_property
+    def op_s(self) -> NDArray[np.float64]:
+        """[n, D] seconds of each operation on each device."""
+        return self.costs.on(self.cluster)
+
+    @cached_property
+    def group_s(self) -> NDArray[np.float64]:
+        """[g, D] seconds of all operations of each group on each device."""
+        total = np.zeros((self.g, self.cluster.size))
+        np.add.at(total, self.grouping.group_of, self.op_s)
+        return total
+
+    @cached_property
+    def op_allowed(self) -> NDArray[np.bool_]:
+        """[n, D] whether the device may run the operation."""
+        types = [self.device_type(d) for d in range(self.cluster.size)]
+        rows = [[not a or t in a.split("|") for t in types] for a in self.graph.allowed.vocabulary]
+        table = np.asarray(rows, np.bool_).reshape(-1, len(types))
+        return table[self.graph.allowed.codes]
+
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_]:
+        """[g, D] whether the device may run every operation of the group."""
+        ok = np.ones((self.g, self.cluster.size), np.bool_)
+        np.logical_and.at(ok, self.grouping.group_of, self.op_allowed)
+        return ok
+
+    @cached_property
+    def group_persistent_bytes(self) -> NDArray[np.float64]:
+        """[g] persistent bytes of each group."""
+        return np.bincount(self.grouping.group_of, self.graph.persistent_bytes, minlength=self.g).astype(np.float64)
+
+    @cached_property
+    def grouped(self) -> Graph:
+        """The quotient graph that policies see: one operation per group, acyclic (see `grouping.quotient`)."""
+        return quotient(self.graph, self.grouping)
+
+    def expand(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
+        """[..., g] values of groups to [..., n] values of their operations."""
+        return np.ascontiguousarray(values[..., self.grouping.group_of])
+
+    def collapse(
+        self, device: NDArray[np.int16], priority: NDArray[np.float32] | None, source: str
+    ) -> tuple[NDArray[np.int16], NDArray[np.float32] | None]:
+        """[n] devices and priorities of operations to [g]. Raises PlacementError if a group is torn apart."""
+        group = self.grouping.group_of
+        _, first = np.unique(group, return_index=True)
+        torn = np.flatnonzero(device != device[first][group])
+        if len(torn):
+            v = int(torn[0])
+            raise PlacementError(
+                f"{source} puts {self.graph.op_name[v]!r} and {self.graph.op_name[first[group[v]]]!r} on different devices",
+                "they belong to one group here; use the grouping that it was made with",
+            )
+        return device[first], None if priority is None else priority[first]
+
+    def placement(self, device: ArrayLike, priority: ArrayLike | None = None) -> Placement:
+        """One checked placement of this problem from devices [g] and priorities [g]."""
+        batch = self.check(Placements.of(device, priority))
+        if len(batch) != 1:
+            raise PlacementError(f"one placement has one row of {self.g} devices, not {len(batch)} rows")
+        own, order = batch.one(0)  # may be the caller's arrays: a placement keeps its own
+        weights = None if order is None else order.copy()
+        return Placement(own.copy(), weights, self.graph.fingerprint, self.cluster.fingerprint)
+
+    def check(self, placements: Placements) -> Placements:
+        """Raise PlacementError, naming the group, unless every group is on an existing, allowed device."""
+        device, size = placements.device, self.cluster.size
+        if device.shape[1] != self.g:
+            raise PlacementError(f"a placement of {self.graph.name!r} has {self.g} groups, not {device.shape[1]}")
+        if placements.priority is not None and np.isnan(placements.priority).any():
+            raise PlacementError("a priority is not a number")
+        outside = np.argwhere((device < 0) | (device >= size))
+        if len(outside):
+            row, group = outside[0]
+            raise PlacementError(
+                f"group {self.grouping.name(group)!r} is on device {device[row, group]}", f"devices are 0..{size - 1}"
+            )
+        if not self.allowed.all():
+            wrong = np.argwhere(~self.allowed[np.arange(self.g), device])
+            if len(wrong):
+                row, group = wrong[0]
+                can = [n for n, ok in zip(self.cluster.device_names, self.allowed[group], strict=True) if ok]
+                raise PlacementError(
+                    f"group {self.grouping.name(group)!r} may not run on {self.cluster.device_names[device[row, group]]}",
+                    f"it may run on: {', '.join(can)}",
+                )
+        return placements

@@ -1,0 +1,181 @@
+"""What came out of a run: the numbers, which result.json holds, and the objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from placekit_core.contracts.errors import PlacekitError
+from placekit_core.contracts.files import FileModel, Folder
+from placekit_core.contracts.measurement import Measurements, Schedule
+from placekit_core.contracts.placement import Placement
+from placekit_core.contracts.problem import Problem
+from placekit_core.contracts.units import mebibytes, percent, seconds
+
+
+class Found(FileModel):
+    """What a search found. Times in seconds, memory in bytes; null where there is nothing to say.
+
+    `error` says why the last measurement failed, if no placement has a value.
+    """
+
+    value_s: float | None
+    bound_s: float | None
+    gap: float | None
+    spread_s: float | None = None
+    fits: bool
+    error: str | None = None
+    evaluations: int
+    proxy_evaluations: int = 0
+    seconds: float
+    peak_bytes: dict[str, float]
+    notes: list[str] = Field(default=[])
+
+    @property
+    def outcome(self) -> str:
+        """The value, or why there is none, in a few words."""
+        if self.fits:
+            return seconds(self.value_s)
+        return "failed" if self.error else "does not fit" if self.evaluations else "not evaluated"
+
+
+class ProgramSummary(Found):
+    """What was found for one program."""
+
+    program: str
+    split: str | None = None
+    operations: int
+    kernels: int
+    groups: int
+    graph_fingerprint: str
+    problem_fingerprint: str
+    costs_fingerprint: str = ""
+    measured_costs: float = 0.0
+    directory: Folder = "."
+
+
+class Summary(Found):
+    """`result.json`.
+
+    `value_s` is the objective of the best placement (null if none fits); `bound_s` a proven lower bound, `gap` =
+    value/bound - 1 or null where nothing is proven. Over several programs these are means, `peak_bytes` maxima, the
+    others sums; `programs` has each.
+    """
+
+    status: str
+    workload: str
+    objective: str
+    simulated: bool
+    seed: int
+    importer: str
+    grouper: str
+    policy: str
+    trainer: str | None
+    backend: str
+    cluster: str
+    cluster_fingerprint: str
+    budget: dict[str, float | None]
+    programs: list[ProgramSummary]
+    facts: dict[str, Any] = Field(default={})
+    versions: dict[str, str]
+    code: dict[str, str] = Field(default={})
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramResult:
+    """What was found for one program.
+
+    Attributes:
+        summary: the numbers, as in result.json.
+        problem: what was placed: graph, groups, cluster, costs.
+        placement: the best placement that fits; None if there is none, and then neither of the next two.
+        measurements: a batch of one: what was measured of it.
+        schedule: its timed events.
+        history: a row per evaluated batch, columns `HISTORY` of contracts/task.py.
+    """
+
+    summary: ProgramSummary
+    problem: Problem
+    placement: Placement | None
+    measurements: Measurements | None
+    schedule: Schedule | None
+    history: Sequence[tuple[float, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a run found; times in seconds, memory in bytes.
+
+    `problem`, `placement`, `measurements` and `schedule` are those of its only program; a family has them in `programs`.
+
+    Attributes:
+        summary: the numbers, with seed, budget, versions and configuration: what result.json holds.
+        programs: each program's placement and what was measured of it.
+        run_dir: where the files are; None where none were asked for.
+    """
+
+    summary: Summary
+    programs: tuple[ProgramResult, ...]
+    run_dir: Path | None
+
+    @property
+    def _only(self) -> ProgramResult:
+        if len(self.programs) != 1:
+            raise PlacekitError(f"this result has {len(self.programs)} programs", "take one: result.programs[i]")
+        return self.programs[0]
+
+    @property
+    def value_s(self) -> float | None:
+        """The objective of the best placement (the mean over a family), seconds; None if none fits."""
+        return self.summary.value_s
+
+    @property
+    def problem(self) -> Problem:
+        return self._only.problem
+
+    @property
+    def placement(self) -> Placement | None:
+        return self._only.placement
+
+    @property
+    def measurements(self) -> Measurements | None:
+        return self._only.measurements
+
+    @property
+    def schedule(self) -> Schedule | None:
+        return self._only.schedule
+
+    def lines(self) -> list[tuple[str, str]]:
+        """What to say of it, as (name, text)."""
+        s = self.summary
+        kind = "simulated" if s.simulated else "measured"
+        count = f"{s.evaluations} evaluation{'s' if s.evaluations != 1 else ''}"
+        if s.fits:
+            value = seconds(s.value_s)
+        else:
+            value = "no placement that fits was found" if s.evaluations else "nothing was evaluated"
+        lines = [
+            ("program", s.workload),
+            ("machine", s.cluster),
+            ("policy", f"{s.policy}, seed {s.seed}, {count} in {s.seconds:.1f} s"),
+            (f"{s.objective} ({kind})", value + (f" ± {seconds(s.spread_s)}" if s.spread_s is not None else "")),
+            ("proven bound", f"{seconds(s.bound_s)}, gap {percent(s.gap)}"),
+        ]
+        if len(self.programs) == 1 and s.peak_bytes:
+            lines.append(("peak memory", ", ".join(f"{d} {mebibytes(b)}" for d, b in s.peak_bytes.items())))
+        lines += [("note", note) for note in s.notes]
+        if s.status != "finished":
+            lines.append(("status", s.status))
+        if self.run_dir is not None:
+            lines.append(("written to", str(self.run_dir)))
+        return lines
+
+    def __repr__(self) -> str:
+        lines = self.lines()
+        width = max(len(name) for name, _ in lines)
+        return "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)

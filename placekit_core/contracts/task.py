@@ -1,0 +1,171 @@
+"""What a policy or trainer gets to work on: a problem, and evaluators. It never talks to a backend in another way."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.contracts.ledger import Ledger
+from placekit_core.contracts.measurement import Kernel, Measurements, Schedule
+from placekit_core.contracts.placement import Placement, Placements
+from placekit_core.contracts.problem import Problem
+from placekit_core.contracts.program import Executable
+
+HISTORY = ("evaluations", "seconds", "value_s", "mean_s", "best_s")
+"""The columns of a history: a row per evaluated batch, with its best value and its mean, and the best so far."""
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The best placement that fits, and what was measured of it."""
+
+    placement: Placement
+    value_s: float
+    peak_bytes: NDArray[np.float64]
+    spread_s: float | None
+    evaluation: int
+    again: tuple[float, ...] = ()
+    """Where values vary: those of all turns against others, whose median is `value_s`."""
+
+
+class Session(ABC):
+    """One problem, opened on a backend."""
+
+    @abstractmethod
+    def evaluate(self, placements: Placements) -> Measurements:
+        """Measure a batch. What does not fit, or fails, is a value of the measurement, not an exception."""
+
+    @abstractmethod
+    def schedule(self, placement: Placement) -> Schedule:
+        """The timed events of one run."""
+
+    def lower_bound(self) -> float | None:
+        """A value that no placement can beat, proven for this objective, in seconds; None where nothing is proven."""
+        return None
+
+    def kernel(self) -> Kernel | None:
+        """A numba-callable evaluation for compiled searches, or None."""
+        return None
+
+    def close(self) -> None:
+        """Give back what the session holds."""
+        return None
+
+
+class Evaluator(ABC):
+    """Evaluates placements of one problem on one backend, within a budget.
+
+    The engine implements it (`placekit_core.run.evaluator`); policies and trainers use it.
+
+    Attributes:
+        problem: what is placed.
+        session: the backend, open on the problem.
+        ledger: the budget, and how much of it is used.
+        objective: what the backend says, `Backend.objective`; None where nobody said.
+        failing_signal_s: what `scores` says of a placement that does not fit, seconds.
+        evaluations: how many placements were evaluated.
+        best: the best placement so far that fits, or None.
+        proven_s: the highest lower bound that was proven, seconds, or None.
+        notes: what the user is told besides the result.
+    """
+
+    problem: Problem
+    session: Session
+    ledger: Ledger
+    objective: str | None
+    failing_signal_s: float
+    evaluations: int
+    best: Best | None
+    proven_s: float | None
+    notes: list[str]
+
+    @property
+    def remaining(self) -> float:
+        """Evaluations left in the budget, maybe infinite; 0 once its seconds are used up."""
+        return self.ledger.remaining
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget that is used, in [0, 1]."""
+        return self.ledger.progress
+
+    @abstractmethod
+    def __call__(self, placements: Placements) -> Measurements:
+        """Evaluate a batch of b placements, in order.
+
+        Raises BudgetExhausted when the budget ends within the batch: what was evaluated until then is recorded.
+        Raises PlacementError if a placement is not one of this problem.
+        """
+
+    def scores(self, measurements: Measurements) -> NDArray[np.float64]:
+        """[b] the objective in seconds, or the failing signal where a placement does not fit or failed.
+
+        The failing signal is a large constant (Mirhoseini et al. 2017, §3.2): option `failing_signal_s`.
+        """
+        return np.where(measurements.fits, measurements.value_s, self.failing_signal_s)
+
+    @abstractmethod
+    def kernel(self) -> Kernel | None:
+        """The backend's compiled evaluation, or None. Whoever uses it calls `charge`."""
+
+    @abstractmethod
+    def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
+        """Count `evaluations` that were made through `kernel()`, and record the best placements among them.
+
+        `best` is measured once more by the backend itself, which is not counted.
+        """
+
+    def prove(self, bound_s: float) -> None:
+        """Record a lower bound on the objective, seconds, that a policy has proven; the run reports the highest."""
+        self.proven_s = bound_s if self.proven_s is None else max(self.proven_s, bound_s)
+
+    def note(self, text: str) -> None:
+        """Tell the user, in one plain sentence, of something done beyond the request; the same sentence is kept once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+@dataclass(eq=False)
+class Task:
+    """A problem with its evaluators: what a policy or trainer gets to work on.
+
+    Attributes:
+        problem: what to place.
+        evaluate: evaluator of the run's backend; counts against `budget.evaluations` and `budget.seconds`.
+        open_proxy: opens `proxy` at first use; None if there is no other backend.
+        executable: how to run the program for real, if its importer knows.
+        proxy_evaluations: `budget.proxy_evaluations`.
+        measures: the run's backend measures, and does not simulate.
+    """
+
+    problem: Problem
+    evaluate: Evaluator
+    open_proxy: Callable[[], Evaluator] | None = None
+    executable: Executable | None = None
+    proxy_evaluations: int | None = None
+    measures: bool = False
+
+    @property
+    def pretraining(self) -> Evaluator | None:
+        """The proxy, if it is another backend and the run gives it evaluations: what learns begins there."""
+        return self.proxy if self.open_proxy is not None and self.proxy_evaluations else None
+
+    @property
+    def opened_proxy(self) -> Evaluator | None:
+        """The proxy's evaluator if it is another backend and was used; never opens it."""
+        return self.proxy if "proxy" in self.__dict__ and self.proxy is not self.evaluate else None
+
+    @cached_property
+    def proxy(self) -> Evaluator:
+        """Evaluator of a cheaper backend (config group `backend@proxy`, the simulator by default).
+
+        For screening and pretraining; counts against `budget.proxy_evaluations`. The same object as `evaluate` where
+        the run's backend is the proxy.
+        """
+        return self.open_proxy() if self.open_proxy else self.evaluate

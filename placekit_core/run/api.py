@@ -1,0 +1,280 @@
+"""placekit from Python: `place` runs the pipeline, `search` lends its evaluator to a search of your own.
+
+Both take the same arguments as `placekit run`, and find the same for the same seed. Nothing is written unless `run_dir` is
+given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import ArrayLike, NDArray
+
+from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PlacekitError
+from placekit_core.contracts.interfaces import Plugin
+from placekit_core.contracts.measurement import Measurements, Schedule
+from placekit_core.contracts.placement import Placements
+from placekit_core.contracts.problem import Problem
+from placekit_core.contracts.program import Program
+from placekit_core.contracts.result import Result
+from placekit_core.contracts.task import Best, Evaluator
+from placekit_core.run import assembly, python_arguments
+from placekit_core.run.assembly import Assembly
+from placekit_core.run.failures import BoundError, Interrupted, NothingFits, RunFailed
+from placekit_core.run.pipeline import Observer, begin, run
+from placekit_core.run.python_arguments import (
+    Arguments,
+    BudgetSpec,
+    ClusterSpec,
+    FunctionPolicy,
+    PolicySpec,
+    Spec,
+    configure,
+)
+from placekit_core.run.registry import installed
+from placekit_core.run.report import commit, report
+
+
+def place(
+    source: Any,
+    *,
+    cluster: ClusterSpec | None = None,
+    policy: PolicySpec | None = None,
+    budget: BudgetSpec = None,
+    seed: int = 0,
+    grouper: Spec | None = None,
+    trainer: Spec | None = None,
+    backend: Spec | None = None,
+    proxy: Spec | None = None,
+    costs: str | Path | None = None,
+    failing_signal_s: float | None = None,
+    run_dir: str | Path | None = None,
+    log: Sequence[str] | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    **about: Any,
+) -> Result:
+    """Find a placement of `source` on `cluster`.
+
+    Args:
+        source, about: what to place; see `load_programs`.
+        cluster: a preset, a YAML file, its data, or a `Cluster`; `auto`, the default, is the program's own, else what the
+            backend finds, else p100x4.
+        policy: a policy, or a function `f(task, rng) -> Placement`; None is the default of `placekit run`.
+        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is 10,000 evaluations
+            on a simulator and 600 s on a backend that measures.
+        seed: the one seed.
+        grouper, trainer, backend, proxy: the other components, likewise; `trainer="auto"` is the policy's own.
+        costs: file of measured costs; the roofline model where it has none.
+        failing_signal_s: what a learner is told of a placement that does not fit, seconds.
+        run_dir: where to write what `placekit run` writes; None writes nothing.
+        log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
+        resume: continue what was interrupted in `run_dir`, with the same arguments.
+        progress: show a progress bar.
+
+    Raises:
+        PlacekitError: what is wrong, and what exists; NothingFits if no placement that fits was found.
+        RunFailed: a component raised after something was evaluated; `__cause__` is what it raised. What it raises before
+            is raised as it is.
+        Interrupted: on Ctrl-C.
+        The last three and BoundError have a `result` with what was found until then.
+    """
+    if resume and run_dir is None:
+        raise ConfigError("resume=True without a run_dir", "give the run_dir of the run that was interrupted")
+    if callable(policy) and not isinstance(policy, Plugin | type):
+        policy = FunctionPolicy(getattr(policy, "__name__", type(policy).__name__), policy)
+    options = {"seed": seed, "failing_signal_s": failing_signal_s, "log": log}
+    arguments = Arguments(
+        source, about, cluster, policy, grouper, trainer, backend, proxy, budget, costs, run_dir, options
+    )
+    registry = installed()
+    config, given = configure(arguments, NAMES, registry)
+    with _folder(run_dir) as folder, _observer(progress) as observer:
+        try:
+            result = run(config, folder, registry, resume=resume, observer=observer, given=given)
+        except (Interrupted, RunFailed, BoundError, NothingFits) as e:
+            e.result = _kept(e.result, run_dir)
+            raise
+    return _kept(result, run_dir)
+
+
+def load_programs(source: Any, **about: Any) -> list[Program]:
+    """What there is to place in `source`.
+
+    Args:
+        source: a `Graph`, `Program` or list of them; a graph file; an importer (its name, its name with options, or
+            itself); or an object that an importer takes, such as a torch module or a `placekit_torch.Step`.
+        about: options of a named importer, or what the importer needs to know of an object: for a torch module `inputs`,
+            and for a training step `loss`, `targets`, `optimizer`.
+
+    Raises:
+        PlacekitError: what is wrong with the source, or which sources there are.
+    """
+    return python_arguments.load_programs(source, installed(), about)
+
+
+def search(
+    source: Any,
+    *,
+    cluster: ClusterSpec | None = None,
+    budget: BudgetSpec = None,
+    seed: int = 0,
+    grouper: Spec | None = None,
+    backend: Spec | None = None,
+    costs: str | Path | None = None,
+    failing_signal_s: float | None = None,
+    run_dir: str | Path | None = None,
+    log: Sequence[str] | None = None,
+    name: str = "search",
+    **about: Any,
+) -> Search:
+    """Lend the evaluator of one program to a search of your own.
+
+    The arguments are those of `place`; `name` is what results call the method. Use it as a context manager::
+
+        with placekit_core.search(graph, cluster="p100x4", budget=1000) as s:
+            while s.remaining > 0:
+                devices = ...  # [b, g], from s.problem and s.rng
+                measured = s.evaluate(devices)
+        print(s.result)
+    """
+    options = {"seed": seed, "failing_signal_s": failing_signal_s, "log": log}
+    arguments = Arguments(
+        source, about, cluster, FunctionPolicy(name), grouper, None, backend, backend, budget, costs, run_dir, options
+    )
+    registry = installed()
+    config, given = configure(arguments, NAMES, registry)
+    return Search(Assembly(config, registry, given), run_dir)
+
+
+class Search:
+    """One program with its evaluator and its budget; made by `search`.
+
+    What is evaluated counts against the budget, and the best that fits is kept, as for every policy. The block ends
+    quietly where the budget is exceeded within it; `result` is there after the block, also after an exception.
+
+    Attributes:
+        problem: what is placed: `problem.g` groups, `problem.cluster.size` devices, `problem.allowed` [g, D].
+        rng: the policy's generator under this seed.
+        result: what was found; None until the block has ended, or if nothing was evaluated before an exception.
+    """
+
+    problem: Problem
+    rng: Generator
+    result: Result | None = None
+    _opened: assembly.OpenProgram
+    _open = False
+
+    def __init__(self, parts: Assembly, run_dir: str | Path | None) -> None:
+        self._parts, self._run_dir = parts, run_dir
+
+    def __enter__(self) -> Search:
+        parts = self._parts
+        parts.one_program("a search")
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(_folder(self._run_dir))
+            self._lifecycle = begin(parts.config, folder, parts.registry, False, stack)
+            on_row = lambda p, row: self._lifecycle.evaluated(p.directory, p.name, row)  # noqa: E731
+            [self._opened] = parts.open(folder, stack, on_row)
+            self.problem, self.rng = self._opened.problem, parts.streams("policy")
+            self._stack = stack.pop_all()
+        self._open = True
+        self._evaluate.ledger.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        evaluate, folder = self._evaluate, self._opened.directory
+        evaluate.ledger.stop()
+        self._open = False
+        spent = isinstance(error, BudgetExhausted) and error.args[0] is evaluate
+        if error is None or spent:
+            status = "finished"
+        else:
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        with self._stack:
+            if status == "finished" or evaluate.evaluations:
+                # the failure of the block is to be heard of, not one that follows from it
+                with contextlib.suppress(*([Exception] if status == "failed" else [])):
+                    result = report(self._parts, [self._opened], folder, status)
+                    self._lifecycle.finished(result)
+                    commit(result, folder)
+                    self.result = _kept(result, self._run_dir)
+        return spent
+
+    @property
+    def _evaluate(self) -> Evaluator:
+        if not self._open:
+            raise PlacekitError("a search evaluates within its block only", "write `with search(...) as s:`")
+        return self._opened.evaluate
+
+    @property
+    def remaining(self) -> float:
+        """Evaluations left; infinite without a limit; 0 once the seconds are used up."""
+        return self._evaluate.remaining
+
+    @property
+    def best(self) -> Best | None:
+        """The best placement so far that fits: `placement`, `value_s`, `peak_bytes`, and at which evaluation."""
+        return self._opened.evaluate.best if hasattr(self, "_opened") else None
+
+    def evaluate(self, device: ArrayLike | Placements, priority: ArrayLike | None = None) -> Measurements:
+        """Measure a batch.
+
+        Args:
+            device: [b, g] or [g] device of each group, or `Placements`.
+            priority: of the same shape, or None; the higher runs first among ready operations.
+
+        Raises:
+            PlacementError: a placement is not one of this problem.
+            BudgetExhausted: the budget ended within the batch; what was evaluated is recorded.
+        """
+        return self._evaluate(device if isinstance(device, Placements) else Placements.of(device, priority))
+
+    def scores(self, measurements: Measurements) -> NDArray[np.float64]:
+        """[b] the objective in seconds, or the failing signal where a placement does not fit."""
+        return self._evaluate.scores(measurements)
+
+    def schedule(self, device: ArrayLike, priority: ArrayLike | None = None) -> Schedule:
+        """The timed events of one placement; does not count against the budget."""
+        placement = self._evaluate.problem.placement(device, priority)
+        return self._opened.session.schedule(placement)
+
+
+@contextlib.contextmanager
+def _folder(run_dir: str | Path | None) -> Iterator[Path]:
+    """The run directory; one that is removed again where none is asked for."""
+    if run_dir is not None:
+        yield Path(run_dir)
+        return
+    with tempfile.TemporaryDirectory(prefix="placekit-") as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _observer(progress: bool) -> Iterator[Observer]:
+    if not progress:
+        yield Observer()
+        return
+    from placekit_core.run.progress import Progress
+
+    with Progress() as bars:
+        yield bars
+
+
+NAMES = frozenset({*inspect.signature(place).parameters, *inspect.signature(search).parameters} - {"about", "source"})
+
+
+def _kept(result: Result, run_dir: str | Path | None) -> Result:
+    """Without the folder that is gone."""
+    return result if run_dir is not None else replace(result, run_dir=None)

@@ -1,0 +1,290 @@
+"""The one way from a configuration to what is placed: its components, programs, machine, problems, open backends."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from placekit_core.contracts.cluster import Cluster, load_cluster
+from placekit_core.contracts.costs import CostTable, roofline, with_measured
+from placekit_core.contracts.errors import ConfigError, explain
+from placekit_core.contracts.grouping import Grouping
+from placekit_core.contracts.interfaces import Backend, Grouper, LearnablePolicy, Policy, Trainer
+from placekit_core.contracts.ledger import Ledger
+from placekit_core.contracts.problem import Problem
+from placekit_core.contracts.program import Program
+from placekit_core.contracts.task import Session, Task
+from placekit_core.run.config import AUTO, NONE, RunConfig, Streams, conf_dir
+from placekit_core.run.evaluator import BudgetedEvaluator
+from placekit_core.run.registry import Entry, Registry
+
+DEFAULT_CLUSTER = "p100x4"
+DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
+SECTIONS = ("importer", "grouper", "policy", "trainer", "backend", "proxy")
+"""The sections of a configuration that name a component. That of the proxy names a backend."""
+
+
+def kind_of(section: str) -> str:
+    """The kind of component that a section names."""
+    return "backend" if section == "proxy" else section
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Objects of a Python program that take the place of what its configuration names; None where there is none."""
+
+    programs: Sequence[Program] | None = None
+    grouper: Grouper | None = None
+    policy: Policy | None = None
+    trainer: Trainer | None = None
+    backend: Backend | None = None
+    proxy: Backend | None = None
+
+
+@dataclass(eq=False)
+class OpenProgram:
+    """One program that is being placed: its problem, the backend open on it, and what the policy gets."""
+
+    program: Program
+    problem: Problem
+    session: Session
+    evaluate: BudgetedEvaluator
+    task: Task
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.program.graph.name
+
+    @property
+    def proxy(self) -> BudgetedEvaluator | None:
+        """The evaluator of the proxy, if it is another backend and was used."""
+        found = self.task.opened_proxy
+        return found if isinstance(found, BudgetedEvaluator) else None
+
+
+class Assembly:
+    """Builds what `config` names, each thing at first use.
+
+    `load` gives what the importer would, where that is known already.
+
+    Attributes:
+        streams: the random generators of the run.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        registry: Registry,
+        given: Given | None = None,
+        load: Callable[[], Sequence[Program]] | None = None,
+    ) -> None:
+        self.config, self.registry, self.given = config, registry, given or Given()
+        self.streams = Streams(config.seed)
+        self._load = load
+
+    def component(self, section: str) -> tuple[Entry, BaseModel]:
+        """The component that `section` names, and its checked options. Raises PluginError or ConfigError."""
+        return component(self.config, section, self.registry)
+
+    def build(self, section: str) -> Any:
+        """The component that `section` names, built."""
+        entry, options = self.component(section)
+        return entry.build(options)
+
+    @cached_property
+    def grouper(self) -> Grouper:
+        return self.given.grouper or self.build("grouper")
+
+    @cached_property
+    def policy(self) -> Policy:
+        return self.given.policy or self.build("policy")
+
+    @cached_property
+    def backend(self) -> Backend:
+        return self.given.backend or self.build("backend")
+
+    @cached_property
+    def proxy(self) -> Backend:
+        return self.given.proxy or self.build("proxy")
+
+    @cached_property
+    def trainer(self) -> Trainer | None:
+        """The trainer of a learnable policy: the one asked for, else the policy's own; None where nothing is trained."""
+        if self.given.trainer is not None:
+            return self.given.trainer
+        policy, name = self.policy, self.config.trainer["name"]
+        options = {k: v for k, v in self.config.trainer.items() if k != "name"}
+        if name == NONE:
+            if options:
+                raise ConfigError(
+                    f"trainer=none has no option {next(iter(options))!r}", "leave it out, or choose a trainer"
+                )
+            if isinstance(policy, LearnablePolicy) and getattr(policy.options, "checkpoint", None) is None:
+                raise ConfigError(
+                    f"trainer=none, but policy {policy.name!r} is not trained", "give it policy.checkpoint=RUN_DIR"
+                )
+            return None
+        if not isinstance(policy, LearnablePolicy):
+            if name != AUTO or options:
+                what = f"trainer={name}" if name != AUTO else f"trainer.{next(iter(options))}"
+                raise ConfigError(f"policy {policy.name!r} has nothing to train, but {what}", "leave out `trainer`")
+            return None
+        if name == AUTO:
+            name = own_trainer(self.config, self.registry)
+            if not name:
+                raise ConfigError(
+                    f"policy {self.config.policy['name']!r} names no trainer of its own", "choose one: trainer=NAME"
+                )
+        config = self.config.model_copy(update={"trainer": {"name": name, **options}})
+        return Assembly(config, self.registry).build("trainer")  # type: ignore[no-any-return]
+
+    @property
+    def level(self) -> str:
+        """`Policy.level` of the policy, which is not built for it."""
+        if self.given.policy is not None:
+            return self.given.policy.level
+        return str(self.component("policy")[0].load().level)
+
+    @cached_property
+    def programs(self) -> Sequence[Program]:
+        """What the importer gives, one at least."""
+        if self.given.programs is not None:
+            programs = self.given.programs
+        else:
+            programs = (self._load or self.build("importer").load)()
+        if not programs:
+            raise ConfigError(f"importer {self.config.importer['name']!r} gave no program")
+        return programs
+
+    def one_program(self, what: str) -> Program:
+        """The only program. Raises ConfigError if there are more; `what` says what is of one program."""
+        if len(self.programs) != 1:
+            raise ConfigError(f"{what} is of one program, not of {len(self.programs)}", "choose one of them")
+        return self.programs[0]
+
+    def cluster(self, program: Program) -> Cluster:
+        """The cluster that is named; `auto` is the program's own, else what the backend sees, if any, else p100x4."""
+        data = dict(self.config.cluster)
+        if data.get("name") == "file":
+            return load_cluster(str(data.get("path", "")))
+        if data != {"name": AUTO}:
+            return Cluster.parse(data, f"cluster {data.get('name', '')!r}")
+        own = program.cluster or self.backend.devices()
+        return own or load_cluster(conf_dir() / "cluster" / f"{DEFAULT_CLUSTER}.yaml")
+
+    def costs(self, program: Program, cluster: Cluster) -> CostTable:
+        """The program's own costs, else the roofline; measured ones in their place where a file is named."""
+        costs = program.costs or roofline(program.graph, cluster)
+        if self.config.costs.file is not None:
+            costs = with_measured(costs, program.graph, self.config.costs.file)
+        return costs
+
+    def problem(self, program: Program, grouped: bool = True) -> Problem:
+        """The program on its machine, grouped for the policy; or as fine as it can be placed."""
+        cluster = self.cluster(program)
+        if not grouped or self.level == "operation":
+            grouping = Grouping.colocated(program.graph)
+        else:
+            grouping = self.grouper.group(program.graph, self.streams("grouper"))
+        return Problem(program.graph, grouping, cluster, self.costs(program, cluster))
+
+    def open(
+        self, run_dir: Path, stack: contextlib.ExitStack, on_row: Callable[[OpenProgram, Mapping[str, float]], None]
+    ) -> list[OpenProgram]:
+        """Open the backend on the problem of every program; `stack` closes the sessions.
+
+        The programs that a learnable policy is trained on share one budget, also on the proxy; every other one has its
+        own. `on_row` is called for each new row of a history.
+        """
+        programs, learns = self.programs, self.trainer is not None
+        shared = self._ledger(), Ledger(self.config.budget.proxy_evaluations)
+        searches = []
+        for i, program in enumerate(programs):
+            name = re.sub(r"[^\w.\-]+", "_", program.graph.name).lstrip(".")
+            directory = run_dir if len(programs) == 1 else run_dir / "programs" / f"{i:03d}-{name}"
+            trained = learns and program.split != "test"
+            ledgers = shared if trained else (self._ledger(), Ledger(self.config.budget.proxy_evaluations))
+            searches.append(self._open(program, directory, ledgers, stack, on_row))
+        return searches
+
+    def _open(
+        self,
+        program: Program,
+        directory: Path,
+        ledgers: tuple[Ledger, Ledger],
+        stack: contextlib.ExitStack,
+        on_row: Callable[[OpenProgram, Mapping[str, float]], None],
+    ) -> OpenProgram:
+        """Open one program; `ledgers` are those of the backend and of the proxy."""
+        problem = self.problem(program)
+
+        def evaluator(backend: Backend, ledger: Ledger, **more: Any) -> BudgetedEvaluator:
+            session = backend.open(problem, program.executable)
+            stack.callback(session.close)
+            return BudgetedEvaluator(
+                problem, session, ledger, deterministic=backend.deterministic, objective=backend.objective,
+                failing_signal_s=self.config.failing_signal_s, **more,
+            )  # fmt: skip
+
+        search: OpenProgram
+        evaluate = evaluator(self.backend, ledgers[0], on_row=lambda row: on_row(search, row))
+        same = self.given.proxy is None and self.config.proxy == self.config.backend
+        task = Task(
+            problem, evaluate, None if same else lambda: evaluator(self.proxy, ledgers[1]), program.executable,
+            self.config.budget.proxy_evaluations, measures=not self.backend.simulated,
+        )  # fmt: skip
+        if self.level == "operation" and self.grouper.name != NONE:
+            evaluate.note(f"grouper {self.grouper.name!r} is not used: the policy groups the operations by itself")
+        search = OpenProgram(program, problem, evaluate.session, evaluate, task, directory)
+        return search
+
+    def _ledger(self) -> Ledger:
+        evaluations, seconds = self.config.budget.evaluations, self.config.budget.seconds
+        if evaluations is None and seconds is None:
+            return Ledger(DEFAULT_EVALUATIONS) if self.backend.simulated else Ledger(seconds=DEFAULT_SECONDS)
+        return Ledger(evaluations, seconds)
+
+
+def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entry, BaseModel]:
+    """The component that `section` names, and its checked options. Raises PluginError or ConfigError."""
+    values = dict(getattr(config, section))
+    entry = registry.get(kind_of(section), str(values.pop("name", "")))
+    try:
+        return entry, entry.component.config.model_validate(values)
+    except ValidationError as e:
+        raise ConfigError(*explain(e, entry.component.config, f"{section}.")) from None
+
+
+def validate(data: Mapping[str, Any], registry: Registry) -> RunConfig:
+    """The configuration, every section checked before anything runs. Raises ConfigError or PluginError."""
+    try:
+        config = RunConfig.model_validate(dict(data))
+    except ValidationError as e:
+        raise ConfigError(*explain(e, RunConfig)) from None
+    for section in SECTIONS:
+        if section != "trainer" or config.trainer.get("name") not in (AUTO, NONE):
+            component(config, section, registry)
+    return config
+
+
+def own_trainer(config: RunConfig, registry: Registry) -> str:
+    """The trainer that the policy of `config` names as its own; empty if it names none."""
+    found = registry.entries.get(("policy", str(config.policy["name"])), [])
+    return found[0].component.trainer if found else ""
+
+
+def distributions(config: RunConfig, registry: Registry, importer: bool = True) -> list[str]:
+    """The distributions that the components of `config` come from, where they are installed; maybe not the importer's."""
+    names = [(kind_of(s), str(getattr(config, s)["name"])) for s in SECTIONS if importer or s != "importer"]
+    if config.trainer["name"] == AUTO:
+        names.append(("trainer", own_trainer(config, registry)))
+    return sorted({entry.distribution for name in names for entry in registry.entries.get(name, [])})

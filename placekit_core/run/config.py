@@ -1,0 +1,148 @@
+"""What a run is configured by. Hydra composes it; these models check it, and hold the only defaults.
+
+Every component's options are a pydantic model, too: `assembly.py` checks a section against the model of the component
+that the section names. `conf/` holds presets only.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from placekit_core.contracts.errors import ConfigError
+from placekit_core.contracts.files import checked, parse_yaml, read_bytes, reading
+
+AUTO = "auto"
+NONE = "none"
+GIVEN = "given"
+"""Name of the importer, in configurations, where the programs were objects of a Python program."""
+CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "given"})
+"""Options that do not change what a run finds: runs that differ only in them are the same run."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BudgetConfig(_Section):
+    """What a run may use. Without a limit: 10,000 evaluations on a simulator, 600 s on a measuring backend.
+
+    Each program of a family has a budget of its own, except that the programs that a learnable policy is trained on share
+    one.
+    """
+
+    evaluations: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="placements to evaluate; null: 10,000 on a simulator"
+    )
+    seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="wall-clock seconds of searching; null: 600 on a measuring backend"
+    )
+    proxy_evaluations: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="placements to evaluate on the proxy; null: as many as the trainer asks for"
+    )
+
+
+class CostsConfig(_Section):
+    """Where costs come from."""
+
+    file: str | None = Field(default=None, description="file of measured costs; null: the roofline model alone")
+
+
+class RunConfig(_Section):
+    """A complete configuration. The component sections hold `name` and the component's options."""
+
+    importer: dict[str, Any]
+    grouper: dict[str, Any]
+    policy: dict[str, Any]
+    trainer: dict[str, Any]
+    backend: dict[str, Any]
+    proxy: dict[str, Any]
+    cluster: dict[str, Any]
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="the one seed; equal seeds give equal results")
+    budget: BudgetConfig = BudgetConfig()
+    costs: CostsConfig = CostsConfig()
+    failing_signal_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="what a learner is told of a placement that does not fit, seconds; null: ten times all operations"
+        " in sequence, plus a second",
+    )
+    checkpoint_s: Annotated[float, Field(ge=0)] | None = Field(
+        default=2.0, description="least seconds between checkpoints; null: none are written"
+    )
+    log: Annotated[tuple[str, ...] | None, BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = Field(
+        default=None, description="loggers to call; null: csv, and the installed ones that are on by default"
+    )
+    run_dir: str = Field(default="", description="folder of the run's files, or of a sweep")
+    workload: str = Field(default="", description="what results call the program; empty: its own name")
+    given: tuple[str, ...] = ()
+    """What a Python program gave as objects (`placekit_core.place`), which no configuration can name."""
+
+
+class Streams:
+    """One seed, a generator per name: adding a component changes no other's random numbers."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._generators: dict[str, np.random.Generator] = {}
+
+    def __call__(self, name: str) -> np.random.Generator:
+        """The generator called `name`."""
+        if name not in self._generators:
+            sequence = np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()),))
+            self._generators[name] = np.random.Generator(np.random.PCG64(sequence))
+        return self._generators[name]
+
+    def state(self) -> dict[str, Any]:
+        """States of the generators used so far."""
+        return {name: dict(g.bit_generator.state) for name, g in self._generators.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state`."""
+        for name, value in state.items():
+            self(name).bit_generator.state = value
+
+
+def conf_dir() -> Path:
+    """The presets: inside the package in a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    inner = package / "conf"
+    return inner if (inner / "config.yaml").is_file() else package.parent / "conf"
+
+
+class _Sweeper(BaseModel):
+    params: dict[str, Any] | None = None
+
+
+class _Hydra(BaseModel):
+    mode: str | None = None
+    sweeper: _Sweeper | None = None
+
+
+class Preset(BaseModel):
+    """What is read of a preset before Hydra reads all of it."""
+
+    defaults: list[str | dict[str, Any]] | None = None
+    hydra: _Hydra | None = None
+
+
+def load_preset(path: Path) -> Preset:
+    """A preset, or conf/config.yaml. Raises ConfigError."""
+    with reading(path, ConfigError, "preset", "correct the file"):
+        return checked(parse_yaml(read_bytes(path)) or {}, Preset)
+
+
+def defaults_list(path: Path) -> dict[str, str]:
+    """Group to name of a file's defaults list; the group of a bare name is ''. Raises ConfigError."""
+    found = {}
+    for entry in load_preset(path).defaults or ():
+        if isinstance(entry, dict):
+            for group, name in entry.items():
+                found[group.removeprefix("override ").lstrip("/")] = str(name)
+        elif entry not in ("_self_", "run_options"):
+            found[""] = entry
+    return found

@@ -1,0 +1,75 @@
+"""Logger `csv`: the history of each program as `history.csv`, a row per evaluated batch, readable while the run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from placekit_core.contracts.files import parse_text, read_bytes, write_atomically
+from placekit_core.contracts.hookspecs import hookimpl
+from placekit_core.contracts.result import Result
+from placekit_core.contracts.task import HISTORY
+
+FILE = "history.csv"
+_FLUSH_S = 1.0
+_ROW = re.compile(r"^(\d{1,18})(,[^,\n]*){4}\n", re.M)
+
+
+def _cells(row: Sequence[float]) -> list[str]:
+    """Counts as integers, numbers with 17 digits, so that they read back exactly; empty where there is none."""
+    return [str(int(row[0])), f"{row[1]:.6f}", *(repr(float(x)) if math.isfinite(x) else "" for x in row[2:])]
+
+
+def _begin(path: Path, evaluations: float) -> TextIO:
+    """Open for appending. Rows of a run that was killed after its checkpoint are dropped: they come again.
+
+    So is what is no row: the file gets the exact history when the run ends.
+    """
+    kept: list[str] = []
+    if path.is_file():
+        with contextlib.suppress(OSError, ValueError):
+            rows = _ROW.finditer(parse_text(read_bytes(path)))
+            kept = [row[0] for row in rows if int(row[1]) < evaluations]
+    write_atomically(path, ("".join([",".join(HISTORY) + "\n", *kept])).encode())
+    return path.open("a")
+
+
+class CsvLog:
+    """The logger: keeps the files of the runs that go on open."""
+
+    LOGS_BY_DEFAULT = True
+
+    def __init__(self) -> None:
+        self._open: dict[Path, tuple[TextIO, float]] = {}  # file, and when it was last flushed
+
+    @hookimpl
+    def placekit_evaluated(self, directory: Path, row: Mapping[str, float]) -> None:
+        """Append a row."""
+        path = directory / FILE
+        if path not in self._open:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._open[path] = (_begin(path, row["evaluations"]), 0.0)
+        file, flushed = self._open[path]
+        file.write(",".join(_cells([row[c] for c in HISTORY])) + "\n")
+        now = time.monotonic()
+        if now - flushed > _FLUSH_S:
+            file.flush()
+            self._open[path] = (file, now)
+
+    @hookimpl
+    def placekit_run_finished(self, run_dir: Path, result: Result) -> None:
+        """The exact history, whatever was written on the way."""
+        for program in result.programs:
+            path = run_dir / program.summary.directory / FILE
+            if path in self._open:
+                self._open.pop(path)[0].close()
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows([HISTORY, *map(_cells, program.history)])
+            write_atomically(path, text.getvalue().encode())

@@ -1,0 +1,62 @@
+"""Which importer reads a file: what the ending of its name says, and how the file begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from placekit_core.contracts.errors import GraphError
+from placekit_core.contracts.interfaces import Importer
+from placekit_core.run.registry import Registry
+
+HEAD_BYTES = 4096
+"""What `Component.detect` gets to see of a file."""
+
+
+def endings(registry: Registry) -> list[str]:
+    """The endings of the files that importers read."""
+    return sorted({ending for e in registry.all() for ending in e.component.files})
+
+
+def readers_of(path: str | Path, registry: Registry) -> list[str]:
+    """Names of the importers that read files with this ending."""
+    return [e.component.name for e in registry.all() if str(path).endswith(e.component.files or ("\0",))]
+
+
+def importer_of(path: str | Path, registry: Registry) -> str:
+    """Name of the importer that reads a file.
+
+    Of those that its ending names, the one whose `detect` says yes, or the only one without `detect`; where the ending
+    names none, the only one whose `detect` says yes. Raises GraphError for anything else.
+    """
+    detects = {e.component.name: e.component.detect for e in registry.all() if e.component.files}
+    named = readers_of(path, registry)
+    undetected = [n for n in named if detects[n] is None]
+    if named == undetected and len(named) == 1:
+        return named[0]
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except (OSError, ValueError) as e:  # ValueError: a name that no file can have
+        known = "" if named else f"files that importers know end in {', '.join(endings(registry))}"
+        raise GraphError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}", known) from None
+    claims = [n for n, detect in detects.items() if detect is not None and detect(head)]
+    fitting = ([n for n in claims if n in named] or undetected) if named else claims
+    if len(fitting) == 1:
+        return fitting[0]
+    looks, says = (" or ".join(names) or "no importer" for names in (claims, named))
+    raise GraphError(
+        f"{path} is named like a file of {says}, and begins like one of {looks}",
+        f"say which: importer=NAME importer.path={path}, for `placekit run` or `placekit graph show`;"
+        f" importers of files: {', '.join(detects)}",
+    )
+
+
+def writer_of(path: str | Path, registry: Registry) -> type[Importer]:
+    """Class of the importer that writes files with this ending. Raises GraphError if there is none, or if there are several."""
+    writers = {e.component.name: e.component.files for e in registry.all() if e.component.writes}
+    names = [name for name, files in writers.items() if str(path).endswith(files)]
+    if len(names) != 1:
+        known = ", ".join(f"{ending} ({name})" for name, files in sorted(writers.items()) for ending in files)
+        raise GraphError(f"{' and '.join(names) or 'no importer'} would write {path}", f"what can be written: {known}")
+    cls: type[Importer] = registry.get("importer", names[0]).load()
+    return cls

@@ -1,0 +1,248 @@
+"""The evaluator of a run: the only way from a policy or trainer to a backend.
+
+It counts against the budget, caches equal placements where the backend is deterministic (a cached answer still counts, so
+that budgets compare), keeps the best placement that fits (measured again where values vary), and writes the history.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from placekit_core.contracts.errors import BudgetExhausted
+from placekit_core.contracts.files import FileModel
+from placekit_core.contracts.ledger import Ledger, LedgerState
+from placekit_core.contracts.measurement import Kernel, Measurements
+from placekit_core.contracts.placement import Placement, Placements
+from placekit_core.contracts.problem import Problem
+from placekit_core.contracts.task import HISTORY, Best, Evaluator, Session
+
+TURNS = 4
+"""How often a placement must be faster than the best, where values vary, to become the best."""
+_CACHE_ENTRIES = 200_000
+_CHUNK_S = 0.25  # how long one call to the backend may take before budget and progress are looked at again
+
+
+def _an_array(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        raise ValueError("it must be an array")
+    return value
+
+
+Array = Annotated[Any, AfterValidator(_an_array)]
+
+
+class BestState(FileModel):
+    """The best of an evaluator, in a checkpoint; see `Best`."""
+
+    device: Array
+    priority: Array = None
+    value_s: float
+    peak_bytes: Array
+    evaluation: int
+    spread_s: float | None = None
+    again: Array = None
+
+
+class EvaluatorState(FileModel):
+    """An evaluator, in a checkpoint."""
+
+    evaluations: int = Field(ge=0)
+    ledger: LedgerState
+    least_over_bytes: float
+    proven_s: float | None
+    notes: list[str]
+    history: Array
+    best: BestState | None = None
+
+
+class BudgetedEvaluator(Evaluator):
+    """Evaluates placements of one problem on one backend session, within a budget."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        session: Session,
+        ledger: Ledger | None = None,
+        *,
+        deterministic: bool = True,
+        failing_signal_s: float | None = None,
+        on_row: Callable[[Mapping[str, float]], None] | None = None,
+        objective: str | None = None,
+    ) -> None:
+        self.problem, self.session = problem, session
+        self.ledger = ledger or Ledger()
+        self.deterministic, self.objective = deterministic, objective
+        self.failing_signal_s = failing_signal_s if failing_signal_s is not None else default_failing_signal_s(problem)
+        self.on_row = on_row
+        self.evaluations = 0
+        self.best: Best | None = None
+        self.proven_s: float | None = None
+        self.notes: list[str] = []
+        self.least_over_bytes = math.inf
+        self.last_error: str | None = None
+        self.history: list[tuple[float, ...]] = []
+        self._cache: dict[bytes, Measurements] = {}
+        self._rate = 0.0  # evaluations per second of the last calls, only to size calls to the backend
+
+    def __call__(self, placements: Placements) -> Measurements:
+        self.problem.check(placements)
+        if len(placements) == 0:
+            raise ValueError("there is nothing to evaluate in an empty batch")
+        parts: list[Measurements] = []
+        done = 0
+        while done < len(placements):
+            left = self.remaining
+            if left <= 0:
+                self._record(placements, parts)
+                raise BudgetExhausted(self)
+            size = max(1, int(self._rate * _CHUNK_S))
+            chunk = placements[done : done + int(min(left, size, len(placements) - done))]
+            start = time.perf_counter()
+            parts.append(self._measure(chunk))
+            # at most double: the first evaluations of a measuring backend may each take seconds
+            self._rate = min(len(chunk) / max(time.perf_counter() - start, 1e-9), 2 * len(chunk) / _CHUNK_S)
+            done += len(chunk)
+            self._count(len(chunk))
+        self._record(placements, parts)
+        return Measurements.join(parts)
+
+    def kernel(self) -> Kernel | None:
+        return self.session.kernel()
+
+    def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
+        if self.ledger.limit is not None and self.ledger.evaluations + evaluations > self.ledger.limit:
+            raise ValueError(f"{evaluations} evaluations charged with {self.remaining} left")
+        self._count(evaluations)
+        self._record(self.problem.check(best), [self.session.evaluate(best)], mean_s)
+
+    def _count(self, evaluations: int) -> None:
+        self.evaluations += evaluations
+        self.ledger.evaluations += evaluations
+
+    def _measure(self, batch: Placements) -> Measurements:
+        if not self.deterministic:
+            return self.session.evaluate(batch)
+        keys = [_key(batch, row) for row in range(len(batch))]
+        new = [row for row, key in enumerate(keys) if key not in self._cache and keys.index(key) == row]
+        if len(new) == len(keys):
+            fresh = self.session.evaluate(batch)
+        elif new:
+            priority = None if batch.priority is None else batch.priority[new]
+            fresh = self.session.evaluate(Placements(batch.device[new], priority))
+        local = {keys[row]: fresh.rows(slice(i, i + 1)) for i, row in enumerate(new)}
+        answers = [local[key] if key in local else self._cache[key] for key in keys]
+        if len(self._cache) + len(new) > _CACHE_ENTRIES:
+            self._cache.clear()
+        self._cache.update(local)
+        return Measurements.join(answers)
+
+    def _record(self, placements: Placements, parts: list[Measurements], mean_s: float | None = None) -> None:
+        if not parts:
+            return
+        m = Measurements.join(parts)
+        value = np.where(m.fits & np.isfinite(m.value_s), m.value_s, np.inf)
+        row = int(np.argmin(value))
+        over = np.maximum(m.peak_bytes - self.problem.cluster.memory_bytes, 0).max(axis=1)
+        self.least_over_bytes = min(self.least_over_bytes, float(np.nanmin(over, initial=np.inf)))
+        self.last_error = next((e for e in m.error if e), self.last_error)
+        if np.isfinite(value[row]) and (self.best is None or value[row] < self.best.value_s):
+            device, priority = placements.one(row)
+            placement = self.problem.placement(device.copy(), None if priority is None else priority.copy())
+            self._challenge(placement, m.rows(slice(row, row + 1)))
+        mean = float(np.mean(self.scores(m))) if mean_s is None else mean_s
+        best_s = self.best.value_s if self.best else math.nan
+        self.history.append((self.evaluations, self.ledger.seconds, float(value[row]), mean, best_s))
+        if self.on_row:
+            with self.ledger.paused():
+                self.on_row(dict(zip(HISTORY, self.history[-1], strict=True)))
+
+    def _challenge(self, placement: Placement, m: Measurements) -> None:
+        """Make a placement the best, whose value is below that of the best so far.
+
+        Where values vary, the lowest of many is mostly luck. There the two are measured again in turns, for a machine has
+        slow minutes, and the new one must be faster in each of TURNS. These measurements are not counted.
+        """
+        best = self.best
+        if best is not None and not self.deterministic:
+            if placement.same_as(best.placement):
+                return
+            held, new = list(best.again), list[Measurements]()
+            while len(new) < TURNS:
+                ours, theirs = (self.session.evaluate(each.batch()) for each in (best.placement, placement))
+                value_s = float(ours.value_s[0])
+                if ours.fits[0] and math.isfinite(value_s):
+                    held.append(value_s)
+                else:
+                    value_s = math.inf
+                new.append(theirs)
+                if not (theirs.fits[0] and float(theirs.value_s[0]) < value_s):
+                    value_s = float(np.median(held)) if held else best.value_s
+                    self.best = replace(best, value_s=value_s, again=tuple(held))
+                    return
+            m = Measurements.join(new)
+        spread = None if m.spread_s is None else float(m.spread_s.mean())
+        again = () if best is None or self.deterministic else tuple(m.value_s.tolist())
+        value_s = float(np.median(m.value_s))
+        self.best = Best(placement, value_s, m.peak_bytes.max(axis=0), spread, self.evaluations, again)
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs to go on from here."""
+        best = self.best
+        state: dict[str, Any] = {
+            "evaluations": self.evaluations,
+            "ledger": self.ledger.state(),
+            "least_over_bytes": self.least_over_bytes,
+            "proven_s": self.proven_s,
+            "notes": list(self.notes),
+            "history": np.asarray(self.history, np.float64).reshape(-1, len(HISTORY)),
+        }
+        if best is not None:
+            state["best"] = {
+                "device": best.placement.device,
+                "value_s": best.value_s,
+                "peak_bytes": best.peak_bytes,
+                "evaluation": best.evaluation,
+            }
+            if best.placement.priority is not None:
+                state["best"]["priority"] = best.placement.priority
+            if best.spread_s is not None:
+                state["best"]["spread_s"] = best.spread_s
+            if best.again:
+                state["best"]["again"] = np.array(best.again)
+        return state
+
+    def restore(self, state: Mapping[str, Any] | EvaluatorState) -> None:
+        """Continue from a `state`."""
+        saved = EvaluatorState.model_validate(state)
+        self.evaluations = saved.evaluations
+        self.ledger.restore(saved.ledger)
+        self.least_over_bytes = saved.least_over_bytes
+        self.proven_s = saved.proven_s
+        self.notes = list(saved.notes)
+        self.history = [tuple(row) for row in saved.history.tolist()]
+        best = saved.best
+        if best is not None:
+            placement = self.problem.placement(best.device, best.priority)
+            again = () if best.again is None else tuple(best.again.tolist())
+            self.best = Best(placement, best.value_s, best.peak_bytes, best.spread_s, best.evaluation, again)
+
+
+def default_failing_signal_s(problem: Problem) -> float:
+    """Ten times the sum of all operations on their slowest device, plus a second: well above any sensible placement."""
+    slowest = np.where(problem.op_allowed, problem.op_s, 0.0).max(axis=1).sum()
+    return 10.0 * float(slowest) + 1.0
+
+
+def _key(batch: Placements, row: int) -> bytes:
+    digest = hashlib.blake2b(batch.device[row].tobytes(), digest_size=16)
+    if batch.priority is not None:
+        digest.update(batch.priority[row].tobytes())
+    return digest.digest()

@@ -1,0 +1,41 @@
+"""Endings of a run that come as exceptions, and carry what the run had found."""
+
+from __future__ import annotations
+
+from placekit_core.contracts.errors import PlacekitError, RunError
+from placekit_core.contracts.result import Result
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended the search early; what it had found is written, and `result` has it."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        super().__init__("interrupted")
+
+
+class RunFailed(PlacekitError):
+    """A policy, trainer or backend raised; `result` has the best so far, `__cause__` is what was raised."""
+
+    def __init__(self, cause: BaseException, result: Result) -> None:
+        self.result = result
+        if isinstance(cause, PlacekitError):
+            super().__init__(cause.message, cause.hint)
+        else:
+            super().__init__(f"{type(cause).__name__}: {cause}")
+
+
+class BoundError(RunError):
+    """A value is below its proven bound, so that one of the two is wrong; `result` has both."""
+
+    def __init__(self, message: str, hint: str, result: Result) -> None:
+        self.result = result
+        super().__init__(message, hint)
+
+
+class NothingFits(RunError):
+    """No placement that fits was found, or none could be measured; `result` says what was tried."""
+
+    def __init__(self, message: str, hint: str, result: Result) -> None:
+        self.result = result
+        super().__init__(message, hint)

@@ -1,0 +1,71 @@
+"""Calls the lifecycle hooks of the loggers that a run names; one that fails is left out, and the run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from placekit_core.contracts.errors import unknown
+from placekit_core.contracts.result import Result
+from placekit_core.run.registry import Registry
+
+BY_DEFAULT = "LOGS_BY_DEFAULT"
+"""A plugin that sets this to True is one of the loggers of a run that names none (`log=null`)."""
+HOOKS = ("placekit_run_started", "placekit_evaluated", "placekit_checkpoint", "placekit_run_finished")
+
+
+def loggers(registry: Registry) -> list[str]:
+    """Names of the plugins that implement a lifecycle hook, sorted."""
+    hooks = [getattr(registry.manager.hook, name) for name in HOOKS]
+    return sorted({i.plugin_name for hook in hooks for i in hook.get_hookimpls()})
+
+
+class Lifecycle:
+    """The loggers `names` of one run, or for None those that ask to be called by default (`BY_DEFAULT`).
+
+    Raises PluginError for a name that no plugin with lifecycle hooks has.
+    """
+
+    def __init__(self, registry: Registry, names: Iterable[str] | None, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        known = loggers(registry)
+        if names is None:
+            plugins = {name: registry.manager.get_plugin(name) for name in known}
+            names = [name for name, plugin in plugins.items() if getattr(plugin, BY_DEFAULT, False) is True]
+        names = tuple(names)
+        for name in names:
+            if name not in known:
+                raise unknown("logger", name, known)
+        self._calls = {
+            (hook, i.plugin_name): i
+            for hook in HOOKS
+            for i in getattr(registry.manager.hook, hook).get_hookimpls()
+            if i.plugin_name in names
+        }
+
+    def _call(self, hook: str, **arguments: Any) -> None:
+        for (name, plugin), implementation in list(self._calls.items()):
+            if name != hook:
+                continue
+            try:
+                implementation.function(*(arguments[a] for a in implementation.argnames))
+            except (Exception, SystemExit) as e:  # what a logger does wrong must not cost what the run has found
+                self._calls = {k: v for k, v in self._calls.items() if k[1] != plugin}
+                reason = f"{type(e).__name__}: {' '.join(str(e).split())}"
+                with contextlib.suppress(Warning):  # not even where warnings are errors
+                    warnings.warn(f"logger {plugin!r} failed and is left out from here on: {reason}", stacklevel=3)
+
+    def started(self, config: Mapping[str, Any]) -> None:
+        self._call("placekit_run_started", run_dir=self.run_dir, config=config)
+
+    def evaluated(self, directory: Path, program: str, row: Mapping[str, float]) -> None:
+        self._call("placekit_evaluated", run_dir=self.run_dir, directory=directory, program=program, row=row)
+
+    def checkpoint(self) -> None:
+        self._call("placekit_checkpoint", run_dir=self.run_dir)
+
+    def finished(self, result: Result) -> None:
+        self._call("placekit_run_finished", run_dir=self.run_dir, result=result)

@@ -1,0 +1,317 @@
+"""THE data flow, in the order of the picture in docs/data-flow.md.
+
+importer --Graph--> grouper --Grouping--> policy --Placement--> report
+                                           ^  |                   ^
+                                    update |  | Placements        | Measurement, Schedule
+                                           |  v                   |
+                                         trainer --evaluate()--> backend
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.random import Generator
+
+from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PluginError, RunError
+from placekit_core.contracts.files import write_json
+from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, Policy, ResumablePolicy, State
+from placekit_core.contracts.ledger import Ledger
+from placekit_core.contracts.placement import Placement
+from placekit_core.contracts.program import Program
+from placekit_core.contracts.result import Result
+from placekit_core.contracts.task import Evaluator, Task
+from placekit_core.run import run_directory
+from placekit_core.run.assembly import Assembly, Given, OpenProgram, distributions
+from placekit_core.run.checkpoint import CHECKPOINT, Saved, load_saved, save_checkpoint
+from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
+from placekit_core.run.failures import Interrupted, NothingFits, RunFailed
+from placekit_core.run.interruption import Interruption
+from placekit_core.run.lifecycle import Lifecycle
+from placekit_core.run.registry import Registry
+from placekit_core.run.report import bound_error, commit, report, why_nothing_fits
+from placekit_core.run.trained import load_policy, save_policy
+
+
+class Observer:
+    """What a run tells while it goes on; the command line shows it. Every method may be left as it is."""
+
+    def stage(self, text: str) -> None:
+        """Something that takes a while begins."""
+
+    def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+        """A batch was evaluated."""
+
+
+def run(
+    config: RunConfig,
+    run_dir: str | Path,
+    registry: Registry,
+    *,
+    resume: bool = False,
+    observer: Observer | None = None,
+    given: Given | None = None,
+    load: Callable[[], Sequence[Program]] | None = None,
+) -> Result:
+    """Place the programs that `config` names, and write the run directory.
+
+    With `resume`, continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. `given`
+    holds objects that take the place of what `config` names. `load` gives what the importer of `config` would, if that is
+    known already.
+
+    Raises PlacekitError; NothingFits if no placement that fits was found; RunFailed if a component raised after something
+    was evaluated; Interrupted after Ctrl-C. These three have the result so far, and it is written.
+    """
+    run_dir, observer = Path(run_dir), observer or Observer()
+    assembly = Assembly(config, registry, given, load)
+    with contextlib.ExitStack() as stack:
+        lifecycle = begin(config, run_dir, registry, resume, stack)
+        saved = load_saved(run_dir) if resume else None
+        _ = assembly.grouper, assembly.policy, assembly.backend, assembly.trainer  # a mistake in one is told at once
+
+        observer.stage(f"importing {config.importer['name']}")
+        if assembly.trainer is not None and all(p.split == "test" for p in assembly.programs):
+            raise ConfigError(f"importer {config.importer['name']!r} gave no program to train on")
+        with Interruption() as stop:
+            observer.stage("grouping")
+            placing = _Placing(assembly, run_dir, lifecycle, observer, stop)
+            placing.searches = assembly.open(run_dir, stack, placing.on_row)
+            placing.check(saved)
+
+            observer.stage(f"placing with {config.policy['name']}")
+            status = placing.place(saved)
+
+            observer.stage("writing the results")
+            result = placing.finish(status)
+            if status == "interrupted" or stop.asked:
+                raise Interrupted(result)
+        if not result.summary.fits:
+            raise NothingFits(*why_nothing_fits(placing.searches), result)
+        return result
+
+
+def begin(config: RunConfig, run_dir: Path, registry: Registry, resume: bool, stack: contextlib.ExitStack) -> Lifecycle:
+    """Take the run directory, until `stack` is closed, and tell the loggers. Raises RunError if it cannot be had."""
+    lifecycle = Lifecycle(registry, config.log, run_directory.prepare(run_dir, resume))
+    stack.enter_context(run_directory.locked(run_dir))
+    run_directory.refuse_used(run_dir, resume)  # another run may have been faster
+    registry.code(distributions(config, registry, importer=False))  # of what runs now: a plugin may be edited meanwhile
+    data = config.model_dump(mode="json")
+    if resume and run_directory.holds_run(run_dir):
+        run_directory.check_same(run_dir, config)
+        finished = (run_dir / run_directory.RESULT).is_file()
+        if finished and run_directory.load_summary(run_dir).status == "finished":
+            raise RunError(f"the run in {run_dir} has finished", "choose another run_dir, or remove it to run again")
+    else:
+        write_json(run_dir / run_directory.CONFIG, data)
+    lifecycle.started(data)
+    return lifecycle
+
+
+class _Placing:
+    """The part of a run in which the policy, its trainer and the backend work on the opened programs."""
+
+    searches: list[OpenProgram]
+
+    def __init__(
+        self, assembly: Assembly, run_dir: Path, lifecycle: Lifecycle, observer: Observer, stop: Interruption
+    ) -> None:
+        self.assembly, self.config, self.run_dir = assembly, assembly.config, run_dir
+        self.lifecycle, self.observer, self.stop = lifecycle, observer, stop
+        self.policy, self.trainer, self.streams = assembly.policy, assembly.trainer, assembly.streams
+        self.written = 0.0  # when the last checkpoint was, by `perf_counter`
+
+    def on_row(self, search: OpenProgram, row: Mapping[str, float]) -> None:
+        """A batch was evaluated."""
+        self.observer.row(search.name, row, search.evaluate.ledger)
+        self.lifecycle.evaluated(search.directory, search.name, row)
+        if self.stop.asked and not self.stop.deferred:
+            raise KeyboardInterrupt
+
+    @property
+    def identity(self) -> list[str]:
+        """What a checkpoint belongs to: the configuration without what changes no result, and the problems."""
+        text = self.config.model_dump_json(exclude=set(CHANGES_NO_RESULT))
+        return [hashlib.sha256(text.encode()).hexdigest(), *(s.problem.fingerprint for s in self.searches)]
+
+    def check(self, saved: Saved | None) -> None:
+        """Raise RunError if the checkpoint is one of another run."""
+        if saved is not None and saved.identity != self.identity:
+            raise RunError(
+                f"the checkpoint in {self.run_dir} was made with another configuration, program, grouping, cluster or costs",
+                "the code or a file that the run reads has changed since: start a new run",
+            )
+
+    def place(self, saved: Saved | None) -> str:
+        """Place every program, from a checkpoint if there is one. Returns the status; raises RunFailed."""
+        try:
+            self._stages(saved)
+            return "finished"
+        except KeyboardInterrupt:
+            return "interrupted"
+        except Exception as e:
+            if not self.has_begun:
+                raise
+            try:  # what was found before the failure is not lost
+                result = self._write(report(self.assembly, self.searches, self.run_dir, "failed"))
+            except Exception:  # the first failure is the one to hear of
+                raise e from None
+            finally:
+                with contextlib.suppress(Exception):
+                    self._keep_policy()
+            raise RunFailed(e, result) from e
+
+    def finish(self, status: str) -> Result:
+        """Write what was found. Raises BoundError."""
+        self._keep_policy()
+        result = report(self.assembly, self.searches, self.run_dir, status)
+        wrong = bound_error(result)
+        if wrong is not None:
+            self._write(wrong.result)
+            raise wrong
+        self._write(result)
+        if status == "finished":
+            (self.run_dir / CHECKPOINT).unlink(missing_ok=True)
+        return result
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was evaluated."""
+        return any(s.evaluate.evaluations for s in self.searches)
+
+    def _write(self, result: Result) -> Result:
+        """Loggers first: whoever sees result.json finds the rest complete."""
+        self.lifecycle.finished(result)
+        commit(result, self.run_dir)
+        return result
+
+    def _keep_policy(self) -> None:
+        """Write the parameters of a policy that was trained."""
+        if self.trainer is None or not self.has_begun or not isinstance(self.policy, LearnablePolicy):
+            return
+        about = {
+            "workload": self.config.workload,
+            "cluster": self.searches[0].problem.cluster.name,
+            "programs": [s.name for s in self.searches if s.program.split != "test"],
+            "trainer": {"name": self.trainer.name, **self.trainer.options.model_dump(mode="json")},
+            "seed": self.config.seed,
+            "evaluations": self.searches[0].evaluate.ledger.evaluations,
+        }
+        save_policy(self.policy, self.run_dir, about)
+
+    def _start(self, saved: Saved | None) -> tuple[int, State | None]:
+        """Build the policy, and restore everything from a checkpoint: stages that are done, and the state of the next."""
+        policy = self.policy
+        if isinstance(policy, LearnablePolicy):
+            policy.build([s.problem for s in self.searches], self.streams("parameters"))
+            path = getattr(policy.options, "checkpoint", None)
+            if saved is None and path is not None:
+                load_policy(policy, path)
+        if saved is None:
+            return 0, None
+        self.streams.restore(saved.streams)
+        for search, evaluator, proxy in zip(self.searches, saved.evaluators, saved.proxies, strict=True):
+            search.evaluate.restore(evaluator)
+            if proxy is not None:
+                _ = search.task.proxy  # opens it
+                assert search.proxy is not None
+                search.proxy.restore(proxy)
+        if isinstance(policy, LearnablePolicy):
+            policy.load_state_dict(saved.parameters or {})
+        return saved.done, saved.state
+
+    def _stages(self, saved: Saved | None) -> None:
+        """First the training if there is any, then every program."""
+        done, state = self._start(saved)
+        self.written = time.perf_counter()
+        stages: list[OpenProgram | None] = [*([None] if self.trainer is not None else []), *self.searches]
+        for i, search in enumerate(stages[done:], done):
+            self.stop.deferred = False
+            trained = [s for s in self.searches if s.program.split != "test"]
+            ledger = (trained[0] if search is None else search).evaluate.ledger
+            ledger.start()
+            checkpoint = self._checkpoint(i, ledger)
+            if search is None:
+                self._train([s.task for s in trained], state, checkpoint)
+            else:
+                stream = "policy" if len(self.searches) == 1 else f"policy/{self.searches.index(search)}"
+                resumable = checkpoint if self.trainer is None else None
+                _place_one(self.policy, search.task, self.streams(stream), state, resumable)
+            ledger.stop()
+            state = None
+            if i + 1 < len(stages):
+                if self.config.checkpoint_s is not None:
+                    self._save(i + 1, None)
+                if self.stop.asked:
+                    raise KeyboardInterrupt
+
+    def _train(self, tasks: Sequence[Task], state: State | None, checkpoint: Checkpoint) -> None:
+        assert self.trainer is not None
+        assert isinstance(self.policy, LearnablePolicy)
+        # what the trained policy places is evaluated too, and what was best on the proxy; of seconds nothing is kept for it
+        kept = sum(1 if task.pretraining is None else 2 for task in tasks)
+        with tasks[0].evaluate.ledger.reserved(kept), contextlib.suppress(BudgetExhausted):
+            self.trainer.fit(self.policy, tasks, self.streams("trainer"), state, checkpoint)
+
+    def _checkpoint(self, stage: int, ledger: Ledger) -> Checkpoint:
+        """What a policy or trainer calls in this stage: it writes from time to time, and ends the run after Ctrl-C."""
+
+        def checkpoint(state: State) -> None:
+            self.stop.deferred = True
+            every_s = self.config.checkpoint_s
+            if every_s is not None and (self.stop.asked or time.perf_counter() - self.written >= every_s):
+                with ledger.paused():
+                    self._save(stage, state)
+                self.written = time.perf_counter()
+            if self.stop.asked:
+                raise KeyboardInterrupt
+
+        return checkpoint
+
+    def _save(self, done: int, state: State | None) -> None:
+        """Write a checkpoint: `done` stages are complete, `state` is that of the next one."""
+        parts: dict[str, Any] = {
+            "done": done,
+            "identity": self.identity,
+            "streams": self.streams.state(),
+            "evaluators": [s.evaluate.state() for s in self.searches],
+            "proxies": [None if s.proxy is None else s.proxy.state() for s in self.searches],
+        }
+        if state is not None:
+            parts["state"] = state
+        if isinstance(self.policy, LearnablePolicy):
+            parts["parameters"] = self.policy.state_dict()
+        save_checkpoint(self.run_dir, parts)
+        self.lifecycle.checkpoint()
+
+
+def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, checkpoint: Checkpoint | None) -> None:
+    """Let the policy place one program, and measure what it returned and what it found only on the proxy."""
+    found: list[Placement] = []
+    with contextlib.suppress(BudgetExhausted):
+        if isinstance(policy, ResumablePolicy):
+            placement = policy.place(task, rng, state, checkpoint)
+        else:
+            placement = policy.place(task, rng)
+        if not isinstance(placement, Placement):
+            raise PluginError(
+                f"policy {policy.name!r} returned {type(placement).__name__}, not a Placement",
+                "make one with task.problem.placement(device, priority)",
+            )
+        found.append(placement)
+    if task.opened_proxy is not None and task.opened_proxy.best is not None:
+        found.append(task.opened_proxy.best.placement)
+    with contextlib.suppress(BudgetExhausted):
+        for i, placement in enumerate(found):
+            _offer(task.evaluate, placement, i == 0 and isinstance(policy, LearnablePolicy))
+
+
+def _offer(evaluate: Evaluator, placement: Placement, learned: bool) -> None:
+    """Evaluate `placement` unless the budget is used up, or it is the best already and no result of training."""
+    if evaluate.remaining > 0 and (learned or not (evaluate.best and evaluate.best.placement.same_as(placement))):
+        evaluate(placement.batch())

@@ -1,0 +1,217 @@
+"""What a Python program gives to `place` and `search`, as the configuration and the objects of a run."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from pydantic import ValidationError
+
+from placekit_core.contracts.cluster import Cluster, load_cluster
+from placekit_core.contracts.errors import ClusterError, ConfigError, ImporterError, PlacekitError, explain, unknown
+from placekit_core.contracts.graph import Graph
+from placekit_core.contracts.interfaces import Backend, Grouper, Importer, Plugin, Policy, Trainer
+from placekit_core.contracts.placement import Placement
+from placekit_core.contracts.program import Program
+from placekit_core.contracts.task import Task
+from placekit_core.run.assembly import SECTIONS, Given, kind_of
+from placekit_core.run.config import AUTO, GIVEN, NONE, RunConfig, conf_dir, defaults_list
+from placekit_core.run.detection import endings, importer_of, readers_of
+from placekit_core.run.registry import Registry
+
+Spec = str | Mapping[str, Any] | Plugin
+"""A component: its name, its name with options (`{"name": "annealing", "starts": 32}`), or itself."""
+PolicySpec = Spec | Callable[[Task, Generator], Placement]
+ClusterSpec = str | Path | Mapping[str, Any] | Cluster
+BudgetSpec = float | Mapping[str, float] | None
+
+INTERFACES: Mapping[str, type[Plugin]] = {
+    "importer": Importer, "grouper": Grouper, "policy": Policy, "trainer": Trainer, "backend": Backend
+}  # fmt: skip
+
+
+class FunctionPolicy(Policy):
+    """The caller's own method: a function `f(task, rng) -> Placement`; without one, a loop of theirs (`search`)."""
+
+    def __init__(self, name: str, function: Callable[[Task, Generator], Placement] | None = None) -> None:
+        super().__init__()
+        self.name = name  # type: ignore[misc]
+        self._function = function
+
+    def place(self, task: Task, rng: Generator) -> Placement:
+        assert self._function is not None, "a search has no policy to ask"
+        return self._function(task, rng)
+
+
+def load_programs(source: Any, registry: Registry, about: Mapping[str, Any]) -> list[Program]:
+    """The programs in `source`; see `placekit_core.load_programs`."""
+    if isinstance(source, Graph | Program):
+        source = [source]
+    if (
+        isinstance(source, Sequence)
+        and not isinstance(source, str)
+        and all(isinstance(p, Graph | Program) for p in source)
+    ):
+        if about:
+            raise ImporterError(f"a graph needs no {next(iter(about))!r}")
+        return [Program(p) if isinstance(p, Graph) else p for p in source]
+    if isinstance(source, Importer):
+        return source.load()
+    if isinstance(source, str | Path | Mapping):
+        name = _file_importer(source, registry)
+        spec = {"path": str(source), "name": name} if name else {"name": source} if isinstance(source, str) else source
+        if not isinstance(spec, Mapping):
+            raise ImporterError(f"no importer reads {str(spec)!r}", f"files end in {', '.join(endings(registry))}")
+        section = _section("importer", {**spec, **about}, registry)
+        entry = registry.get("importer", section.pop("name"))
+        programs: list[Program] = entry.build(entry.component.config.model_validate(section)).load()
+        return programs
+    if isinstance(source, type):
+        raise ImporterError(f"{source.__name__} is a class", f"give an instance of it: {source.__name__}(...)")
+    types = [f"{c.__module__}.{c.__qualname__}" for c in type(source).__mro__]
+    entries = [e for e in registry.all() if e.kind == "importer"]
+    for entry in entries:
+        if any(t in entry.component.objects for t in types):
+            cls: type[Importer] = registry.get("importer", entry.component.name).load()
+            return cls.convert(source, **about)
+    takes = sorted({t for e in entries for t in e.component.objects})
+    raise ImporterError(
+        f"no importer takes a {types[0]}",
+        f"graphs, programs, graph files, importers, and {', '.join(takes) or 'nothing else'}; others come with plugins",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """The arguments of `place` and `search`; see there."""
+
+    source: Any
+    about: Mapping[str, Any]
+    cluster: ClusterSpec | None
+    policy: PolicySpec | None
+    grouper: Spec | None
+    trainer: Spec | None
+    backend: Spec | None
+    proxy: Spec | None
+    budget: BudgetSpec
+    costs: str | Path | None
+    run_dir: str | Path | None
+    options: Mapping[str, Any]
+    """Options of RunConfig as they are; None leaves one at its default."""
+
+
+def configure(arguments: Arguments, names: Collection[str], registry: Registry) -> tuple[RunConfig, Given]:
+    """The configuration of a run from Python, and the objects that take the place of what it names.
+
+    `names` are the arguments that the caller knows, for what is misspelt among `about`.
+    """
+    source, about, run_dir = arguments.source, arguments.about, arguments.run_dir
+    defaults = defaults_list(conf_dir() / "config.yaml")
+    defaults["proxy"] = defaults["backend@proxy"]
+    given_specs = {k: getattr(arguments, k) for k in (*SECTIONS, "cluster") if k != "importer"}
+    specs = {k: defaults[k] if spec is None else spec for k, spec in given_specs.items()}
+    given: dict[str, Any] = {k: v for k, v in specs.items() if isinstance(v, Plugin)}
+    objects = [k for k, v in given.items() if not _is_installed(kind_of(k), v, registry)]
+    try:
+        if isinstance(source, str | Mapping) and _file_importer(source, registry) is None:
+            named = {"name": source} if isinstance(source, str) else source
+            importer = _section("importer", {**named, **about}, registry)
+        else:
+            importer, given["programs"] = {"name": GIVEN}, load_programs(source, registry, about)
+            objects = ["programs", *objects]
+    except PlacekitError as e:
+        for key in about:
+            close = difflib.get_close_matches(key, names, 1, 0.75)
+            if close:
+                raise ConfigError(f"no argument {key!r}", f"did you mean {close[0]!r}? or: {e.message}") from None
+        raise
+    kept = {} if run_dir is not None else {"log": (), "checkpoint_s": None}
+    data = {
+        **{key: value for key, value in arguments.options.items() if value is not None},
+        **{
+            section: _section(kind_of(section), spec, registry)
+            for section, spec in specs.items()
+            if section != "cluster"
+        },
+        **kept,
+        "importer": importer,
+        "cluster": _cluster(specs["cluster"], registry),
+        "budget": _budget(arguments.budget),
+        "costs": {"file": None if arguments.costs is None else str(arguments.costs)},
+        "run_dir": "" if run_dir is None else str(run_dir),
+        "given": tuple(objects),
+    }
+    try:
+        return RunConfig.model_validate(data), Given(**given)
+    except ValidationError as e:
+        raise ConfigError(*explain(e, RunConfig)) from None
+
+
+def _is_installed(kind: str, component: Plugin, registry: Registry) -> bool:
+    """Whether a configuration can name the component."""
+    entries = registry.entries.get((kind, component.name), [])
+    return len(entries) == 1 and entries[0].load() is type(component)
+
+
+def _budget(spec: BudgetSpec) -> dict[str, Any]:
+    """The section `budget` of a configuration."""
+    if spec is None or isinstance(spec, Mapping):
+        return dict(spec or {})
+    number = isinstance(spec, int | float | np.number) and not isinstance(spec, bool)
+    if not number or not np.isfinite(spec) or spec != int(spec):
+        raise ConfigError(f"budget={spec!r}", "give a number of evaluations, or {'evaluations': ..., 'seconds': ...}")
+    return {"evaluations": int(spec)}
+
+
+def _section(kind: str, spec: Any, registry: Registry) -> dict[str, Any]:
+    """The section of a configuration for a component, with every option. Raises PluginError or ConfigError."""
+    if isinstance(spec, Plugin):
+        if not isinstance(spec, INTERFACES[kind]):
+            raise ConfigError(f"{kind}={type(spec).__name__}() is no {kind}")
+        return {"name": spec.name, **spec.options.model_dump(mode="json")}
+    if not isinstance(spec, str | Mapping):
+        what = f"{spec.__name__} is a class" if isinstance(spec, type) else f"{spec!r} is no {kind}"
+        raise ConfigError(
+            f"{kind}: {what}", f"give its name, its name with options, or an instance of a {kind}'s class"
+        )
+    values = {"name": spec} if isinstance(spec, str) else dict(spec)
+    name = str(values.pop("name", ""))
+    if kind == "trainer" and name in (AUTO, NONE):
+        return {"name": name, **values}
+    options = registry.get(kind, name).component.config
+    try:
+        return {"name": name, **options.model_validate(values).model_dump(mode="json")}
+    except ValidationError as e:
+        raise ConfigError(*explain(e, options, f"{kind}.")) from None
+
+
+def _file_importer(source: Any, registry: Registry) -> str | None:
+    """The importer that reads the file `source`, or None if `source` is no file's name. Raises GraphError."""
+    if not isinstance(source, str | Path) or ("importer", str(source)) in registry.entries:
+        return None
+    return importer_of(source, registry) if readers_of(source, registry) or os.path.isfile(source) else None
+
+
+def _cluster(spec: ClusterSpec, registry: Registry) -> dict[str, Any]:
+    """The section `cluster` of a configuration."""
+    if spec == AUTO:
+        return {"name": AUTO}
+    if isinstance(spec, str) and not spec.endswith((".yaml", ".yml")):
+        folders = [conf_dir(), *(folder for _, folder in registry.conf_folders())]
+        presets = {p.stem: p for f in folders for p in sorted((f / "cluster").glob("*.yaml"))}
+        if spec not in presets:
+            raise unknown("cluster", spec, [AUTO, *presets], ClusterError)
+        spec = presets[spec]
+    if isinstance(spec, str | Path):
+        spec = load_cluster(spec)
+    if not isinstance(spec, Cluster):
+        if not isinstance(spec, Mapping):
+            raise ConfigError(f"cluster={spec!r}", "give a preset, a YAML file, its data, or a Cluster")
+        spec = Cluster.parse(dict(spec))
+    return spec.model_dump(mode="json")

@@ -1,0 +1,148 @@
+"""What came out of a run: from the evaluators of its programs to a `Result`, and the files of the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from placekit_core.contracts.files import write_json
+from placekit_core.contracts.measurement import Measurements
+from placekit_core.contracts.placement_file import save_placement
+from placekit_core.contracts.result import ProgramResult, ProgramSummary, Result, Summary
+from placekit_core.run.assembly import Assembly, OpenProgram, distributions
+from placekit_core.run.failures import BoundError
+from placekit_core.run.run_directory import PLACEMENT, RESULT
+
+
+def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, status: str) -> Result:
+    """What was found for every program; writes the placements. result.json comes last (`commit`)."""
+    config, registry, backend, trainer = assembly.config, assembly.registry, assembly.backend, assembly.trainer
+    found = tuple(_report_program(s, run_dir) for s in searches)
+    programs = [p.summary for p in found]
+    single = len(programs) == 1
+    values = [p.value_s for p in programs if p.value_s is not None]
+    gaps = [p.gap for p in programs if p.gap is not None]
+    bounds = [p.bound_s for p in programs if p.bound_s is not None]
+    peak: dict[str, float] = {}
+    for p in programs:
+        for device, bytes_ in p.peak_bytes.items():
+            peak[device] = max(peak.get(device, 0.0), bytes_)
+    notes = list(dict.fromkeys(note for p in programs for note in p.notes))
+    asked = config.budget.proxy_evaluations
+    if asked and status == "finished" and not any(p.proxy_evaluations for p in programs):
+        notes.append(f"budget.proxy_evaluations={asked} was not used: policy {config.policy['name']!r} asked no proxy")
+    ledger, complete = searches[0].evaluate.ledger, len(values) == len(programs)
+    summary = Summary(
+        status=status,
+        workload=config.workload or (searches[0].name if single else f"{len(programs)} programs"),
+        objective=backend.objective,
+        simulated=backend.simulated,
+        value_s=float(np.mean(values)) if complete else None,
+        bound_s=float(np.mean(bounds)) if len(bounds) == len(programs) else None,
+        gap=float(np.mean(gaps)) if len(gaps) == len(programs) else None,
+        spread_s=programs[0].spread_s if single else None,
+        fits=complete and all(p.fits for p in programs),
+        error=next((p.error for p in programs if p.error), None),
+        evaluations=sum(p.evaluations for p in programs),
+        proxy_evaluations=sum(p.proxy_evaluations for p in programs),
+        seconds=sum({id(s.evaluate.ledger): s.evaluate.ledger.seconds for s in searches}.values()),
+        seed=config.seed,
+        importer=config.importer["name"],
+        grouper=config.grouper["name"],
+        policy=config.policy["name"],
+        trainer=None if trainer is None else trainer.name,
+        backend=config.backend["name"],
+        cluster=searches[0].problem.cluster.name,
+        cluster_fingerprint=searches[0].problem.cluster.fingerprint,
+        peak_bytes=peak,
+        notes=notes,
+        budget={
+            "evaluations": ledger.limit,
+            "seconds": ledger.limit_s,
+            "proxy_evaluations": asked,
+        },
+        programs=programs,
+        facts=registry.facts(),
+        versions=registry.versions(distributions(config, registry)),
+        # what the importer does is in the fingerprints
+        code=registry.code(distributions(config, registry, importer=False)),
+        config=config.model_dump(mode="json"),
+    )
+    return Result(summary, found, run_dir)
+
+
+def commit(result: Result, run_dir: Path) -> None:
+    """Write result.json, by which a run counts as written."""
+    write_json(run_dir / RESULT, result.summary.model_dump(mode="json"))
+
+
+def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
+    evaluate, problem = s.evaluate, s.problem
+    s.directory.mkdir(parents=True, exist_ok=True)
+    best, schedule, measurements = evaluate.best, None, None
+    if best is not None:
+        schedule = s.session.schedule(best.placement)
+        spread = None if best.spread_s is None else np.array([best.spread_s])
+        measurements = Measurements(
+            np.array([best.value_s]), best.peak_bytes[None, :], np.array([True]), (None,), spread
+        )
+        save_placement(best.placement, problem, s.directory / PLACEMENT)
+    bounds = [b for b in (s.session.lower_bound(), evaluate.proven_s) if b is not None]
+    bound = max(bounds, default=None)
+    kernels = int(problem.graph.kernel.sum())
+    measured = problem.costs.measured[problem.graph.kernel]
+    summary = ProgramSummary(
+        program=s.name,
+        split=s.program.split,
+        operations=problem.graph.n,
+        kernels=kernels,
+        groups=problem.g,
+        graph_fingerprint=problem.graph.fingerprint,
+        problem_fingerprint=problem.fingerprint,
+        costs_fingerprint=problem.costs_fingerprint,
+        value_s=best.value_s if best else None,
+        bound_s=bound,
+        gap=best.value_s / bound - 1 if best and bound else None,
+        spread_s=best.spread_s if best else None,
+        fits=best is not None,
+        error=None if best else evaluate.last_error,
+        evaluations=evaluate.evaluations,
+        proxy_evaluations=s.proxy.evaluations if s.proxy else 0,
+        seconds=evaluate.ledger.seconds,
+        peak_bytes=dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True)) if best else {},
+        notes=list(evaluate.notes),
+        measured_costs=float(measured.mean()) if measured.size else 0.0,
+        directory=str(s.directory.relative_to(run_dir)),
+    )
+    placement = best.placement if best else None
+    return ProgramResult(summary, problem, placement, measurements, schedule, tuple(evaluate.history))
+
+
+def bound_error(result: Result) -> BoundError | None:
+    """The error if a value is below what was proven to be its bound; the status of its result is `failed`."""
+    for p in result.programs:
+        value, bound = p.summary.value_s, p.summary.bound_s
+        if value is not None and bound is not None and value < bound * (1 - 1e-9):
+            return BoundError(
+                f"{p.summary.program!r} has a value of {value:.9g} s, below its proven bound of {bound:.9g} s",
+                f"this is a bug in backend {result.summary.backend!r} or in what policy {result.summary.policy!r} proved",
+                replace(result, summary=result.summary.model_copy(update={"status": "failed"})),
+            )
+    return None
+
+
+def why_nothing_fits(searches: Sequence[OpenProgram]) -> tuple[str, str]:
+    """Message and hint for a run that found no placement that fits."""
+    s = next(s for s in searches if s.evaluate.best is None)
+    e = s.evaluate
+    tried = f"{e.evaluations} evaluation{'' if e.evaluations == 1 else 's'}"
+    if e.last_error:
+        return f"no placement of {s.name!r} could be measured in {tried}", e.last_error
+    over = f"; the closest is over by {e.least_over_bytes / 2**20:.0f} MiB on a device" if e.evaluations else ""
+    return (
+        f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}{over}",
+        ("give it a larger budget, " if e.progress >= 1 else "take ") + "another policy, or a cluster with more memory",
+    )

@@ -1,0 +1,140 @@
+"""The run directory: what a run writes, atomically, and how to read it back.
+
+result.json            what was found, of what, within which budget, by which versions (see `Summary`)
+placement.json         operation name -> device name, priorities, fingerprints
+config.json            the complete configuration
+policy.safetensors     what a learnable policy has learned, with policy.json (trained.py)
+checkpoint.npz         from which `placekit run resume=DIR` continues; removed when the run has finished (checkpoint.py)
+
+Loggers add their own files: `csv` adds history.csv. A sweep has sweep.json in its folder, and failed.json in the folder of
+a job that failed (cli/sweep.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from placekit_core.contracts.errors import BusyError, RunError
+from placekit_core.contracts.files import PARTIAL, finite, read_json, write_atomically
+from placekit_core.contracts.placement_file import PLACEMENT_FILE
+from placekit_core.contracts.result import Summary
+from placekit_core.run.checkpoint import CHECKPOINT
+from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
+
+RESULT, PLACEMENT, CONFIG = "result.json", PLACEMENT_FILE, "config.json"
+MAX_CONFIG_VALUES = 100_000
+SWEEP, FAILED = "sweep.json", "failed.json"
+
+
+def holds_run(run_dir: Path) -> bool:
+    """Whether a run, finished or not, has left something in `run_dir` that is worth keeping."""
+    return (run_dir / RESULT).exists() or (run_dir / CHECKPOINT).exists()
+
+
+def refuse_used(run_dir: Path, resume: bool) -> None:
+    """Raise RunError if there is something in `run_dir` that a run would overwrite."""
+    if (run_dir / SWEEP).exists() or (not resume and holds_run(run_dir)):
+        unfinished = (run_dir / CHECKPOINT).exists() or (run_dir / SWEEP).exists()
+        raise RunError(
+            f"{run_dir} holds a {'sweep' if (run_dir / SWEEP).exists() else 'run'} already",
+            (f"continue it with `placekit run resume={run_dir}`, or " if unfinished else "") + "choose another run_dir",
+        )
+
+
+def prepare(run_dir: Path, resume: bool = False) -> Path:
+    """Create the run directory. Raises RunError, before anything is computed, if it cannot be written or holds a run."""
+    refuse_used(run_dir, resume)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(run_dir / ".write-test", b"")
+        (run_dir / ".write-test").unlink()
+    except OSError as e:
+        raise RunError(
+            f"cannot write to run directory {run_dir}: {e.strerror or e}", "choose another: run_dir=PATH"
+        ) from None
+    return run_dir
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """Make a folder before the work that fills it; it goes again if it is left empty. Raises RunError if it cannot be made."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise RunError(f"{path} exists already", "remove it, or choose another folder") from None
+    except OSError as e:
+        raise RunError(f"cannot write {path}: {e.strerror or e}", "choose another folder") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+@contextlib.contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Keep other processes and threads out of a run directory. Raises RunError if one is there already."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock: two runs in one folder are the user's to avoid
+        yield
+        return
+    folder = os.open(run_dir, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            own = True
+        except BlockingIOError:
+            raise BusyError(f"another run is writing in {run_dir}", "wait for it, or choose another run_dir") from None
+        except OSError:  # a file system without locks
+            own = False
+        for place in [run_dir, *run_dir.glob("programs/*")] if own else []:
+            for begun in place.glob(".*.part"):  # a file that a killed process was writing
+                if PARTIAL.fullmatch(begun.name):
+                    begun.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(folder, fcntl.LOCK_UN)  # a process that was forked meanwhile has the folder open, too
+    finally:
+        os.close(folder)
+
+
+def load_config(run_dir: Path) -> RunConfig:
+    """The configuration of the run in `run_dir`. Raises RunError."""
+    hint = "remove this folder to start its run again"
+    return read_json(run_dir / CONFIG, RunConfig, error=RunError, hint=hint, values=MAX_CONFIG_VALUES)
+
+
+def check_same(run_dir: Path, config: RunConfig) -> None:
+    """Raise RunError, naming the options, unless the run in `run_dir` was started with this configuration."""
+    data, asked = (finite(c.model_dump(mode="json")) for c in (load_config(run_dir), config))
+    keys = sorted(k for k in data.keys() - CHANGES_NO_RESULT if data[k] != asked[k])
+    if keys:
+        raise RunError(
+            f"{run_dir} holds a run of another configuration: {', '.join(keys)} differ",
+            "choose another run_dir, or remove this folder to start it again",
+        )
+
+
+def load_summary(run_dir: str | Path) -> Summary:
+    """Summary of a finished or interrupted run. Raises RunError that says what is there instead."""
+    path = Path(run_dir) / RESULT
+    if not path.is_file():
+        raise RunError(f"no {RESULT} in {run_dir}", "give directories that `placekit run` wrote")
+    return read_json(path, Summary, error=RunError)
+
+
+def find_runs(folders: Sequence[str | Path]) -> list[Path]:
+    """Run directories at or below `folders`, sorted. Raises RunError where there is none."""
+    found: list[Path] = []
+    for folder in folders:
+        paths = sorted(p.parent.resolve() for p in Path(folder).rglob(RESULT))
+        if not paths:
+            raise RunError(f"no run directory at or below {folder}", f"a run directory holds {RESULT}")
+        found += [p for p in paths if p not in found]
+    return found

@@ -1,0 +1,145 @@
+"""Trained policies: what a run has learned, as files that another run loads (`policy.checkpoint=RUN_DIR`).
+
+policy.safetensors     the parameters: arrays by name
+policy.json            the policy's name and options, what it was trained on and with, and every parameter's shape
+
+Neither is executed when it is read: safetensors holds plain arrays. What `pkg://` names is imported, as any installed package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+
+from placekit_core.contracts.errors import PlacekitError, RunError
+from placekit_core.contracts.files import (
+    FileModel,
+    checked,
+    parse_json,
+    read_bytes,
+    reading,
+    write_atomically,
+    write_json,
+)
+from placekit_core.contracts.interfaces import LearnablePolicy
+from placekit_core.contracts.version import __version__
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+PARAMETERS, ABOUT = "policy.safetensors", "policy.json"
+MAX_PARAMETER_BYTES = 2**31
+PACKAGE = "pkg://"  # Hydra's prefix of what a package ships: pkg://PACKAGE/FOLDER
+
+
+class About(FileModel):
+    """`policy.json`; besides these fields, what `save_policy` was told."""
+
+    model_config = ConfigDict(extra="ignore")
+    format: Literal["placekit-policy"]
+    version: Literal[1]
+    policy: str
+    options: dict[str, Any]
+    parameters: dict[str, list[str | int]]
+
+
+def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any]) -> None:
+    """Write the parameters of `policy` into `folder`; `about` says what they were trained on, for people to read."""
+    from safetensors.numpy import save
+
+    parameters = {name: np.ascontiguousarray(values) for name, values in policy.state_dict().items()}
+    write_atomically(folder / PARAMETERS, save(parameters))
+    options = policy.options.model_dump(mode="json")
+    options.pop("checkpoint", None)  # where these parameters began is not what they are
+    shapes = {name: _shape(values) for name, values in sorted(parameters.items())}
+    data = {"format": "placekit-policy", "version": 1, "placekit": __version__, "policy": policy.name}
+    write_json(folder / ABOUT, {**data, "options": options, **about, "parameters": shapes})
+
+
+def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
+    """Load what `save_policy` wrote into `policy`, which is built: from a folder, one of the two files, or a package's folder.
+
+    A trained policy that an installed package ships is `pkg://PACKAGE/FOLDER`.
+
+    Raises RunError if there is nothing to load, it is damaged, or it was trained as another policy or with other sizes;
+    it then names what does not fit, and the options that differ. Where one side leaves an option to the problems (null),
+    only the shapes count.
+    """
+    if str(path).startswith(PACKAGE):
+        folder: Traversable = _shipped(str(path))
+    else:
+        given = Path(path)
+        folder = given.parent if given.name in (PARAMETERS, ABOUT) else given
+    hint = "train it again, or give the run directory of another run that trained a policy"
+    with reading(f"policy.checkpoint={path}", RunError, hint=hint):
+        missing = next((name for name in (ABOUT, PARAMETERS) if not (folder / name).is_file()), None)
+        if missing is not None:
+            raise RunError(
+                f"policy.checkpoint={path}: no {missing} there",
+                "give a folder of that package that holds a trained policy"
+                if str(path).startswith(PACKAGE)
+                else "give the run directory of a run that trained a policy",
+            )
+        about = checked(parse_json(read_bytes(folder / ABOUT)), About)
+        parameters = _parameters(read_bytes(folder / PARAMETERS, MAX_PARAMETER_BYTES), about)
+    name, options = about.policy, about.options
+    if name != policy.name:
+        raise RunError(
+            f"policy.checkpoint={path} was trained as policy {name!r}, not {policy.name!r}", f"use policy={name}"
+        )
+    here = policy.options.model_dump(mode="json")
+    free = policy.free_options
+    differ = [f"{k}={options.get(k)} (here {v})" for k, v in here.items() if k not in free and options.get(k) != v]
+    trained = f"it was trained with policy.{', policy.'.join(differ)}"
+    if any(None not in (options.get(k), v) and k not in free and options.get(k) != v for k, v in here.items()):
+        raise RunError(f"policy.checkpoint={path} belongs to other options of policy {name!r}", trained)
+    unknown = sorted(parameters.keys() - policy.state_dict().keys())
+    try:
+        if unknown:
+            raise PlacekitError(f"policy {policy.name!r} has no parameter {', '.join(map(repr, unknown))}")
+        policy.load_state_dict(parameters)
+    except PlacekitError as e:
+        raise RunError(f"policy.checkpoint={path} does not fit: {e.message}", trained if differ else e.hint) from None
+
+
+def _parameters(data: bytes, about: About) -> dict[str, NDArray[Any]]:
+    """The arrays of policy.safetensors. Raises ValueError."""
+    from safetensors.numpy import load
+
+    try:
+        parameters: dict[str, NDArray[Any]] = load(data)
+    except Exception as e:  # its own, and those of types that numpy has not
+        raise ValueError(f"{PARAMETERS}: {e}") from None
+    for name, values in parameters.items():
+        if about.parameters.get(name, shape := _shape(values)) != shape:
+            raise ValueError(f"parameter {name!r} is {shape}, and {ABOUT} says {about.parameters[name]}")
+        if not np.isfinite(values).all():
+            raise ValueError(f"parameter {name!r} has values that are not finite")
+    return parameters
+
+
+def _shape(values: NDArray[Any]) -> list[str | int]:
+    return [str(values.dtype), *values.shape]
+
+
+def _shipped(path: str) -> Traversable:
+    """The folder of an installed package that `pkg://PACKAGE/FOLDER` names."""
+    package, _, folder = path.removeprefix(PACKAGE).partition("/")
+    parts = [p for p in folder.split("/") if p]
+    if not package or not parts or ".." in parts:
+        raise RunError(f"policy.checkpoint={path} names no folder of a package", "write pkg://PACKAGE/FOLDER")
+    try:
+        found = resources.files(package)
+    except ImportError as e:
+        raise RunError(
+            f"policy.checkpoint={path}: package {package!r} cannot be imported: {e}", "write pkg://PACKAGE/FOLDER"
+        ) from None
+    for part in parts:
+        found = found.joinpath(part)
+    return found

@@ -1,0 +1,181 @@
+"""`placekit fidelity`: how well the simulator predicts what the measuring backend measures."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from placekit_calibration.agreement import RANDOM, SEARCH, Fidelity, compare
+from placekit_calibration.calibrate import out_dir
+from placekit_core import BackendError, ConfigError, Problem, Registry, RunError, write_atomically
+from placekit_core.cli.completion import options as run_options, paths
+from placekit_core.cli.compose import assembled
+from placekit_core.cli.console import table
+from placekit_core.cli.parser import Number, Parser
+from placekit_core.contracts.files import write_json
+from placekit_core.contracts.units import percent
+from placekit_core.run.assembly import Assembly, distributions
+from placekit_core.run.run_directory import new_folder
+
+_LEAST, _FEW = 4, 10
+CSV, JSON, PNG = "fidelity.csv", "fidelity.json", "fidelity.png"
+
+
+def main(argv: list[str], registry: Registry) -> int:
+    """Simulate on `backend@proxy`, measure on `backend`, print how they agree, and write what was found."""
+    parser = Parser(
+        "fidelity",
+        "How well the simulator predicts what a backend measures, over good and random placements.",
+        options=True,
+        numbers={
+            "placements": Number(30, "how many placements are compared", _LEAST),
+            "passes": Number(9, "how often each of them is measured"),
+        },
+    )
+    parser.add_argument("out", metavar="OUT_DIR", type=Path, help=f"a new folder, for {CSV}, {JSON} and {PNG}")
+    arguments = parser.read(argv)
+    out = out_dir(arguments.out)
+    placements, passes = arguments.numbers["placements"], arguments.numbers["passes"]
+    parts = assembled(arguments.options, registry)
+    about: dict[str, Any] = {
+        "command": shlex.join(["placekit", "fidelity", *argv]),
+        "seed": parts.config.seed,
+        "passes": passes,
+        "load_before": os.getloadavg()[0],
+        "versions": registry.versions(distributions(parts.config, registry)),
+        "config": parts.config.model_dump(mode="json"),
+    }
+    with new_folder(out):
+        found = measured(parts, placements, passes, about)
+        show(found)
+        write(found, out, about)
+    print(f"written to {out}")
+    if found.interrupted:
+        raise KeyboardInterrupt
+    return 0
+
+
+def measured(parts: Assembly, placements: int, passes: int, about: dict[str, Any]) -> Fidelity:
+    """Placements of the one program that is named, on both backends. Raises PlacekitError.
+
+    Adds to `about` what was measured on, and what was simulated.
+    """
+    backend, proxy = parts.backend, parts.proxy
+    if backend.simulated:
+        raise BackendError(
+            f"backend {backend.name!r} measures nothing",
+            "choose a backend that measures; `placekit plugins` lists them",
+        )
+    if not proxy.simulated:
+        raise ConfigError(
+            f"the proxy {proxy.name!r} simulates nothing", "leave out backend@proxy, or choose a simulator"
+        )
+    if backend.objective != proxy.objective:
+        raise ConfigError(
+            f"backend {backend.name!r} says the {backend.objective}, and the proxy {proxy.name!r} the {proxy.objective}",
+            "choose a proxy for the same objective, such as backend@proxy=simulator",
+        )
+    program = parts.one_program("this comparison")
+    problem = parts.problem(program)
+    about |= {"measured_on": backend.hardware(), **_simulated(problem)}
+    machine = backend.open(problem, program.executable)
+    try:
+        simulator = proxy.open(problem, program.executable)
+        try:
+            return compare(problem, simulator, machine, placements, passes, parts.streams("fidelity"))
+        finally:
+            simulator.close()
+    finally:
+        machine.close()
+
+
+def _simulated(problem: Problem) -> dict[str, Any]:
+    """What was simulated: which machine and costs, and which share of these was measured."""
+    return {
+        "cluster_fingerprint": problem.cluster.fingerprint,
+        "problem_fingerprint": problem.fingerprint,
+        "costs_fingerprint": problem.costs_fingerprint,
+        "measured_costs": float(problem.costs.measured[problem.graph.kernel].mean()),
+    }
+
+
+def write(found: Fidelity, out: Path, about: dict[str, Any]) -> None:
+    """Write fidelity.csv, fidelity.json and fidelity.png into folder `out`. Raises RunError."""
+    from placekit_calibration.scatter import draw
+
+    rows = io.StringIO()
+    csv.writer(rows, lineterminator="\n").writerows(
+        ["" if isinstance(x, float) and math.isnan(x) else x for x in row] for row in found.rows()
+    )
+    kinds = {"all": None, RANDOM: RANDOM, SEARCH: SEARCH}
+    data = {
+        "program": found.program,
+        "cluster": found.cluster,
+        **{name: dataclasses.asdict(found.agreement(made)) for name, made in kinds.items()},
+        **about,
+        "interrupted": found.interrupted,
+        "scale": found.scale.tolist(),
+        "samples_s": found.samples_s.tolist(),
+    }
+    try:
+        write_atomically(out / CSV, rows.getvalue().encode())
+        write_json(out / JSON, data)
+        draw(out / PNG, found)
+    except OSError as e:
+        raise RunError(f"cannot write {out}: {e.strerror or e}") from None
+
+
+def show(found: Fidelity) -> None:
+    """Print the agreement, and what limits it."""
+    rows = []
+    for name, made in (("all", None), (RANDOM, RANDOM), (SEARCH, SEARCH)):
+        a = found.agreement(made)
+        rows.append(
+            [
+                name,
+                f"{a.placements}",
+                _correlation(a.pearson, a.pearson_interval),
+                _correlation(a.spearman, a.spearman_interval),
+                _share(a.mean_error),
+                _share(a.bias),
+            ]
+        )
+    table(["placements", "number", "Pearson [95%]", "Spearman [95%]", "mean error", "bias"], rows)
+    if len(found.scale) > 1:
+        print(f"{len(found.scale)} passes, scaled to one another by {found.scale.min():.3f} to {found.scale.max():.3f}")
+    for reason in dict.fromkeys(e for e in found.error if e):
+        print(
+            f"{found.error.count(reason)} could not be measured and {_be(found.error.count(reason))} left out: {reason}"
+        )
+    strange = int((found.compared & ~found.simulated_fits).sum())
+    if strange:
+        print(f"{strange} that ran {_be(strange)} too large for the memory of a device, says the simulator")
+    if found.compared.sum() < _FEW:
+        print(f"{found.compared.sum()} placements say little of a correlation: 30 are usual")
+
+
+def _be(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _share(value: float) -> str:
+    return "-" if math.isnan(value) else percent(value)
+
+
+def _correlation(value: float, interval: tuple[float, float]) -> str:
+    if math.isnan(value):
+        return "-"
+    low, high = interval
+    return f"{value:.3f}" if math.isnan(low) else f"{value:.3f} [{low:.2f}, {high:.2f}]"
+
+
+def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+    """Candidates for the shell; see `placekit_core.Command`."""
+    yield from ["placements=", "passes=", *run_options(words[1:], word, registry)] if words else paths(word)

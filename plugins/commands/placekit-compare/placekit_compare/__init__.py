@@ -1,0 +1,30 @@
+"""Command `compare`, which a sweep ends with, too. Importing this module is light."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from placekit_core import Command, hookimpl
+
+
+@hookimpl
+def placekit_commands() -> list[Command]:
+    """`compare`."""
+    return [
+        Command(
+            name="compare",
+            usage="DIR ... [--profile] [--json] [--png FILE]",
+            summary="a table over runs; --profile: where their time goes",
+            target="placekit_compare.command:main",
+            group="look",
+            completer="placekit_compare.command:complete",
+        )
+    ]
+
+
+@hookimpl
+def placekit_sweep_finished(directory: Path) -> None:
+    """The table of the sweep's runs."""
+    from placekit_compare.compare import show_folder
+
+    show_folder(directory)

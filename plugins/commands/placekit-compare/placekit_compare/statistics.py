@@ -1,0 +1,36 @@
+"""The median of a few runs, with an interval that makes no assumption on how their values are distributed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+COVERAGE = 0.95
+
+
+class Interval(NamedTuple):
+    """Two of the values, and the probability that the median of what they are drawn from lies between them."""
+
+    low: float
+    high: float
+    coverage: float
+
+
+def median_interval(values: Sequence[float]) -> Interval | None:
+    """Confidence interval of the median from order statistics; None for fewer than two values.
+
+    The k-th smallest and the k-th largest of n independent values enclose the median with probability
+    1 - 2 P(Binomial(n, 1/2) < k), exactly if the distribution is continuous and at least that otherwise (David and
+    Nagaraja, Order Statistics, 2003, section 7.1). k is the largest for which that is at least 95 %; below six values
+    none reaches it, and the interval is the smallest and the largest value with the lower coverage that they have.
+    """
+    n, ordered = len(values), sorted(values)
+    if n < 2:
+        return None
+    k, outside = 1, 2 / 2**n
+    while True:
+        more = outside + 2 * math.comb(n, k) / 2**n
+        if k + 1 > n // 2 or 1 - more < COVERAGE:
+            return Interval(ordered[k - 1], ordered[n - k], 1 - outside)
+        k, outside = k + 1, more

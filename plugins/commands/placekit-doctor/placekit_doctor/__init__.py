@@ -1,0 +1,27 @@
+"""Commands `doctor` and `completion`. Importing this module is light."""
+
+from __future__ import annotations
+
+from placekit_core import Command, hookimpl
+
+
+@hookimpl
+def placekit_commands() -> list[Command]:
+    """`doctor`, `completion`."""
+    return [
+        Command(
+            name="doctor",
+            usage="",
+            summary="check this installation, and say what to do",
+            target="placekit_doctor.doctor:main",
+            group="install and extend",
+        ),
+        Command(
+            name="completion",
+            usage="bash|zsh|fish",
+            summary="print what makes the shell complete commands",
+            target="placekit_doctor.completion:main",
+            group="install and extend",
+            completer="placekit_doctor.completion:complete_shells",
+        ),
+    ]

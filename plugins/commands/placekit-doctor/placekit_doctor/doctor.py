@@ -1,0 +1,264 @@
+"""`placekit doctor`: whether this installation works, and what to do where it does not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import placekit_core
+from placekit_core import (
+    BackendError,
+    Cluster,
+    PlacekitError,
+    PluginError,
+    Registry,
+    __version__,
+    load_cluster,
+    units,
+    usable_cores,
+)
+from placekit_core.cli.compose import assembled
+from placekit_core.cli.console import wrapped
+from placekit_core.cli.parser import Parser
+from placekit_core.contracts.hookspecs import KINDS
+from placekit_core.run.config import conf_dir, defaults_list
+from placekit_core.run.lifecycle import loggers
+from placekit_core.run.registry import CORE, Choice, Entry
+from placekit_doctor.caches import caches
+from placekit_doctor.findings import Finding, fail, ok, warn
+from placekit_doctor.self_test import self_test
+
+
+def main(argv: list[str], registry: Registry) -> int:
+    """Print every check. Returns 1 if one failed."""
+    Parser("doctor", "Check this installation: versions, devices, plugins, presets, a self-test, caches.").read(argv)
+    doctor = Doctor(registry)
+    count = {"ok": 0, "warn": 0, "fail": 0}
+    for title, section in doctor.sections().items():
+        print(title)
+        for f in _isolated(section):
+            count[f.level] += 1
+            print(wrapped(f.text, " " * 10, f"  {f.level:4}  "))
+            if f.hint:
+                print(wrapped(f.hint, " " * 10, " " * 8))
+    advice = "nothing to do" if count["ok"] == sum(count.values()) else "see the hint below each line"
+    print(f"{count['fail']} failed, {count['warn']} {'warning' if count['warn'] == 1 else 'warnings'}: {advice}")
+    return int(count["fail"] > 0)
+
+
+def _isolated(section: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """The findings of a section; what the check itself stumbles over is one more."""
+    try:
+        yield from section()
+    except Exception as e:
+        message, hint = _said(e)
+        yield fail(f"this check broke off: {message}", hint or "reinstall placekit, or report it")
+
+
+def _said(error: Exception) -> tuple[str, str]:
+    """Message and hint of an error, in one line each."""
+    if isinstance(error, PlacekitError):
+        return error.message, error.hint
+    return f"{type(error).__name__}: {' '.join(str(error).split())}", ""
+
+
+def _requirements(distribution: str) -> Iterator[Finding]:
+    """What a distribution requires, and what there is."""
+    from packaging.requirements import Requirement
+
+    for text in importlib.metadata.requires(distribution) or ():
+        needed = Requirement(text)
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = importlib.metadata.version(needed.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield fail(f"{distribution} needs {needed.name}, which is not installed", f"pip install '{needed}'")
+            continue
+        if needed.specifier.contains(version, prereleases=True):
+            yield ok(f"{needed.name} {version}")
+        else:
+            yield fail(f"{distribution} needs {needed}, and {version} is installed", f"pip install '{needed}'")
+
+
+class Doctor:
+    """The checks that look at what is installed."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+
+    @cached_property
+    def loaded(self) -> list[tuple[Entry, type[Any] | PluginError]]:
+        """Every component with its class, or why that does not load."""
+
+        def load(entry: Entry) -> type[Any] | PluginError:
+            try:
+                return entry.load()
+            except PluginError as e:
+                return e
+
+        return [(entry, load(entry)) for entry in self.registry.all()]
+
+    @cached_property
+    def distributions(self) -> list[str]:
+        """The distributions of the plugins that work."""
+        return sorted({p.distribution for p in self.registry.packages})
+
+    def sections(self) -> dict[str, Callable[[], Iterator[Finding]]]:
+        """The checks, by title."""
+        return {
+            "versions": self.versions,
+            "devices": self.devices,
+            "plugins": self.plugins,
+            "configuration": self.configuration,
+            "current folder": _folder,
+            "self-test": lambda: self_test(self.loaded),
+            "caches": lambda: caches([cls for _, cls in self.loaded if isinstance(cls, type)]),
+        }
+
+    def versions(self) -> Iterator[Finding]:
+        """Python, placekit, what the core and the plugins need, and what plugins say of this process."""
+        yield ok(f"python {platform.python_version()}, {platform.system()} {platform.machine()}")
+        yield ok(f"placekit {__version__}")
+        yield from _requirements(CORE)
+        own = {f.text for f in _requirements(CORE)}
+        needed = {f.text for d in self.distributions for f in _requirements(d) if f.level == "ok"}
+        yield from (ok(text) for text in sorted(needed - own) if not text.startswith("placekit-"))
+        _ = self.loaded  # the libraries of plugins are imported by it
+        for name, value in self.registry.facts().items():
+            yield ok(f"{name.replace('_', ' ')}: {'none' if value is None else value}")
+
+    def devices(self) -> Iterator[Finding]:
+        """CPU cores, memory, and what each measuring backend finds."""
+        cores = usable_cores()
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        yield ok(f"{cores} CPU cores, {units.mebibytes(memory)} of memory")
+        for entry, cls in self.loaded:
+            if entry.kind == "backend" and isinstance(cls, type) and not cls.simulated:
+                yield _detected(entry)
+
+    def plugins(self) -> Iterator[Finding]:
+        """What was set aside or is defined twice, what does not load, what each plugin contributes."""
+        registry = self.registry
+        for b in registry.broken:
+            yield fail(f"{b.distribution} {b.version} is set aside: {b.reason}", b.hint)
+        for (group, name), choices in registry.duplicates().items():
+            owners = " and ".join(c.owner for c in choices)
+            yield fail(f"{group}={name} is defined {len(choices)} times: {owners}", "uninstall one of them")
+        for entry, cls in self.loaded:
+            if isinstance(cls, PluginError):
+                yield fail(cls.message, cls.hint)
+            elif not issubclass(cls, getattr(placekit_core, entry.kind.capitalize())) or inspect.isabstract(cls):
+                yield fail(
+                    f"{entry.kind} {entry.component.name} of {entry.distribution} {entry.version} implements no"
+                    f" placekit_core.{entry.kind.capitalize()}",
+                    f"report it to the authors of {entry.distribution}",
+                )
+        yield from self._commands()
+        for distribution in self.distributions:
+            unmet = [f for f in _requirements(distribution) if f.level != "ok"]
+            yield from unmet
+            if not unmet:
+                yield ok(f"{distribution}: {', '.join(self._contributed(distribution)) or 'a library'}")
+        missing = [k for k in ("importer", "grouper", "policy", "backend") if not registry.names(k)]
+        if missing:
+            yield warn(f"nothing can be placed: no {', no '.join(missing)} is installed", "pip install placekit")
+
+    def _commands(self) -> Iterator[Finding]:
+        """The commands that cannot be used."""
+        for name, found in sorted(self.registry.commands.items()):
+            if len(found) > 1:
+                owners = " and ".join(f"{c.distribution} {c.version}" for c in found)
+                yield fail(f"command {name!r} is defined {len(found)} times: {owners}", "uninstall one of them")
+            for entry in found:
+                try:
+                    for target in filter(None, (entry.command.target, entry.command.completer)):
+                        entry.load(target)
+                except PluginError as e:
+                    yield fail(e.message, e.hint)
+
+    def _contributed(self, distribution: str) -> list[str]:
+        """The components, commands and loggers of a distribution."""
+        registry = self.registry
+        own = [f"{e.kind} {e.component.name}" for e in registry.all() if e.distribution == distribution]
+        commands = [n for n, found in sorted(registry.commands.items()) if found[0].distribution == distribution]
+        logs = {p.plugin for p in registry.packages if p.distribution == distribution} & set(loggers(registry))
+        return [*own, *(f"command {name}" for name in commands), *(f"logger {name}" for name in sorted(logs))]
+
+    def configuration(self) -> Iterator[Finding]:
+        """Every preset is composed and validated; clusters are parsed too."""
+        duplicates = self.registry.duplicates()
+        presets = [p for p in self.registry.presets() if p.group and (p.group, p.name) not in duplicates]
+        fine = []
+        stand_ins = self._stand_ins()
+        for preset in presets:
+            what = preset.owner if preset.distribution != CORE else f"conf/{preset.group}/{preset.name}.yaml"
+            try:
+                if preset.group == "cluster" and preset.path:
+                    load_cluster(preset.path)
+                if stand_ins is not None:
+                    self._compose(preset, stand_ins)
+            except Exception as e:
+                message, hint = _said(e)
+                if any(message.startswith(f"no {group} named") for group in (*KINDS, "workload")):
+                    yield warn(f"{what} needs what is not installed: {message}", hint)
+                else:
+                    yield fail(f"{what}: {message}", hint or "correct the file, or reinstall its distribution")
+            else:
+                fine.append(preset)
+        names = ", ".join(f"{g} {sum(p.group == g for p in fine)}" for g in sorted({p.group for p in fine}))
+        if stand_ins is None:
+            yield warn(f"presets are only read, not composed: {names}", "install a policy, a grouper and a backend")
+        else:
+            yield ok(f"presets that compose and validate: {names}")
+
+    def _compose(self, preset: Choice, stand_ins: dict[str, str]) -> None:
+        named = set(defaults_list(preset.path) if preset.path else ())
+        own = {preset.group} | named | ({"importer"} if "workload" in named else set())  # a workload names its importer
+        chosen = {**{g: n for g, n in stand_ins.items() if g not in own}, preset.group: preset.name}
+        config = assembled([f"{group}={name}" for group, name in chosen.items()], self.registry).config
+        if "devices" in config.cluster:
+            Cluster.parse(config.cluster, preset.owner)
+
+    def _stand_ins(self) -> dict[str, str] | None:
+        """Choices in place of defaults of conf/config.yaml that are not installed; None if a kind has no component at all."""
+        chosen = {}
+        for group, name in defaults_list(conf_dir() / "config.yaml").items():
+            kind = group.partition("@")[0]
+            if kind in KINDS and kind != "trainer" and (kind, name) not in self.registry.entries:
+                names = self.registry.names(kind)
+                if not names:
+                    return None
+                chosen[group] = names[0]
+        return {**chosen, "workload": "none"} if "importer" in chosen else chosen
+
+
+def _detected(entry: Entry) -> Finding:
+    """The devices that a measuring backend reports."""
+    name = f"backend {entry.component.name}"
+    try:
+        cluster: Cluster | None = entry.build(entry.component.config()).devices()
+    except BackendError as e:
+        return ok(f"{name} cannot run here: {e.message}")
+    except Exception as e:
+        return fail(f"{name} cannot say what it finds: {type(e).__name__}: {e}", f"reinstall {entry.distribution}")
+    if cluster is None:
+        return warn(f"{name} finds no device", "name a machine for it: cluster=NAME")
+    memory = [units.mebibytes(m) for m in cluster.memory_bytes]
+    found = [f"{device} ({size})" for device, size in zip(cluster.device_names, memory, strict=True)]
+    return ok(f"{name} finds {', '.join(found)}")
+
+
+def _folder() -> Iterator[Finding]:
+    try:
+        with tempfile.TemporaryFile(dir=Path.cwd()):
+            yield ok(f"{Path.cwd()} can be written to")
+    except OSError as e:
+        yield fail(f"cannot write to {Path.cwd()}: {e.strerror}", "choose another folder for runs: run_dir=PATH")

@@ -1,0 +1,388 @@
+"""`placekit doctor`: each check says what is wrong where something is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from placekit_doctor import caches, doctor, findings, self_test
+from placekit_doctor.doctor import Doctor
+
+from placekit_core import Command, Component, Options, PluginError, Policy, hookimpl, installed
+from placekit_core.run.config import conf_dir
+from placekit_core.run.registry import CORE, Choice, Entry, Package, discover
+from tests import venvs
+
+CLUSTERS = len(list((conf_dir() / "cluster").glob("*.yaml")))
+
+KERNEL = "from numba import njit\nfrom {package}.rules import FACTOR, double\n"
+KERNEL += "@njit(cache=True)\ndef scaled(x):\n    return double(x) * FACTOR\nscaled(2.0)\n"
+RULES = "from numba import njit\nFACTOR = 3.0\n@njit(cache=True)\ndef double(x):\n    return x + x\n"
+
+
+def texts(found: object, level: str) -> list[str]:
+    return [f.text for f in found if f.level == level]
+
+
+@pytest.mark.slow
+def test_this_installation_is_fine(placekit) -> None:
+    done = placekit("doctor")
+    assert done.code == 0, done.out
+    lines, out = done.out.splitlines(), " ".join(done.out.split())
+    assert [x for x in lines if not x.startswith(" ")][:-1] == list(Doctor(installed()).sections())
+    assert lines[-1].startswith("0 failed, ")
+    for entry in installed().all():
+        if entry.distribution != CORE:
+            assert f"{entry.kind} {entry.component.name}" in out
+    for policy in ("annealing", "etf", "single_device"):
+        assert f"ok policy {policy} finds" in out
+
+
+def test_doctor_takes_no_arguments(placekit) -> None:
+    assert placekit("doctor", "--json").code == 1
+
+
+@pytest.mark.slow
+def test_the_core_alone(tmp_path: Path) -> None:
+    out = diagnosis(tmp_path, "placekit-doctor")
+    assert "warn nothing can be placed: no importer, no grouper, no policy, no backend is installed" in out
+    assert " pip install placekit " in out
+    assert f"warn presets are only read, not composed: cluster {CLUSTERS}" in out
+    assert "warn not possible: no simulated backend is installed" in out
+    assert "ok placekit-doctor: command completion, command doctor" in out
+    assert "torch" not in out
+    assert out.endswith("0 failed, 3 warnings: see the hint below each line")
+
+
+@pytest.mark.slow
+def test_some_plugins_stand_in_for_the_defaults_that_are_not_there(tmp_path: Path) -> None:
+    out = diagnosis(
+        tmp_path, "placekit-doctor", "placekit-heuristics", "placekit-sim", "placekit-grouping", "placekit-formats"
+    )
+    assert f"ok presets that compose and validate: cluster {CLUSTERS}" in out
+    assert "warn conf/experiment/quick.yaml needs what is not installed: no workload named 'mlp'" in out
+    assert "conf/workload/none.yaml" not in out
+    assert "ok policy etf finds" in out
+    assert " 0 failed, " in out
+
+
+def diagnosis(folder: Path, *distributions: str) -> str:
+    """What `placekit doctor` prints where these distributions are installed and what they need, on one line."""
+    python = venvs.make_venv(folder / "venv", venvs.closure(*distributions))
+    return " ".join(venvs.run(python, "placekit", "doctor", cwd=folder).stdout.split())
+
+
+def test_every_line_that_is_not_ok_says_what_to_do() -> None:
+    for make in (findings.warn, findings.fail):
+        with pytest.raises(TypeError):
+            make("text alone")
+
+
+def test_a_check_that_breaks_is_a_failure_and_the_others_go_on(placekit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken():
+        yield findings.ok("so far")
+        raise ZeroDivisionError("in the check")
+
+    sections = {"first": broken, "second": lambda: iter([findings.ok("fine")])}
+    monkeypatch.setattr(Doctor, "sections", lambda _: sections)
+    done = placekit("doctor")
+    assert done.code == 1
+    assert "fail  this check broke off: ZeroDivisionError: in the check" in done.out
+    assert "ok    fine" in done.out
+    assert done.out.splitlines()[-1].startswith("1 failed, 0 warnings: ")
+
+
+def test_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = ["numpy>=1", "pytest>=999", "no-such-distribution>=2", "also-none; extra == 'x'"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: needs)
+    found = list(doctor._requirements("mine"))
+    assert [f.level for f in found] == ["ok", "fail", "fail"]
+    assert "mine needs pytest>=999, and" in found[1].text
+    assert found[2].hint == "pip install 'no-such-distribution>=2'"
+
+
+def test_a_folder_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.setattr(Path, "cwd", lambda: gone)
+    assert [f.level for f in doctor._folder()] == ["ok"]
+    gone.rmdir()
+    assert [f.level for f in doctor._folder()] == ["fail"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "level", "said"),
+    [
+        ("policy/short.yaml", "defaults: [annealing]\nstarts: 2\n", "ok", ""),
+        ("policy/short.yaml", "defaults: [annealing]\nstarts: none\n", "fail", "policy.starts"),
+        ("policy/short.yaml", "defaults: [annealing]\nstats: 2\n", "fail", "stats"),
+        ("policy/short.yaml", "defaults: [annealing\nstarts: 2\n", "fail", "it is not YAML"),
+        ("cluster/box.yaml", "name: box\n", "fail", "cluster"),
+        (
+            "workload/gone.yaml",
+            "# @package _global_\ndefaults:\n  - override /importer: gone\n",
+            "warn",
+            "no importer named",
+        ),
+    ],
+)
+def test_presets_are_composed(
+    file: str, content: str, level: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "doctored" / "conf" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    (tmp_path / "doctored" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = discover()
+    registry.packages.append(Package("doctored", "doctored", "placekit-doctored", "1.0"))
+    own = [p for p in registry.presets() if p.distribution == "placekit-doctored"]
+    monkeypatch.setattr(registry, "presets", lambda: own)
+    found = list(Doctor(registry).configuration())
+    assert [f.level for f in found] == ([level, "ok"] if said else ["ok"])
+    assert said in found[0].text
+    assert f"placekit-doctored 1.0 (conf/{file})" in found[0].text or not said
+
+
+def with_components(*loaded: tuple[Entry, type | PluginError]) -> Doctor:
+    """A doctor who finds these components and their classes."""
+    found = Doctor(installed())
+    found.loaded = list(loaded)
+    return found
+
+
+def test_components_that_do_not_implement_their_interface() -> None:
+    broken = PluginError("policy 'c' is broken", "reinstall it")
+    found = with_components((entry("a"), dict), (entry("b"), Policy), (entry("c"), broken))
+    failed = texts(found.plugins(), "fail")
+    assert [("policy a" in failed[0]), ("policy b" in failed[1])] == [True, True]
+    assert "implements no placekit_core.Policy" in failed[0]
+    assert failed[2] == "policy 'c' is broken"
+
+
+def test_duplicates_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = [Choice("policy", "x", "placekit-a", "1"), Choice("policy", "x", "placekit-b", "2")]
+    monkeypatch.setattr(installed(), "duplicates", lambda: {("policy", "x"): twins}, raising=False)
+    assert texts(Doctor(installed()).plugins(), "fail") == [
+        "policy=x is defined 2 times: placekit-a 1 and placekit-b 2"
+    ]
+
+
+def test_commands_that_cannot_be_used() -> None:
+    def command(**fields: str) -> Command:
+        return Command(**{"name": "x", "usage": "", "summary": "", "target": "placekit_doctor.doctor:main", **fields})
+
+    class Contributes:
+        def __init__(self, *commands: Command) -> None:
+            self.commands = list(commands)
+
+        @hookimpl
+        def placekit_commands(self) -> list[Command]:
+            return self.commands
+
+    registry = discover([])
+    registry.add(
+        "a", Contributes(command(), command(name="y", target="placekit_doctor.doctor:gone")), "placekit-a", "1"
+    )
+    registry.add("b", Contributes(command(), command(name="z", completer="no_such_module:f")), "placekit-b", "2")
+    twins, gone, completer = texts(Doctor(registry).plugins(), "fail")
+    assert twins == "command 'x' is defined 2 times: placekit-a 1 and placekit-b 2"
+    assert gone.startswith("command 'y' of placekit-a 1 is broken: AttributeError")
+    assert completer.startswith("command 'z' of placekit-b 2 is broken: ModuleNotFoundError")
+
+
+def test_what_plugins_contribute() -> None:
+    found = texts(Doctor(installed()).plugins(), "ok")
+    assert "placekit-doctor: command completion, command doctor" in found
+    for distribution, own in (("placekit-partitioning", "a library"), ("placekit-report", "logger report")):
+        if distribution in {p.distribution for p in installed().packages}:
+            assert f"{distribution}: {own}" in found
+
+
+def test_versions_and_what_plugins_say_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = installed()
+    monkeypatch.setattr(registry, "facts", lambda: {"torch_cuda": None, "torch_threads": 3}, raising=False)
+    found = texts(Doctor(registry).versions(), "ok")
+    assert found[-2:] == ["torch cuda: none", "torch threads: 3"]
+    assert f"numpy {np.__version__}" in found
+    assert len(found) == len(set(found)), "what several plugins need stands there once"
+
+
+def test_what_measuring_backends_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Blind:
+        simulated = False
+
+        def __init__(self, options: object) -> None:
+            pass
+
+        def devices(self) -> object:
+            return None
+
+    class Seeing(Blind):
+        def devices(self) -> object:
+            return self_test.pair()
+
+    class Failing(Blind):
+        def devices(self) -> object:
+            raise OSError("no driver")
+
+    monkeypatch.setattr(Entry, "load", lambda self: classes[self.component.name])
+    classes = {"blind": Blind, "seeing": Seeing, "failing": Failing}
+    found = list(with_components(*((entry(n, "backend"), c) for n, c in classes.items())).devices())[-3:]
+    assert [f.level for f in found] == ["warn", "ok", "fail"]
+    assert found[1].text == "backend seeing finds gpu:0 (1.00 GiB), gpu:1 (1.00 GiB)"
+    assert "OSError: no driver" in found[2].text
+
+
+# the self-test
+
+
+def entry(name: str, kind: str = "policy") -> Entry:
+    return Entry(kind, Component(name, "made up", Options, "m:C"), "x", "placekit-x", "1.0")
+
+
+class Fine(Policy):
+    name = "fine"
+
+    def place(self, task, rng):
+        return task.problem.placement(rng.integers(0, 2, task.problem.g).astype(np.int16))
+
+
+class Unseeded(Fine):
+    calls = 0
+
+    def place(self, task, rng):
+        Unseeded.calls += 1
+        return super().place(task, np.random.default_rng(Unseeded.calls))
+
+
+class Raising(Fine):
+    def place(self, task, rng):
+        raise ValueError("not today")
+
+
+class Wrong(Fine):
+    def place(self, task, rng):
+        return task.problem.placement(np.full(task.problem.g, 7, np.int16))
+
+
+def simulator() -> tuple[Entry, type]:
+    found = installed().get("backend", "simulator")
+    return found, found.load()
+
+
+@pytest.mark.parametrize(
+    ("policy", "level", "said"),
+    [
+        (Fine, "ok", "policy x finds"),
+        (Unseeded, "fail", "the same seed gave"),
+        (Raising, "fail", "ValueError: not today"),
+        (Wrong, "fail", "PlacementError"),
+    ],
+)
+def test_a_policy_in_the_self_test(
+    policy: type[Policy], level: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Entry, "build", lambda self, options: classes[self.component.name](options))
+    classes = {"x": policy, "simulator": simulator()[1]}
+    found = list(self_test.self_test([simulator(), (entry("x"), policy)]))
+    assert [f.level for f in found] == ["ok", level]
+    assert said in found[1].text
+
+
+@pytest.mark.parametrize(("factor", "levels"), [(1.0, ["ok", "ok"]), (0.2, ["fail", "fail"]), (1.5, ["fail", "ok"])])
+def test_a_backend_in_the_self_test(factor: float, levels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    own, cls = simulator()
+    opened = cls.open
+
+    def skewed(self, problem, executable=None):
+        session = opened(self, problem, executable)
+        evaluate = session.evaluate
+
+        def wrong(placements):
+            m = evaluate(placements)
+            return type(m)(m.value_s * factor, m.peak_bytes, m.fits, m.error, m.spread_s)
+
+        session.evaluate = wrong
+        return session
+
+    monkeypatch.setattr(cls, "open", skewed)
+    real = installed().get("policy", "single_device")
+    found = list(self_test.self_test([(own, cls), (real, real.load())]))
+    assert [f.level for f in found] == levels
+    if factor < 1:
+        assert "below the bound" in found[1].text
+
+
+def test_without_a_simulator_there_is_no_self_test() -> None:
+    [found] = self_test.self_test([(entry("x"), Fine)])
+    assert found.level == "warn"
+    assert "no simulated backend is installed" in found.text
+
+
+# compiled functions on disk
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A package with a function that takes a constant and a function from another file; and its check."""
+    package = f"doctored_{tmp_path.name}"
+    folder = tmp_path / package
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "rules.py").write_text(RULES)
+    (folder / "kernel.py").write_text(KERNEL.format(package=package))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[0] = {str(tmp_path)!r}; import {package}.kernel"], check=True
+    )
+    __import__(f"{package}.kernel")
+    return folder, lambda: list(caches.caches([type("C", (), {"__module__": f"{package}.kernel"})]))
+
+
+def own(found: list[findings.Finding], folder: Path) -> list[findings.Finding]:
+    return [f for f in found if str(folder) in f.text + f.hint]
+
+
+def test_compiled_functions_are_counted(compiled) -> None:
+    folder, check = compiled
+    [found] = own(check(), folder)
+    files = list((folder / "__pycache__").glob("*.nb[ic]"))
+    assert found.level == "ok"
+    assert found.text.startswith(f"2 compiled functions, {len(files)} files, ")
+    assert len(files) == 4
+
+
+def test_functions_that_have_changed_are_told_apart(compiled) -> None:
+    folder, check = compiled
+    (folder / "__pycache__" / f"kernel.scaled-99.py{sys.version_info.major}{sys.version_info.minor}.1.nbc").write_bytes(
+        b"x" * 2**20
+    )
+    assert "1.0 MiB of functions that have changed since" in own(check(), folder)[0].text
+
+
+def test_what_comes_from_a_newer_file_is_stale(compiled) -> None:
+    folder, check = compiled
+    newer = max(p.stat().st_mtime for p in (folder / "__pycache__").iterdir()) + 10
+    os.utime(folder / "rules.py", (newer, newer))
+    [found] = [f for f in own(check(), folder) if f.level == "warn"]
+    assert found.text.endswith("changed: scaled"), "not `double`, whose own file it is"
+    assert "remove the files *.nbi and *.nbc" in found.hint
+    os.utime(folder / "kernel.py", (newer, newer))
+    assert [f.level for f in own(check(), folder)] == ["ok"], "numba compiles anew what is in a newer file itself"
+
+
+def test_cache_elsewhere_and_not_writable(compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, check = compiled
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/somewhere")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    found = check()
+    assert found[0].text == "NUMBA_CACHE_DIR is /somewhere"
+    [warned] = own(found, folder)
+    assert warned.level == "warn"
+    assert "cannot be written to" in warned.text

@@ -1,0 +1,44 @@
+"""Commands that show graphs and machines. Importing this module is light."""
+
+from __future__ import annotations
+
+from placekit_core import Command, hookimpl
+
+
+@hookimpl
+def placekit_commands() -> list[Command]:
+    """`graph show`, `graph export`, `graph import`, `cluster show`."""
+    return [
+        Command(
+            name="graph show",
+            usage="[FILE] [OPTION=VALUE ...]",
+            summary="a program's graph in numbers; -m: a table of several",
+            target="placekit_inspect.graph:show_command",
+            group="look",
+            completer="placekit_inspect.graph:complete_show",
+        ),
+        Command(
+            name="graph export",
+            usage="OUT [OPTION=VALUE ...]",
+            summary="write a program's graph to a file",
+            target="placekit_inspect.graph:export_command",
+            group="look",
+            completer="placekit_inspect.graph:complete_export",
+        ),
+        Command(
+            name="graph import",
+            usage="FILE [OUT]",
+            summary="read a graph file, check it, and write it as OUT",
+            target="placekit_inspect.graph:import_command",
+            group="look",
+            completer="placekit_inspect.graph:complete_import",
+        ),
+        Command(
+            name="cluster show",
+            usage="[NAME|FILE.yaml]",
+            summary="the machines that ship, or one of them in detail",
+            target="placekit_inspect.cluster:main",
+            group="look",
+            completer="placekit_inspect.cluster:complete",
+        ),
+    ]

@@ -1,0 +1,82 @@
+"""`placekit cluster show`: the machines that ship, or one machine in detail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from placekit_core import UNLIMITED, Cluster, ClusterError, Registry, load_cluster, unknown
+from placekit_core.cli.completion import paths, whole
+from placekit_core.cli.console import facts, table, wrapped
+from placekit_core.cli.parser import Parser
+from placekit_core.contracts.units import count, mebibytes, seconds
+
+
+def main(argv: list[str], registry: Registry) -> int:
+    """Without a name the presets, else one machine."""
+    parser = Parser("cluster show", "The machines that ship; with a name, the devices, links and transfers of one.")
+    parser.add_argument("name", nargs="?", metavar="NAME|FILE.yaml", help="a preset, or a file of your own machine")
+    name = parser.read(argv).name
+    presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
+    if name is None:
+        rows = []
+        for preset, path in sorted(presets.items()):
+            c = load_cluster(path)
+            rows.append([preset, c.description, f"{c.size}", mebibytes(float(c.memory_bytes.sum()))])
+        table(["cluster", "description", "devices", "memory"], rows, left=2)
+        return 0
+    if name not in presets and not name.endswith((".yaml", ".yml")):
+        raise unknown("cluster", name, presets, ClusterError)
+    show(load_cluster(presets.get(name, name)))
+    return 0
+
+
+def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+    """Candidates for the shell; see `placekit_core.Command`."""
+    if not words:
+        yield from whole(p.name for p in registry.presets() if p.group == "cluster")
+        yield from paths(word, (".yaml", ".yml"))
+
+
+def show(cluster: Cluster) -> None:
+    """Devices, channels, and what a megabyte takes from each device to each other."""
+    if cluster.description:
+        print(wrapped(f"{cluster.name}: {cluster.description}"))
+    for name in cluster.kind_names:
+        k = cluster.kinds[name]
+        print(wrapped(f"{_devices(cluster, name)} ({k.type})"))
+        facts([
+            ("peak", ", ".join(f"{d} {count(f)}FLOP/s" for d, f in k.flops_per_s.items())),
+            ("memory", f"{mebibytes(k.memory_bytes)}, {count(k.memory_bytes_per_s)}B/s"),
+            ("launch", seconds(k.launch_overhead_s)),
+            ("streams", str(k.streams)),
+        ])  # fmt: skip
+    r = cluster.routes
+    limit = {UNLIMITED: "any number of transfers"}
+    rows = [
+        [c.name, limit.get(c.capacity, f"{c.capacity} at a time"), f"{count(c.bytes_per_s)}B/s", seconds(c.latency_s)]
+        for c in r.channels
+    ]
+    once = {"carries": "each carries {}", "latency": "latency {}"}
+    print()
+    table(["channel", "carries", "bandwidth", "latency"], rows, f"{len(r.channels)} channels", left=2, once=once)
+    print("\nseconds for 1 MB, from (row) to (column):")
+    time = r.latency_s + 1e6 * r.s_per_byte
+    names = cluster.device_names
+    body = [
+        [a, *("-" if i == j else seconds(float(time[i, j])) for j in range(len(names)))] for i, a in enumerate(names)
+    ]
+    table(["", *names], body)
+    slowest = float(np.max(r.s_per_byte))
+    print(
+        f"\nmulticast {'yes' if cluster.multicast else 'no'}; slowest pair {count(1 / slowest if slowest else np.inf)}B/s"
+    )
+    print(f"fingerprint {cluster.fingerprint}")
+
+
+def _devices(cluster: Cluster, kind: str) -> str:
+    """The devices of a kind; of many that are numbered, the first and the last."""
+    names = [d for d, own in zip(cluster.device_names, cluster.device_kind, strict=True) if own == kind]
+    numbered = names == [f"{kind}:{i}" for i in range(len(names))]
+    return f"{names[0]} to {names[-1]}" if numbered and len(names) > 2 else ", ".join(names)

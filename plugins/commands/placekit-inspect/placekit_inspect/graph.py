@@ -1,0 +1,192 @@
+"""`placekit graph show`, `graph export` and `graph import`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from placekit_core import ConfigError, Graph, GraphError, Importer, Labels, Problem, Program, Registry
+from placekit_core.cli import console
+from placekit_core.cli.arguments import quoted
+from placekit_core.cli.completion import options as run_options, paths
+from placekit_core.cli.compose import assembled, jobs
+from placekit_core.cli.parser import OPTIONS, Parser
+from placekit_core.contracts.graph import Column
+from placekit_core.contracts.units import count, seconds
+from placekit_core.run.assembly import Assembly
+from placekit_core.run.detection import endings, importer_of, writer_of
+from placekit_inspect.graph_facts import Facts, Imported, as_json, peak_bytes, show_table
+
+
+def show_command(argv: list[str], registry: Registry) -> int:
+    """`placekit graph show`: the numbers of one import, or with `-m` a table of several."""
+    parser = Parser("graph show", "A program's graph in numbers: sizes, work, critical path, the heaviest types.")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print JSON, with the seconds and memory of the import")
+    how.add_argument("-m", "--multirun", action="store_true", help="a table: a row per FILE and job of a sweep")
+    parser.add_argument(
+        "options", nargs="*", default=[], metavar="FILE|OPTION=VALUE", help=f"a graph file, or {OPTIONS}"
+    )
+    arguments = parser.read(argv)
+    files = [o for o in arguments.options if "=" not in o and o[:1] not in "~+"]
+    options = [o for o in arguments.options if o not in files]
+    if arguments.multirun:
+        own = [[file] for file in files] or [[]]
+        return show_table([[*file, *job] for file in own for job in jobs(options, registry)], shared=options)
+    if len(files) > 1:
+        raise ConfigError(f"{len(files)} files: {', '.join(files)}", "give one, or -m for a table with a row per file")
+    parts, (import_s, peak) = _imported(arguments.options, registry)
+    problems = [parts.problem(program) for program in parts.programs]
+    facts = [Facts.of(p) for p in problems]
+    if arguments.json:
+        print(as_json(Imported(facts, import_s, peak)))
+        return 0
+    for problem, numbers in zip(problems, facts, strict=True):
+        show(problem, numbers)
+    return 0
+
+
+def _imported(words: list[str], registry: Registry) -> tuple[Assembly, tuple[float, int]]:
+    """What `placekit run` would place, imported; seconds and peak bytes of the import."""
+    parts = assembled(words, registry)
+    start = time.perf_counter()
+    _ = parts.programs
+    return parts, (time.perf_counter() - start, peak_bytes())
+
+
+def export_command(argv: list[str], registry: Registry) -> int:
+    """`placekit graph export`: write what `placekit run` would place to a file."""
+    parser = Parser(
+        "graph export", "Write a program's graph to a file; the ending of its name says in which format.", options=True
+    )
+    parser.add_argument("out", metavar="OUT", type=Path, help=f"the file; {_writes(registry)}")
+    arguments = parser.read(argv)
+    if "=" in str(arguments.out):
+        raise ConfigError(f"{arguments.out} is an option, not a file", "write `placekit graph export OUT OPTION=VALUE`")
+    writer = writer_of(arguments.out, registry)
+    programs = _imported(arguments.options, registry)[0].programs
+    for target, program in zip(_targets(arguments.out, programs), programs, strict=True):
+        graph = _write(writer, program, target).graph
+        print(f"{target}: {graph.n} operations, fingerprint {graph.fingerprint}")
+    return 0
+
+
+def import_command(argv: list[str], registry: Registry) -> int:
+    """`placekit graph import`: read a file, check it, and write it in another format."""
+    parser = Parser("graph import", "Read a graph file, check it, and write it as OUT.")
+    parser.add_argument("file", metavar="FILE", help=f"what to read: {', '.join(endings(registry))}")
+    parser.add_argument("out", metavar="OUT", nargs="?", type=Path, help=f"what to write; {_writes(registry)}")
+    arguments = parser.read(argv)
+    path, out = arguments.file, arguments.out
+    writer = None if out is None else writer_of(out, registry)
+    entry = registry.get("importer", importer_of(path, registry))
+    programs = entry.build(entry.component.config.model_validate({"path": path})).load()
+    targets = [] if out is None else _targets(out, programs)
+    for i, program in enumerate(programs):
+        brings = [f"seconds for {', '.join(program.costs.kinds)}"] if program.costs is not None else []
+        brings += [f"machine {program.cluster.name!r}"] if program.cluster is not None else []
+        print(f"{path} is valid ({entry.component.name}): {', '.join([repr(program.graph), *brings])}")
+        if writer is not None:
+            _write(writer, program, targets[i])
+            command = f"placekit run importer={writer.name} importer.path={quoted(str(targets[i]))}"
+            print(f"written to {targets[i]}; place it with `{command}`")
+    return 0
+
+
+def _writes(registry: Registry) -> str:
+    """The formats that can be written."""
+    files = {e.component.name: e.component.files for e in registry.all() if e.component.writes}
+    return ", ".join(f"{ending} ({name})" for name, own in sorted(files.items()) for ending in own)
+
+
+def complete_show(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+    """Candidates for the shell; see `placekit_core.Command`."""
+    if "=" not in word:
+        yield from paths(word, tuple(endings(registry)))
+    yield from run_options(words, word, registry)
+
+
+def complete_export(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+    """Candidates for the shell; see `placekit_core.Command`."""
+    yield from run_options(words, word, registry) if words else paths(word, tuple(endings(registry)))
+
+
+def complete_import(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+    """Candidates for the shell; see `placekit_core.Command`."""
+    yield from paths(word, tuple(endings(registry)))
+
+
+def _targets(out: Path, programs: Sequence[Program]) -> list[Path]:
+    """Where each program of a family is written. Raises GraphError for a file that exists."""
+    targets = [out] if len(programs) == 1 else [out.with_name(f"{i:03d}-{out.name}") for i in range(len(programs))]
+    for target in targets:
+        if target.exists():
+            raise GraphError(f"{target} exists already", "remove it, or choose another name")
+    return targets
+
+
+def _write(writer: type[Importer], program: Program, target: Path) -> Program:
+    """Write a program, and say what its file lacks. Returns the program of the file."""
+    writer.write(program, target)
+    [again] = writer(path=str(target)).load()
+    missing, other = _lost(program, again)
+    if missing:
+        print(f"{target} holds no {', no '.join(missing)}")
+    if other:
+        print(f"{target} has another {', another '.join(other)}")
+    return again
+
+
+def _lost(program: Program, again: Program) -> tuple[list[str], list[str]]:
+    """What the program of a file lacks of that which was written to it, and what it has in another form."""
+    graph, costs = program.graph, program.costs
+    missing = ["seconds"] if costs is not None and again.costs is None else []
+    missing += ["machine"] if program.cluster is not None and again.cluster is None else []
+    missing += ["split"] if program.split is not None and again.split is None else []
+    missing += [f"column {c}" for c in sorted(set(graph.columns) - set(again.graph.columns))]
+    found = again.graph.all_columns()
+    other = [key for key in ("name", "op_name", "attributes") if getattr(again.graph, key) != getattr(graph, key)]
+    other += [key for key, column in graph.all_columns().items() if key in found and not _equal(column, found[key])]
+    if costs is not None and again.costs is not None:
+        kernel = graph.kernel
+        other += ["seconds"] if not np.array_equal(costs.op_s, again.costs.op_s) else []
+        other += ["measured"] if not np.array_equal(costs.measured[kernel], again.costs.measured[kernel]) else []
+    other += ["machine"] if again.cluster is not None and again.cluster != program.cluster else []
+    return missing, other
+
+
+def _equal(a: Column, b: Column) -> bool:
+    """Whether two columns have the same values."""
+    one, other = (np.asarray(c.tolist() if isinstance(c, Labels) else c) for c in (a, b))
+    return np.array_equal(one, other)
+
+
+def _plain(text: str) -> str:
+    """The text, escaped where a terminal would take it for a command."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def show(problem: Problem, facts: Facts) -> None:
+    """The graph in numbers: sizes, work, critical path, the heaviest operation types."""
+    g = problem.graph
+    rows = facts.rows()
+    rows += [(_plain(k.replace("_", " ")), _plain(str(v))) for k, v in g.attributes.items() if k != "kernels"]
+    print(_plain(g.name))
+    console.facts(rows)
+    _heaviest(g, np.where(problem.op_allowed, problem.op_s, np.inf).min(axis=1))
+
+
+def _heaviest(g: Graph, fastest: np.ndarray) -> None:
+    total = np.bincount(g.op_type.codes, fastest, minlength=len(g.op_type.vocabulary))
+    number = np.bincount(g.op_type.codes, minlength=len(g.op_type.vocabulary))
+    flops = np.bincount(g.op_type.codes, g.flops, minlength=len(g.op_type.vocabulary))
+    rows = [
+        [_plain(g.op_type.vocabulary[i]), f"{number[i]}", seconds(float(total[i])),
+         f"{100 * total[i] / max(total.sum(), 1e-300):.1f}%", f"{count(float(flops[i]))}FLOP"]
+        for i in np.argsort(-total, kind="stable")[:8] if total[i] > 0
+    ]  # fmt: skip
+    print()
+    console.table(["operation type", "number", "time", "share", "arithmetic"], rows)

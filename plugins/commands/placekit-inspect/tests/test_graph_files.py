@@ -1,0 +1,115 @@
+"""`placekit graph import | export | show` on files: what they say, what a format loses, what is never overwritten."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from placekit_formats.json_program import JsonImporter
+from placekit_inspect.graph import _write
+
+from placekit_core import Graph, GraphBuilder, Labels, load_graph, save_graph
+from placekit_core.run.run_directory import load_summary
+
+JSON = str(Path(__file__).parents[3] / "importers" / "placekit-formats" / "tests" / "samples" / "pair.json")
+
+
+def test_import_says_what_a_file_brings(placekit: Callable) -> None:
+    code, out, _ = placekit("graph", "import", JSON)
+    assert code == 0
+    assert out.endswith(
+        "is valid (json): Graph('pair', 4 operations, 5 tensors, 5 edges), seconds for gpu, cpu, machine 'two'\n"
+    )
+
+
+def test_import_converts_and_says_what_is_lost(placekit: Callable) -> None:
+    code, out, _ = placekit("graph", "import", JSON, "pair.graph.npz")
+    assert code == 0
+    assert "pair.graph.npz holds no seconds, no machine\n" in out
+    assert "importer=file importer.path='pair.graph.npz'`" in out
+    code, out, _ = placekit("graph", "import", JSON, "again.json")
+    assert code == 0
+    assert "holds no" not in out
+    assert "importer=json importer.path='again.json'`" in out
+
+
+def test_export_as_json(placekit: Callable) -> None:
+    code, out, _ = placekit("graph", "export", "mlp.json", "workload=mlp")
+    assert code == 0
+    assert "mlp.json holds no column " in out
+    assert len(json.loads(Path("mlp.json").read_text())["operations"]) == 52
+    run = ("policy=etf", "grouper=none")
+    assert placekit("run", "importer=json", "importer.path=mlp.json", *run, "run_dir=a").code == 0
+    assert placekit("run", "workload=mlp", *run, "run_dir=b").code == 0
+    assert load_summary("a").value_s == load_summary("b").value_s
+    assert placekit("graph", "export", "mlp.json", "workload=mlp").code == 1
+
+
+def test_nothing_is_overwritten(placekit: Callable) -> None:
+    text = Path(JSON).read_text()
+    Path("a.json").write_text(text)
+    for command in (("import", "a.json", "a.json"), ("export", "a.json", "workload=mlp")):
+        code, out, err = placekit("graph", *command)
+        assert (code, out) == (1, "")
+        assert "a.json exists already" in err
+    assert Path("a.json").read_text() == text
+
+
+def test_export_needs_no_groups_and_no_machine(placekit: Callable) -> None:
+    """The graph alone is written: that the grouper of the configuration refuses it does not matter."""
+    wrong = ("importer=json", f"importer.path={JSON}", "cluster=p100x4", "costs.file=nowhere.json")
+    assert placekit("graph", "show", *wrong).code == 1
+    assert placekit("graph", "export", "pair.json", *wrong).code == 0
+
+
+def test_export_says_what_the_file_has(placekit: Callable, tmp_path: Path) -> None:
+    graph = load_graph(save_graph(_odd_graph(), tmp_path / "odd.graph.npz"))
+    code, out, _ = placekit("graph", "export", "odd.json", "importer=file", f"importer.path={tmp_path}/odd.graph.npz")
+    assert code == 0
+    [again] = JsonImporter(path="odd.json").load()
+    assert out.splitlines() == [
+        "odd.json holds no column signature",
+        "odd.json has another op_class, another flops",
+        f"odd.json: 2 operations, fingerprint {again.graph.fingerprint}",
+    ]
+    assert again.graph.fingerprint != graph.fingerprint
+
+
+def test_import_says_which_seconds_are_not_as_they_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [program] = JsonImporter(path=JSON).load()
+    assert program.costs is not None
+    measured = np.zeros(program.costs.op_s.shape, np.bool_)
+    measured[1, 0] = True
+    mixed = replace(program, costs=replace(program.costs, measured=measured), split="test")
+    _write(JsonImporter, mixed, tmp_path / "mixed.json")
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}/mixed.json holds no split",
+        f"{tmp_path}/mixed.json has another measured",
+    ]
+
+
+def test_show_prints_no_control_characters(placekit: Callable, tmp_path: Path) -> None:
+    graph = _odd_graph().replace(name="a\x1b[2J", op_type=Labels.of(["input", "b\0c"]), attributes={"d": "e\rf"})
+    code, out, _ = placekit("graph", "show", str(save_graph(graph, tmp_path / "odd.graph.npz")))
+    assert code == 0
+    assert all(shown in out for shown in (r"a\x1b[2J", r"b\x00c", r"e\rf"))
+    assert out.replace("\n", "").isprintable()
+
+
+def _odd_graph() -> Graph:
+    """A graph of which a JSON file does not hold everything."""
+    b = GraphBuilder("odd")
+    b.add("x", op_type="input", op_class="copy", flops=7, kernel=False, outputs=[8])
+    b.add("y", inputs=[0], op_class="copy")
+    b.columns["signature"] = Labels.of(["a", "b"])
+    return b.build()
+
+
+def test_nobody_writes_the_ending(placekit: Callable) -> None:
+    code, _, err = placekit("graph", "export", "g.txt", "workload=mlp")
+    assert code == 1
+    assert "no importer would write g.txt\n  what can be written: .graph.npz (file), .json (json)" in err

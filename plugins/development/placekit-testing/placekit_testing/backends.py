@@ -1,0 +1,405 @@
+"""The contract of backends: values that can be trusted, and that say the same however they are asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from placekit_scheduling import ROUNDING
+
+from placekit_core import (
+    Backend,
+    BackendError,
+    Executable,
+    GraphBuilder,
+    Measurements,
+    Placement,
+    Placements,
+    Problem,
+    Schedule,
+    Session,
+)
+from placekit_testing import schedules
+from placekit_testing.children import in_children
+from placekit_testing.contract import Contract, Make, hook
+from placekit_testing.evaluations import (
+    check_kernel,
+    check_same,
+    check_shapes,
+    check_trace,
+    evaluate_once,
+    least_peaks,
+    on_one_device,
+    seeded_placements,
+    seeded_problem,
+    some_costs,
+    too_large_for_one,
+    values_digest,
+)
+from placekit_testing.observed import assert_unchanged, contents
+from placekit_testing.strategies import machine
+
+_OBJECTIVES = ("makespan", "max_load", "blocking_latency")
+
+
+class BackendContract(Contract, defines_checks=True):
+    """What every backend does; what it declares of itself decides which checks apply to it.
+
+    Simulators (`simulated`) must keep to the times of the problem, those of objective `makespan` to the meaning of a
+    makespan, deterministic ones to the bit. A backend that measures says with `problems` what it is given to run.
+    """
+
+    kind = "backend"
+    interface = Backend
+    seeds: ClassVar[range] = range(6)
+    """Seeds of the random problems; fewer for a backend that takes long."""
+    clock_s: ClassVar[float] = 0.0
+    """For a backend that measures: how far apart the clocks of its devices are in a schedule, at most, in seconds."""
+
+    @hook
+    def problems(self, make: Make) -> Iterable[tuple[Problem, Executable | None]]:
+        """What is opened, each with its executable: random problems without one, of the seeds.
+
+        A backend that runs programs overrides this: a small program, on the machine that the backend sees (`devices`).
+        """
+        return [(seeded_problem(seed), None) for seed in self.seeds]
+
+    @hook
+    def too_large(self, make: Make) -> tuple[Problem, Executable | None] | None:
+        """A problem that device 0 cannot hold alone, and its executable. None: the check of it is skipped.
+
+        There is one for simulations. A backend that measures overrides this if it can be brought out of memory.
+        """
+        return (too_large_for_one(), None) if make().simulated else None
+
+    def test_declares_what_it_is(self, make: Make) -> None:
+        """`simulated`, `deterministic`, `parallel` are True or False, the objective exists; simulations repeat exactly."""
+        backend = make()
+        for key in ("simulated", "deterministic", "parallel"):
+            assert isinstance(getattr(backend, key, None), bool), f"{key} is {getattr(backend, key, None)!r}"
+        assert backend.objective in _OBJECTIVES
+        assert backend.deterministic or not backend.simulated, "a simulation, and not deterministic"
+
+    def test_measurements_have_their_shapes(self, make: Make) -> None:
+        """b placements on D devices, with and without priorities: b values, b x D peaks, b answers whether it fits."""
+        for problem, session in self._sessions(make):
+            for priorities in (False, True):
+                result = session.evaluate(seeded_placements(problem, 5, priorities=priorities))
+                check_shapes(result, 5, problem.cluster.size)
+
+    def test_values_are_seconds(self, make: Make) -> None:
+        """A value is finite and not negative, or NaN with an error that says why; peaks, spreads are not negative."""
+        for problem, session in self._sessions(make):
+            result = session.evaluate(seeded_placements(problem, 8))
+            failed = np.asarray([e is not None for e in result.error], np.bool_)
+            assert np.all(np.isnan(result.value_s[failed])), "a failed measurement has a value"
+            assert not np.any(result.fits[failed]), "a failed measurement fits"
+            value = result.value_s[~failed]
+            assert np.all(np.isfinite(value) & (value >= 0)), f"values {value} s"
+            assert np.all(np.isfinite(result.peak_bytes[~failed]) & (result.peak_bytes[~failed] >= 0))
+            if result.spread_s is not None:
+                spread = result.spread_s[~failed]
+                assert np.all(np.isfinite(spread) & (spread >= 0)), f"the spread of the values is {spread}"
+
+    def test_empty_batch(self, make: Make) -> None:
+        """No placements give no measurements, and no error."""
+        for problem, session in self._sessions(make):
+            check_shapes(session.evaluate(seeded_placements(problem, 3)[:0]), 0, problem.cluster.size)
+
+    def test_sources_only(self, make: Make) -> None:
+        """If simulated: a graph without kernels is measured, and its makespan is 0."""
+        b = GraphBuilder("sources")
+        for i in range(3):
+            b.source(f"w{i}", 100)
+        backend, problem = make(), Problem.of(b.build(), machine(("gpu",), devices=2))
+        if not backend.simulated:
+            pytest.skip("there is nothing to measure")
+        result = evaluate_once(backend, problem, None, Placements.of([[0, 1, 1]]))
+        check_shapes(result, 1, 2)
+        if backend.objective == "makespan":
+            assert result.value_s[0] == 0, f"nothing takes {result.value_s[0]} s"
+
+    def test_batch_equals_one_by_one(self, make: Make) -> None:
+        """If deterministic: a placement is worth the same in a batch, alone, and among others."""
+        for problem, session in self._sessions(make, deterministic=True):
+            placements = seeded_placements(problem, 12)
+            alone = Measurements.join([session.evaluate(placements[i : i + 1]) for i in range(12)])
+            check_same(session.evaluate(placements), alone)
+
+    def test_evaluating_twice_gives_the_same(self, make: Make) -> None:
+        """If deterministic: the same session, and another one, give the same bits again."""
+        _deterministic(make())
+        for problem, executable in self._problems(make):
+            placements, session = seeded_placements(problem, 6), make().open(problem, executable)
+            first = session.evaluate(placements)
+            session.evaluate(seeded_placements(problem, 4, seed=2))
+            check_same(session.evaluate(placements), first)
+            session.close()
+            check_same(evaluate_once(make(), problem, executable, placements), first)
+
+    def test_placements_are_left_alone(self, make: Make) -> None:
+        """Placements are the same afterwards; their arrays may be read-only."""
+        for problem, session in self._sessions(make):
+            placements = seeded_placements(problem, 5)
+            assert placements.priority is not None
+            before = placements.device.copy(), placements.priority.copy()
+            session.evaluate(placements)
+            assert np.array_equal(placements.device, before[0]), "the devices were changed"
+            assert np.array_equal(placements.priority, before[1]), "the priorities were changed"
+            placements.device.setflags(write=False)
+            placements.priority.setflags(write=False)
+            session.evaluate(placements)
+
+    def test_problem_is_left_alone(self, make: Make) -> None:
+        """The arrays of graph, grouping, cluster, costs and problem are the same after evaluating."""
+        for problem, session in self._sessions(make):
+            before = contents(problem)
+            session.evaluate(seeded_placements(problem, 5))
+            assert_unchanged(problem, before)
+
+    def test_sessions_are_independent(self, make: Make) -> None:
+        """If deterministic: another problem opened, evaluated and closed on the same backend changes nothing."""
+        _deterministic(make())
+        found = self._problems(make)
+        for (problem, executable), (other_problem, other_executable) in zip(found, [*found[1:], found[0]], strict=True):
+            placements = seeded_placements(problem, 5)
+            first = evaluate_once(make(), problem, executable, placements)
+            backend = make()
+            mine, other = backend.open(problem, executable), backend.open(other_problem, other_executable)
+            other.evaluate(seeded_placements(other_problem, 3))
+            check_same(mine.evaluate(placements), first)
+            other.close()
+            check_same(mine.evaluate(placements), first)
+            mine.close()
+
+    def test_closing_twice(self, make: Make) -> None:
+        """`close` may be called again, and before anything was evaluated."""
+        problem, executable = self._problems(make)[0]
+        for used in (False, True):
+            session = make().open(problem, executable)
+            if used:
+                session.evaluate(seeded_placements(problem, 2))
+            session.close()
+            session.close()
+
+    def test_without_an_executable(self, make: Make) -> None:
+        """A problem of a program that can be run is opened without its executable, or refused by a BackendError."""
+        found = [problem for problem, executable in self._problems(make) if executable is not None]
+        if not found:
+            pytest.skip("this backend is tested without executables")
+        for problem in found:
+            try:
+                make().open(problem).close()
+            except BackendError:
+                continue
+
+    def test_options_rebuild_the_backend(self, make: Make) -> None:
+        """If deterministic: a backend made from the options alone, as another process makes it, gives the same bits."""
+        backend = make()
+        _deterministic(backend)
+        options = backend.options_class.model_validate(json.loads(backend.options.model_dump_json()))
+        for problem, executable in self._problems(make):
+            placements = seeded_placements(problem, 5)
+            first = evaluate_once(backend, problem, executable, placements)
+            check_same(evaluate_once(type(backend)(options), problem, executable, placements), first)
+
+    def test_other_processes_give_the_same(self, make: Make) -> None:
+        """If simulated: two new processes, with other hash seeds, give the same bits; at once, if `parallel`."""
+        backend = make()
+        _deterministic(backend)
+        if not backend.simulated:
+            pytest.skip("the programs that it runs stay in this process")
+        seeds = list(self.seeds)[:3]
+        together = [(1, 2)] if backend.parallel else [(1,), (2,)]
+        for at_once in together:
+            found = in_children(backend, values_digest, seeds, hash_seeds=at_once)
+            assert set(found) == {values_digest(backend, seeds)}, "other values in another process"
+
+    def test_out_of_memory_is_a_value(self, make: Make) -> None:
+        """What goes over a device's memory is a measurement that does not fit; simulated, its peak is above the memory."""
+        found = self.too_large(make)
+        if found is None:
+            pytest.skip("`too_large` has nothing that is too large for this machine")
+        problem, executable = found
+        result = evaluate_once(make(), problem, executable, Placements.of(np.zeros((3, problem.g), np.int16)))
+        check_shapes(result, 3, problem.cluster.size)
+        assert not result.fits.any(), "what is too large for device 0 fits on it"
+        if make().simulated:
+            peak, memory = result.peak_bytes[:, 0], problem.cluster.memory_bytes[0]
+            assert np.all(peak > memory), f"the peaks are {peak}, not above {memory}"
+
+    def test_peaks_hold_what_is_persistent(self, make: Make) -> None:
+        """If simulated: the peak of each device is at least the persistent bytes of the operations on it."""
+        for problem, session in self._simulated(make, _OBJECTIVES):
+            placements = seeded_placements(problem, 8)
+            result = session.evaluate(placements)
+            for row, home in enumerate(placements.device):
+                least = np.bincount(home, problem.group_persistent_bytes, minlength=problem.cluster.size)
+                assert np.all(result.peak_bytes[row] >= least), f"peaks {result.peak_bytes[row]} are below {least}"
+
+    def test_peaks_hold_the_largest_output(self, make: Make) -> None:
+        """In a simulation of a makespan: peaks hold, beside that, all that the kernel writes that writes most to be read."""
+        for problem, session in self._simulated(make):
+            placements = seeded_placements(problem, 8)
+            result = session.evaluate(placements)
+            for row, home in enumerate(problem.expand(placements.device)):
+                least = least_peaks(problem, home)
+                assert np.all(result.peak_bytes[row] >= least), f"peaks {result.peak_bytes[row]} are below {least}"
+
+    def test_fits_means_within_memory(self, make: Make) -> None:
+        """Where `fits` is True, no peak is above its device's memory; in a simulation, where no peak is above, it fits."""
+        for problem, session in self._sessions(make):
+            result = session.evaluate(seeded_placements(problem, 8))
+            within = np.asarray((result.peak_bytes <= problem.cluster.memory_bytes).all(axis=1))
+            assert np.all(within[result.fits]), "a placement fits, and its peak is above the memory"
+            if make().simulated:
+                assert np.all(result.fits[within]), "a placement whose peaks are within the memory does not fit"
+
+    def test_no_value_beats_the_bound(self, make: Make) -> None:
+        """Where a session proves a lower bound, no placement is below it, nor the only one on one device."""
+        found = list(self._problems(make))
+        if make().simulated:
+            found += [(on_one_device(problem), None) for problem, _ in found]
+        for problem, executable in found:
+            session = make().open(problem, executable)
+            bound = session.lower_bound()
+            if bound is None:
+                pytest.skip("this backend proves no bound")
+            values = session.evaluate(seeded_placements(problem, 30)).value_s
+            session.close()
+            assert np.nanmin(values) >= bound, f"{np.nanmin(values)} s is below the bound of {bound} s"
+
+    def test_no_value_is_below_the_load(self, make: Make) -> None:
+        """If simulated: a value is at least the seconds of a device's operations, divided by its streams."""
+        for problem, session in self._simulated(make, _OBJECTIVES):
+            placements = seeded_placements(problem, 8)
+            values = session.evaluate(placements).value_s
+            for value, home in zip(values, placements.device, strict=True):
+                seconds = problem.group_s[np.arange(problem.g), home]
+                load = np.bincount(home, seconds, minlength=problem.cluster.size) / problem.cluster.streams
+                assert value >= load.max() * (1 - ROUNDING), f"{value} s is below the load of a device, {load.max()} s"
+
+    def test_one_device_takes_the_sum(self, make: Make) -> None:
+        """If simulated: one device with one stream takes the sum of its operations' seconds; blocking, at least that."""
+        for problem, _ in self._simulated(make, _OBJECTIVES):
+            alone = on_one_device(problem)
+            value = evaluate_once(make(), alone, None, Placements.of(np.zeros((1, alone.g), np.int16))).value_s[0]
+            blocking = make().objective == "blocking_latency" and value > alone.op_s.sum()
+            assert blocking or value == alone.op_s.sum(), f"{value} s, not {alone.op_s.sum()} s"
+
+    def test_idle_device_changes_nothing(self, make: Make) -> None:
+        """In a simulation of a makespan: a further device that runs nothing, directly linked, changes no value."""
+        for problem, _ in self._simulated(make):
+            results = []
+            for devices in (2, 3):
+                cluster = machine(("gpu",), devices=devices)
+                wider = Problem(problem.graph, problem.grouping, cluster, some_costs(problem.graph, cluster))
+                device = np.random.default_rng(1).integers(0, 2, (6, wider.g))
+                results.append(evaluate_once(make(), wider, None, Placements.of(device)))
+            assert results[1].value_s.tolist() == results[0].value_s.tolist(), "an idle device changes the value"
+            assert results[1].peak_bytes[:, :2].tolist() == results[0].peak_bytes.tolist()
+
+    def test_schedule_has_every_operation(self, make: Make) -> None:
+        """A schedule has every operation once, on the device of its group, with a start that is not after its end."""
+        for problem, _, placement, schedule in self._schedules(make):
+            schedules.check_columns(problem, placement, schedule, self._clock_s(make))
+
+    def test_operations_wait_for_their_inputs(self, make: Make) -> None:
+        """Nothing starts before all that it reads is there: its producer has ended, or the transfer to its device has."""
+        views = {p.fingerprint: e.views if e is not None else {} for p, e in self._problems(make)}
+        for problem, _, _, schedule in self._schedules(make):
+            schedules.check_inputs(problem, schedule, views[problem.fingerprint], self._clock_s(make))
+
+    def test_transfers_wait_for_their_tensors(self, make: Make) -> None:
+        """A transfer starts after its tensor was written, on the device of its producer, and leads to another device."""
+        for problem, _, _, schedule in self._schedules(make):
+            schedules.check_transfers(problem, schedule, self._clock_s(make))
+
+    def test_streams_run_one_operation_at_a_time(self, make: Make) -> None:
+        """Kernels of one stream do not overlap, and a device has no more streams than the machine says."""
+        for problem, _, _, schedule in self._schedules(make):
+            schedules.check_streams(problem, schedule, self._clock_s(make))
+
+    def test_operations_take_their_seconds(self, make: Make) -> None:
+        """In a simulation of a makespan: an operation ends its seconds on that device after its start, a source at once."""
+        _makespan(make())
+        for problem, _, _, schedule in self._schedules(make):
+            schedules.check_operation_seconds(problem, schedule)
+
+    def test_transfers_take_their_seconds(self, make: Make) -> None:
+        """In a simulation of a makespan: a tensor is sent once to a device, in no less than latency and bytes demand."""
+        _makespan(make())
+        for problem, _, _, schedule in self._schedules(make):
+            schedules.check_transfer_seconds(problem, schedule)
+
+    def test_schedule_agrees_with_the_value(self, make: Make) -> None:
+        """If simulated and deterministic: the schedule's value is what `evaluate` says; a makespan is its last end."""
+        backend = make()
+        if not (backend.simulated and backend.deterministic):
+            pytest.skip("runs of this backend differ")
+        for problem, session, placement, schedule in self._schedules(make):
+            value = session.evaluate(placement.batch()).value_s[0]
+            assert schedule.value_s == value, f"{schedule.value_s} s in the schedule, {value} s from evaluate"
+            if backend.objective == "makespan":
+                end = schedule.op_end_s[problem.graph.kernel].max(initial=0.0)
+                assert end == value, f"the last operation ends at {end} s, the makespan is {value} s"
+
+    def test_kernel_equals_evaluate(self, make: Make) -> None:
+        """Where a session offers a compiled evaluation, it gives the same bits as `evaluate`."""
+        for problem, session in self._sessions(make):
+            kernel = session.kernel()
+            if kernel is None:
+                pytest.skip("this backend offers no compiled evaluation")
+            check_kernel(problem, session, kernel)
+
+    def test_trace_says_why_everything_started(self, make: Make) -> None:
+        """Where a compiled evaluation leaves a trace: its times are the schedule's; tasks start as their causes end, or at 0."""
+        traced = [check_trace(problem, session) for problem, session in self._sessions(make)]
+        if not any(traced):
+            pytest.skip("this backend offers no compiled evaluation that leaves a trace")
+
+    def _problems(self, make: Make) -> Sequence[tuple[Problem, Executable | None]]:
+        found = list(self.problems(make))
+        assert found, "`seeds` or `problems` is empty: nothing would be checked"
+        return found
+
+    def _sessions(self, make: Make, deterministic: bool = False) -> Iterator[tuple[Problem, Session]]:
+        backend = make()
+        if deterministic:
+            _deterministic(backend)
+        for problem, executable in self._problems(make):
+            session = backend.open(problem, executable)
+            try:
+                yield problem, session
+            finally:
+                session.close()
+
+    def _simulated(self, make: Make, objectives: Sequence[str] = ("makespan",)) -> Iterator[tuple[Problem, Session]]:
+        backend = make()
+        if not backend.simulated or backend.objective not in objectives:
+            pytest.skip(f"for simulations of {' or '.join(objectives)}")
+        return self._sessions(make)
+
+    def _schedules(self, make: Make) -> Iterator[tuple[Problem, Session, Placement, Schedule]]:
+        for problem, session in self._sessions(make):
+            placements = seeded_placements(problem, 3)
+            for row in range(3):
+                placement = problem.placement(*placements.one(row))
+                yield problem, session, placement, session.schedule(placement)
+
+    def _clock_s(self, make: Make) -> float:
+        assert self.clock_s == 0 or not make().simulated, "a simulation has one clock: leave `clock_s` at 0"
+        return self.clock_s
+
+
+def _deterministic(backend: Backend) -> None:
+    if not backend.deterministic:
+        pytest.skip("this backend measures: values differ")
+
+
+def _makespan(backend: Backend) -> None:
+    if not backend.simulated or backend.objective != "makespan":
+        pytest.skip("for simulations of makespan")

@@ -1,0 +1,233 @@
+"""What all contract classes share: the factory, the guard, and the checks of every component.
+
+A plugin's conformance test is a subclass with one fixture::
+
+    class TestMyMethod(PolicyContract):
+        @pytest.fixture
+        def make(self):
+            return MyMethod  # called with options as keywords; functools.partial(MyMethod, ...) for cheaper defaults
+
+Everything else is inherited. A check is a method `test_*` that takes `make` (and maybe `tmp_path`); its docstring says
+what it checks. One that an implementation knowingly fails is overridden under `@pytest.mark.xfail(reason=...)`, and in no
+other way.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from placekit_core import ConfigError, installed
+from placekit_core.contracts.interfaces import Plugin
+from placekit_core.run import assembly
+from placekit_core.run.config import RunConfig, conf_dir
+from placekit_core.run.registry import PLURAL, Entry
+
+Make = Callable[..., Any]
+"""`make(**options)` builds the component that is tested."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HEAVY = ("torch", "numba", "hydra")
+"""What importing a plugin's top module must not import."""
+
+
+def hook(method: F) -> F:
+    """A method of a contract class that a plugin's may override."""
+    vars(method)["is_hook"] = True
+    return method
+
+
+def needs(*claims: str) -> Callable[[F], F]:
+    """A check for classes whose attributes `claims` are all true; for others it is not collected.
+
+    Another check finds out whether what a class claims is so.
+    """
+
+    def marked(check: F) -> F:
+        vars(check)["claims"] = claims
+        return check
+
+    return marked
+
+
+def is_claimed(contract: type, check: object) -> bool:
+    """Whether a contract class has this check: the class makes all claims that it needs."""
+    return all(getattr(contract, claim) for claim in getattr(check, "claims", ()))
+
+
+class Contract:
+    """Base of the contract classes: the checks that every component passes, whatever its kind."""
+
+    kind: ClassVar[str]
+    """The kind of component, one of `placekit_core.contracts.hookspecs.KINDS`."""
+    interface: ClassVar[type[Plugin]]
+    """The abstract base class in `placekit_core.contracts.interfaces`."""
+
+    def __init_subclass__(cls, defines_checks: bool = False, **kwargs: Any) -> None:
+        """`defines_checks` is for the contract classes of placekit. Raises TypeError for a check put out of action."""
+        super().__init_subclass__(**kwargs)
+        if defines_checks:
+            if not cls.__module__.startswith("placekit_testing."):
+                raise TypeError(f"{cls.__name__}: `defines_checks` is for the contract classes of placekit")
+            _CONTRACTS.append(cls)
+        elif problem := refusal(cls):
+            raise TypeError(problem)
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """The factory: `make(**options)` gives the component. The one thing that a plugin writes."""
+        raise NotImplementedError(f"{type(self).__name__} needs a fixture `make` that returns the component's class")
+
+    def test_is_a_component(self, make: Make) -> None:
+        """It subclasses its kind's abstract base class, has a name, and every option has a default."""
+        component = make()
+        assert isinstance(component, self.interface), f"{type(component).__name__} is no {self.interface.__name__}"
+        assert isinstance(component.name, str)
+        assert component.name, "a component needs a name"
+        assert issubclass(component.options_class, BaseModel)
+        assert isinstance(component.options, component.options_class)
+        component.options_class()
+
+    def test_options_refuse_unknown_names(self, make: Make) -> None:
+        """An option that does not exist is refused, not ignored."""
+        with pytest.raises(ValidationError):
+            make().options_class(no_such_option_of_anybody=1)
+
+    def test_options_are_plain_data(self, make: Make) -> None:
+        """Options survive a round trip through JSON, and rebuild the component (in another process, say)."""
+        component = make()
+        options = component.options_class.model_validate(json.loads(component.options.model_dump_json()))
+        assert options == component.options, f"read from JSON, {component.options!r} are {options!r}"
+        assert type(component)(options).options == component.options, "rebuilt, it has other options"
+
+    def test_is_listed(self, make: Make) -> None:
+        """Exactly one installed component has its name; it names this class, its options, and a summary of one line."""
+        component = make()
+        entry = entry_of(self.kind, component.name)
+        assert entry.component.config is component.options_class, "the hook names another options class"
+        assert entry.load() is type(component), f"the hook's target {entry.component.target!r} is another class"
+        assert entry.component.summary.strip(), "the hook has no summary"
+        assert "\n" not in entry.component.summary, "the summary has more than one line"
+
+    def test_composes(self, make: Make) -> None:
+        """`+KIND=NAME` composes to the defaults of its options; an option that it lacks is refused by name."""
+        import hydra
+
+        from placekit_core.cli.compose import register, to_dict
+
+        def compose(*overrides: str) -> Any:
+            # an empty configuration with this one component: those that a run has by default may not be installed
+            with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+                return to_dict(hydra.compose(overrides=[f"+{self.kind}={component.name}", *overrides]))
+
+        component = make()
+        register(installed())
+        node = compose()[self.kind]
+        assert node.pop("name") == component.name
+        assert node == component.options_class().model_dump(mode="json")
+        wrong = compose(f"+{self.kind}.no_such_option=1")
+        with pytest.raises(ConfigError, match="no_such_option"):
+            assembly.component(RunConfig.model_construct(**wrong), self.kind, installed())
+
+    def test_listing_is_light(self, make: Make) -> None:
+        """Importing the plugin's top module and calling its hooks imports neither torch, numba, hydra nor the component."""
+        entry = entry_of(self.kind, make().name)
+        plugin = installed().manager.get_plugin(entry.plugin)
+        assert plugin is not None
+        module = plugin.__name__
+        target = entry.component.target.partition(":")[0]
+        # options that are defined beside the component bring its module with them
+        unwanted = {*HEAVY, *({target} - {module, entry.component.config.__module__})}
+        found = sorted(unwanted & modules_of_listing(module, tuple(sys.path)))
+        assert not found, f"listing {module} imports {', '.join(found)}"
+
+
+@cache
+def modules_of_listing(module: str, path: tuple[str, ...]) -> frozenset[str]:
+    """What importing a plugin's top module and calling its hooks imports, in a new process; found out once per plugin."""
+    hooks = [f"placekit_{plural}" for plural in PLURAL.values()]
+    code = (
+        f"import importlib, sys\nsys.path[:0] = {list(path)!r}\nmodule = importlib.import_module({module!r})\n"
+        f"[getattr(module, hook)() for hook in {hooks!r} if hasattr(module, hook)]\n"
+        f"print(*sys.modules, sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return frozenset(done.stdout.splitlines())
+
+
+_CONTRACTS: list[type[Contract]] = [Contract]
+"""The classes that define checks."""
+
+
+def checks_of(contract: type) -> dict[str, Callable[..., Any]]:
+    """The checks of a contract class by name, its own and the inherited ones, in the order of their definition."""
+    found: dict[str, Callable[..., Any]] = {}
+    for base in reversed(contract.__mro__):
+        if base in _CONTRACTS:
+            found |= {n: f for n, f in vars(base).items() if n.startswith("test_") and inspect.isfunction(f)}
+    return found
+
+
+def refusal(contract: type) -> str | None:
+    """Why a plugin's contract class, or a class decorator or a mark on it, puts a check out of action; None if none does.
+
+    A check may be skipped by a condition (`skipif`), and replaced by a method under
+    `xfail(reason=..., strict=True)`: it fails, and is noticed when it no longer does. Class attributes may be set; what
+    the checks use (`kind`, `interface`, methods) may not.
+    """
+    name = contract.__name__
+    if not getattr(contract, "__test__", True):
+        return f"{name} puts all checks of its contract out of action: `__test__` is false"
+    if problem := marks_refused(_marks(*reversed(contract.__mro__))):
+        return f"{name} puts all checks of its contract out of action: {problem}"
+    checks = checks_of(contract)
+    own = {n: f for c in _CONTRACTS if issubclass(contract, c) for n, f in vars(c).items()}
+    fixed = {n for n, f in own.items() if inspect.isfunction(f) and not getattr(f, "is_hook", False)}
+    for member in [*checks, *sorted(fixed - {*checks, "make", "__init_subclass__"}), "kind", "interface"]:
+        owner = next(base for base in contract.__mro__ if member in vars(base))
+        value = vars(owner)[member]
+        marks = _marks(value)
+        if owner not in _CONTRACTS and not (member in checks and any(m.name == "xfail" for m in marks)):
+            what = "check" if member in checks else "member"
+            return (
+                f"{owner.__name__} overrides the {what} {member!r} of its contract;"
+                " only a check may be overridden, by a method under @pytest.mark.xfail(reason=..., strict=True)"
+            )
+        if problem := marks_refused(marks):
+            return f"{owner.__name__} puts the check {member!r} of its contract out of action: {problem}"
+    return None
+
+
+def _marks(*owners: Any) -> list[pytest.Mark]:
+    """The marks of classes or functions, without those that they inherit."""
+    found: list[Any] = []
+    for owner in owners:
+        marks = getattr(owner, "__dict__", {}).get("pytestmark", [])
+        found += marks if isinstance(marks, list) else [marks]
+    return [getattr(mark, "mark", mark) for mark in found]
+
+
+def marks_refused(marks: Iterable[pytest.Mark]) -> str | None:
+    """What is wrong with the marks of a class, its module, or a check; None if nothing is."""
+    for mark in marks:
+        if mark.name == "skip":
+            return "it is skipped without a condition"
+        honest = mark.kwargs.get("reason") and mark.kwargs.get("strict") is True
+        if mark.name == "xfail" and (mark.args or "condition" in mark.kwargs or not honest):
+            return "xfail needs a reason and strict=True, and takes no condition"
+    return None
+
+
+def entry_of(kind: str, name: str) -> Entry:
+    """The installed component. Raises PluginError if there is none, or more than one."""
+    return installed().get(kind, name)

@@ -1,0 +1,172 @@
+"""What the contract of backends evaluates, and how it compares measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import (
+    Backend,
+    Cluster,
+    CostTable,
+    Executable,
+    Graph,
+    GraphBuilder,
+    Kernel,
+    Measurements,
+    Placements,
+    Problem,
+    Session,
+)
+from placekit_testing.children import digest
+from placekit_testing.strategies import TICK_S, machine, random_placements, random_problem
+
+
+def seeded_problem(seed: int) -> Problem:
+    """A random problem of 10 to 60 operations."""
+    return random_problem(np.random.default_rng(seed), 10 + 10 * (seed % 6))
+
+
+def seeded_placements(problem: Problem, b: int, seed: int = 1, priorities: bool = True) -> Placements:
+    return random_placements(np.random.default_rng(seed), problem, b, priorities)
+
+
+def evaluate_once(
+    backend: Backend, problem: Problem, executable: Executable | None, placements: Placements
+) -> Measurements:
+    """In a session of its own."""
+    session = backend.open(problem, executable)
+    result = session.evaluate(placements)
+    session.close()
+    return result
+
+
+def values_digest(backend: Backend, seeds: Sequence[int]) -> str:
+    """A digest of what it says about random problems."""
+    results = [evaluate_once(backend, p, None, seeded_placements(p, 5)) for p in map(seeded_problem, seeds)]
+    return digest(part for r in results for part in (r.value_s, r.peak_bytes, r.fits, r.error))
+
+
+def on_one_device(problem: Problem) -> Problem:
+    """The same graph and groups on a machine of one device with one stream."""
+    cluster = machine(("gpu",))
+    return Problem(problem.graph, problem.grouping, cluster, some_costs(problem.graph, cluster))
+
+
+def too_large_for_one() -> Problem:
+    """400 bytes of parameters, on two devices of 200 each."""
+    b = GraphBuilder("too large for one device")
+    for i in range(4):
+        b.add(f"use{i}", inputs=[b.source(f"w{i}", 100)], outputs=[4])
+    return Problem.of(b.build(), machine(("gpu",), devices=2, memory_bytes=200))
+
+
+def least_peaks(problem: Problem, home: NDArray[np.int16]) -> NDArray[np.float64]:
+    """[D] bytes that are in use at some time, whatever the order, with the operations on the devices `home` [n].
+
+    What is persistent, and with it all that one kernel writes and some operation reads: it is there when the kernel ends.
+    """
+    graph, size = problem.graph, problem.cluster.size
+    read = np.isin(np.arange(graph.t), graph.input_tensor)
+    written = np.bincount(graph.tensor_producer, graph.owned_bytes * read, minlength=graph.n)
+    largest = np.asarray([written[home == d].max(initial=0.0) for d in range(size)])
+    return np.asarray(np.bincount(home, graph.persistent_bytes, minlength=size) + largest)
+
+
+def some_costs(graph: Graph, cluster: Cluster) -> CostTable:
+    """1 to 4 ticks for each kernel."""
+    ticks = np.random.default_rng(3).integers(1, 5, (graph.n, len(cluster.kind_names)))
+    op_s = np.where(graph.kernel[:, None], ticks * TICK_S, 0.0)
+    return CostTable(cluster.kind_names, op_s, np.zeros(op_s.shape, np.bool_))
+
+
+def check_shapes(result: Measurements, b: int, size: int) -> None:
+    expected: list[tuple[str, NDArray[np.generic], tuple[int, ...], type]] = [
+        ("value_s", result.value_s, (b,), np.float64),
+        ("peak_bytes", result.peak_bytes, (b, size), np.float64),
+        ("fits", result.fits, (b,), np.bool_),
+    ]
+    if result.spread_s is not None:
+        expected.append(("spread_s", result.spread_s, (b,), np.float64))
+    for name, column, shape, dtype in expected:
+        assert column.shape == shape, f"{name} has shape {column.shape}, not {shape}"
+        assert column.dtype == dtype, f"{name} holds {column.dtype}, not {np.dtype(dtype)}"
+    assert len(result.error) == b, f"{len(result.error)} errors, not {b}"
+
+
+def check_same(one: Measurements, other: Measurements) -> None:
+    assert one.value_s.tobytes() == other.value_s.tobytes(), f"values {one.value_s} and {other.value_s}"
+    assert one.peak_bytes.tobytes() == other.peak_bytes.tobytes(), "the peaks differ"
+    assert one.fits.tolist() == other.fits.tolist(), "whether it fits differs"
+    assert one.error == other.error, "the errors differ"
+
+
+def check_kernel(problem: Problem, session: Session, kernel: Kernel) -> None:
+    """Values and peaks of the compiled evaluation are those of `session`, to the bit."""
+    ints, floats = np.empty(kernel.scratch_ints, np.int32), np.empty(kernel.scratch_floats)
+    for priorities in (False, True):
+        placements = seeded_placements(problem, 5, priorities=priorities)
+        expected = session.evaluate(placements)
+        for row in range(5):
+            device, priority = placements.one(row)
+            order = np.empty(0, np.float32) if priority is None else priority
+            peak = np.empty(problem.cluster.size)
+            value = kernel.function(device, order, kernel.ints, kernel.floats, ints, floats, peak)
+            assert value == expected.value_s[row], f"{value} s, and {expected.value_s[row]} s from evaluate"
+            assert np.array_equal(peak, expected.peak_bytes[row]), "other peaks than from evaluate"
+
+
+def check_trace(problem: Problem, session: Session) -> bool:
+    """Whether the compiled evaluation leaves a trace. If so, it is that of the schedule, and causes end where tasks start."""
+    kernel, graph = session.kernel(), problem.graph
+    if kernel is None or kernel.trace is None:
+        return False
+    trace, kernels = kernel.trace, np.flatnonzero(graph.kernel)
+    ints, floats = np.full(kernel.scratch_ints, -2, np.int32), np.full(kernel.scratch_floats, np.nan)
+    placements, peak = seeded_placements(problem, 5), np.empty(problem.cluster.size)
+    for row in range(5):
+        device, priority = placements.one(row)
+        order = np.empty(0, np.float32) if priority is None else priority
+        kernel.function(device, order, kernel.ints, kernel.floats, ints, floats, peak)
+        schedule = session.schedule(problem.placement(device, priority))
+        start, end = floats[trace.times : trace.times + 2 * trace.tasks].reshape(2, trace.tasks)
+        tensors, targets = (ints[at : at + ints[trace.copies]].tolist() for at in (trace.copy_tensor, trace.copy_dst))
+        copies = list(zip(tensors, targets, strict=True))
+        sent = list(zip(schedule.transfer_tensor.tolist(), schedule.transfer_dst.tolist(), strict=True))
+        assert sorted(copies) == sorted(sent), "the copies in the trace are not the transfers of the schedule"
+        first: dict[object, int] = {}  # the number of the task that makes a copy
+        makes = [first.setdefault(c[0] if problem.cluster.multicast else c, graph.n + k) for k, c in enumerate(copies)]
+        tasks, at = [*kernels.tolist(), *makes], [sent.index(copy) for copy in copies]
+        for what, here, of_ops, of_transfers in (
+            ("starts", start, schedule.op_start_s, schedule.transfer_start_s),
+            ("ends", end, schedule.op_end_s, schedule.transfer_end_s),
+        ):
+            expected = np.concatenate([of_ops[kernels], of_transfers[at]])
+            assert np.array_equal(here[tasks], expected), f"the {what} in the trace are not those of the schedule"
+        last = int(ints[trace.last])
+        assert last in tasks if tasks else last == -1, f"the last task is {last}, which did not run"
+        assert not tasks or end[last] == end[tasks].max(), f"task {last} is not the last one to end"
+        check_causes(set(tasks), ints[trace.cause : trace.cause + trace.tasks].tolist(), start, end, graph)
+    return True
+
+
+def check_causes(
+    tasks: set[int], cause: Sequence[int], start: NDArray[np.float64], end: NDArray[np.float64], graph: Graph
+) -> None:
+    """Each of the `tasks` that ran starts when its cause ends, or at 0; causes lead to what started at 0."""
+    known: set[int] = set()
+    for task in sorted(tasks):
+        path: list[int] = []
+        while task in tasks and task not in known:
+            assert task not in path, f"task {task} is a cause of its own cause"
+            path.append(task)
+            why = cause[task]
+            if why in tasks:
+                assert start[task] == end[why], f"task {task} starts at {start[task]} s, its cause ends at {end[why]} s"
+            else:
+                assert why == -1 or (0 <= why < graph.n and not graph.kernel[why]), f"task {why}, a cause, did not run"
+                assert start[task] == 0, f"task {task} starts at {start[task]} s without a cause"
+            task = why
+        known.update(path)

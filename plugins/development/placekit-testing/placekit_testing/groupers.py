@@ -1,0 +1,148 @@
+"""The contract of groupers: a partition that can be placed, with all the promises that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from placekit_core import PHASES, Graph, GraphBuilder, Grouper, Grouping, Labels, Problem, strongly_connected
+from placekit_testing.children import digest, in_children
+from placekit_testing.contract import Contract, Make
+from placekit_testing.observed import global_random
+from placekit_testing.strategies import machine, random_graph, random_step
+
+_SIZES = (1, 2, 3, 5, 8, 12, 20, 30, 45, 60)
+
+
+class GrouperContract(Contract, defines_checks=True):
+    """What every grouper does, on random graphs and on graphs that look like training steps."""
+
+    kind = "grouper"
+    interface = Grouper
+    limit_option: ClassVar[str | None] = None
+    """Name of the option that limits the number of groups. None: `max_groups`, where the options have it; "": none does."""
+
+    def test_groups_are_numbered(self, make: Make) -> None:
+        """`group_of` has one int32 per operation: numbers from 0 on, without gaps."""
+        for graph, grouping in _grouped(make):
+            group_of = grouping.group_of
+            assert group_of.shape == (graph.n,), f"{graph}: {group_of.shape} groups"
+            assert group_of.dtype == np.int32, f"groups are numbered by {group_of.dtype}, not int32"
+            used = np.unique(group_of)
+            assert used.tolist() == list(range(len(used))), f"{graph}: the groups are numbered {used.tolist()}"
+
+    def test_groups_have_names(self, make: Make) -> None:
+        """Either no group has a name, or every one has."""
+        for graph, grouping in _grouped(make):
+            if grouping.names:
+                assert len(grouping.names) == grouping.count, f"{graph}: {len(grouping.names)} names"
+                assert all(grouping.names), f"{graph}: a group has an empty name"
+
+    def test_co_located_operations_stay_together(self, make: Make) -> None:
+        """Operations that must share a device are in one group."""
+        for graph, grouping in _grouped(make):
+            for tied in np.unique(graph.colocate[graph.colocate >= 0]).tolist():
+                groups = np.unique(grouping.group_of[graph.colocate == tied])
+                assert len(groups) == 1, f"{graph}: co-located operations are in the groups {groups.tolist()}"
+
+    def test_forward_phase_is_acyclic(self, make: Make) -> None:
+        """Where `acyclic` promises it: no groups wait for each other in the forward phase."""
+        if not make().acyclic:
+            pytest.skip("this grouper promises no order among its groups")
+        for graph, grouping in _grouped(make):
+            forward = graph.kernel & (graph.phase == PHASES.index("forward"))
+            u, v = graph.op_edges
+            a, b = grouping.group_of[u], grouping.group_of[v]
+            ordered = forward[u] & forward[v] & (a != b)
+            pairs = np.unique(a[ordered].astype(np.int64) * grouping.count + b[ordered])
+            component = strongly_connected(grouping.count, pairs // grouping.count, pairs % grouping.count)
+            waiting = np.flatnonzero(np.bincount(component)[component] > 1)
+            assert not len(waiting), f"{graph}: the groups {waiting.tolist()} wait for each other"
+
+    def test_every_group_has_a_device(self, make: Make) -> None:
+        """On a machine with CPU and GPU, no group mixes operations that run on one only with those of the other only."""
+        for graph, grouping in _grouped(make):
+            Problem.of(graph, machine(), grouping)  # refuses a group that no device may run, by name
+
+    def test_limit_is_kept(self, make: Make) -> None:
+        """With the option that limits them, there are at most so many groups, if every operation may run anywhere."""
+        option = self.limit_option
+        if option is None:
+            option = "max_groups" if "max_groups" in make().options_class.model_fields else ""
+        if not option:
+            pytest.skip("this grouper has no option that limits the number of groups")
+        for limit in (1, 3, 8):
+            for graph in _graphs():
+                anywhere = graph.replace(allowed=Labels.of([""] * graph.n))
+                count = _group(make, anywhere, **{option: limit}).count
+                assert count <= limit, f"{graph}: {count} groups, not {limit}"
+
+    def test_same_seed_same_groups(self, make: Make) -> None:
+        """Groups depend on the graph, the options and the given generator; numpy's and Python's own are left alone."""
+        for graph, grouping in _grouped(make):
+            with global_random(1) as untouched:
+                again = _group(make, graph.replace())
+                assert untouched(), f"{graph}: a global generator was used"
+            assert again.group_of.tolist() == grouping.group_of.tolist(), f"{graph}: other groups the second time"
+            assert again.names == grouping.names, f"{graph}: other names the second time"
+
+    def test_other_processes_give_the_same(self, make: Make) -> None:
+        """Two new processes, in which sets of strings have another order, make the same groups."""
+        found = in_children(make(), groups_digest)
+        assert set(found) == {groups_digest(make())}, "other groups in another process"
+
+    def test_graph_is_left_alone(self, make: Make) -> None:
+        """The graph is the same afterwards, its extra columns and attributes included."""
+        for graph in _graphs():
+            before = graph.replace().fingerprint, dict(graph.attributes)  # `replace`: fingerprints are kept
+            _group(make, graph)
+            assert (graph.replace().fingerprint, dict(graph.attributes)) == before, f"{graph} was changed"
+
+    def test_one_operation(self, make: Make) -> None:
+        """A graph of one kernel has one group."""
+        b = GraphBuilder("one")
+        b.add("only", outputs=[4])
+        assert _group(make, b.build()).group_of.tolist() == [0]
+
+    def test_no_kernels(self, make: Make) -> None:
+        """Graphs without kernels are grouped: an empty one has no group, one of sources has some."""
+        assert _group(make, GraphBuilder("empty").build()).count == 0
+        b = GraphBuilder("sources")
+        for i in range(3):
+            b.source(f"w{i}", 4)
+        graph = b.build()
+        assert 1 <= _group(make, graph).check(graph).count <= 3
+
+    def test_large_graphs(self, make: Make) -> None:
+        """Several thousand operations, and a chain of as many, are grouped: nothing recurses."""
+        b = GraphBuilder("chain")
+        tensors = [b.source("x", 4)]
+        for i in range(5000):
+            tensors = b.add(f"op{i}", inputs=tensors, outputs=[4], module=f"m{i // 7}", flops=1e6)
+        for graph in (b.build(), random_step(np.random.default_rng(0), 2500)):
+            _group(make, graph).check(graph)
+
+
+def _graphs() -> Iterator[Graph]:
+    for seed, n in enumerate(_SIZES):
+        yield random_graph(np.random.default_rng(seed), n)
+        yield random_step(np.random.default_rng(seed), n)
+
+
+def groups_digest(grouper: Grouper) -> str:
+    """A digest of its groups of all graphs, and their names."""
+    made = [grouper.group(graph, np.random.default_rng(7)) for graph in _graphs()]
+    return digest(part for grouping in made for part in (grouping.group_of, grouping.names))
+
+
+def _group(make: Make, graph: Graph, **options: int) -> Grouping:
+    found: Grouping = make(**options).group(graph, np.random.default_rng(7))
+    return found
+
+
+def _grouped(make: Make) -> Iterator[tuple[Graph, Grouping]]:
+    for graph in _graphs():
+        yield graph, _group(make, graph)

@@ -1,0 +1,385 @@
+"""What every learnable policy keeps to, beyond what every policy does."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from placekit_core import LearnablePolicy, PlacekitError, Problem, Rollouts
+from placekit_core.contracts.interfaces import Plugin
+from placekit_testing import fakes
+from placekit_testing.contract import Make, needs
+from placekit_testing.policies import PolicyContract
+
+EPISODES = 5
+SEEDS = 50  # generators of which one must give episodes that stay the same under a tiny step
+STEPS = 30  # updates of the check that learning changes what is drawn
+Parameters = dict[str, NDArray[Any]]
+CLAIMS = {
+    "recomputes_log_prob": "log_prob", "reports_kl": "kl", "imitates": "imitate", "teaches": "teach",
+    "follows": "rollout_near",
+}  # fmt: skip
+"""Class attributes of a contract, and the method of the policy that each is about."""
+
+
+class LearnablePolicyContract(PolicyContract, defines_checks=True):
+    """The checks of a policy with parameters: its episodes, its gradients, its parameters."""
+
+    interface: ClassVar[type[Plugin]] = LearnablePolicy
+
+    recomputes_log_prob: ClassVar[bool] = False
+    """It has `log_prob`, by which gradients are checked."""
+    reports_kl: ClassVar[bool] = False
+    """It has `kl`."""
+    imitates: ClassVar[bool] = False
+    """It has `imitate`."""
+    teaches: ClassVar[bool] = False
+    """It has `teach`."""
+    follows: ClassVar[bool] = False
+    """It has `rollout_near`."""
+    distinguishes_devices: ClassVar[bool] = True
+    """It can tell equal devices apart by their numbers, and prefer one. A policy that sees what devices are like cannot."""
+    step: ClassVar[float] = 1e-3
+    """Length of the step along a gradient that must improve what the gradient is of."""
+
+    def learner(self, make: Make, *problems: Problem, seed: int = 0) -> LearnablePolicy:
+        """A new policy, built for `problems`."""
+        policy: LearnablePolicy = make()
+        policy.build(problems, np.random.default_rng(seed))
+        return policy
+
+    def drawn(self, policy: LearnablePolicy, problem: Problem, seed: int = 0, explore: float = 1.0) -> Rollouts:
+        """`EPISODES` episodes."""
+        return policy.rollout(problem, EPISODES, np.random.default_rng(seed), explore)
+
+    def test_claims_what_it_can(self, make: Make) -> None:
+        """A method that it overrides is claimed by the class attribute of it: what is not claimed is not checked."""
+        for claim, method in CLAIMS.items():
+            overrides = getattr(type(make()), method) is not getattr(LearnablePolicy, method)
+            assert getattr(self, claim) or not overrides, f"set `{claim} = True` in the test's class: it has `{method}`"
+
+    def test_rollouts_have_their_shapes(self, make: Make) -> None:
+        """b episodes of at most T decisions: groups int32, devices int16, log-probabilities and entropies float64 [b, T]."""
+        problem = fakes.diamond()
+        policy = self.learner(make, problem)
+        for n in (1, EPISODES):
+            r = policy.rollout(problem, n, np.random.default_rng(0), 1.0)
+            shape = (n, r.group.shape[1])
+            for name, dtype in (("group", np.int32), ("device", np.int16), ("log_prob", float), ("entropy", float)):
+                values = getattr(r, name)
+                assert (values.shape, values.dtype) == (shape, np.dtype(dtype)), (
+                    f"{name}: {values.shape} {values.dtype}"
+                )
+            assert r.placements.device.shape == (n, problem.g)
+            for name, rows in r.extra.items():
+                assert isinstance(rows, np.ndarray), f"extra[{name!r}] is no array"
+
+    def test_rollouts_have_probabilities(self, make: Make) -> None:
+        """Log-probabilities are finite and not above 0, entropies finite and not below 0, with and without exploration."""
+        for problem in (fakes.diamond(), fakes.mixed(), fakes.diamond(devices=1)):
+            policy = self.learner(make, problem)
+            for explore in (0.0, 0.5, 1.0):
+                r = self.drawn(policy, problem, explore=explore)
+                active = r.group >= 0
+                for name, values in (("log_prob", -r.log_prob[active]), ("entropy", r.entropy[active])):
+                    assert np.isfinite(values).all(), f"{name} is not finite"
+                    assert (values >= -1e-6).all(), f"{name} has the wrong sign"
+
+    def test_rollouts_end_on_allowed_devices(self, make: Make) -> None:
+        """With full exploration too, every group ends on a device that may run it."""
+        problem = fakes.mixed()
+        problem.check(self.drawn(self.learner(make, problem), problem).placements)
+
+    def test_placements_agree_with_decisions(self, make: Make) -> None:
+        """A group is where the last decision about it put it; -1 only after an episode's end; others stay where they start."""
+        problem = fakes.chain()
+        r = self.drawn(self.learner(make, problem), problem)
+        expected = np.full((EPISODES, problem.g), -1) if r.start is None else r.start.device.astype(int)
+        for row in range(EPISODES):
+            decided = np.flatnonzero(r.group[row] >= 0)
+            assert decided.tolist() == list(range(len(decided))), "a group of -1 before the end of an episode"
+            for t in decided:
+                assert r.group[row, t] < problem.g
+                expected[row, r.group[row, t]] = r.device[row, t]
+        assert (expected >= 0).all(), "a group was never decided about, and the episode starts from nothing"
+        assert np.array_equal(r.placements.device, expected), "the placements are not where the decisions lead"
+
+    def test_same_generator_same_rollouts(self, make: Make) -> None:
+        """Equal parameters and equal generators give equal episodes, and another generator others."""
+        problem = fakes.chain()
+        a, b, c = (self.drawn(self.learner(make, problem), problem, seed) for seed in (3, 3, 4))
+        assert _same(a, b), "equal generators gave different episodes"
+        assert not _same(a, c), "exploring draws nothing from its generator"
+
+    def test_place_is_deterministic(self, make: Make) -> None:
+        """`place`, which does not explore, gives the same placement with any generator."""
+        problem = fakes.chain()
+        policy = self.learner(make, problem)
+        a, b = (policy.place(fakes.fake_task(problem), np.random.default_rng(seed)) for seed in (1, 2))
+        assert a.same_as(b), "without exploration the placement depends on the generator"
+
+    def test_build_is_reproducible(self, make: Make) -> None:
+        """Equal generators initialise equal parameters."""
+        a, b = (self.learner(make, fakes.diamond(), seed=5).state_dict() for _ in range(2))
+        assert a.keys() == b.keys()
+        assert all(np.array_equal(a[name], b[name]) for name in a), "equal generators gave different parameters"
+
+    def test_builds_for_problems_of_several_sizes(self, make: Make) -> None:
+        """One set of parameters serves all problems that it was built for, whatever their groups and devices."""
+        problems = fakes.diamond(), fakes.chain(20), fakes.independent(3, devices=8)
+        policy = self.learner(make, *problems)
+        for problem in problems:
+            r = self.drawn(policy, problem)
+            problem.check(r.placements)
+            _shaped(policy, policy.gradients(problem, r, np.ones(r.log_prob.shape)))
+
+    def test_gradients_are_of_the_parameters(self, make: Make) -> None:
+        """Gradients are finite, and have names and shapes of `state_dict`."""
+        problem = fakes.mixed()
+        policy = self.learner(make, problem)
+        r = self.drawn(policy, problem)
+        _shaped(policy, policy.gradients(problem, r, np.ones(r.log_prob.shape), 0.1))
+
+    @needs("recomputes_log_prob")
+    def test_gradients_match_finite_differences(self, make: Make) -> None:
+        """Gradients are those of sum(weight * log_prob) + entropy_weight * sum(entropy), in random directions."""
+        for problem in (fakes.mixed(), fakes.diamond()):
+            policy = self.learner(make, problem)
+            _shake(policy, 0.1)  # initial parameters are often where gradients vanish
+            for entropy_weight in (0.0, 0.7):
+                # a tiny step may change the decisions, of which new episodes are then no measure: others are drawn
+                if not any(self._compared(policy, problem, seed, entropy_weight) for seed in range(SEEDS)):
+                    pytest.fail(f"tiny steps changed the decisions of the episodes of each of {SEEDS} generators")
+
+    def _compared(self, policy: LearnablePolicy, problem: Problem, seed: int, entropy_weight: float) -> bool:
+        """Whether the decisions of the episodes stayed the same, so that the gradients could be compared."""
+        r = self.drawn(policy, problem, seed)
+        weight = np.random.default_rng(1).standard_normal(r.log_prob.shape)
+        gradient = policy.gradients(problem, r, weight, entropy_weight)
+        active = r.group >= 0
+
+        def objective() -> float | None:
+            value = float((weight * policy.log_prob(problem, r))[active].sum())
+            if entropy_weight:  # it is told of new episodes only: these are the same ones
+                again = self.drawn(policy, problem, seed)
+                if not _alike(again, r):
+                    return None
+                value += entropy_weight * float(again.entropy[active].sum())
+            return value
+
+        return _agrees(policy, gradient, objective, f"entropy_weight {entropy_weight}")
+
+    @needs("reports_kl")
+    def test_gradients_of_kl_match_finite_differences(self, make: Make) -> None:
+        """Where `reports_kl` is claimed: `kl_weight` subtracts that many times the gradient of sum(kl)."""
+        for problem in (fakes.mixed(), fakes.diamond()):
+            policy = self.learner(make, problem)
+            r = self.drawn(policy, problem)
+            _shake(policy, 0.3)  # the divergence has no gradient where the episodes were drawn
+            gradient = policy.gradients(problem, r, np.zeros(r.log_prob.shape), 0.0, 2.0)
+            _agrees(policy, gradient, functools.partial(_minus_twice_kl, policy, problem, r), "kl_weight 2")
+
+    @needs("recomputes_log_prob")
+    def test_step_raises_rewarded_decisions(self, make: Make) -> None:
+        """A small step along the gradient of decisions of weight 1 makes them more probable."""
+        problem = fakes.chain()
+        policy = self.learner(make, problem)
+        r = self.drawn(policy, problem)
+        before = policy.log_prob(problem, r)[r.group >= 0].sum()
+        policy.apply(self._small(policy.gradients(problem, r, np.ones(r.log_prob.shape))))
+        assert policy.log_prob(problem, r)[r.group >= 0].sum() > before, "the step made them less probable"
+
+    def test_rewarded_decisions_become_frequent(self, make: Make) -> None:
+        """Steps along the gradients of episodes, weighted by how often they use certain devices, make it use them more."""
+        problem = fakes.chain()
+        policy = self.learner(make, problem)
+        wanted = np.arange(problem.g) % problem.cluster.size
+        used = []
+        for step in range(STEPS + 1):
+            # the first and the last episodes are more, to be counted
+            r = policy.rollout(problem, 16 if 0 < step < STEPS else 256, np.random.default_rng(step), 1.0)
+            if not self.distinguishes_devices:  # those of the group before, on a chain
+                wanted = np.roll(r.placements.device, 1, axis=1)
+            right = r.device == np.take_along_axis(np.broadcast_to(wanted, r.placements.device.shape), r.group, axis=1)
+            used.append(float((r.placements.device == wanted).mean()))
+            active = r.group >= 0
+            weight = np.where(active, right - right[active].mean(), 0.0)
+            gradient = policy.gradients(problem, r, weight)
+            if not any(values.any() for values in gradient.values()):
+                break  # all episodes are alike: there is no more to learn from
+            policy.apply(self._small(gradient, 100 * self.step))
+        assert used[-1] > used[0] + 0.02, f"the share of those devices changed from {used[0]:.3f} to {used[-1]:.3f}"
+
+    def _small(self, gradient: Parameters, length: float | None = None) -> Parameters:
+        """The gradient at `length` (by default `step`)."""
+        norm = np.sqrt(sum(float((values.astype(float) ** 2).sum()) for values in gradient.values()))
+        assert norm > 0, "the gradient is zero"
+        return {name: ((length or self.step) / norm * values).astype(values.dtype) for name, values in gradient.items()}
+
+    def test_apply_adds(self, make: Make) -> None:
+        """`apply` adds to the parameters named, and changes no other."""
+        policy = self.learner(make, fakes.diamond())
+        for name in policy.state_dict():
+            before = {key: np.array(values) for key, values in policy.state_dict().items()}
+            policy.apply({name: np.full_like(before[name], 0.25)})
+            for key, values in policy.state_dict().items():
+                added = 0.25 if key == name else 0.0
+                assert np.allclose(values, before[key] + added, rtol=0, atol=1e-5), f"apply to {name!r}: {key!r}"
+
+    def test_state_dict_round_trip(self, make: Make) -> None:
+        """Another instance with the loaded parameters has the same parameters and the same episodes."""
+        problem = fakes.chain()
+        policy, other = self.learner(make, problem), self.learner(make, problem, seed=1)
+        _shake(policy, 0.1)
+        saved = {name: np.array(values) for name, values in policy.state_dict().items()}
+        other.load_state_dict(saved)
+        for name, values in other.state_dict().items():
+            assert np.array_equal(values, saved[name]), f"parameter {name!r} is not what was loaded"
+        assert _same(self.drawn(policy, problem), self.drawn(other, problem)), "the episodes differ"
+
+    def test_load_state_dict_refuses(self, make: Make) -> None:
+        """A parameter that is missing or has another shape is a PlacekitError that names it."""
+        policy = self.learner(make, fakes.diamond())
+        for name in policy.state_dict():
+            good = {key: np.array(values) for key, values in policy.state_dict().items()}
+            wrong = {**good, name: np.zeros((*good[name].shape, 2), good[name].dtype)}
+            for state in (wrong, {key: values for key, values in good.items() if key != name}):
+                with pytest.raises(PlacekitError) as error:
+                    policy.load_state_dict(state)
+                assert name in str(error.value), f"the error does not name {name!r}: {error.value}"
+
+    @needs("recomputes_log_prob")
+    def test_log_prob_is_that_of_the_rollouts(self, make: Make) -> None:
+        """Where `recomputes_log_prob` is claimed: at unchanged parameters `log_prob` is what the rollouts say, [b, T]."""
+        problem = fakes.mixed()
+        policy = self.learner(make, problem)
+        r = self.drawn(policy, problem)
+        again = policy.log_prob(problem, r)
+        assert again.shape == r.log_prob.shape
+        close = np.isclose(again, r.log_prob, rtol=1e-4, atol=1e-5)[r.group >= 0]
+        assert close.all(), "log_prob disagrees with the rollouts, at the parameters that they were drawn with"
+
+    @needs("reports_kl")
+    def test_kl(self, make: Make) -> None:
+        """Where `reports_kl` is claimed: the divergence is 0 at unchanged parameters, and positive after a step."""
+        problem = fakes.mixed()
+        policy = self.learner(make, problem)
+        r = self.drawn(policy, problem)
+        active = r.group >= 0
+        before = policy.kl(problem, r)
+        assert before.shape == r.log_prob.shape
+        assert np.allclose(before[active], 0, atol=1e-6), "not 0 at unchanged parameters"
+        _shake(policy, 0.3)
+        after = policy.kl(problem, r)[active]
+        assert (after >= -1e-6).all(), "negative after a step"
+        assert after.sum() > 1e-6, "still 0 after a step"
+
+    @needs("imitates")
+    def test_imitates(self, make: Make) -> None:
+        """Where `imitates` is claimed: small steps along its gradient lower the loss, which is at least 0."""
+        problem = fakes.chain()
+        policy = self.learner(make, problem)
+        teacher, rng = policy.rollout(problem, 1, np.random.default_rng(9), 1.0), np.random.default_rng(0)
+        losses = []
+        for _ in range(10):
+            loss, gradient = policy.imitate(problem, teacher, rng)
+            losses.append(loss)
+            policy.apply(self._small(gradient))
+        assert min(losses) >= 0
+        assert losses[-1] < losses[0], f"the loss went from {losses[0]:.6g} to {losses[-1]:.6g}"
+
+    @needs("teaches")
+    def test_teaches(self, make: Make) -> None:
+        """Where `teaches` is claimed: what `imitate` learns of a lesson helps with later ones; generators decide which."""
+        problem = fakes.chain()
+        policy = self.learner(make, problem)
+        a, b = (policy.teach(problem, EPISODES, np.random.default_rng(3), 1.0) for _ in range(2))
+        assert _same(a, b), "equal generators gave different lessons"
+        rng, losses = np.random.default_rng(0), []
+        for step in range(STEPS):
+            lesson = policy.teach(problem, EPISODES, np.random.default_rng(step), 1.0)
+            loss, gradient = policy.imitate(problem, lesson, rng)
+            losses.append(loss)
+            policy.apply(self._small(gradient, 10 * self.step))
+        before, after = np.mean(losses[:5]), np.mean(losses[-5:])
+        assert after < before, f"the loss of later lessons went from {before:.6g} to {after:.6g}"
+
+    @needs("follows")
+    def test_rollouts_near_a_placement(self, make: Make) -> None:
+        """Where `follows` is claimed: without chance they are the placement, with some near it; only what is drawn is learned."""
+        problem = fakes.independent(20)
+        policy = self.learner(make, problem)
+        device, priority = self.drawn(policy, problem).placements.one(0)
+        placement = problem.placement(device, priority)
+        same = policy.rollout_near(problem, placement, EPISODES, np.random.default_rng(0), 0.0)
+        assert (same.placements.device == device).all(), "nothing was to be drawn, and they are not the placement"
+        silent = policy.gradients(problem, same, np.ones(same.log_prob.shape))
+        assert not any(values.any() for values in silent.values()), "there is a gradient of what was not drawn"
+        near = policy.rollout_near(problem, placement, 40, np.random.default_rng(0), 0.3)
+        problem.check(near.placements)
+        elsewhere = float((near.placements.device != device).mean())
+        assert 0 < elsewhere < 0.4, f"{elsewhere:.0%} of the groups are elsewhere, where 30% of the decisions are drawn"
+        _shaped(policy, policy.gradients(problem, near, np.ones(near.log_prob.shape)))
+
+
+def _agrees(policy: LearnablePolicy, gradient: Parameters, objective: Callable[[], float | None], what: str) -> bool:
+    """Check a gradient by differences of `objective` in random directions; False if it is None somewhere."""
+    exact = all(values.dtype == np.float64 for values in policy.state_dict().values())
+    h, tolerance = (1e-5, 1e-4) if exact else (3e-3, 3e-2)
+    rng = np.random.default_rng(2)
+    for name, values in gradient.items():
+        direction = rng.standard_normal(values.shape)
+        direction /= np.linalg.norm(direction)
+        sides = []
+        for move in (h, -2 * h):
+            policy.apply({name: (move * direction).astype(values.dtype)})
+            sides.append(objective())
+        policy.apply({name: (h * direction).astype(values.dtype)})
+        above, below = sides
+        if above is None or below is None:
+            return False
+        expected, got = (above - below) / (2 * h), float((values * direction).sum())
+        scale = max(1.0, float(np.linalg.norm(values)))
+        assert abs(expected - got) <= tolerance * scale, (
+            f"the gradient by {name!r} is {got:.6g} in a direction in which the objective rises by {expected:.6g} ({what})"
+        )
+    return True
+
+
+def _minus_twice_kl(policy: LearnablePolicy, problem: Problem, r: Rollouts) -> float:
+    return -2 * float(policy.kl(problem, r)[r.group >= 0].sum())
+
+
+def _alike(a: Rollouts, b: Rollouts) -> bool:
+    """Equal decisions, those in `extra` included: its whole numbers."""
+    whole = [name for name, values in a.extra.items() if values.dtype.kind in "iu"]
+    same = np.array_equal(a.group, b.group) and np.array_equal(a.device, b.device)
+    return same and all(np.array_equal(a.extra[name], b.extra[name]) for name in whole)
+
+
+def _same(a: Rollouts, b: Rollouts) -> bool:
+    """Equal decisions, and equal probabilities of them to the last bit."""
+    names = ("group", "device", "log_prob", "entropy")
+    return np.array_equal(a.placements.device, b.placements.device) and all(
+        np.array_equal(getattr(a, name), getattr(b, name)) for name in names
+    )
+
+
+def _shake(policy: LearnablePolicy, size: float) -> None:
+    """Add normal noise of standard deviation `size` to all parameters."""
+    rng, state = np.random.default_rng(3), policy.state_dict()
+    policy.apply({name: (size * rng.standard_normal(v.shape)).astype(v.dtype) for name, v in state.items()})
+
+
+def _shaped(policy: LearnablePolicy, gradient: Parameters) -> None:
+    parameters = policy.state_dict()
+    assert gradient, "there are no gradients"
+    for name, values in gradient.items():
+        assert name in parameters, f"{name!r} is no parameter; there are {', '.join(parameters)}"
+        assert values.shape == parameters[name].shape, f"the gradient by {name!r} has shape {values.shape}"
+        assert np.isfinite(values).all(), f"the gradient by {name!r} is not finite"

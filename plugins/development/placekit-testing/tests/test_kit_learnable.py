@@ -1,0 +1,387 @@
+"""Each check of the contract of learnable policies passes for a right one, and catches one that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kit_tools import fails, run_check
+from numpy.random import Generator
+from numpy.typing import NDArray
+from placekit_testing import LearnablePolicyContract, PolicyContract
+from placekit_testing.contract import checks_of, is_claimed
+from placekit_testing.fakes import FakeLearnable
+
+from placekit_core import LearnablePolicy, PlacekitError, Placement, Placements, Problem, Rollouts
+
+Parameters = dict[str, NDArray[Any]]
+
+
+class Single(FakeLearnable):
+    """Gives log-probabilities in single precision."""
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        r = super().rollout(problem, n, rng, explore)
+        return replace(r, log_prob=r.log_prob.astype(np.float32))
+
+
+class Plain(FakeLearnable):
+    """Gives probabilities, not their logarithms."""
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        r = super().rollout(problem, n, rng, explore)
+        return replace(r, log_prob=np.exp(r.log_prob))
+
+
+class Unmasked(FakeLearnable):
+    """Draws from all devices, allowed or not."""
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        r = super().rollout(problem, n, rng, explore)
+        return replace(r, placements=Placements.of(rng.integers(problem.cluster.size, size=(n, problem.g))))
+
+
+class Reversed(FakeLearnable):
+    """Numbers the groups of its decisions from the end, and the devices of its placements from the start."""
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        r = super().rollout(problem, n, rng, explore)
+        return replace(r, group=r.group[:, ::-1])
+
+
+class Unseeded(FakeLearnable):
+    """Draws episodes from a generator that it makes itself."""
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        return super().rollout(problem, n, np.random.default_rng(), explore)
+
+
+class Exploring(FakeLearnable):
+    """Explores when it is told not to."""
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        return super().rollout(problem, n, rng, 1.0)
+
+
+class Arbitrary(FakeLearnable):
+    """Initialises its parameters from a generator that it makes itself."""
+
+    def build(self, problems: Sequence[Problem], rng: Generator) -> None:
+        super().build(problems, np.random.default_rng())
+
+
+class FirstProblem(FakeLearnable):
+    """Sizes its parameters for the first problem only."""
+
+    def build(self, problems: Sequence[Problem], rng: Generator) -> None:
+        super().build(problems[:1], rng)
+
+
+class Flat(FakeLearnable):
+    """Gives its gradient as one flat vector."""
+
+    def gradients(self, problem: Problem, rollouts: Rollouts, weight: Any, *rest: Any, **more: Any) -> Parameters:
+        return {k: v.ravel() for k, v in super().gradients(problem, rollouts, weight, *rest).items()}
+
+
+class NoEntropy(FakeLearnable):
+    """Leaves the entropy out of its gradient."""
+
+    def gradients(self, problem: Problem, rollouts: Rollouts, weight: Any, *rest: Any, **more: Any) -> Parameters:
+        return super().gradients(problem, rollouts, weight)
+
+
+class NoDivergence(FakeLearnable):
+    """Leaves the KL divergence out of its gradient."""
+
+    def gradients(self, problem: Problem, rollouts: Rollouts, weight: Any, *rest: Any, **more: Any) -> Parameters:
+        return super().gradients(problem, rollouts, weight, *rest[:1])
+
+
+class OfTheLoss(FakeLearnable):
+    """Gives the gradient of a loss, to be descended."""
+
+    def gradients(self, problem: Problem, rollouts: Rollouts, weight: Any, *rest: Any, **more: Any) -> Parameters:
+        return {k: -v for k, v in super().gradients(problem, rollouts, weight, *rest).items()}
+
+
+class Unlikely(FakeLearnable):
+    """Draws what is unlikely, and reports the probabilities of what is likely."""
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        logits, self.logits = self.logits, -self.logits
+        drawn = super().rollout(problem, n, rng, explore)
+        self.logits = logits
+        p = self.probability(problem)
+        return replace(drawn, log_prob=self.log_prob(problem, drawn), extra={"probability": np.tile(p, (n, 1, 1))})
+
+
+class Replacing(FakeLearnable):
+    """Replaces the parameters by the step."""
+
+    def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
+        self.logits = np.array(steps["logits"])
+
+
+class Rounded(FakeLearnable):
+    """Loads parameters in half precision."""
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        super().load_state_dict({k: np.asarray(v, np.float16) for k, v in state.items()})
+
+
+class Raw(FakeLearnable):
+    """Loads parameters without looking at them: what is missing is a KeyError, a wrong shape goes unnoticed."""
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.logits = np.array(state["logits"])
+
+
+class OfTheFirstDevice(FakeLearnable):
+    """Recomputes the log-probability of device 0, whatever was decided."""
+
+    def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        return super().log_prob(problem, replace(rollouts, device=np.zeros_like(rollouts.device)))
+
+
+class OneSample(FakeLearnable):
+    """Estimates the divergence by the ratio of one decision, which may be negative."""
+
+    def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        return self.log_prob(problem, rollouts) - rollouts.log_prob
+
+
+class Contrary(FakeLearnable):
+    """Gives the gradient of the loss of imitating, to be descended."""
+
+    def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, Parameters]:
+        loss, gradient = super().imitate(problem, teacher, rng)
+        return loss, {k: -v for k, v in gradient.items()}
+
+
+class Teaching(FakeLearnable):
+    """A right policy that teaches the first device of each group, and has episodes near a placement."""
+
+    def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        r = self.rollout(problem, n, rng, explore)
+        return replace(r, device=np.tile(problem.allowed.argmax(axis=1), (n, 1)).astype(np.int16))
+
+    def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
+        r = self.rollout(problem, n, rng, 1.0)
+        drawn = rng.random(r.device.shape) < explore
+        device = np.where(drawn, r.device, placement.device)
+        return replace(
+            r,
+            placements=Placements.of(device),
+            device=device.astype(np.int16),
+            log_prob=np.where(drawn, r.log_prob, 0.0),
+            extra={**r.extra, "drawn": drawn},
+        )
+
+    def gradients(self, problem: Problem, rollouts: Rollouts, weight: Any, *rest: Any, **more: Any) -> Parameters:
+        drawn = rollouts.extra.get("drawn")
+        return super().gradients(problem, rollouts, weight if drawn is None else weight * drawn, *rest, **more)
+
+
+class Fickle(Teaching):
+    """Teaches what comes to its mind."""
+
+    def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        return self.rollout(problem, n, np.random.default_rng(), explore)
+
+
+class Wandering(Teaching):
+    """Draws every decision, whatever the placement."""
+
+    def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
+        return self.rollout(problem, n, rng, 1.0)
+
+
+class Unwilling(Teaching):
+    """Gives the gradient of the loss of imitating, to be descended."""
+
+    def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, Parameters]:
+        loss, gradient = super().imitate(problem, teacher, rng)
+        return loss, {k: -v for k, v in gradient.items()}
+
+
+class Forced(Teaching):
+    """Has gradients of decisions that were not drawn."""
+
+    gradients = FakeLearnable.gradients
+
+
+class Claims(LearnablePolicyContract):
+    """The contract with all that a policy can claim."""
+
+    recomputes_log_prob = reports_kl = imitates = teaches = follows = True
+
+
+CHECKS = [name for name in checks_of(LearnablePolicyContract) if name not in checks_of(PolicyContract)]
+WRONG: dict[str, type[LearnablePolicy]] = {
+    "test_claims_what_it_can": Teaching,
+    "test_rollouts_have_their_shapes": Single,
+    "test_rollouts_have_probabilities": Plain,
+    "test_rollouts_end_on_allowed_devices": Unmasked,
+    "test_placements_agree_with_decisions": Reversed,
+    "test_same_generator_same_rollouts": Unseeded,
+    "test_place_is_deterministic": Exploring,
+    "test_build_is_reproducible": Arbitrary,
+    "test_builds_for_problems_of_several_sizes": FirstProblem,
+    "test_gradients_are_of_the_parameters": Flat,
+    "test_gradients_match_finite_differences": NoEntropy,
+    "test_gradients_of_kl_match_finite_differences": NoDivergence,
+    "test_step_raises_rewarded_decisions": OfTheLoss,
+    "test_rewarded_decisions_become_frequent": Unlikely,
+    "test_apply_adds": Replacing,
+    "test_state_dict_round_trip": Rounded,
+    "test_load_state_dict_refuses": Raw,
+    "test_log_prob_is_that_of_the_rollouts": OfTheFirstDevice,
+    "test_kl": OneSample,
+    "test_imitates": Contrary,
+    "test_teaches": Fickle,
+    "test_rollouts_near_a_placement": Wandering,
+}
+"""The check, and the wrong policy that it catches."""
+SAYS = {
+    "test_claims_what_it_can": "set `recomputes_log_prob = True` in the test's class",
+    "test_rollouts_have_their_shapes": "log_prob: (1, 6) float32",
+    "test_rollouts_have_probabilities": "log_prob has the wrong sign",
+    "test_rollouts_end_on_allowed_devices": "may not run on",
+    "test_placements_agree_with_decisions": "the placements are not where the decisions lead",
+    "test_same_generator_same_rollouts": "equal generators gave different episodes",
+    "test_place_is_deterministic": "without exploration the placement depends on the generator",
+    "test_build_is_reproducible": "equal generators gave different parameters",
+    "test_builds_for_problems_of_several_sizes": "was built for (6, 2) groups and devices, not for (21, 2)",
+    "test_gradients_are_of_the_parameters": "the gradient by 'logits' has shape (39,)",
+    "test_gradients_match_finite_differences": "(entropy_weight 0.7)",
+    "test_gradients_of_kl_match_finite_differences": "(kl_weight 2)",
+    "test_step_raises_rewarded_decisions": "the step made them less probable",
+    "test_rewarded_decisions_become_frequent": "the share of those devices changed from",
+    "test_apply_adds": "apply to 'logits': 'logits'",
+    "test_state_dict_round_trip": "parameter 'logits' is not what was loaded",
+    "test_load_state_dict_refuses": "DID NOT RAISE",
+    "test_log_prob_is_that_of_the_rollouts": "log_prob disagrees with the rollouts",
+    "test_kl": "negative after a step",
+    "test_imitates": "the loss went from",
+    "test_teaches": "equal generators gave different lessons",
+    "test_rollouts_near_a_placement": "they are not the placement",
+}
+"""What the check must say of it."""
+
+
+def test_every_check_has_a_wrong_policy() -> None:
+    assert list(WRONG) == list(SAYS) == CHECKS
+    assert all(policy.__doc__ for policy in WRONG.values())
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_check_passes_for_a_right_policy(name: str, tmp_path: Path) -> None:
+    run_check(Claims, name, Teaching, tmp_path)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_check_catches_a_wrong_policy(name: str, tmp_path: Path) -> None:
+    contract = LearnablePolicyContract if name == "test_claims_what_it_can" else Claims
+    fails(contract, name, WRONG[name], tmp_path, SAYS[name])
+
+
+@pytest.mark.parametrize("wrong", [OfTheLoss, NoEntropy])
+def test_finite_differences_name_the_parameter(wrong: type[LearnablePolicy], tmp_path: Path) -> None:
+    fails(
+        LearnablePolicyContract,
+        "test_gradients_match_finite_differences",
+        wrong,
+        tmp_path,
+        "the gradient by 'logits' is",
+    )
+
+
+class Zero(FakeLearnable):
+    """Says that nothing ever diverges."""
+
+    def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        return np.zeros(rollouts.group.shape)
+
+
+class Strict(FakeLearnable):
+    """Refuses what is missing, and takes any shape."""
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if "logits" in state:
+            self.logits = np.array(state["logits"])
+        else:
+            super().load_state_dict(state)
+
+
+class Vague(FakeLearnable):
+    """Refuses without saying what."""
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        raise PlacekitError("these parameters do not fit")
+
+
+class Greedy(FakeLearnable):
+    """Never explores."""
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        return super().rollout(problem, n, rng)
+
+
+class Invented(FakeLearnable):
+    """Has a gradient by something that is no parameter."""
+
+    def gradients(self, problem: Problem, rollouts: Rollouts, weight: Any, *rest: Any, **more: Any) -> Parameters:
+        return {**super().gradients(problem, rollouts, weight, *rest), "bias": np.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("test_kl", Zero, "still 0 after a step"),
+        ("test_load_state_dict_refuses", Strict, "DID NOT RAISE"),
+        ("test_load_state_dict_refuses", Vague, "does not name 'logits'"),
+        ("test_same_generator_same_rollouts", Greedy, "exploring draws nothing from its generator"),
+        ("test_gradients_are_of_the_parameters", Invented, "'bias' is no parameter; there are logits"),
+        ("test_teaches", Unwilling, "the loss of later lessons went from"),
+        ("test_rollouts_near_a_placement", Forced, "there is a gradient of what was not drawn"),
+    ],
+)
+def test_other_mistakes_that_a_check_catches(
+    name: str, wrong: type[LearnablePolicy], message: str, tmp_path: Path
+) -> None:
+    fails(LearnablePolicyContract, name, wrong, tmp_path, message)
+
+
+class Bare(FakeLearnable):
+    """Overrides none of the methods that are optional."""
+
+    log_prob = LearnablePolicy.log_prob
+    kl = LearnablePolicy.kl
+    imitate = LearnablePolicy.imitate
+
+
+def test_what_is_not_claimed_is_not_collected() -> None:
+    checks = checks_of(LearnablePolicyContract)
+    left_out = [name for name in CHECKS if not is_claimed(LearnablePolicyContract, checks[name])]
+    assert [checks[name].claims for name in left_out] == [  # type: ignore[attr-defined]
+        ("recomputes_log_prob",), ("reports_kl",), ("recomputes_log_prob",), ("recomputes_log_prob",), ("reports_kl",),
+        ("imitates",), ("teaches",), ("follows",),
+    ]  # fmt: skip
+    assert all(is_claimed(Claims, checks[name]) for name in CHECKS)
+
+
+def test_a_policy_that_overrides_nothing_claims_nothing(tmp_path: Path) -> None:
+    run_check(LearnablePolicyContract, "test_claims_what_it_can", Bare, tmp_path)
+
+
+def test_a_wrong_sign_is_noticed_without_log_prob_too(tmp_path: Path) -> None:
+    class Contrary(Bare):
+        def gradients(self, *args: Any, **kwargs: Any) -> Parameters:
+            return {k: -v for k, v in super().gradients(*args, **kwargs).items()}
+
+    fails(LearnablePolicyContract, "test_rewarded_decisions_become_frequent", Contrary, tmp_path, "the share of")

@@ -1,0 +1,347 @@
+"""Each check of the contract of policies passes for a right policy, and catches one that is wrong."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kit_tools import fails, run_check
+from numpy.random import Generator
+from numpy.typing import NDArray
+from placekit_testing import Contract, PolicyContract
+from placekit_testing.contract import checks_of
+
+from placekit_core import (
+    BudgetExhausted,
+    Checkpoint,
+    Placement,
+    Placements,
+    Policy,
+    Problem,
+    ResumablePolicy,
+    State,
+    Task,
+)
+
+
+class Climb(ResumablePolicy):
+    """Changes one group at a time and keeps what is not worse, until the budget ends: a right policy."""
+
+    name = "climb"
+
+    def start(self, problem: Problem, rng: Generator) -> NDArray[Any]:
+        return np.where(problem.allowed, rng.random(problem.allowed.shape), -1).argmax(axis=1)
+
+    def score(self, task: Task, device: NDArray[Any]) -> float:
+        return float(task.evaluate.scores(task.evaluate(Placements.of(device)))[0])
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        problem = task.problem
+        device = self.start(problem, rng) if state is None else np.array(state["device"])
+        best_s = np.inf if state is None else float(state["best_s"])
+        while task.evaluate.remaining > 0:
+            tried = device.copy()
+            if best_s < np.inf:
+                group = int(rng.integers(problem.g))
+                tried[group] = rng.choice(np.flatnonzero(problem.allowed[group]))
+            score = self.score(task, tried)
+            if score <= best_s:
+                device, best_s = tried, score
+            if checkpoint is not None:
+                checkpoint({"device": device, "best_s": best_s})
+        return self.result(problem, device)
+
+    def result(self, problem: Problem, device: NDArray[Any]) -> Placement:
+        return problem.placement(device)
+
+
+class Simple(Policy):
+    """Evaluates nothing; base of policies that are wrong in what they return."""
+
+    name = "simple"
+
+    def device(self, problem: Problem) -> Any:
+        return problem.allowed.argmax(axis=1)
+
+    def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
+        return task.problem.placement(self.device(task.problem))
+
+
+class FirstDevice(Simple):
+    """Puts everything on device 0, allowed or not."""
+
+    def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
+        problem = task.problem
+        return Placement(np.zeros(problem.g, np.int16), None, problem.graph.fingerprint, problem.cluster.fingerprint)
+
+
+class Unbound(Simple):
+    """Makes the placement by hand, and mixes up the fingerprints."""
+
+    def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
+        problem = task.problem
+        return Placement(np.zeros(problem.g, np.int16), None, problem.cluster.fingerprint, problem.graph.fingerprint)
+
+
+class LastButOne(Simple):
+    """Puts everything on the last device but one."""
+
+    def device(self, problem: Problem) -> Any:
+        return np.full(problem.g, problem.cluster.size - 2)
+
+
+class Spread(Simple):
+    """Spreads the groups evenly by i / (g - 1), which divides by zero for one group."""
+
+    def device(self, problem: Problem) -> Any:
+        return [i * (problem.cluster.size - 1) // (problem.g - 1) for i in range(problem.g)]
+
+
+class Relative(Simple):
+    """Compares with the mean seconds of an operation, of which it divides by the total."""
+
+    def device(self, problem: Problem) -> Any:
+        total = float(problem.op_s.sum())
+        return [int(float(row.sum()) / total > 0.5) for row in problem.group_s]
+
+
+class OnePerDevice(Simple):
+    """Gives every device a group of its own first."""
+
+    def device(self, problem: Problem) -> Any:
+        device = np.zeros(problem.g, np.int16)
+        for d in range(problem.cluster.size):
+            device[d] = d
+        return device
+
+
+class OwnDevice(Simple):
+    """Gives every group a device of its own."""
+
+    def device(self, problem: Problem) -> Any:
+        return np.arange(problem.g)
+
+
+class KernelsOnly(Simple):
+    """Forgets the operations that are no kernels."""
+
+    def device(self, problem: Problem) -> Any:
+        return np.zeros(int(problem.graph.kernel.sum()), np.int16)
+
+
+class PerOperation(Simple):
+    """Returns a device per operation instead of one per group."""
+
+    def device(self, problem: Problem) -> Any:
+        return np.zeros(problem.graph.n, np.int16)
+
+
+class NeedsRoom(Simple):
+    """Insists on a device that holds all parameters."""
+
+    def device(self, problem: Problem) -> Any:
+        need = problem.group_persistent_bytes.sum()
+        [first, *_] = np.flatnonzero(problem.cluster.memory_bytes >= need)
+        return np.full(problem.g, first)
+
+
+class Fastest(Climb):
+    """Goes by the value alone, also of placements that do not fit."""
+
+    def score(self, task: Task, device: NDArray[Any]) -> float:
+        return float(np.nan_to_num(task.evaluate(Placements.of(device)).value_s[0], nan=1e9))
+
+
+class Unseeded(Climb):
+    """Draws its start from a generator that it makes itself."""
+
+    def start(self, problem: Problem, rng: Generator) -> NDArray[Any]:
+        return super().start(problem, np.random.default_rng())
+
+
+class Global(Climb):
+    """Draws its start from numpy's global generator."""
+
+    def start(self, problem: Problem, rng: Generator) -> NDArray[Any]:
+        return np.where(problem.allowed, np.random.random(problem.allowed.shape), -1).argmax(axis=1)
+
+
+class Reseeding(Climb):
+    """Seeds Python's global generator, so that its own draws repeat."""
+
+    def start(self, problem: Problem, rng: Generator) -> NDArray[Any]:
+        random.seed(0)
+        return super().start(problem, rng)
+
+
+class HashOrder(Climb):
+    """Starts from the order of a set of names, which is another one in every process."""
+
+    def start(self, problem: Problem, rng: Generator) -> NDArray[Any]:
+        names = list(set(problem.graph.op_name[:]))
+        position = np.array([names.index(name) for name in problem.graph.op_name[:]])[: problem.g]
+        return np.where(problem.allowed, (position[:, None] + np.arange(problem.cluster.size)) % 5, -1).argmax(axis=1)
+
+
+class Remembering(Climb):
+    """Compares with the best value of all problems that it has placed, instead of with that of this one."""
+
+    least_s = np.inf
+
+    def score(self, task: Task, device: NDArray[Any]) -> float:
+        score_s = super().score(task, device)
+        self.least_s = min(self.least_s, score_s)
+        return score_s if score_s == self.least_s else 1e9
+
+
+class Meddling(Simple):
+    """Sets the seconds on devices that are not allowed to infinity, in the problem's own array."""
+
+    def device(self, problem: Problem) -> Any:
+        problem.group_s[~problem.allowed] = np.inf
+        return problem.group_s.argmin(axis=1)
+
+
+class Bypass(Climb):
+    """Asks the backend's session, past the evaluator that counts."""
+
+    def score(self, task: Task, device: NDArray[Any]) -> float:
+        task.evaluate.session.evaluate(Placements.of(device))
+        return super().score(task, device)
+
+
+class Tireless(Climb):
+    """Takes the end of the budget for a failed evaluation, and goes on."""
+
+    def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
+        while True:
+            try:
+                self.score(task, self.start(task.problem, rng))
+            except BudgetExhausted:
+                continue
+
+
+class CountsDown(Climb):
+    """Takes what is left of the budget for an integer, which it is not where only seconds are limited."""
+
+    def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
+        left = int(task.evaluate.remaining)
+        return super().place(task, rng, state if left else None, checkpoint)
+
+
+class KernelOnly(Climb):
+    """Evaluates by the backend's compiled kernel, whether it has one or not."""
+
+    def score(self, task: Task, device: NDArray[Any]) -> float:
+        return float(task.evaluate.kernel().function(device))
+
+
+class Optimist(Climb):
+    """Takes the first of its placements that fits, and there always is one."""
+
+    def score(self, task: Task, device: NDArray[Any]) -> float:
+        measured = task.evaluate(Placements.of(device))
+        return float(measured.value_s[np.flatnonzero(measured.fits)[0]])
+
+
+class Unstorable(Climb):
+    """Puts its generator into the state."""
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        return super().place(task, rng, state, checkpoint and (lambda s: checkpoint({**s, "rng": rng})))
+
+
+class Forgetful(Climb):
+    """Forgets the best value when it is resumed."""
+
+    def place(
+        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
+    ) -> Placement:
+        return super().place(task, rng, state and {**state, "best_s": np.inf}, checkpoint)
+
+
+class Everything(PolicyContract):
+    """The contract with all that a policy can claim."""
+
+    finds_optimum, resumable = True, True
+
+
+CHECKS = [name for name in checks_of(PolicyContract) if name not in checks_of(Contract)]
+WRONG: dict[str, type[Policy]] = {
+    "test_claims_what_it_is": Simple,
+    "test_allowed_devices": FirstDevice,
+    "test_placement_is_bound_to_its_problem": Unbound,
+    "test_one_device": LastButOne,
+    "test_one_operation": Spread,
+    "test_sources_only": Relative,
+    "test_more_devices_than_operations": OnePerDevice,
+    "test_more_operations_than_devices": OwnDevice,
+    "test_single_operations_as_groups": KernelsOnly,
+    "test_groups_of_several_operations": PerOperation,
+    "test_too_little_memory_for_one_device": NeedsRoom,
+    "test_prefers_what_fits": Fastest,
+    "test_same_seed_same_result": Unseeded,
+    "test_draws_from_its_generator_only": Global,
+    "test_same_result_in_another_process": HashOrder,
+    "test_one_instance_places_several_problems": Remembering,
+    "test_problem_is_unchanged": Meddling,
+    "test_budget_is_kept": Bypass,
+    "test_small_budgets": Tireless,
+    "test_budget_of_seconds": CountsDown,
+    "test_no_compiled_kernel": KernelOnly,
+    "test_failing_placements": Optimist,
+    "test_checkpoints_can_be_stored": Unstorable,
+    "test_resume_is_exact": Forgetful,
+    "test_finds_optimum": Simple,
+}
+"""The check, and the wrong policy that it catches."""
+SAYS = {
+    "test_claims_what_it_is": "set `resumable` in the test's class",
+    "test_allowed_devices": "group 'op0' may not run on gpu:0",
+    "test_placement_is_bound_to_its_problem": "it is bound to another graph or cluster",
+    "test_one_device": "is on device -1",
+    "test_one_operation": "ZeroDivisionError",
+    "test_sources_only": "ZeroDivisionError",
+    "test_more_devices_than_operations": "IndexError: index 3 is out of bounds",
+    "test_more_operations_than_devices": "is on device 2",
+    "test_single_operations_as_groups": "has 13 groups, not 12",
+    "test_groups_of_several_operations": "has 3 groups, not 6",
+    "test_too_little_memory_for_one_device": "ValueError: not enough values to unpack",
+    "test_prefers_what_fits": "returned a placement that it measured not to fit",
+    "test_same_seed_same_result": "equal generators gave different results",
+    "test_draws_from_its_generator_only": "drew from, or seeded, a global generator",
+    "test_same_result_in_another_process": "two processes with other values of PYTHONHASHSEED",
+    "test_one_instance_places_several_problems": "placing another problem before changed the result",
+    "test_problem_is_unchanged": "were changed: problem.group_s",
+    "test_budget_is_kept": "reached the backend past the evaluator",
+    "test_small_budgets": "asked for 100 more evaluations after the end of the budget",
+    "test_budget_of_seconds": "OverflowError: cannot convert float infinity to integer",
+    "test_no_compiled_kernel": "AttributeError: 'NoneType' object has no attribute 'function'",
+    "test_failing_placements": "IndexError: index 0 is out of bounds",
+    "test_checkpoints_can_be_stored": "state.state.rng of a checkpoint is a Generator",
+    "test_resume_is_exact": "it ended differently",
+    "test_finds_optimum": "found 18.0 s, the optimum is 6.0 s",
+}
+"""What the check must say of it."""
+
+
+def test_every_check_has_a_wrong_policy() -> None:
+    assert list(WRONG) == list(SAYS) == CHECKS
+    assert all(policy.__doc__ for policy in WRONG.values())
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_check_passes_for_a_right_policy(name: str, tmp_path: Path) -> None:
+    run_check(Everything, name, Climb, tmp_path)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_check_catches_a_wrong_policy(name: str, tmp_path: Path) -> None:
+    fails(Everything, name, WRONG[name], tmp_path, SAYS[name])

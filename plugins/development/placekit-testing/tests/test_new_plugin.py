@@ -1,0 +1,193 @@
+"""`placekit new-plugin`: what it writes installs, is found, runs, and passes the conformance kit as it stands."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from placekit_testing.new_plugin import TEMPLATES, package
+from placekit_testing.pytest_plugin import Outcome
+
+from placekit_core import installed
+from placekit_core.contracts.hookspecs import KINDS
+from tests.repo import project
+from tests.venvs import ROOT, closure, install, make_venv, run
+
+HEADINGS = ["What it implements", "What differs", "Options", "How to run", "Results"]
+RUNS = {  # how each kind is run
+    "importer": ["+importer=my_importer"],
+    "grouper": ["workload=mlp", "+grouper=my_grouper"],
+    "policy": ["workload=mlp", "+policy=my_policy"],
+    "trainer": ["workload=mlp", "+policy=my_trainer_softmax"],
+    "backend": ["workload=mlp", "+backend=my_backend", "+policy=round_robin"],
+}
+
+
+@pytest.fixture(scope="session")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The python of an environment with a new plugin of every kind, and the folder that they are in."""
+    folder = tmp_path_factory.mktemp("plugins")
+    python = make_venv(folder / "venv")
+    for kind in KINDS:
+        run(python, "placekit", "new-plugin", kind, f"my-{kind}", cwd=folder)
+    install(python, *(folder / f"placekit-my-{kind}" for kind in KINDS))
+    return python, folder
+
+
+@pytest.fixture(scope="session")
+def core_alone(plugins: tuple[Path, Path]) -> Path:
+    """The python of an environment with the same plugins and the core, and no other plugin."""
+    folder = plugins[1]
+    python = make_venv(folder / "core", closure("placekit-testing", "hatchling", "pip"))
+    install(python, *(folder / f"placekit-my-{kind}" for kind in KINDS))
+    return python
+
+
+@pytest.mark.slow
+class TestInstalled:
+    def test_they_are_listed(self, plugins: tuple[Path, Path]) -> None:
+        rows = [line.split()[:5] for line in run(plugins[0], "placekit", "plugins").stdout.splitlines()]
+        for kind in KINDS:
+            assert [kind, f"my_{kind}", f"placekit-my-{kind}", "0.1.0", "ok"] in rows
+        assert ["policy", "my_trainer_softmax", "placekit-my-trainer", "0.1.0", "ok"] in rows
+
+    def test_help_names_them(self, plugins: tuple[Path, Path]) -> None:
+        text = run(plugins[0], "placekit", "run", "--help").stdout
+        assert [kind for kind in KINDS if f"my_{kind}" not in text] == []
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_its_own_tests_pass(self, plugins: tuple[Path, Path], core_alone: Path, kind: str) -> None:
+        done = run(core_alone, "pytest", "-q", "-p", "no:cacheprovider", f"placekit-my-{kind}", cwd=plugins[1])
+        assert " passed" in done.stdout
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_it_runs(self, plugins: tuple[Path, Path], kind: str, tmp_path: Path) -> None:
+        python = plugins[0]
+        run(python, "placekit", "run", *RUNS[kind], "budget.evaluations=100", "run_dir=out", cwd=tmp_path)
+        assert (tmp_path / "out" / "result.json").is_file()
+
+    def test_graph_import_knows_the_files_of_the_importer(self, plugins: tuple[Path, Path]) -> None:
+        python, folder = plugins
+        path = "placekit-my-importer/placekit_my_importer/example.ops.csv"
+        assert "is valid (my_importer)" in run(python, "placekit", "graph", "import", path, cwd=folder).stdout
+
+    def test_types_and_style_are_in_order(self, plugins: tuple[Path, Path]) -> None:
+        python, folder = plugins
+        sources = [str(folder / f"placekit-my-{kind}" / f"placekit_my_{kind}") for kind in KINDS]
+        tests = [str(folder / f"placekit-my-{kind}" / "tests") for kind in KINDS]
+        config = str(ROOT / "pyproject.toml")
+        run(python, "python", "-m", "mypy", "--config-file", config, *sources, cwd=folder)
+        # the order of imports depends on what lies beside the files: here placekit_core does not
+        style = ["check", "--config", config, "--ignore", "I001"]
+        run(python, "python", "-m", "ruff", *style, *sources, *tests, cwd=folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_package_is_like_those_of_this_repository(
+    kind: str, placekit: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    assert placekit("new-plugin", kind, "some-2d-name").code == 0
+    folder = tmp_path / "placekit-some-2d-name"
+    data, core = project(folder), project(ROOT)["project"]
+    assert data["project"]["name"] == folder.name
+    assert data["project"]["entry-points"]["placekit"] == {"some_2d_name": "placekit_some_2d_name"}
+    assert data["project"]["requires-python"] == core["requires-python"]
+    minor = ".".join(core["version"].split(".")[:2])
+    assert f"placekit-core=={minor}.*" in data["project"]["dependencies"]
+    assert data["project"]["optional-dependencies"] == {"test": [f"placekit-testing=={minor}.*"]}
+    assert "tool" not in data
+    readme = (folder / "README.md").read_text()
+    assert [line[3:] for line in readme.splitlines() if line.startswith("## ")] == HEADINGS
+    files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    assert {"placekit_some_2d_name/some_2d_name.py", "tests/test_some_2d_name.py"} <= files
+    texts = [p.read_text() for p in folder.rglob("*") if p.is_file()]
+    assert [t for t in texts if "my_method" in t.lower() or "my-method" in t or "KIND" in t or "0.0.*" in t] == []
+    assert "class Some2dName(" in (folder / "placekit_some_2d_name" / "some_2d_name.py").read_text()
+    assert [p.name for p in tmp_path.iterdir()] == [folder.name]  # nothing half-written is left
+
+
+def test_it_says_what_to_do_next(placekit: Callable[..., Outcome]) -> None:
+    out = placekit("new-plugin", "trainer", "my-trainer").out
+    assert out.splitlines()[1:] == [
+        "  pip install -e './placekit-my-trainer[test]'",
+        "  placekit run +policy=my_trainer_softmax",
+        "  pytest placekit-my-trainer",
+    ]
+
+
+def test_another_folder(placekit: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "plugins").mkdir()
+    outcome = placekit("new-plugin", "policy", "my_method", "plugins")
+    assert outcome.code == 0
+    assert "./plugins/placekit-my-method[test]" in outcome.out
+    assert (tmp_path / "plugins" / "placekit-my-method" / "pyproject.toml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["policy"], "usage: placekit new-plugin"),
+        (["policy", "a", "b", "c"], "usage: placekit new-plugin"),
+        (["polisy", "mine"], "did you mean 'policy'?"),
+        (["policy", "2fast"], "'2fast' cannot be the name of a plugin"),
+        (["policy", "my--method"], "cannot be the name of a plugin"),
+        (["policy", "My-Method"], "cannot be the name of a plugin"),
+        (["policy", "../mine"], "cannot be the name of a plugin"),
+        (["policy", "class"], "'class' cannot be the name of a plugin"),
+        (["policy", "none"], "'none' cannot be the name of a plugin"),  # class None
+        (["policy", "task"], "'task' cannot be the name of a plugin"),  # class Task, which the code imports
+        (["trainer", "softmax"], "'softmax' cannot be the name of a plugin"),  # a module that the package has already
+        (["policy", "critical-path"], "policy 'critical_path' is in placekit-heuristics"),
+        (["policy", "core"], "a package placekit_core is installed already"),
+        (["policy", "torch"], "a package placekit_torch is installed already"),
+        (["policy", "mine", "nowhere"], "cannot write nowhere/placekit-mine: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    placekit: Callable[..., Outcome], tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    outcome = placekit("new-plugin", *arguments)
+    assert outcome.code == 1
+    assert says in outcome.err
+    assert "Traceback" not in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_left_alone(placekit: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "placekit-mine").mkdir()
+    outcome = placekit("new-plugin", "policy", "mine")
+    assert outcome.code == 1
+    assert "placekit-mine exists already" in outcome.err
+    assert list((tmp_path / "placekit-mine").iterdir()) == []
+
+
+def test_an_interrupted_write_leaves_nothing(
+    placekit: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    outcome = placekit("new-plugin", "policy", "mine")
+    assert outcome.code == 1
+    assert "No space left on device" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_templates(tmp_path: Path) -> None:
+    source = ROOT / "plugins/development/placekit-testing"
+    run(make_venv(tmp_path / "venv"), "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(source))
+    [wheel] = tmp_path.glob("placekit_testing-*.whl")
+    held = {n.removeprefix("placekit_testing/templates/") for n in zipfile.ZipFile(wheel).namelist()}
+    files = [p for p in TEMPLATES.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    assert len(files) > 20
+    assert {p.relative_to(TEMPLATES).as_posix() for p in files} <= held
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_package_has_an_implementation_of_readable_length(kind: str) -> None:
+    method = package(kind, "mine", installed())["placekit_mine/mine.py"]
+    assert 15 <= len(method.splitlines()) <= 100

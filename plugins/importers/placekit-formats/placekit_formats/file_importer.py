@@ -1,0 +1,24 @@
+"""Importer `file`: graphs in placekit's own file format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from placekit_core import Importer, Program, load_graph, save_graph
+from placekit_formats import FileOptions
+
+
+class FileImporter(Importer):
+    """A graph that was saved by `placekit graph export`; costs by the roofline, no executable."""
+
+    name = "file"
+    options_class = FileOptions
+
+    def load(self) -> list[Program]:
+        """One program. Raises GraphError."""
+        return [Program(load_graph(self.options.path))]
+
+    @classmethod
+    def write(cls, program: Program, path: Path) -> None:
+        """Write the program's graph. Raises GraphError."""
+        save_graph(program.graph, path)

@@ -1,0 +1,185 @@
+"""`placekit apply RUN_DIR`: the placement that a run found, in the form that other code takes."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from placekit_core import (
+    BackendError,
+    ConfigError,
+    Placement,
+    Problem,
+    ProgramSummary,
+    Registry,
+    RunError,
+    Summary,
+    load_placement,
+    unknown,
+    write_atomically,
+)
+from placekit_core.cli.completion import paths, whole
+from placekit_core.cli.parser import Parser
+from placekit_core.contracts.files import checked, reading
+from placekit_core.contracts.placement_file import read_placement
+from placekit_core.contracts.units import percent
+from placekit_core.run.assembly import Assembly
+from placekit_core.run.config import RunConfig
+from placekit_core.run.run_directory import PLACEMENT, RESULT, load_summary
+from placekit_torch.export import Conflict, device_map, device_names, pipeline
+
+FORMATS = ("device_map", "pipeline", "json")
+_SHOWN = 3  # modules that a warning names
+
+
+def main(argv: list[str], registry: Registry) -> int:
+    """Print a placement as JSON, or write it to `--out`; what the form cannot hold is a warning."""
+    parser = Parser("apply", "The placement that a run found, in the form that other code takes.")
+    parser.add_argument("folder", metavar="RUN_DIR", type=Path, help="what the run called run_dir")
+    parser.add_argument(
+        "--format", default=FORMATS[0], metavar="|".join(FORMATS),
+        help="device_map: devices of modules (the default); pipeline: the stages of one; json: the device of every"
+        " operation, as in placement.json",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write it to this file instead of printing it")
+    arguments = parser.read(argv)
+    form, out = arguments.format, arguments.out
+    if form not in FORMATS:
+        raise unknown("format", form, FORMATS, ConfigError)
+    text = json.dumps(_FORMS[form](arguments.folder, registry), indent=1)
+    if out is None:
+        print(text)
+        return 0
+    try:
+        write_atomically(out, f"{text}\n".encode())
+    except OSError as e:
+        raise RunError(f"cannot write {out}: {e.strerror or e}", "choose another: --out FILE") from None
+    return 0
+
+
+def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+    """Candidates for the shell; see `placekit_core.Command`."""
+    if words and words[-1] == "--format":
+        yield from whole(FORMATS)
+    else:
+        yield from paths(word, ("",) if words and words[-1] == "--out" else ())
+        yield from whole(["--format", "--out"] if word.startswith("-") else ())
+
+
+def _device_map(folder: Path, registry: Registry) -> Any:
+    problem, placement = _load(folder, registry)
+    made = device_map(problem, placement)
+    _warn_of_conflicts(made.conflicts, made.elsewhere)
+    others = [n for n, d in zip(problem.cluster.device_names, device_names(problem), strict=True) if d == "cpu"]
+    if len(others) > 1:
+        warnings.warn(f"a device_map knows one 'cpu': it is all of {', '.join(others)}", stacklevel=1)
+    if made.mixed:
+        warnings.warn(
+            f"{_named(made.mixed)} by itself reads from modules on different devices: accelerate moves nothing there;"
+            " place it as a whole: grouper=module with a pattern of it in grouper.blocks",
+            stacklevel=1,
+        )
+    return made.devices
+
+
+def _pipeline(folder: Path, registry: Registry) -> Any:
+    made = pipeline(*_load(folder, registry))
+    _warn_of_conflicts(made.conflicts, made.elsewhere)
+    return {
+        "stages": [{"device": stage.device, "begins": stage.begins} for stage in made.stages],
+        "split_spec": made.split_spec,
+    }
+
+
+def _json(folder: Path, registry: Registry) -> Any:
+    """placement.json with the value of the placement; it is a placement file again."""
+    run, program = _found(folder)[1:]
+    value = {"objective": run.objective, "simulated": run.simulated, "value_s": program.value_s}
+    return {**read_placement(folder / PLACEMENT).model_dump(exclude_unset=True), **value}
+
+
+_FORMS = {"device_map": _device_map, "pipeline": _pipeline, "json": _json}
+
+
+def _warn_of_conflicts(conflicts: Sequence[Conflict], elsewhere: float) -> None:
+    if conflicts:
+        shown = ", ".join(
+            f"{c.module!r}, which goes to {c.device!r}, by {percent(c.elsewhere)}" for c in conflicts[:_SHOWN]
+        )
+        more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+        warnings.warn(
+            f"{percent(elsewhere)} of the work is placed elsewhere than its module goes: {shown}{more}",
+            stacklevel=1,
+        )
+
+
+def _named(modules: Sequence[str]) -> str:
+    """The first of some modules, and how many more there are."""
+    first = f"module {modules[0]!r}" if modules[0] else "the network"
+    return first if len(modules) == 1 else f"{first} (and {len(modules) - 1} more)"
+
+
+def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:
+    """The run directory, its summary, and the program of `folder`. Raises RunError that says what is there instead."""
+    for run_dir in (folder, *folder.absolute().parents[:2]):  # DIR, or DIR/programs/NAME of a family
+        if (run_dir / RESULT).is_file():
+            break
+    else:
+        runs = sorted(p.parent for p in folder.rglob(RESULT))
+        there = f"give one of the {len(runs)} below it, e.g. {runs[0]}" if runs else "give what a run called run_dir"
+        raise RunError(f"{folder} is no directory of a run: it has no {RESULT}", there)
+    summary = load_summary(run_dir)
+    one = len(summary.programs) == 1
+    own = [p for p in summary.programs if (run_dir / p.directory).resolve() == folder.resolve()]
+    if not own:
+        places = [str(run_dir / p.directory) for p in summary.programs]
+        raise RunError(
+            f"{folder} holds no program" if one or run_dir != folder else f"{folder} holds {len(places)} programs",
+            f"give the directory of one, e.g. {places[0]}",
+        )
+    if own[0].value_s is None:
+        raise RunError(
+            f"the run in {run_dir} found no placement of {own[0].program!r} that fits"
+            if own[0].error is None
+            else f"the run in {run_dir} could not measure a placement of {own[0].program!r}: {own[0].error}",
+            "there is nothing to apply",
+        )
+    return run_dir, summary, own[0]
+
+
+def _load(folder: Path, registry: Registry) -> tuple[Problem, Placement]:
+    """The program of a run, imported again, and its placement. Raises RunError if the program or machine has changed."""
+    run_dir, summary, own = _found(folder)
+    with reading(run_dir / RESULT, RunError):  # of its components, the importer alone needs to be there
+        config = checked(summary.config, RunConfig)
+    if "programs" in config.given:
+        raise RunError(
+            f"{run_dir} was placed from Python, with programs that only its script has",
+            "call placekit_torch.device_map or pipeline there, with result.problem and result.placement; or use `--format json`",
+        )
+    parts = Assembly(config, registry)
+    programs = parts.programs
+    if len(programs) != len(summary.programs):
+        raise RunError(f"the importer of {run_dir} gives {len(programs)} programs now, not {len(summary.programs)}")
+    program = programs[summary.programs.index(own)]
+    try:
+        problem = parts.problem(program, grouped=False)  # the finest grouping takes the placement of any other
+    except BackendError as e:
+        raise RunError(
+            f"{run_dir} was placed on the machine that backend {config.backend['name']!r} found, which is not this one:"
+            f" {e.message}",
+            "apply it there; `--format json` prints the placement as it was found",
+        ) from None
+    for what, now, then in (
+        ("program", program.graph.fingerprint, own.graph_fingerprint),
+        ("machine", problem.cluster.fingerprint, summary.cluster_fingerprint),
+    ):
+        if now != then:
+            raise RunError(
+                f"the {what} of {run_dir} has changed since it was placed: fingerprint {now}, it was {then}",
+                "place it again; `--format json` prints the placement as it was found",
+            )
+    return problem, load_placement(folder / PLACEMENT, problem)

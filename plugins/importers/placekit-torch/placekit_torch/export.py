@@ -1,0 +1,320 @@
+"""A placement in the forms that other code takes: a map from modules to devices, or the stages of a pipeline.
+
+Both are coarser than a placement: a module goes where most of its work is, by the seconds of its operations where they are
+placed. What a form cannot hold is said: `Conflict`, `DeviceMap.mixed`, and PlacementError where nothing sensible is left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import PHASES, Placement, PlacementError, Problem
+
+Name = int | str
+"""A device in a `device_map`: the number of a GPU, or `cpu`."""
+_LOSS = "loss"  # where the importer of torch modules puts operations outside of the module
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A module that a placement spreads over several devices.
+
+    Attributes:
+        module: its path.
+        device: where the whole module goes.
+        elsewhere: share, in (0, 1], of the seconds of its operations that the placement has on other devices.
+    """
+
+    module: str
+    device: Name
+    elsewhere: float
+
+
+@dataclass(frozen=True)
+class DeviceMap:
+    """Devices by the path of modules, as Hugging Face's transformers and accelerate take them (`device_map=`).
+
+    Attributes:
+        devices: the shortest prefixes below which all are on one device; `""` is the whole network. A parameter or buffer
+            that a module has besides other modules is there by its own name, unless all of the module is on one device.
+        conflicts: what the map has elsewhere than the placement, the most seconds first.
+        elsewhere: share of the seconds of all operations for which that is so.
+        mixed: modules that are split, and whose own operations read from several devices. accelerate moves the inputs of
+            the modules of a map only: such a module fails there unless it is placed as a whole.
+    """
+
+    devices: dict[str, Name]
+    conflicts: tuple[Conflict, ...]
+    elsewhere: float
+    mixed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a pipeline: its device, and the module whose first call begins it."""
+
+    device: str
+    begins: str
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The stages of a chain of modules, in the order of the forward pass; `conflicts`, `elsewhere` as in `DeviceMap`."""
+
+    stages: tuple[Stage, ...]
+    conflicts: tuple[Conflict, ...]
+    elsewhere: float
+
+    @property
+    def split_spec(self) -> dict[str, str]:
+        """What `torch.distributed.pipelining.pipeline` takes, with the names of `SplitPoint` as text."""
+        return {stage.begins: "SplitPoint.BEGINNING" for stage in self.stages[1:]}
+
+
+def device_names(problem: Problem) -> list[Name]:
+    """[D] devices as a `device_map` has them: GPUs by the number in `cuda:N`, else by their place; all others are `cpu`."""
+    gpus = [problem.device_type(d) == "gpu" for d in range(problem.cluster.size)]
+    named = [re.fullmatch(r"cuda:(\d+)(/\d+)?", name) for name in problem.cluster.device_names]
+    own = [int(name[1]) if name else sum(gpus[:d]) for d, name in enumerate(named)]
+    return [own[d] if gpu else "cpu" for d, gpu in enumerate(gpus)]
+
+
+def device_map(problem: Problem, placement: Placement) -> DeviceMap:
+    """Each leaf of the tree of modules on the device where most of its seconds are; ties go to where its parameters are.
+
+    The map covers all parameters and buffers of the graph, and the leaves without any that compute something. Of a tensor
+    with several names the graph knows the first, and the modules that read it.
+
+    Raises PlacementError if the graph has no modules, or the placement is of another graph.
+    """
+    names = device_names(problem)
+    placed = _Placed(problem, placement, "a device_map places modules")
+    own = {key: names[d] for key, d in (placed.leaves | placed.tensors).items()}
+    whole = dict(_collapsed("", [(key.split("."), name) for key, name in own.items()]))
+    entry = [_covering(module, whole) for module in placed.modules]
+    conflicts, elsewhere = placed.conflicts(names, entry)
+    return DeviceMap(whole, conflicts, elsewhere, tuple(_mixed(placed, whole, entry)))
+
+
+def pipeline(problem: Problem, placement: Placement) -> Pipeline:
+    """The stages of a placement that is a chain: each device runs one part of the forward pass, and sends to the next only.
+
+    A module is on the device where most of its seconds are, as in `device_map`. What else the forward pass computes, and
+    the loss, belongs to the stage within which it comes.
+
+    Raises PlacementError that names the module with which it is no chain.
+    """
+    placed = _Placed(problem, placement, "a pipeline is a chain of modules")
+    runs = list(_runs(placed))
+    begins = [placed.module_of(runs[0][1]), *(_beginning(placed, op, d) for d, op in runs[1:])]
+    first = [0, *(int(np.flatnonzero(placed.below(m)[placed.forward])[0]) for m in begins[1:])]
+    stage = np.full(placed.graph.n, -1)
+    stage[placed.forward] = np.searchsorted(first, np.arange(len(placed.forward)), side="right") - 1
+    _check_chain(placed, stage)
+    names = problem.cluster.device_names
+    entry = [names[placed.leaves[m]] if m in placed.leaves else None for m in placed.modules]
+    conflicts, elsewhere = placed.conflicts(names, entry)
+    stages = tuple(Stage(names[d], module) for (d, _), module in zip(runs, begins, strict=True))
+    return Pipeline(stages, conflicts, elsewhere)
+
+
+class _Placed:
+    """A placement by modules.
+
+    Attributes:
+        device: [n] device of each operation.
+        seconds: [n] what each takes there.
+        modules: paths of modules, the vocabulary of `graph.module`.
+        forward: kernels of the forward pass without the loss, in the order in which it runs them.
+    """
+
+    def __init__(self, problem: Problem, placement: Placement, form: str) -> None:
+        graph = self.graph = problem.graph
+        if placement.graph != graph.fingerprint or placement.cluster != problem.cluster.fingerprint:
+            raise PlacementError(f"the placement is not one of {graph.name!r} on {problem.cluster.name!r}")
+        self.problem, self.device = problem, problem.expand(placement.device)
+        self.seconds = problem.op_s[np.arange(graph.n), self.device] * graph.kernel
+        self.modules = graph.module.vocabulary
+        self.kinds = graph.op_type.tolist()
+        loss = np.asarray([_is_loss(m) for m in self.modules], np.bool_)[graph.module.codes]
+        order = graph.topological_order
+        self.forward = order[(graph.kernel & (graph.phase == PHASES.index("forward")) & ~loss)[order]]
+        if all(not m or _is_loss(m) for m in self.modules):
+            raise PlacementError(
+                f"{form}, and the operations of {graph.name!r} belong to none",
+                "`placekit apply RUN_DIR --format json` has the device of every operation",
+            )
+
+    def module_of(self, op: int) -> str:
+        """Path of its module."""
+        return self.graph.module[op]
+
+    def below(self, module: str) -> NDArray[np.bool_]:
+        """[n] whether an operation belongs to the module, or to one in it."""
+        inside = [m == module or m.startswith(f"{module}.") for m in self.modules]
+        return np.asarray(inside, np.bool_)[self.graph.module.codes]
+
+    @cached_property
+    def own_tensors(self) -> dict[str, list[int]]:
+        """Sources that are parameters and buffers, by the module that they belong to."""
+        found: dict[str, list[int]] = {}
+        for v in np.flatnonzero(~self.graph.kernel).tolist():
+            module = self.module_of(v)
+            # a constant in the code of a module has no name there
+            if self.kinds[v] in ("parameter", "buffer") and self.graph.op_name[v].rpartition(".")[0] == module:
+                found.setdefault(module, []).append(v)
+        return found
+
+    @cached_property
+    def leaves(self) -> dict[str, int]:
+        """Device of each module that no other one is in, as the forward pass calls them; the loss only if it has tensors."""
+        inner = {part for m in self.modules for part in _above(m)}
+        called = [self.module_of(v) for v in self.forward.tolist()]
+        return {
+            m: self._majority(self.modules.index(m), m)
+            for m in dict.fromkeys([*called, *self.modules])
+            if m and m not in inner and (m in self.own_tensors or not _is_loss(m))
+        }
+
+    @cached_property
+    def tensors(self) -> dict[str, int]:
+        """Device of each parameter and buffer of a module that is no leaf."""
+        inner = [ops for m, ops in self.own_tensors.items() if m not in self.leaves]
+        return {self.graph.op_name[v]: int(self.device[v]) for ops in inner for v in ops}
+
+    def _majority(self, code: int, module: str) -> int:
+        own = self.graph.module.codes == code
+        total = np.bincount(self.device[own], self.seconds[own], minlength=self.problem.cluster.size)
+        most = np.flatnonzero(total >= total.max() * (1 - 1e-9))  # sums in another order differ in the last bits
+        homes = [int(self.device[v]) for v in self.own_tensors.get(module, ())]
+        return next((d for d in homes if d in most), int(most[0]))
+
+    def conflicts(self, names: Sequence[Name], entry: Sequence[Name | None]) -> tuple[tuple[Conflict, ...], float]:
+        """The modules that are elsewhere than `entry` [modules] says, the most seconds first; and the share of all seconds."""
+        found = []
+        for i, module in enumerate(self.modules):
+            device = entry[i]
+            if device is not None:
+                own = self.graph.module.codes == i
+                away = own & np.asarray([name != device for name in names], np.bool_)[self.device]
+                lost, all_ = float(self.seconds[away].sum()), float(self.seconds[own].sum())
+                if lost > 0:
+                    found.append((lost, Conflict(module, device, lost / all_)))
+        found.sort(key=lambda x: -x[0])
+        return tuple(c for _, c in found), sum(lost for lost, _ in found) / max(float(self.seconds.sum()), 1e-300)
+
+
+def _is_loss(module: str) -> bool:
+    return module == _LOSS or module.startswith(f"{_LOSS}.")
+
+
+def _above(module: str) -> Iterator[str]:
+    """Paths of the modules that a module is in; not the root."""
+    while module := module.rpartition(".")[0]:
+        yield module
+
+
+def _collapsed(prefix: str, own: Sequence[tuple[list[str], Name]]) -> Iterator[tuple[str, Name]]:
+    """The shortest prefixes below which all are the same; `own` has the rest of each path after `prefix`."""
+    if len({name for _, name in own}) == 1:
+        yield prefix, own[0][1]
+        return
+    parts: dict[str, list[tuple[list[str], Name]]] = {}
+    for path, name in own:
+        parts.setdefault(path[0], []).append((path[1:], name))
+    for part, below in parts.items():
+        yield from _collapsed(f"{prefix}.{part}" if prefix else part, below)
+
+
+def _covering(module: str, devices: Mapping[str, Name]) -> Name | None:
+    """What the map says of a module; None for one that is split."""
+    return next((devices[m] for m in (module, *_above(module), "") if m in devices), None)
+
+
+def _mixed(placed: _Placed, devices: Mapping[str, Name], entry: Sequence[Name | None]) -> Iterator[str]:
+    """Split modules whose own operations read from several devices if modules run, and move their inputs, as mapped."""
+    graph, said = placed.graph, set()
+    runs: dict[int, Name | None] = {}
+    for v in np.flatnonzero(~graph.kernel).tolist():
+        code = int(graph.module.codes[v])
+        runs[v] = None if placed.kinds[v] == "input" else devices.get(graph.op_name[v], entry[code])
+    for v in placed.forward.tolist():
+        module = placed.module_of(v)
+        runs[v] = entry[int(graph.module.codes[v])]
+        if runs[v] is None:
+            read = [runs.get(int(u)) for u in graph.tensor_producer[graph.inputs(v)]]
+            there = list(dict.fromkeys(d for d in read if d is not None))
+            runs[v] = there[0] if there else None
+            if len(there) > 1 and module not in said:
+                said.add(module)
+                yield module
+
+
+def _runs(placed: _Placed) -> Iterator[tuple[int, int]]:
+    """(device, first operation) of each part of the forward pass. Raises PlacementError if a device has several."""
+    last: dict[int, str] = {}  # the last module on each device so far; the current device comes last
+    for op in placed.forward.tolist():
+        module = placed.module_of(op)
+        if module not in placed.leaves:
+            continue
+        device = placed.leaves[module]
+        if device in last and next(reversed(last)) != device:
+            names, other = placed.problem.cluster.device_names, next(reversed(last))
+            raise _no_chain(
+                f"module {module!r} goes back to {names[device]}, where {last[device]!r} is, after {last[other]!r} on"
+                f" {names[other]}"
+            )
+        if device not in last:
+            yield device, op
+        last[device] = module
+
+
+def _beginning(placed: _Placed, op: int, device: int) -> str:
+    """The module whose call begins the stage that has `op` for the first operation of a leaf.
+
+    It is the outermost that begins there, that the forward pass calls, and once: one that only holds others, as a
+    ModuleList does, may never be called, and torch.distributed.pipelining would split nothing there.
+    """
+    leaf, graph = placed.module_of(op), placed.graph
+    before = placed.forward[: int(np.flatnonzero(placed.forward == op)[0])]
+    mine = np.asarray([m in placed.leaves for m in placed.modules], np.bool_)[graph.module.codes]
+    calls = 0
+    for module in [*reversed(list(_above(leaf))), leaf]:
+        own = placed.forward[graph.module.is_value(module)[placed.forward]]
+        calls = len(np.unique(graph.call[own]))
+        if calls == 1 and not (placed.below(module) & mine)[before].any():
+            return module
+    name = placed.problem.cluster.device_names[device]
+    raise _no_chain(f"the stage on {name} begins with module {leaf!r}, which is called {max(calls, 2)} times")
+
+
+def _check_chain(placed: _Placed, stage: NDArray[np.int_]) -> None:
+    """Raise PlacementError unless every operation reads from its own stage and the one before, and inputs in the first."""
+    graph, reader = placed.graph, dict[int, int]()
+    for v in placed.forward.tolist():
+        here = int(stage[v])
+        what = f"module {placed.module_of(v)!r} in stage {here}" if placed.module_of(v) else f"stage {here}"
+        for t in graph.inputs(v).tolist():
+            u = int(graph.tensor_producer[t])
+            if graph.kernel[u]:
+                if stage[u] not in (here, here - 1):
+                    raise _no_chain(
+                        f"{what} reads {graph.op_name[u]!r} of stage {stage[u]}, which is not the one before"
+                    )
+            elif placed.kinds[u] == "input" and here > 0:
+                raise _no_chain(f"{what} reads {graph.op_name[u]!r}, which enters in stage 0")
+            elif placed.kinds[u] == "parameter" and reader.setdefault(u, here) != here:
+                raise _no_chain(f"{what} reads parameter {graph.op_name[u]!r}, which stage {reader[u]} reads, too")
+
+
+def _no_chain(why: str) -> PlacementError:
+    return PlacementError(
+        f"the placement is no chain of modules: {why}",
+        "`--format device_map` holds any placement; grouper=module places modules as a whole, which gives chains more often",
+    )

@@ -1,0 +1,129 @@
+"""Memory repair: moves groups off devices that a placement overfills, for methods that know nothing of memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import Placements, Problem, Task, units
+from placekit_partitioning.exchange import Transfers
+
+ROUNDS = 12
+"""Placements that are measured at most."""
+SLACK = 0.02
+"""Share of the memory that a further round leaves free: what a group takes at the peak is an estimate."""
+BATCH = 8
+"""An eighth of the excess is moved before the order of the groups is computed again."""
+
+
+def repair(task: Task, device: NDArray[np.int16], priority: NDArray[np.float32] | None = None) -> NDArray[np.int16]:
+    """A placement that fits: `device`, with groups moved off the devices that the measured peak memory overfills.
+
+    Each round measures the placement (one evaluation; none if the budget is used up). A group takes its persistent bytes
+    and a share of the bytes that its kernels write, the share that explains the peak of its device. Groups leave for the
+    device where they cost the fewest further seconds, of transfers and computation, per byte that they free; only for one
+    that may run them and that has the room. First as long as that helps, only groups that free something by themselves,
+    with the copies counted that stay behind; then also parts of what would have to move together. Deterministic. What was
+    moved, and that it still does not fit, is noted on `task.evaluate`.
+
+    Args:
+        task: a problem and its evaluator.
+        device: [g] device of each group, allowed.
+        priority: [g] priorities that the placement will have.
+
+    Returns:
+        [g] devices: the placement that was measured to fit; if none was, the one of least excess.
+    """
+    problem, evaluate = task.problem, task.evaluate
+    memory = problem.cluster.memory_bytes
+    current, best, least = device, device, np.inf
+    first: NDArray[np.float64] | None = None
+    transfers: Transfers | None = None
+    careful, room = True, memory
+    for _ in range(ROUNDS):
+        if evaluate.remaining <= 0:
+            break
+        m = evaluate(Placements.of(current, priority))
+        use = np.fmax(m.peak_bytes[0], _persistent(problem, current))
+        first = use if first is None else first
+        over = 0.0 if m.fits[0] else float(np.maximum(use - memory, 0).sum())
+        improved = over < least
+        if improved:
+            best, least, left = current, over, use
+        if over == 0:  # it fits, or fails for another reason
+            break
+        transfers = transfers or Transfers.of(problem)
+        if careful:
+            current = _relieved(transfers, best, left, room, careful)
+            careful = improved and not np.array_equal(current, best)
+            if not careful:
+                current, use = best, left
+        if not careful:
+            before, current = current, _relieved(transfers, current, use, room, careful)
+            room = room - SLACK * memory
+            if np.array_equal(before, current):
+                break
+    if first is not None and (first > memory).any():
+        moved = int((best != device).sum())
+        text = f"memory repair moved {moved} of {problem.g} groups, because {_overfull(problem, first, 'held')}"
+        still = f"; it still does not fit: {_overfull(problem, left, 'holds')}" if (left > memory).any() else ""
+        evaluate.note(text + still)
+    return best
+
+
+def _overfull(problem: Problem, use: NDArray[np.float64], verb: str) -> str:
+    names, memory = problem.cluster.device_names, problem.cluster.memory_bytes
+    full = np.flatnonzero(use > memory)
+    return ", ".join(f"{names[d]} {verb} {units.mebibytes(use[d])} of {units.mebibytes(memory[d])}" for d in full)
+
+
+def _persistent(problem: Problem, device: NDArray[np.int16]) -> NDArray[np.float64]:
+    """[D] persistent bytes on each device."""
+    return np.asarray(np.bincount(device, problem.group_persistent_bytes, problem.cluster.size), np.float64)
+
+
+def _written(problem: Problem) -> NDArray[np.float64]:
+    """[g] bytes of memory that the kernels of each group write: tensors that are no views, and not part of a source's."""
+    graph = problem.graph
+    group = problem.grouping.group_of[graph.tensor_producer]
+    return np.asarray(np.bincount(group, graph.owned_bytes, problem.g), np.float64)
+
+
+def _relieved(
+    transfers: Transfers, device: NDArray[np.int16], use: NDArray[np.float64], room: NDArray[np.float64], careful: bool
+) -> NDArray[np.int16]:
+    """[g] `device`, with groups moved until no overfull device is estimated to hold more than `room`, as far as possible.
+
+    `use`: [D] bytes that each device was measured to hold. `careful`: what a group exchanges with those who stay is not
+    freed, because copies of it stay; nor is a group moved whose copies would take as much as it frees.
+    """
+    device, use, problem = device.copy(), use.copy(), transfers.problem
+    written = _written(problem)
+    on = np.bincount(device, written, problem.cluster.size)
+    share = np.divide(use - _persistent(problem, device), on, out=np.zeros_like(on), where=on > 0)
+    takes = problem.group_persistent_bytes + share[device] * written
+    full = np.flatnonzero(use > problem.cluster.memory_bytes)
+    for d in full[np.argsort((room - use)[full], kind="stable")].tolist():
+        while use[d] > room[d]:
+            mine = np.flatnonzero(device == d)
+            sent = transfers.bytes_.to_devices(problem, device)
+            costs = transfers.seconds(device, sent)[mine] + problem.group_s[mine]
+            copies = share[d] * sent[mine] if careful else np.zeros((len(mine), len(use)))
+            frees = takes[mine] - copies[:, d]
+            fills = takes[mine, None] + copies.sum(axis=1)[:, None] - copies
+            possible = problem.allowed[mine] & (fills <= room - use) & (frees > 0)[:, None]
+            possible[:, d] = False
+            if not possible.any():
+                break
+            rank = np.where(possible, (costs - costs[:, [d]]) / np.where(frees > 0, frees, 1.0)[:, None], np.inf)
+            goal = use[d] - max((use[d] - room[d]) / BATCH, 1.0)
+            to = rank.argmin(axis=1)
+            for i in np.argsort(rank.min(axis=1), kind="stable").tolist():
+                target = int(to[i])
+                if use[d] <= goal or not np.isfinite(rank[i, target]):
+                    break
+                if fills[i, target] <= room[target] - use[target]:
+                    device[mine[i]] = target
+                    use[d] -= frees[i]
+                    use[target] += fills[i, target]
+    return device

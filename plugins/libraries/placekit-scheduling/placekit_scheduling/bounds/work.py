@@ -1,0 +1,93 @@
+"""Work over devices: the linear program behind `makespan.work_bound`, by cutting planes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+STEPS = 100
+TOLERANCE = 1e-6
+STEEPEST = 1e3  # of a price of memory: seconds of all work per share of all persistent bytes
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Multipliers of the program, and the bound that they prove.
+
+    Attributes:
+        time: [K] share of the makespan that a second on each kind of device counts, >= 0; times streams they sum to 1.
+        memory: [K] seconds per byte on each kind of device, >= 0.
+        bound_s: the bound.
+    """
+
+    time: NDArray[np.float64]
+    memory: NDArray[np.float64]
+    bound_s: float
+
+
+def best_prices(
+    seconds: NDArray[np.float64], streams: NDArray[np.float64], bytes_: NDArray[np.float64], room: NDArray[np.float64]
+) -> Prices:
+    """Prices of a high bound, found by Kelley's cutting planes (1960); the bound is evaluated at the prices themselves.
+
+    Args:
+        seconds: [g, K] of each group on each kind of device; inf where it may not run.
+        streams: [K] of all devices of each kind.
+        bytes_: [g] persistent bytes of each group.
+        room: [K] bytes of memory of all devices of each kind.
+    """
+    kinds = len(streams)
+    whole = max(float(bytes_.sum()), 1.0)
+    size, room = bytes_ / whole, np.minimum(room / whole, 1.0)
+    time, memory = np.full(kinds, 1 / streams.sum()), np.zeros(kinds)
+    best = Prices(time, memory, 0.0)
+    cuts: list[NDArray[np.float64]] = []
+    rows = np.arange(len(seconds))
+    for _ in range(STEPS if kinds > 1 else 1):
+        # a price of nothing is nothing, also where a group may not run
+        priced = np.where(np.isfinite(seconds), seconds, 0.0) * time + size[:, None] * memory
+        priced[~np.isfinite(seconds)] = np.inf
+        choice = priced.argmin(axis=1)
+        value = float(priced[rows, choice].sum() - memory @ room)
+        if value > best.bound_s:
+            best = Prices(time, memory / whole, value)
+        load = np.bincount(choice, seconds[rows, choice], kinds)
+        cuts.append(np.concatenate([load, np.bincount(choice, size, kinds) - room]))
+        if kinds == 1 or load.sum() == 0:
+            break
+        top, time, memory = _highest(np.asarray(cuts), streams)
+        if top <= best.bound_s * (1 + TOLERANCE):
+            break
+    return best
+
+
+def _highest(
+    cuts: NDArray[np.float64], streams: NDArray[np.float64]
+) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    """The prices at which the lowest of the cuts [c, 2 K] is highest, and how high: (top, time [K], memory [K])."""
+    from scipy.optimize import linprog
+
+    kinds = len(streams)
+    unit = float(cuts[:, :kinds].sum(axis=1).max())  # seconds: the solver's tolerances are absolute
+    scaled = cuts / np.concatenate([np.full(kinds, unit), np.ones(kinds)])
+    rows = np.column_stack([np.ones(len(cuts)), -scaled])  # variables: top / unit, time, memory / unit
+    whole = np.concatenate([[0.0], streams / streams.sum(), np.zeros(kinds)])
+    limits = [(None, None), *[(0, None)] * kinds, *[(0, STEEPEST)] * kinds]
+    answer = linprog(
+        np.concatenate([[-1.0], np.zeros(2 * kinds)]), rows, np.zeros(len(cuts)), whole[None], [1.0], limits
+    )
+    if answer.x is None:  # no better prices
+        return -np.inf, np.zeros(kinds), np.zeros(kinds)
+    time, memory = np.maximum(answer.x[1 : kinds + 1], 0.0), np.maximum(answer.x[kinds + 1 :], 0.0)
+    total = float(time @ streams)
+    return unit * answer.x[0] / streams.sum(), time / total, memory * unit / streams.sum()
+
+
+def packing(values: NDArray[np.float64], bins: int) -> float:
+    """The largest value, or the sum of the k + 1 least among the k * bins + 1 largest, whichever k gives most; 0 for none."""
+    falling = np.sort(values)[::-1]
+    total = np.concatenate([[0.0], falling.cumsum()])
+    k = np.arange((len(falling) + bins - 1) // bins)
+    return float((total[k * bins + 1] - total[k * bins - k]).max(initial=0.0))

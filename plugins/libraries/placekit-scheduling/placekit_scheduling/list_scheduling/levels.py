@@ -1,0 +1,136 @@
+"""Levels of operations, and what else the rules of scheduler.py go by."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import Problem
+
+
+def op_cost(problem: Problem, cost: Literal["mean", "min"] = "mean") -> NDArray[np.float64]:
+    """[n] seconds of each operation: mean or least over the devices that its group may run on."""
+    allowed = problem.expand(problem.allowed.T).T
+    if cost == "min":
+        return np.asarray(np.where(allowed, problem.op_s, np.inf).min(axis=1, initial=np.inf))
+    return np.asarray(np.where(allowed, problem.op_s, 0.0).sum(axis=1) / allowed.sum(axis=1))
+
+
+def transfer_cost(problem: Problem) -> NDArray[np.float64]:
+    """[t] mean seconds of sending each tensor, over the ordered pairs of devices; 0 for sources, which follow consumers.
+
+    HEFT's mean communication cost (Topcuoglu et al. 2002, Eq. 2), with each pair's own latency and bandwidth.
+    """
+    graph, size = problem.graph, problem.cluster.size
+    if size == 1:
+        return np.zeros(graph.t)
+    routes, pairs = problem.cluster.routes, size * (size - 1)
+    seconds = routes.latency_s.sum() / pairs + graph.tensor_bytes * (routes.s_per_byte.sum() / pairs)
+    return np.where(graph.kernel[graph.tensor_producer], seconds, 0.0)
+
+
+def b_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communication: float = 1.0) -> NDArray[np.float64]:
+    """[n] seconds on the longest path from each operation to an exit, its own included (bottom level).
+
+    `communication` scales the transfers on the path (`transfer_cost`): 1 gives the b-level of Kwok and Ahmad (1999) and
+    HEFT's upward rank, 0 the static level that ETF breaks ties by (Hwang et al. 1989) and a part of the proven bounds.
+    """
+    graph = problem.graph
+    own, sent = op_cost(problem, cost).tolist(), (communication * transfer_cost(problem)).tolist()
+    out, first, reader = (a.tolist() for a in (graph.output_ptr, graph.consumer_ptr, graph.consumer_op))
+    level = [0.0] * graph.n
+    for v in reversed(graph.topological_order.tolist()):
+        longest = 0.0
+        for t in range(out[v], out[v + 1]):
+            for k in range(first[t], first[t + 1]):
+                longest = max(longest, sent[t] + level[reader[k]])
+        level[v] = own[v] + longest
+    return np.asarray(level)
+
+
+def t_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communication: float = 1.0) -> NDArray[np.float64]:
+    """[n] seconds on the longest path from an entry to each operation, its own not included (top level)."""
+    graph = problem.graph
+    own, sent = op_cost(problem, cost).tolist(), (communication * transfer_cost(problem)).tolist()
+    first, read, producer = (a.tolist() for a in (graph.input_ptr, graph.input_tensor, graph.tensor_producer))
+    level = [0.0] * graph.n
+    for v in graph.topological_order.tolist():
+        for t in read[first[v] : first[v + 1]]:
+            u = producer[t]
+            level[v] = max(level[v], level[u] + own[u] + sent[t])
+    return np.asarray(level)
+
+
+def group_priority(problem: Problem, value: NDArray[np.float64]) -> NDArray[np.float32]:
+    """[g] priorities of groups from values [n] of operations: the highest of a group's kernels; of its sources, if it
+
+    has no kernel. A group is as urgent as its most urgent operation: with b-levels, a forward operation of the group.
+    """
+    graph, group = problem.graph, problem.grouping.group_of
+    result = np.full(problem.g, -np.inf)
+    np.maximum.at(result, group[graph.kernel], value[graph.kernel])
+    empty = np.isneginf(result)
+    sources = ~graph.kernel & empty[group]
+    np.maximum.at(result, group[sources], value[sources])
+    return result.astype(np.float32)
+
+
+def critical_path(problem: Problem) -> NDArray[np.int64]:
+    """Kernels on a longest path, entry first, by mean costs and mean transfers; ties by the lower index.
+
+    CPOP's critical path (Topcuoglu et al. 2002, section 4.2).
+    """
+    graph = problem.graph
+    level, sent = b_level(problem), transfer_cost(problem)
+    entries = np.flatnonzero(graph.kernel & (t_level(problem) == 0))
+    path: list[int] = []
+    v = int(entries[level[entries].argmax()]) if len(entries) else -1
+    while v >= 0:
+        path.append(v)
+        readers, seconds = _readers(problem, v, sent)
+        longest = seconds + level[readers]
+        v = int(readers[np.isclose(longest, longest.max(), rtol=1e-12, atol=0)].min()) if len(readers) else -1
+    return np.asarray(path, np.int64)
+
+
+def critical_path_device(problem: Problem, path: NDArray[np.int64]) -> int:
+    """The device that runs `path` fastest, of those that may run most of it; of equal ones the first (CPOP)."""
+    allowed = problem.allowed[problem.grouping.group_of[path]]
+    seconds = np.where(allowed, problem.op_s[path], 0.0).sum(axis=0)
+    return int(np.lexsort((seconds, -allowed.sum(axis=0)))[0])
+
+
+def optimistic_cost(problem: Problem) -> NDArray[np.float64]:
+    """[n, D] seconds from the end of each operation on each device to the end of the step, if devices were never busy.
+
+    The optimistic cost table of PEFT (Arabnejad and Barbosa 2014, Eq. 4): the longest, over the successors, of what the
+    best device for each needs; a transfer counts with its mean time (`transfer_cost`), where that is another device.
+    """
+    graph, sent = problem.graph, transfer_cost(problem)
+    allowed = problem.allowed[problem.grouping.group_of]
+    table = np.zeros((graph.n, problem.cluster.size))
+    whole = np.where(allowed, problem.op_s, np.inf)  # with the operation's own seconds
+    least = np.zeros(graph.n)
+    for v in graph.topological_order[::-1].tolist():
+        readers, seconds = _readers(problem, v, sent)
+        if len(readers):
+            table[v] = np.minimum(whole[readers], (least[readers] + seconds)[:, None]).max(axis=0)
+            whole[v] += table[v]
+        least[v] = whole[v].min()
+    return table
+
+
+def mean_optimistic_cost(problem: Problem, table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[n] PEFT's rank (Eq. 5): the mean of each row of `optimistic_cost`, over the devices that may run the operation."""
+    allowed = problem.allowed[problem.grouping.group_of]
+    return np.asarray(np.where(allowed, table, 0.0).sum(axis=1) / allowed.sum(axis=1))
+
+
+def _readers(problem: Problem, op: int, sent: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """What reads an operation's outputs, once per tensor, and the seconds of `sent` [t] of that tensor."""
+    graph = problem.graph
+    first, last = graph.output_ptr[op], graph.output_ptr[op + 1]
+    rows = graph.consumer_ptr[first : last + 1]
+    return graph.consumer_op[rows[0] : rows[-1]], np.repeat(sent[first:last], np.diff(rows))

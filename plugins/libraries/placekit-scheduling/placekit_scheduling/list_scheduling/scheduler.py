@@ -1,0 +1,298 @@
+"""List scheduling: priority levels, and one scheduler that places operations one by one.
+
+Heuristics, starting points of searches, Doppler's teacher and ablations share it. It works on operations; placing one
+binds its whole group to the device. Its times are an estimate of the machine model of docs/machine-model.md: a transfer
+starts when its tensor exists and its channels are free, a tensor is sent once per destination, and operations run in the
+order in which they are placed.
+"""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import Cluster, GraphBuilder, Placement, PlacementError, Problem
+from placekit_scheduling.list_scheduling.levels import (
+    b_level,
+    critical_path,
+    critical_path_device,
+    group_priority,
+    mean_optimistic_cost,
+    optimistic_cost,
+    t_level,
+)
+from placekit_scheduling.list_scheduling.state import INSERTION, Fixed, State
+
+Rule = Literal["critical_path", "earliest_finish", "etf", "heft", "cpop", "peft"]
+RULES: tuple[Rule, ...] = ("critical_path", "earliest_finish", "etf", "heft", "cpop", "peft")
+
+
+class ListScheduler:
+    """A schedule under construction: place ready operations one by one, or let a rule place all that are left.
+
+    Sources never decide: they exist from time 0, and the first consumer that is placed binds a free group of sources to
+    its device (then reading them costs nothing).
+
+    Memory is an estimate of docs/machine-model.md with the order of placing for time: outputs and received copies are live
+    from when their operation is placed until the last one that reads them is. A free group goes to a device only if there
+    is room for its persistent bytes, the free sources, the received copies and the outputs of the operation that decides.
+    If no allowed device has that, its persistent bytes must fit; if they fit nowhere, it may go anywhere.
+
+    >>> scheduler = ListScheduler(problem)
+    >>> while not scheduler.done:
+    ...     op = scheduler.ready[0]
+    ...     scheduler.place(op, int(scheduler.earliest_start(op).argmin()))
+    >>> placement = scheduler.placement()
+
+    `allowed` [g, D] keeps groups off devices that may run them; no group may be left without any.
+
+    Attributes:
+        problem: what is placed.
+        start_s, finish_s: [n] seconds; 0 for what is not placed, and for sources.
+        group_device: [g] device that each group is bound to; -1 is none yet.
+        arrival_s: [t, D] when a copy of each tensor is on each device; -1 where none was sent.
+        used_bytes: [D] persistent bytes of the groups bound to each device.
+        peak_bytes: [D] estimated most bytes in use on each device, of what is placed.
+        level: [n] levels that the last `run` went by; b-levels before that.
+    """
+
+    def __init__(self, problem: Problem, allowed: NDArray[np.bool_] | None = None) -> None:
+        from placekit_scheduling.list_scheduling import kernel  # numba: at first use
+
+        self.problem = problem
+        self._kernel = kernel
+        self._devices = problem.cluster.size
+        self._fixed = Fixed.of(problem, problem.allowed if allowed is None else problem.allowed & allowed)
+        self._levels: dict[float, NDArray[np.float64]] = {}
+        self._level: NDArray[np.float64] | None = None
+        self.reset()
+
+    def reset(self, insertion: bool = False) -> None:
+        """Start again with nothing placed. `insertion`: an operation may run in a gap before others (HEFT)."""
+        self._state = State.of(self.problem, self._fixed, insertion)
+
+    @property
+    def start_s(self) -> NDArray[np.float64]:
+        return self._state.start
+
+    @property
+    def finish_s(self) -> NDArray[np.float64]:
+        return self._state.finish
+
+    @property
+    def group_device(self) -> NDArray[np.int64]:
+        return self._state.group_device
+
+    @property
+    def arrival_s(self) -> NDArray[np.float64]:
+        return self._state.arrival
+
+    @property
+    def used_bytes(self) -> NDArray[np.float64]:
+        return self._state.used
+
+    @property
+    def peak_bytes(self) -> NDArray[np.float64]:
+        return self._state.used + self._state.peak
+
+    @property
+    def ready(self) -> NDArray[np.int64]:
+        """Operations (kernels) that can be placed next, ascending: all kernels that they read from are placed."""
+        return np.flatnonzero(self._state.missing == 0)
+
+    @property
+    def done(self) -> bool:
+        """Every kernel is placed."""
+        return bool((self._state.missing < 0).all())
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last operation placed so far ends, seconds."""
+        return float(self._state.finish.max(initial=0.0))
+
+    @property
+    def level(self) -> NDArray[np.float64]:
+        return self._b_level(1.0) if self._level is None else self._level
+
+    def _b_level(self, communication: float) -> NDArray[np.float64]:
+        if communication not in self._levels:
+            self._levels[communication] = b_level(self.problem, communication=communication)
+        return self._levels[communication]
+
+    def times(self, op: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[D] when the inputs of ready operation `op` could be on each device, and when it could start there, seconds.
+
+        inf where it may not run: its group is elsewhere, is not allowed, or does not fit (see the class).
+        """
+        self._check_ready(op)
+        ready, start = np.empty(self._devices), np.empty(self._devices)
+        self._kernel.starts(self._fixed, self._state, int(op), ready, start)
+        return ready, start
+
+    def earliest_start(self, op: int) -> NDArray[np.float64]:
+        """[D] when ready operation `op` could start on each device, seconds; inf where it may not run."""
+        return self.times(op)[1]
+
+    def place(self, op: int, device: int) -> float:
+        """Place ready operation `op` on `device`. Returns when it starts, seconds.
+
+        Raises PlacementError if it is not ready, or if its group is elsewhere or not allowed there. Memory does not
+        stop it: `earliest_start` says where there is room.
+        """
+        self._check_ready(op)
+        self._check_device(int(self.problem.grouping.group_of[op]), device)
+        self._kernel.place(self._fixed, self._state, int(op), int(device))
+        return float(self._state.start[op])
+
+    def run(
+        self,
+        rule: Rule = "critical_path",
+        level: NDArray[np.float64] | None = None,
+        seed: int | None = None,
+        favourite: NDArray[np.int64] | None = None,
+    ) -> ListScheduler:
+        """Place all that is left by a rule. Returns self.
+
+        Args:
+            rule: `critical_path`: the ready operation of highest level, on the device of earliest start (ties: of
+                earliest finish). `earliest_finish`: the same, on the device of earliest finish. `etf`: the (ready
+                operation, device) pair of earliest start, ties by higher level (Hwang et al. 1989). `heft`:
+                `earliest_finish`, which may also fill gaps (Topcuoglu et al. 2002); start it from a fresh `reset`.
+                `cpop`: `heft` by b-level plus t-level, with a critical path on the device that is fastest for all of it
+                (same paper; `critical_path`). `peft`: `heft` by the mean of `optimistic_cost`, whose entry is
+                added to the finish on each device (Arabnejad and Barbosa 2014).
+            level: [n]; default: b-levels with communication, for `etf` without; for `cpop` and `peft` see there.
+            seed: of what decides ties; None: the lower index does.
+            favourite: [n] operation that the device of each waits for, if it is ready, can start nowhere earlier and no
+                urgent operation comes before it (one that could start on any device at once); -1 is none. `etf` only:
+                SCT's scheduling (Hanen and Munier 1995; Baechi, Jeon et al. 2020, section 3).
+        """
+        if rule not in RULES:
+            raise PlacementError(f"no list scheduling rule {rule!r}", f"rules: {', '.join(RULES)}")
+        n = self.problem.graph.n
+        if favourite is not None and rule != "etf":
+            raise PlacementError(f"rule {rule!r} knows no favourite children", "rule 'etf' does")
+        if favourite is not None and (len(favourite) != n or not np.isin(favourite, np.arange(-1, n)).all()):
+            raise PlacementError(f"favourites are {n} operations, or -1 for none")
+        chosen = self.default_level(rule) if level is None else np.asarray(level, np.float64)
+        if chosen.shape != (n,):
+            raise PlacementError(f"levels have shape {chosen.shape}, the graph has {n} operations")
+        self._level = chosen
+        # sums of one path added in another order differ in the last bits: they are ties all the same
+        rounded = np.round(chosen / max(float(np.abs(chosen).max(initial=0.0)), 1e-300) * 2.0**40)
+        tie = np.arange(n) if seed is None else np.random.default_rng(seed).permutation(n)
+        by_rank = np.lexsort((tie, -rounded))
+        rank = np.empty(n, np.int64)
+        rank[by_rank] = np.arange(n)
+        number = -1 if seed is None else seed % 2**62
+        if favourite is not None:
+            from placekit_scheduling.list_scheduling.favourite import Favourites, run_favourites
+
+            favourites = Favourites.of(np.array(favourite, np.int64), self._devices)
+            run_favourites(self._fixed, self._state, favourites, rank, by_rank, number)
+        elif rule == "etf":
+            from placekit_scheduling.list_scheduling.earliest import Pairs, run_earliest
+
+            pairs = Pairs.none(n, self._devices)
+            run_earliest(self._fixed, self._state, pairs, rank, by_rank, number)
+        else:
+            home = self._on_critical_path if rule == "cpop" else np.full(n, -1, np.int64)
+            ahead = self._optimistic if rule == "peft" else np.zeros((n, self._devices))
+            self._state.counts[INSERTION] |= rule in ("heft", "cpop", "peft")
+            by_finish = rule != "critical_path"
+            self._kernel.run_level(self._fixed, self._state, rank, by_rank, number, by_finish, home, ahead)
+        return self
+
+    def default_level(self, rule: Rule) -> NDArray[np.float64]:
+        """[n] levels that `run` goes by if it is given none."""
+        if rule == "cpop":
+            return self._b_level(1.0) + self._t_level
+        if rule == "peft":
+            return mean_optimistic_cost(self.problem, self._optimistic)
+        return self._b_level(0.0 if rule == "etf" else 1.0)
+
+    @cached_property
+    def _t_level(self) -> NDArray[np.float64]:
+        return t_level(self.problem)
+
+    @cached_property
+    def _optimistic(self) -> NDArray[np.float64]:
+        return optimistic_cost(self.problem)
+
+    @cached_property
+    def _on_critical_path(self) -> NDArray[np.int64]:
+        """[n] device that a critical path goes to; -1 elsewhere."""
+        home, path = np.full(self.problem.graph.n, -1, np.int64), critical_path(self.problem)
+        home[path] = critical_path_device(self.problem, path)
+        return home
+
+    def devices(self) -> NDArray[np.int16]:
+        """[g] device of every group; groups that nothing bound (unread sources) go where they may and most is free."""
+        device, used = self._state.group_device.astype(np.int16), self._state.used.copy()
+        for group in np.flatnonzero(device < 0):
+            room = np.where(self._fixed.allowed[group], self._fixed.memory - used, -np.inf)
+            device[group] = int(room.argmax())
+            used[device[group]] += self._fixed.group_bytes[group]
+        return device
+
+    def placement(self, value: NDArray[np.float64] | None = None) -> Placement:
+        """The placement, with priorities from `value` [n] (default: `level`) by `group_priority`.
+
+        Raises PlacementError if operations are left.
+        """
+        if not self.done:
+            raise PlacementError(
+                f"{int((self._state.missing >= 0).sum())} operations of {self.problem.graph.name!r} are not placed yet",
+                "call `run`, or `place` until `done`",
+            )
+        return self.problem.placement(
+            self.devices(), group_priority(self.problem, self.level if value is None else value)
+        )
+
+    def _check_ready(self, op: int) -> None:
+        if not 0 <= op < self.problem.graph.n or self._state.missing[op] != 0:
+            names, n = self.problem.graph.op_name, self.problem.graph.n
+            what = f"operation {names[op]!r}" if 0 <= op < n else f"operation {op}"
+            raise PlacementError(
+                f"{what} is not ready", "it is a source, is placed already, or reads from one that is not placed"
+            )
+
+    def _check_device(self, group: int, device: int) -> None:
+        names, bound = self.problem.cluster.device_names, int(self._state.group_device[group])
+        if not 0 <= device < len(names):
+            raise PlacementError(f"there is no device {device}", f"devices are 0..{len(names) - 1}")
+        if bound not in (-1, device):
+            raise PlacementError(
+                f"group {self.problem.grouping.name(group)!r} is on {names[bound]}, not on {names[device]}"
+            )
+        if not self._fixed.allowed[group, device]:
+            can = [n for n, ok in zip(names, self._fixed.allowed[group], strict=True) if ok]
+            raise PlacementError(
+                f"group {self.problem.grouping.name(group)!r} may not run on {names[device]}",
+                f"it may run on: {', '.join(can)}",
+            )
+
+
+@cache
+def warm_up(favourites: bool = False) -> None:
+    """Compile the scheduler's loops, or load them from numba's cache: seconds that no search should pay for.
+
+    Policies that schedule call it when they are built, before the budget's clock starts; with `favourites`, if they run
+    `etf` with favourite children.
+    """
+    builder = GraphBuilder("warm-up")
+    [t] = builder.add("a", outputs=[1])
+    builder.add("b", inputs=[t])
+    kind = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 1, "memory_bytes_per_s": 1.0}
+    scheduler = ListScheduler(
+        Problem.of(builder.build(), Cluster.parse({"kinds": {"d": kind}, "devices": [{"kind": "d"}]}))
+    )
+    for rule in RULES:
+        scheduler.reset()
+        scheduler.run(rule)
+    if favourites:
+        scheduler.reset()
+        scheduler.run("etf", favourite=np.full(2, -1))

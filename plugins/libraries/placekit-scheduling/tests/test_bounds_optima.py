@@ -1,0 +1,115 @@
+"""bounds.py: never above the best schedule found by trying every placement, nor a planted optimum; and close to it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from placekit_scheduling import ROUNDING, RULES, ListScheduler, all_bounds, makespan_bound
+from placekit_testing import strategies
+from schedule_problems import machine, problem_of
+
+from placekit_core import Cluster, GraphBuilder, Labels, PlacekitError, Placements, Problem, installed
+
+
+def random_problem(rng: np.random.Generator) -> Problem:
+    n = int(rng.integers(1, 8))
+    b = GraphBuilder("random")
+    tensors: list[int] = []
+    for v in range(n):
+        if rng.random() < 0.15:
+            tensors.append(b.source(f"s{v}", 1))
+            continue
+        reads = [t for t in tensors if rng.random() < 2 / (len(tensors) + 1)]
+        tensors += b.add(f"op{v}", inputs=reads, outputs=[1], allowed=("", "", "cpu", "gpu")[rng.integers(4)])
+    graph = b.build()
+    gpus, streams = int(rng.integers(1, 3)), int(rng.integers(1, 3))
+    cluster = machine(gpus, 1, bytes_per_s=1e15, streams=streams, concurrent="unlimited")
+    return problem_of(graph, cluster, np.where(graph.kernel[:, None], rng.integers(0, 9, (n, 2)), 0))
+
+
+def best_found(problem: Problem) -> float:
+    """Least makespan over all placements and the list scheduling rules."""
+    best = np.inf
+    choices = [np.flatnonzero(row).tolist() for row in problem.allowed]
+    for device in itertools.product(*choices):
+        for rule in RULES:
+            only = np.arange(problem.cluster.size) == np.asarray(device, np.int64)[:, None]
+            best = min(best, ListScheduler(problem, only).run(rule).makespan_s)
+    return best
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_never_above_the_best_schedule(seed: int) -> None:
+    problem = random_problem(np.random.default_rng(seed))
+    best = best_found(problem)
+    assert max(all_bounds(problem).values()) <= best * (1 + ROUNDING)
+    assert makespan_bound(problem) <= best
+
+
+def small_problem(rng: np.random.Generator) -> tuple[Problem, np.ndarray]:
+    """A problem of few placements, on any of the machines, often with little memory; and all its placements [b, g]."""
+    while True:
+        graph = strategies.random_graph(rng, int(rng.integers(3, 7)))
+        if rng.random() < 0.5:
+            graph = graph.replace(allowed=Labels.of(rng.choice(["", "", "cpu", "gpu"], graph.n).tolist()))
+        data = strategies.random_cluster(rng, int(rng.integers(1, 4))).model_dump(mode="json")
+        if rng.random() < 0.5:
+            for kind in data["kinds"].values():
+                kind["memory_bytes"] = int(rng.integers(4, 60))
+        try:
+            cluster = Cluster.parse(data)
+            groups = strategies.random_grouping(rng, graph)
+            problem = Problem(graph, groups, cluster, strategies.random_costs(rng, graph, cluster))
+        except PlacekitError:  # no device for a group, or too little memory for the parameters
+            continue
+        if problem.allowed.sum(axis=1).prod() <= 3**5:
+            devices = list(itertools.product(*[np.flatnonzero(row) for row in problem.allowed]))
+            return problem, np.asarray(devices, np.int16).reshape(-1, problem.g)
+
+
+def test_no_placement_that_fits_is_faster() -> None:
+    """All placements of small problems, under several priorities, on both simulators; and the bounds come close."""
+    pytest.importorskip("placekit_sim")
+    entries = [installed().get("backend", name) for name in ("simulator", "bulk_synchronous")]
+    backends = [entry.build(entry.component.config(threads=1)) for entry in entries]
+    reached = []
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        problem, devices = small_problem(rng)
+        found = all_bounds(problem)
+        best = np.inf
+        for backend in backends:
+            session = backend.open(problem)
+            for priority in [None, *rng.standard_normal((4, *devices.shape))]:
+                measured = session.evaluate(Placements.of(devices, priority))
+                best = min(best, measured.value_s[measured.fits].min(initial=np.inf))
+            session.close()
+        for name, bound in found.items():
+            assert bound * (1 - ROUNDING) <= best, (seed, name)
+        assert np.isfinite(found["forced"]), seed
+        if 0 < best < np.inf:
+            reached.append(found["forced"] / best)
+    assert len(reached) > 75
+    assert np.mean(reached) > 0.95
+
+
+def test_planted_optima() -> None:
+    """Never above the optimum, and with one strand of work per device, which must not be sent, at it."""
+    planted = pytest.importorskip("placekit_zoo.planted")
+    rng = np.random.default_rng(0)
+    for seed in range(12):
+        devices = int(rng.choice([2, 3, 4]))
+        options = {
+            "layers": int(rng.choice([2, 3, 6])), "strands": int(rng.choice([1, 2])), "devices": devices,
+            "width": int(rng.choice([5, 6] if devices == 2 else [3, 4, 5])), "reads": int(rng.choice([0, 1, 3])),
+            "communication": float(rng.choice([1.5, 2, 4])), "speeds": [[1], [1, 2], [4, 2, 1]][rng.integers(3)],
+        }  # fmt: skip
+        [program] = planted.PlantedImporter(**options, seed=seed).load()
+        problem = Problem.of(program.graph, program.cluster)
+        optimum = program.graph.attributes["optimal_makespan_s"]
+        assert optimum * (1 - 1e-3) <= makespan_bound(problem) <= optimum, options
+        assert max(all_bounds(problem).values()) <= optimum * (1 + ROUNDING), options

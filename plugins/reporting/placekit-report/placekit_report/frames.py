@@ -1,0 +1,153 @@
+"""Tables over a result, and what a notebook shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import HISTORY, PHASES, PlacekitError, ProgramResult, Result, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Columns = Mapping[str, Any]
+
+
+def operations(p: ProgramResult) -> Columns:
+    """A row per operation: what it is, where it was put, when it ran; without a placement, no device and no times."""
+    graph, grouping = p.problem.graph, p.problem.grouping
+    columns: dict[str, Any] = {
+        "operation": graph.op_name,
+        "type": graph.op_type.tolist(),
+        "phase": [PHASES[x] for x in graph.phase],
+        "module": graph.module.tolist(),
+        "kernel": graph.kernel,
+        "group": grouping.group_of,
+        "flops": graph.flops,
+        "persistent_bytes": graph.persistent_bytes,
+        "output_bytes": np.bincount(graph.tensor_producer, graph.tensor_bytes, minlength=graph.n).astype(np.int64),
+    }
+    if p.placement is not None and p.schedule is not None:
+        names = np.asarray(p.problem.cluster.device_names, object)
+        columns["device"] = names[p.problem.expand(p.placement.device)]
+        if p.placement.priority is not None:
+            columns["priority"] = p.problem.expand(p.placement.priority)
+        columns["start_s"], columns["end_s"] = p.schedule.op_start_s, p.schedule.op_end_s
+    return columns
+
+
+def transfers(p: ProgramResult) -> Columns:
+    """A row per transfer of the schedule."""
+    s, graph = p.schedule, p.problem.graph
+    if s is None:
+        return {"operation": [], "source": [], "destination": [], "bytes": [], "start_s": [], "end_s": []}
+    names = np.asarray(p.problem.cluster.device_names, object)
+    return {
+        "operation": [graph.op_name[v] for v in graph.tensor_producer[s.transfer_tensor]],
+        "source": names[s.transfer_src],
+        "destination": names[s.transfer_dst],
+        "bytes": graph.tensor_bytes[s.transfer_tensor],
+        "start_s": s.transfer_start_s,
+        "end_s": s.transfer_end_s,
+    }
+
+
+def devices(p: ProgramResult) -> Columns:
+    """A row per device: operations and groups on it, seconds that it computes, peak memory and capacity."""
+    cluster, graph = p.problem.cluster, p.problem.graph
+    columns: dict[str, Any] = {"device": cluster.device_names, "kind": cluster.device_kind}
+    if p.placement is not None and p.schedule is not None and p.measurements is not None:
+        s, size = p.schedule, cluster.size
+        columns["kernels"] = np.bincount(s.op_device[graph.kernel], minlength=size)
+        columns["groups"] = np.bincount(p.placement.device, minlength=size)
+        columns["compute_s"] = np.bincount(s.op_device, s.op_end_s - s.op_start_s, minlength=size)
+        columns["peak_bytes"] = p.measurements.peak_bytes[0]
+    columns["memory_bytes"] = cluster.memory_bytes
+    return columns
+
+
+def history(p: ProgramResult) -> Columns:
+    """A row per evaluated batch."""
+    rows = np.asarray(p.history, np.float64).reshape(-1, len(HISTORY))
+    return {name: rows[:, i].astype(np.int64) if i == 0 else rows[:, i] for i, name in enumerate(HISTORY)}
+
+
+def programs(p: ProgramResult) -> Columns:
+    """One row: the numbers of the program."""
+    values = p.summary.model_dump(exclude={"peak_bytes", "notes", "directory"})
+    return {name: [value] for name, value in values.items()}
+
+
+TABLES: Mapping[str, Callable[[ProgramResult], Columns]] = {
+    "operations": operations,
+    "transfers": transfers,
+    "devices": devices,
+    "history": history,
+    "programs": programs,
+}
+
+
+def frame(result: Result, what: str = "operations") -> pd.DataFrame:
+    """A pandas table: `operations`, `transfers`, `devices`, `history` or `programs`; a family's begin with `program`.
+
+    Raises PlacekitError for another name, or if pandas is not installed.
+    """
+    if what not in TABLES:
+        raise unknown("table", what, TABLES, PlacekitError)
+    try:
+        import pandas as pd
+    except ImportError:
+        raise PlacekitError("frame needs pandas", "pip install 'placekit-report[notebook]'") from None
+    parts = [pd.DataFrame(TABLES[what](p)) for p in result.programs]
+    if len(parts) == 1:
+        return parts[0]
+    for part, p in zip(parts, result.programs, strict=True):
+        if "program" not in part:
+            part.insert(0, "program", p.summary.program)
+    return pd.concat(parts, ignore_index=True)
+
+
+def html(result: Result) -> str:
+    """A result in a notebook: its facts, and what each device does over time."""
+    rows = "".join(f"<tr><th style='text-align:left'>{escape(n)}</th><td style='text-align:left'>{escape(v)}</td></tr>"
+                   for n, v in result.lines())  # fmt: skip
+    charts = "".join(_timeline(p) for p in result.programs if p.schedule is not None)
+    return f"<table>{rows}</table>{charts}"
+
+
+def _timeline(p: ProgramResult, bins: int = 200) -> str:
+    """SVG: a row per device, darker where it computes more of the time."""
+    s = p.schedule
+    if s is None or s.value_s <= 0:
+        return ""
+    names, edges = p.problem.cluster.device_names, np.linspace(0.0, float(s.op_end_s.max()), bins + 1)
+    body = []
+    for d, name in enumerate(names):
+        mine = s.op_device == d
+        busy = _busy(s.op_start_s[mine], s.op_end_s[mine], edges)
+        y = 22 * d
+        body.append(f"<text x='0' y='{y + 14}' font-size='12' fill='currentColor'>{escape(name)}</text>")
+        body += [
+            f"<rect x='{110 + 3 * i:g}' y='{y}' width='3' height='18' fill='#1f77b4' fill-opacity='{share:.2f}'/>"
+            for i, share in enumerate(busy)
+            if share > 0.005
+        ]
+    size = f"width='{120 + 3 * bins:g}' height='{22 * len(names)}'"
+    return f"<svg xmlns='http://www.w3.org/2000/svg' {size} role='img' aria-label='schedule'>{''.join(body)}</svg>"
+
+
+def _busy(start: NDArray[np.float64], end: NDArray[np.float64], edges: NDArray[np.float64]) -> list[float]:
+    """Share of each bin in which something runs, up to 1."""
+
+    def clipped(times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum of min(time, edge) over all times, for every edge."""
+        times = np.sort(times)
+        below = np.searchsorted(times, edges, side="right")
+        return np.concatenate([[0.0], np.cumsum(times)])[below] + (len(times) - below) * edges
+
+    busy = clipped(end) - clipped(start)  # seconds before each edge
+    return list(np.clip(np.diff(busy) / np.diff(edges), 0.0, 1.0))

@@ -1,0 +1,75 @@
+"""Tables over a result, and what a notebook shows: the numbers are those of the placement and its schedule."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from placekit_report import frame, html
+from placekit_testing.fakes import FakeBackend, diamond
+from placekit_testing.small import chain, machine
+
+from placekit_core import PlacekitError, Placement, Problem, Task, place
+
+pytest.importorskip("placekit_grouping", reason="a run groups by the grouper `none`")
+
+
+@pytest.fixture
+def problem() -> Problem:
+    return diamond()
+
+
+def searching(task: Task, rng: np.random.Generator) -> Placement:
+    while task.evaluate.remaining > 1:
+        task.evaluate(spread(task, rng).batch())
+    return spread(task, rng)
+
+
+def spread(task: Task, rng: np.random.Generator) -> Placement:
+    return task.problem.placement([rng.choice(np.flatnonzero(row)) for row in task.problem.allowed])
+
+
+def test_frames(problem: Problem) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy=searching, backend=FakeBackend(), budget=50)
+    operations = frame(result)
+    assert operations["operation"].tolist() == list(problem.graph.op_name)
+    assert result.placement is not None
+    names = np.asarray(problem.cluster.device_names)
+    assert operations["device"].tolist() == names[problem.expand(result.placement.device)].tolist()
+    assert operations["end_s"].max() == pytest.approx(result.value_s)
+    devices = frame(result, "devices")
+    kernels = operations[operations["kernel"]]
+    assert devices["kernels"].tolist() == [int((kernels["device"] == d).sum()) for d in names]
+    busy = (kernels["end_s"] - kernels["start_s"]).groupby(kernels["device"]).sum()
+    assert devices.set_index("device")["compute_s"][busy.index].tolist() == pytest.approx(busy.tolist())
+    assert frame(result, "history")["evaluations"].iloc[-1] == 50
+    assert frame(result, "programs")["value_s"].tolist() == [result.value_s]
+    assert set(frame(result, "transfers")) == {"operation", "source", "destination", "bytes", "start_s", "end_s"}
+    with pytest.raises(PlacekitError, match=r"no table named 'operation'\n  did you mean 'operations'"):
+        frame(result, "operation")
+
+
+def test_frames_of_a_family_name_the_program() -> None:
+    result = place([chain(4, 0), chain(5, 1)], cluster=machine(), policy=spread, backend=FakeBackend())
+    assert frame(result)["program"].value_counts().to_dict() == {"chain4": 5, "chain5": 6}
+    assert frame(result, "programs")["program"].tolist() == ["chain4", "chain5"]
+    with pytest.raises(PlacekitError, match="2 programs"):
+        _ = result.placement
+
+
+def test_without_pandas(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy=spread, backend=FakeBackend())
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(PlacekitError, match=r"needs pandas\n  pip install 'placekit-report\[notebook\]'"):
+        frame(result)
+
+
+def test_notebook_display(problem: Problem) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy=spread, backend=FakeBackend())
+    page = html(result)
+    assert page.count("<text ") == problem.cluster.size
+    assert "proven bound" in page
+    shares = [float(part.split("'")[0]) for part in page.split("fill-opacity='")[1:]]
+    devices = frame(result, "devices")
+    assert sum(shares) / 200 * result.value_s == pytest.approx(devices["compute_s"].sum(), rel=0.02)

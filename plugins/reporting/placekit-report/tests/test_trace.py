@@ -1,0 +1,46 @@
+"""Traces of schedules."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+from placekit_report.trace import write_trace
+from placekit_testing.fakes import diamond_graph
+from placekit_testing.small import machine
+
+from placekit_core import Problem, Schedule
+
+
+def schedule(problem: Problem) -> Schedule:
+    """w, x, a, b, c on device 0, d on device 1; both its inputs are sent."""
+    return Schedule(
+        op_device=np.array([0, 0, 0, 0, 0, 1], np.int16),
+        op_stream=np.zeros(6, np.int32),
+        op_start_s=np.array([0, 0, 0, 0.002, 0.010, 0.020]),
+        op_end_s=np.array([0, 0, 0.002, 0.010, 0.018, 0.022]),
+        transfer_tensor=np.array([3, 4], np.int32),
+        transfer_src=np.array([0, 0], np.int16),
+        transfer_dst=np.array([1, 1], np.int16),
+        transfer_start_s=np.array([0.010, 0.0105]),
+        transfer_end_s=np.array([0.011, 0.0115]),
+        value_s=0.022,
+    )
+
+
+def test_trace_has_no_overlap_within_a_track(tmp_path: Path) -> None:
+    problem = Problem.of(diamond_graph(), machine())
+    write_trace(tmp_path / "t.json", schedule(problem), problem)
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert set(names.values()) == {"gpu:0", "gpu:1", "gpu:0 -> gpu:1", "gpu:0 -> gpu:1 (1)"}
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for e in events:
+        if e["ph"] == "X":
+            spans.setdefault(e["tid"], []).append((e["ts"], e["ts"] + e["dur"]))
+    assert sum(len(s) for s in spans.values()) == 6, "four kernels and two transfers; sources take no time"
+    for track in spans.values():
+        track.sort()
+        assert all(a[1] <= b[0] + 1e-6 for a, b in itertools.pairwise(track))

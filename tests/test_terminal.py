@@ -1,0 +1,261 @@
+"""The terminal as a user sees it: what is listed fits 80 columns, and every command explains its options."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from placekit_testing.pytest_plugin import Outcome
+
+from placekit_core import installed
+from placekit_core.cli.console import WIDTH, facts, table, wrapped
+from placekit_core.cli.main import overview
+from placekit_core.cli.parser import Parser
+from placekit_core.run.config import RunConfig
+
+Run = Callable[..., Outcome]
+COMMANDS = sorted(installed().commands)
+FAMILIES = sorted({name.split()[0] for name in COMMANDS if " " in name})
+FAMILY = ("importer=placeto_ptb", "importer.graphs=2", "importer.train=1", "importer.steps=[2,3]")
+PRESETS = sorted({(p.group, p.name) for p in installed().presets() if p.group})
+
+
+def fitting(done: Outcome, code: int = 0) -> str:
+    """What was printed, all of it within 80 columns."""
+    assert done.code == code, done.err
+    wide = [line for line in done.out.splitlines() if len(line) > WIDTH]
+    assert wide == []
+    return done.out
+
+
+class TestHelp:
+    def test_the_overview_fits_a_screen_and_has_every_command(self, placekit: Run) -> None:
+        lines = fitting(placekit("--help")).splitlines()
+        assert len(lines) <= 25
+        assert {name for name in COMMANDS if any(line.startswith(f"  {name} ") for line in lines)} == set(COMMANDS)
+        assert "\n".join(lines) == overview(installed()) == fitting(placekit()).rstrip()
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_every_option_of_a_command_is_explained(
+        self, name: str, placekit: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        parsers: list[Parser] = []
+        read = Parser.read
+        monkeypatch.setattr(Parser, "read", lambda self, argv: (parsers.append(self), read(self, argv))[1])
+        shown = fitting(placekit(*name.split(), "--help"))
+        words = " ".join(shown.split())
+        command = installed().command(name).command
+        assert shown.startswith(f"usage: placekit {name}")
+        for flag in re.findall(r"--[\w-]+", command.usage):
+            assert flag in words
+        for parser in parsers:
+            for action in parser._actions:
+                assert action.help not in (None, argparse.SUPPRESS), action
+                assert " ".join(str(action.help).split()) in words
+                assert all(option in words for option in action.option_strings)
+            for option, number in parser.numbers.items():
+                assert f"{option}={number.default} {number.meaning}" in words
+        assert parsers or name == "run"
+
+    @pytest.mark.parametrize("name", [n for n in COMMANDS if installed().command(n).command.completer])
+    def test_what_the_shell_completes_is_explained(self, name: str, placekit: Run) -> None:
+        entry = installed().command(name)
+        completer = entry.load(entry.command.completer)
+        shown = placekit(*name.split(), "--help").out
+        flags = [word.strip() for word in completer([], "-", installed()) if word.startswith("-")]
+        assert [flag for flag in flags if flag not in shown] == [] or name == "run"
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_a_family_lists_its_commands(self, family: str, placekit: Run) -> None:
+        shown = fitting(placekit(family, "--help"))
+        own = [name for name in COMMANDS if name.startswith(f"{family} ")]
+        assert re.findall(r"^  (\w+ [\w-]+)", shown, re.M) == own
+        assert all(installed().command(name).command.summary in shown for name in own)
+
+    def test_help_of_a_run_is_short(self, placekit: Run) -> None:
+        shown = fitting(placekit("run", "--help"))
+        assert len(shown.splitlines()) <= 60
+        for option in ("temperature_start=0.001", "budget.evaluations=null", "run_dir=outputs/DATE/TIME"):
+            assert option in shown
+        assert "policy.samples" not in shown, "no other policy's"
+
+    def test_help_all_has_everything(self, placekit: Run) -> None:
+        words = " ".join(fitting(placekit("run", "--help", "all")).split())
+        for entry in installed().all():
+            kind, component = entry.kind, entry.component
+            assert f" {kind} {component.name} {' '.join(component.summary.split())} " in words
+            for key, field in component.config.model_fields.items():
+                assert f" {kind}.{key}=" in words
+                assert " ".join((field.description or "").split()) in words
+        for key in ("seed", "failing_signal_s", "checkpoint_s", "log", "run_dir"):
+            assert str(RunConfig.model_fields[key].description) in words
+        assert all(f" {name} " in words for _, name in PRESETS)
+
+    @pytest.mark.parametrize("entry", installed().all(), ids=lambda e: f"{e.kind}={e.component.name}")
+    def test_help_on_a_component(self, entry: Any, placekit: Run) -> None:
+        component = entry.component
+        shown = fitting(placekit("run", f"+{entry.kind}={component.name}", "--help"))
+        assert all(f"{entry.kind}.{key}=" in shown for key in component.config.model_fields)
+
+    def test_help_on_presets(self, placekit: Run) -> None:
+        for group, name in PRESETS:
+            shown = fitting(placekit("run", f"{group}={name}", "--help"))
+            assert f"{group} {name}, a preset of placekit-" in shown
+        shown = fitting(placekit("run", "policy=doppler_paper", "--help"))
+        assert "policy=doppler\n" in shown
+        assert "policy.features=paper\n" in shown
+        assert "    policy.hidden=64" in shown, "and the options of the component"
+        assert "a sweep over seed: 1, 2, 3" in fitting(placekit("run", "+experiment=quick", "--help"))
+        assert "importer.program=chainmm" in fitting(placekit("run", "workload=chainmm_8", "--help"))
+
+    def test_help_on_what_is_built_in(self, placekit: Run) -> None:
+        assert "names as its own" in fitting(placekit("run", "trainer=auto", "--help"))
+        assert "cluster=FILE.yaml" in fitting(placekit("run", "cluster=file", "--help"))
+
+    @pytest.mark.parametrize(
+        ("argv", "message"),
+        [
+            (["run", "policy=ann", "--help"], "no policy named 'ann'\n  available: annealing, "),
+            (["run", "policy=doppler_papers", "--help"], "did you mean 'doppler_paper'?"),
+            (["run", "experiment=quik", "--help"], "no experiment named 'quik'\n  did you mean 'quick'?"),
+            (["run", "--help", "policies"], "--help knows no 'policies'\n  `--help`, `--help all`"),
+            (["graph"], "'graph' is not a command by itself\n  available: graph export, graph import, graph show\n"),
+            (["graph", "shw"], "no command named 'graph shw'\n  did you mean 'graph show'? available: graph export, "),
+            (["cmpare"], "no command named 'cmpare'\n  did you mean 'compare'? available: apply, "),
+            (["compare"], "compare: the following arguments are required: DIR\n  usage: placekit compare [-h] "),
+            (
+                ["compare", "--jsn", "x"],
+                "compare: unrecognized arguments: --jsn\n  usage: placekit compare [-h] [--json]",
+            ),
+            (["plugins", "x"], "plugins: unrecognized arguments: x\n  usage: placekit plugins [-h]"),
+            (["completion", "tcsh"], "no shell named 'tcsh'\n  available: bash, fish, zsh"),
+            (["cluster", "show", "p100x5"], "no cluster named 'p100x5'\n  did you mean 'p100x4'?"),
+        ],
+    )
+    def test_mistakes_name_the_thing_and_what_exists(self, argv: list[str], message: str, placekit: Run) -> None:
+        done = placekit(*argv)
+        assert (done.code, done.out) == (1, "")
+        assert message in done.err
+
+
+class TestListings:
+    def test_what_is_installed(self, placekit: Run) -> None:
+        shown = fitting(placekit("plugins"))
+        words = " ".join(shown.split())
+        for entry in installed().all():
+            assert f"{entry.distribution} {entry.version}\n" in shown
+            assert f" {entry.component.name} {' '.join(entry.component.summary.split())} " in words
+        assert all(f"\n    {name} " in shown for name in COMMANDS)
+
+    def test_machines(self, placekit: Run) -> None:
+        shown = fitting(placekit("cluster", "show"))
+        for group, name in PRESETS:
+            if group == "cluster":
+                assert f"\n{name} " in shown
+                fitting(placekit("cluster", "show", name))
+
+    def test_graphs(self, placekit: Run) -> None:
+        assert "fingerprint" in fitting(placekit("graph", "show", *FAMILY))
+        shown = fitting(placekit("graph", "show", "-m", "workload=mlp"))
+        heads = [line.split()[1:] for line in shown.splitlines() if line.startswith("workload")]
+        assert heads[0][:3] == ["operations", "kernels", "edges"]
+        assert heads[-1][-3:] == ["import", "peak", "memory"]
+
+    @pytest.mark.parametrize("cluster", ["p100x4", "k80x8"])
+    def test_a_run(self, cluster: str, placekit: Run) -> None:
+        shown = fitting(placekit("run", "workload=mlp", "policy=etf", "run_dir=a", f"cluster={cluster}"))
+        assert "peak memory: " in shown
+        head = next(line for line in shown.splitlines() if line.startswith("program"))
+        assert head.split() == ["program", "kernels", "groups", "makespan", "bound", "gap", "evals", "seconds"]
+
+    def test_a_run_of_a_family(self, placekit: Run) -> None:
+        assert "seconds" in fitting(placekit("run", *FAMILY, "policy=etf", "run_dir=a"))
+
+    def test_runs_beside_one_another(self, placekit: Run) -> None:
+        sweep = ("workload=mlp", "policy=etf,critical_path", "grouper=none,module,heavy_edge", "run_dir=a")
+        done = placekit("run", "-m", *sweep)
+        shown = fitting(placekit("compare", "a"))
+        assert done.out.partition("\n\n")[2] == shown, "the sweep ends with it"
+        rows = [line for line in shown.splitlines() if line.startswith(("etf", "critical_path"))]
+        assert len(rows) == 6
+        assert all("grouper=" in row for row in rows), "also those with the default"
+        assert not re.search(r"\b[0-9a-f]{8}\b", shown), "in words"
+        assert fitting(placekit("compare", "a", "--profile")).count("\ndevice ") > 1, "six runs take several tables"
+        assert placekit("run", "workload=mlp", "policy=heft", "cluster=k80x2", "seed=1", "run_dir=b").code == 0
+        assert fitting(placekit("compare", "a", "b")).count("\npolicy ") == 2
+        fitting(placekit("compare", "a", "b", "--profile"))
+
+
+class TestTables:
+    def test_a_table_that_fits_is_one_line_a_row(self, capsys: pytest.CaptureFixture[str]) -> None:
+        table(["name", "value"], [["a", "1"], ["bc", "23"]], title="title")
+        assert capsys.readouterr().out == "title\nname  value\na         1\nbc       23\n"
+
+    def test_what_all_rows_share_is_said_once(self, capsys: pytest.CaptureFixture[str]) -> None:
+        once = {"place": "in {}", "name": "{}"}
+        table(["name", "place", "value"], [["a", "here", "1"], ["b", "here", "2"]], "two", left=2, once=once)
+        assert capsys.readouterr().out.splitlines() == ["two, in here", "name  value", "a         1", "b         2"]
+
+    def test_headings_wrap_first_and_then_texts(self, capsys: pytest.CaptureFixture[str]) -> None:
+        columns = ["name", "a heading of many words", "another heading of many words", "and one more of them"]
+        table(columns, [["a short name", "1", "2", "3"]])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-1].split() == ["a", "short", "name", "1", "2", "3"]
+        assert lines[-2].startswith("name")
+        assert len(lines) > 2
+        table(["name", "number"], [["a name of many words " * 8, "1"]])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1].startswith("a name of")
+        assert lines[1].endswith(" 1")
+        assert all(line.startswith("  ") for line in lines[2:])
+        assert max(map(len, lines)) <= WIDTH
+
+    def test_a_table_too_wide_goes_on_below(self, capsys: pytest.CaptureFixture[str]) -> None:
+        columns = ["device", *(f"number{i}" for i in range(12))]
+        table(columns, [["gpu:0", *(f"{i}.000 ms" for i in range(12))]])
+        parts = [part.splitlines() for part in capsys.readouterr().out.split("\n\n")]
+        assert len(parts) == 2
+        assert [head.split()[0] for head, _ in parts] == ["device", "device"]
+        assert [name for head, _ in parts for name in head.split()[1:]] == columns[1:]
+        assert [row.split()[0] for _, row in parts] == ["gpu:0", "gpu:0"]
+
+    def test_long_words_are_cut_after_a_mark(self, capsys: pytest.CaptureFixture[str]) -> None:
+        table(["name", "number"], [[f"{'a' * 30}={'b' * 60}.{'c' * 70}", "1"]])
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+        assert lines == [["a" * 30 + "=", "1"], ["b" * 60 + "."], ["c" * 70]]
+
+    def test_wide_characters_take_two_columns(self, capsys: pytest.CaptureFixture[str]) -> None:
+        table(["name", "n"], [["図図", "1"], ["ab", "2"]])
+        assert capsys.readouterr().out.splitlines() == ["name  n", "図図  1", "ab    2"]
+
+    def test_empty_tables_and_texts(self, capsys: pytest.CaptureFixture[str]) -> None:
+        table(["name", "value"], [], once={"name": "{}"})
+        facts([])
+        assert capsys.readouterr().out == "name  value\n"
+        assert wrapped("", "  ", "  a  ") == "  a"
+
+    def test_labels_and_values(self, capsys: pytest.CaptureFixture[str]) -> None:
+        facts([("one", "1"), ("second", "word " * 20)])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "  one     1"
+        assert lines[1].startswith("  second  word word")
+        assert lines[2].startswith("          word")
+
+
+def test_listings_import_nothing_heavy(tmp_path: Path) -> None:
+    """`run --help` composes nothing, so that it needs no Hydra either."""
+    for argv in (["--help"], ["plugins"], ["run", "--help"], ["run", "--help", "all"], ["run", "policy=etf", "--help"]):
+        code = (
+            "import sys; from placekit_core.cli.main import main; sys.argv = ['placekit', *sys.argv[1:]]; main();"
+            "print(sorted({'torch', 'numba', 'hydra', 'omegaconf'} & set(sys.modules)), file=sys.stderr)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, *argv], capture_output=True, text=True, cwd=tmp_path, check=True
+        )
+        assert done.stderr == "[]\n", argv
