@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from placekit_testing.registries import use_registry
 from placekit_testing.small import chain
 
-from placekit_core import save_graph
+from placekit_core import RunFailed, save_graph
 from placekit_core.run.config import conf_dir
+from placekit_core.run.registry import discover
+from placekit_core.run.run_directory import load_summary
 
 Run = Callable[..., object]
 FAST = ["workload=mlp", "budget.evaluations=20"]
@@ -190,3 +194,76 @@ def test_compare_without_runs(placekit: Run, tmp_path: Path) -> None:
     fails(placekit("compare"), "required: DIR", "usage: placekit compare")
     (tmp_path / "result.json").write_text('{"value_s": 1}')
     fails(placekit("compare", str(tmp_path)), "result.json is damaged")
+
+
+FAULTY = """
+from placekit_core import Component, ConfigError, Options, Policy, hookimpl
+
+class FaultyOptions(Options):
+    evaluates: bool = False
+    on_purpose: bool = False
+    leaves: bool = False
+
+class Faulty(Policy):
+    name = "faulty"
+    options_class = FaultyOptions
+
+    def place(self, task, rng):
+        if self.options.evaluates:
+            task.evaluate(task.problem.placement([0] * task.problem.g).batch())
+        if self.options.leaves:
+            raise SystemExit("a model's file may leave so")
+        if self.options.on_purpose:
+            raise ConfigError("not this program", "another one")
+        return {}["missing"]
+
+@hookimpl
+def placekit_policies():
+    return [Component("faulty", "Always fails", FaultyOptions, __name__ + ":Faulty")]
+"""
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The file of an installed plugin whose policy raises."""
+    name = "placekit_faulty_" + tmp_path.name.replace("[", "_").replace("]", "_")
+    (tmp_path / "site").mkdir()
+    path = tmp_path / "site" / f"{name}.py"
+    path.write_text(FAULTY)
+    monkeypatch.syspath_prepend(str(path.parent))
+    found = discover()
+    found.add("faulty", importlib.import_module(name), "placekit-faulty", "1.0")
+    assert found.broken == []
+    use_registry(monkeypatch, found)
+    return str(path)
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_bug_in_a_plugin_is_named_with_its_place(placekit: Run, tmp_path: Path, faulty: str, evaluates: bool) -> None:
+    outcome = placekit("run", *FAST, "policy=faulty", f"policy.evaluates={evaluates}", "run_dir=out")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.splitlines() == [
+        "placekit: KeyError: 'missing'",
+        f"  at {faulty}, line 20; HYDRA_FULL_ERROR=1 shows the whole traceback",
+    ]
+    kept = tmp_path / "out" / "result.json"
+    assert kept.exists() is evaluates, "what was found before"
+    assert not evaluates or load_summary(kept.parent).status == "failed"
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_an_error_on_purpose_is_shown_as_it_is(placekit: Run, faulty: str, evaluates: bool) -> None:
+    outcome = placekit("run", *FAST, "policy=faulty", f"policy.evaluates={evaluates}", "policy.on_purpose=true")
+    assert (outcome.code, outcome.out, outcome.err) == (1, "", "placekit: not this program\n  another one\n")
+
+
+def test_with_the_whole_traceback_if_asked_for(placekit: Run, faulty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(RunFailed) as e:
+        placekit("run", *FAST, "policy=faulty", "policy.evaluates=true")
+    assert isinstance(e.value.__cause__, KeyError)
+
+
+def test_code_that_leaves_python_is_heard(placekit: Run, faulty: str) -> None:
+    outcome = placekit("run", *FAST, "policy=faulty", "policy.leaves=true")
+    assert (outcome.code, outcome.err) == (1, "a model's file may leave so\n")

@@ -37,8 +37,11 @@ def main() -> int:
             return 0
         entry, arguments = find(argv, registry)
         return int(entry.load(entry.command.target)(arguments, registry))
-    except SystemExit as e:  # argparse after --help
-        return int(e.code or 0)
+    except SystemExit as e:  # argparse after --help, or the file of a model
+        if e.code is None or isinstance(e.code, int):
+            return e.code or 0
+        print(e.code, file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("placekit: interrupted", file=sys.stderr)
         return 130
