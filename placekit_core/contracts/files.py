@@ -100,18 +100,10 @@ def reading(path: object, error: type[PlacekitError], what: str = "", hint: str 
         raise error(f"{path} {wrong}: {shortened(str(e) or 'it is too large')}", hint) from None
 
 
-def read_json(
-    path: Path,
-    model: type[Model],
-    *,
-    error: type[PlacekitError],
-    what: str = "",
-    hint: str = "",
-    values: int = MAX_VALUES,
-) -> Model:
-    """What a JSON file of at most so many values holds. Raises `error`; see `reading`."""
+def read_json(path: Path, model: type[Model], *, error: type[PlacekitError], what: str = "", hint: str = "") -> Model:
+    """The content of a JSON file. Raises `error`; see `reading`."""
     with reading(path, error, what, hint):
-        return checked(parse_json(read_bytes(path), values), model)
+        return checked(parse_json(read_bytes(path)), model)
 
 
 def read_bytes(path: Path | Traversable, limit: int = MAX_BYTES) -> bytes:
@@ -150,7 +142,7 @@ def parse_json(data: bytes, values: int = MAX_VALUES) -> Any:
         raise ValueError(f"invalid JSON: {e}") from None
 
 
-def parse_yaml(data: bytes, values: int = MAX_YAML_VALUES) -> Any:
+def parse_yaml(data: bytes) -> Any:
     """Plain data from one YAML document, without tags. Raises ValueError."""
     import yaml
 
@@ -159,7 +151,7 @@ def parse_yaml(data: bytes, values: int = MAX_YAML_VALUES) -> Any:
     text = parse_text(data)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _check_events(yaml.parse(text, loader), values)
+        _check_events(yaml.parse(text, loader))
         return plain(yaml.load(text, loader))
     except RecursionError:  # of mappings that are merged into mappings
         raise ValueError(_TOO_DEEP) from None
@@ -229,7 +221,7 @@ class _Collection:
     children: int = 0
 
 
-def _check_events(events: Iterable[Any], values: int) -> None:
+def _check_events(events: Iterable[Any]) -> None:
     """Raise ValueError for YAML with tags, a key twice, or too large or deep once its aliases are what they stand for."""
     from yaml import AliasEvent, CollectionEndEvent, CollectionStartEvent, MappingStartEvent, NodeEvent, ScalarEvent
 
@@ -263,5 +255,5 @@ def _check_events(events: Iterable[Any], values: int) -> None:
             sizes[event.anchor] = 1
         if len(parents) > MAX_DEPTH:
             raise ValueError(_TOO_DEEP)
-        if count > values:
-            raise ValueError(f"it has more than {values:,} values, those of its aliases included")
+        if count > MAX_YAML_VALUES:
+            raise ValueError(f"it has more than {MAX_YAML_VALUES:,} values, those of its aliases included")

@@ -25,7 +25,6 @@ from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 
 RESULT, PLACEMENT, CONFIG = "result.json", PLACEMENT_FILE, "config.json"
-MAX_CONFIG_VALUES = 100_000
 SWEEP, FAILED = "sweep.json", "failed.json"
 
 
@@ -107,7 +106,7 @@ def locked(run_dir: Path) -> Iterator[None]:
 def load_config(run_dir: Path) -> RunConfig:
     """The configuration of the run in `run_dir`. Raises RunError."""
     hint = "remove this folder to start its run again"
-    return read_json(run_dir / CONFIG, RunConfig, error=RunError, hint=hint, values=MAX_CONFIG_VALUES)
+    return read_json(run_dir / CONFIG, RunConfig, error=RunError, hint=hint)
 
 
 def check_same(run_dir: Path, config: RunConfig) -> None:
