@@ -21,7 +21,7 @@ class RandomOptions(Options):
     """Options of policy `random`."""
 
     samples: int = Field(
-        1, ge=1, description="placements to draw; with more than one they are evaluated, the best is taken"
+        1, ge=1, description="placements to draw; if more than one, they are evaluated and the best is taken"
     )
 
 
