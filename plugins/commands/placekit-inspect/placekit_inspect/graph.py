@@ -141,7 +141,7 @@ def _write(writer: type[Importer], program: Program, target: Path) -> Program:
 
 
 def _lost(program: Program, again: Program) -> tuple[list[str], list[str]]:
-    """What the program of a file lacks of that which was written to it, and what it has in another form."""
+    """What a file lacks of the program that was written to it, and what it holds in another form."""
     graph, costs = program.graph, program.costs
     missing = ["seconds"] if costs is not None and again.costs is None else []
     missing += ["machine"] if program.cluster is not None and again.cluster is None else []
