@@ -50,7 +50,7 @@ def show_command(argv: list[str], registry: Registry) -> int:
 
 
 def _imported(words: list[str], registry: Registry) -> tuple[Assembly, tuple[float, int]]:
-    """What `placekit run` would place, imported; seconds and peak bytes of the import."""
+    """The programs that `placekit run` would place, imported; seconds and peak bytes of the import."""
     parts = assembled(words, registry)
     start = time.perf_counter()
     _ = parts.programs
@@ -58,7 +58,7 @@ def _imported(words: list[str], registry: Registry) -> tuple[Assembly, tuple[flo
 
 
 def export_command(argv: list[str], registry: Registry) -> int:
-    """`placekit graph export`: write what `placekit run` would place to a file."""
+    """`placekit graph export`: write the program that `placekit run` would place to a file."""
     parser = Parser(
         "graph export", "Write a program's graph to a file; the ending of its name says in which format.", options=True
     )

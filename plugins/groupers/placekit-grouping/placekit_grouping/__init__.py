@@ -86,7 +86,7 @@ def placekit_groupers() -> list[Component]:
     return [
         Component(
             name="none",
-            summary="every operation on its own, but for those that must share a device",
+            summary="every operation on its own, except those that must share a device",
             config=Options,
             target="placekit_grouping.groupers:NoGrouper",
         ),

@@ -22,7 +22,7 @@ from placekit_grouping.units import FREE, Ints, Units
 
 
 class NoGrouper(Grouper):
-    """The finest grouping: operations on their own, but for co-located ones.
+    """The finest grouping: operations on their own, except co-located ones.
 
     `acyclic` is False because co-located operations may have others between them.
     """

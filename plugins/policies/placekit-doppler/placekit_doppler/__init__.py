@@ -28,10 +28,11 @@ class DopplerOptions(TorchOptions):
         " appendix H.3)",
     )
     sel: Literal["learned", "critical_path"] = Field(
-        "learned", description="what selects: the network, or the longest path to an exit (the ablation `doppler_plc`)"
+        "learned",
+        description="selection by the network, or by the longest path to an exit (the ablation `doppler_plc`)",
     )
     plc: Literal["learned", "earliest_start"] = Field(
-        "learned", description="what places: the network, or the earliest start (the ablation `doppler_sel`)"
+        "learned", description="placing by the network, or by the earliest start (the ablation `doppler_sel`)"
     )
     features: Literal["more", "paper"] = Field(
         "more", description="features of devices that PLC sees: the paper's five, or four more"

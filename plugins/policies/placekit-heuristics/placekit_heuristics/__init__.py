@@ -36,7 +36,7 @@ def placekit_policies() -> list[Component]:
     return [
         Component(
             name="single_device",
-            summary="everything on one device (what may not run there, on the device that is fastest for it)",
+            summary="everything on one device (operations that may not run there, on the device that is fastest for them)",
             config=SingleDeviceOptions,
             target="placekit_heuristics.simple:SingleDevice",
         ),

@@ -56,7 +56,7 @@ COMPONENTS = [
     ),
     Component(
         name="single_gpu",
-        summary="everything on one GPU, but for what only CPUs may run",
+        summary="everything on one GPU, except what only CPUs may run",
         config=SingleTypeOptions,
         target="placekit_heuristics.simple:SingleGpu",
         paper=MIRHOSEINI,

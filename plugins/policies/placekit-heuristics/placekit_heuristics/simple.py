@@ -69,7 +69,7 @@ class SingleGpu(_SingleOfType):
 
 
 class SingleCpu(_SingleOfType):
-    """Everything on one CPU, but for operations that only GPUs may run."""
+    """Everything on one CPU, except operations that only GPUs may run."""
 
     name = "single_cpu"
     device_type = "cpu"
@@ -160,7 +160,7 @@ class Random(ResumablePolicy):
 
 
 class RoundRobin(Policy):
-    """Groups in topological order, `chunk` at a time to each device in turn; a device that may not run one is passed over."""
+    """Groups in topological order, `chunk` at a time to each device in turn, skipping devices that may not run a group."""
 
     name = "round_robin"
     options_class = RoundRobinOptions

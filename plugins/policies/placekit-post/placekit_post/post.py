@@ -158,7 +158,7 @@ class Learner:
         The run's failing signal is so far above all else that it alone would decide the baseline and the advantages: the
         first placements that fit would be reinforced as hard as the best ones.
         """
-        limit = max(FAILING * self.scale, self.slowest_s)  # never better than what fits
+        limit = max(FAILING * self.scale, self.slowest_s)  # never better than a placement that fits
         return self.options.failing_s or min(self.evaluate.failing_signal_s, limit)
 
     def _remember(self, device: NDArray[np.int16], measured: Measurements) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Deterministic seconds. Every further slice is twice as long, so starting anew repeats at most half of the work.
 FIRST_SLICE = 1.0
-OTHER = "policy exact proves no bound here: what the backend says of a placement is not possible on the machine model"
+OTHER = "policy exact proves no bound here: the backend's schedule of a placement is not possible on the machine model"
 
 
 class Exact(ResumablePolicy):

@@ -104,7 +104,7 @@ class Model:
             self._capacity(intervals, int(self.problem.cluster.streams[d]))
 
     def _capacity(self, intervals: Sequence[Interval], capacity: int) -> None:
-        """At most `capacity` at a time; and no more in all than fits into the makespan, which makes bounds higher."""
+        """At most `capacity` at a time; and in all no more than fits into the makespan, which raises bounds."""
         some = [i for i in intervals if i[2] > 0]
         if capacity >= min(len(some), UNLIMITED):
             return

@@ -137,7 +137,9 @@ class _Evolution:
 
     def _take(self, kept: int, device: Devices, priority: Keys) -> None:
         """Evaluate as many as the budget allows; these and the first `kept` become the population."""
-        count = max(1, int(min(len(device), self.task.evaluate.remaining)))  # if none is left, the evaluator says so
+        count = max(
+            1, int(min(len(device), self.task.evaluate.remaining))
+        )  # if none is left, the evaluator raises an error
         measured = self.task.evaluate(Placements.of(device[:count], priority[:count]))
         # of equal values the newer one goes first: on plateaus the elite drifts
         self.device = np.concatenate([device[:count], self.device[:kept]])

@@ -25,7 +25,7 @@ class GeneticOptions(Options):
     elite_bias: float = Field(0.9, ge=0.5, lt=1, description="share of a child's genes that come from its elite parent")
     crossover: Literal["segment", "uniform"] = Field(
         "segment",
-        description="what the other parent gives: a segment of the topological order, or each gene by itself",
+        description="how genes of the other parent are chosen: as a segment of the topological order, or one by one",
     )
     mutation: float = Field(
         1.5, ge=0, description="average number of a child's devices that are drawn anew; likewise of priorities"

@@ -20,7 +20,7 @@ from placekit_seq2seq.network import Memory, Placer, TypeEmbedding, chosen_log_p
 
 
 class RecurrentPolicy(TorchPolicy):
-    """What the two policies share: features, kept per problem, and room for devices."""
+    """Common part of the two policies: features, kept per problem, and room for devices."""
 
     options: NetworkOptions
     module: Any

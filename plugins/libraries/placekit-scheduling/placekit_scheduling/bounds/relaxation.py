@@ -22,7 +22,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """n operations on K kinds of devices, with e edges: pairs of operations of which one reads tensors of the other.
+    """n operations on K kinds of devices, with e edges: pairs of operations where one reads tensors of the other.
 
     Attributes:
         problem: the problem that it relaxes.
@@ -224,7 +224,7 @@ class Levels:
     Attributes:
         seconds: [n, P] of each operation at each place.
         possible: [n, P] whether it may be there.
-        cluster: [n] one operation of those that are on one device, the same for all of them.
+        cluster: [n] one operation of each one's cluster, the same for all members; a cluster is on one device.
         center: an operation of the main cluster.
     """
 

@@ -97,7 +97,7 @@ class Fixed(NamedTuple):
 
 
 class State(NamedTuple):
-    """What has been decided so far, and the log of the current attempt."""
+    """The decisions so far, and the log of the current attempt."""
 
     missing: Ints  # [n] kernels that must be placed first; sources and placed operations -1
     start: Floats  # [n]
@@ -105,7 +105,7 @@ class State(NamedTuple):
     group_device: Ints  # [g]
     used: Floats  # [D] persistent bytes
     live: Floats  # [D] bytes of outputs and received copies that an operation not yet placed reads
-    peak: Floats  # [D] most of them so far
+    peak: Floats  # [D] the most live bytes so far
     readers: Ints  # [t] operations not yet placed that read it
     storage_readers: Ints  # [t] the same for all tensors that share its memory
     held: NDArray[np.bool_]  # [t, D] a received copy is live
