@@ -26,11 +26,11 @@ class Agreement:
     """How simulated and measured seconds of some placements agree.
 
     Attributes:
-        placements: how many.
+        placements: number of placements.
         pearson, spearman: correlations; NaN where all values are equal.
         pearson_interval, spearman_interval: 95 % bootstrap intervals over the placements.
         mean_error: mean of the absolute value of simulated / measured - 1.
-        bias: mean of simulated / measured - 1: below 0 if the simulator promises too much.
+        bias: mean of simulated / measured - 1: below 0 if the simulator is too optimistic.
     """
 
     placements: int
@@ -52,10 +52,10 @@ class Fidelity:
         evaluations: [b] simulations that the search took; 0 for random ones.
         simulated_s, measured_s: [b] seconds of the objective; NaN where there is no value.
         spread_s: [b] standard deviation of the scaled passes; NaN for one pass.
-        simulated_fits: [b] whether it fits, says the simulator.
+        simulated_fits: [b] whether it fits according to the simulator.
         error: [b] why it could not be measured.
-        samples_s: [p, b] what each pass measured, as it was; NaN where a placement failed, then or before.
-        scale: [p] by what each pass was multiplied, so that their medians are equal.
+        samples_s: [p, b] unscaled seconds of each pass; NaN where a placement failed in that pass or before.
+        scale: [p] factor of each pass that makes the medians equal.
         interrupted: whether Ctrl-C ended it before the last pass.
     """
 
@@ -79,7 +79,7 @@ class Fidelity:
         return both
 
     def agreement(self, made: str | None = None) -> Agreement:
-        """Of all placements, or of those that were made in one way; of those with both values."""
+        """Agreement over the placements with both values: over all of them, or those that were made in one way."""
         rows = self.compared & np.array([made in (None, m) for m in self.made])
         simulated, measured = self.simulated_s[rows], self.measured_s[rows]
         error = simulated / measured - 1
@@ -95,7 +95,7 @@ class Fidelity:
         )
 
     def rows(self) -> list[Sequence[object]]:
-        """As a table, the first row its head."""
+        """The placements as a table; the first row is its head."""
         return [
             ("placement", "made", "evaluations", "simulated_s", "measured_s", "spread_s", "error"),
             *zip(
@@ -115,14 +115,14 @@ def compare(
 ) -> Fidelity:
     """Half of the placements random, half found by searches on `simulator`; all measured `passes` times on `machine`.
 
-    A search begins with a random placement, moves one or two groups at a time and keeps what is not slower. The best of them
-    has 3000 evaluations and says how good placements can get; the others stop at values in equal steps between the best of the
-    random placements and that one, so that they are good ones of different quality.
-    All prefer what comes first in the program, so that both sides decide alike between operations that are ready.
-    Each pass measures all placements once in another order, so that what disturbs the computer for a while spoils one
-    sample of several placements and not all of one. A placement that fails once is not tried again. A pass in which all was
-    slower or faster is scaled to the others by its
-    median, and the value of a placement is the median of the passes. Ctrl-C ends it with the passes that are complete.
+    A search begins with a random placement, moves one or two groups at a time and keeps a move that is not slower. The
+    longest search has 3000 evaluations and shows how good placements can get; the others stop at values in equal steps
+    between the best random placement and that one, so that they give good placements of different quality.
+    All placements prefer the operations that come first in the program, so that both sides choose alike between ready
+    operations. Each pass measures all placements once, in another order, so that a temporary disturbance costs several
+    placements one sample each, not one placement all of its samples. A placement that fails once is not tried again. A pass
+    in which everything was slower or faster is scaled to the others by its median, and the value of a placement is the median
+    of the passes. Ctrl-C ends the comparison with the passes that are complete.
     Raises RunError if fewer than three placements could be measured.
     """
     searches = placements // 2
@@ -239,5 +239,5 @@ def _any(problem: Problem, group: int, rng: Generator) -> np.int16:
 
 
 def _values(found: Measurements) -> NDArray[np.float64]:
-    """[b] seconds; inf for what does not fit."""
+    """[b] seconds; inf for a placement that does not fit."""
     return np.where(found.fits, found.value_s, np.inf)

@@ -1,4 +1,4 @@
-"""`placekit cluster profile`: measures a machine and a program's operations, and writes what a run can read."""
+"""`placekit cluster profile`: measures a machine and a program's operations, and writes files that a run can read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main(argv: list[str], registry: Registry) -> int:
     """Measure with the backend that the options name, on the cluster and for the programs that they name."""
     parser = Parser(
         "cluster profile",
-        "Measure this machine and the operations of a program, and write what a run can read.",
+        "Measure this machine and the operations of a program, and write files that a run can read.",
         options=True,
         numbers={"repeats": Number(9, "how often each figure is measured")},
     )
@@ -49,7 +49,7 @@ def main(argv: list[str], registry: Registry) -> int:
         more = f" (and {len(found.failures) - 1} more)" if len(found.failures) > 1 else ""
         raise BackendError(
             f"{found.failures[0]}{more}",
-            f"what was measured before is in {out}; operations without a figure cost the roofline",
+            f"the earlier measurements are in {out}; operations without a figure get their roofline cost",
         )
     return 0
 
@@ -67,7 +67,7 @@ def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
 
 
 def files(out: Path) -> str:
-    """The options that let a run use what was written to `out`."""
+    """The options that let a run use the files in `out`."""
     paths = [f"{out}/{name}" for name in (CLUSTER, COSTS)]
     if not re.fullmatch(r"[\w./\-]+", str(out)):  # a comma would make a sweep of it
         paths = [quoted(path) for path in paths]
@@ -75,7 +75,7 @@ def files(out: Path) -> str:
 
 
 def _say(found: Calibration, cluster: Cluster, kernels: int) -> None:
-    """What the figures are, and what could not be measured."""
+    """Print a summary of the figures, and what could not be measured."""
     spread = ""
     if not math.isnan(found.spread):
         spread = f", spread {percent(found.spread)} ({percent(found.largest_spread)} at most)"

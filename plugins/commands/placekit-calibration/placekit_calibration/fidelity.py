@@ -29,7 +29,7 @@ CSV, JSON, PNG = "fidelity.csv", "fidelity.json", "fidelity.png"
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Simulate on `backend@proxy`, measure on `backend`, print how they agree, and write what was found."""
+    """Simulate on `backend@proxy`, measure on `backend`, print how they agree, and write the results."""
     parser = Parser(
         "fidelity",
         "How well the simulator predicts what a backend measures, over good and random placements.",
@@ -63,9 +63,9 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def measured(parts: Assembly, placements: int, passes: int, about: dict[str, Any]) -> Fidelity:
-    """Placements of the one program that is named, on both backends. Raises PlacekitError.
+    """Compare placements of the one named program on both backends. Raises PlacekitError.
 
-    Adds to `about` what was measured on, and what was simulated.
+    Adds to `about` the hardware that measured, and fingerprints of the simulated machine and costs.
     """
     backend, proxy = parts.backend, parts.proxy
     if backend.simulated:
@@ -79,7 +79,7 @@ def measured(parts: Assembly, placements: int, passes: int, about: dict[str, Any
         )
     if backend.objective != proxy.objective:
         raise ConfigError(
-            f"backend {backend.name!r} says the {backend.objective}, and the proxy {proxy.name!r} the {proxy.objective}",
+            f"backend {backend.name!r} gives the {backend.objective}, and the proxy {proxy.name!r} the {proxy.objective}",
             "choose a proxy for the same objective, such as backend@proxy=simulator",
         )
     program = parts.one_program("this comparison")
@@ -97,7 +97,7 @@ def measured(parts: Assembly, placements: int, passes: int, about: dict[str, Any
 
 
 def _simulated(problem: Problem) -> dict[str, Any]:
-    """What was simulated: which machine and costs, and which share of these was measured."""
+    """Fingerprints of the simulated machine and costs, and the share of the costs that was measured."""
     return {
         "cluster_fingerprint": problem.cluster.fingerprint,
         "problem_fingerprint": problem.fingerprint,
@@ -156,9 +156,9 @@ def show(found: Fidelity) -> None:
         )
     strange = int((found.compared & ~found.simulated_fits).sum())
     if strange:
-        print(f"{strange} that ran {_be(strange)} too large for the memory of a device, says the simulator")
+        print(f"{strange} that ran {_be(strange)} too large for a device's memory, according to the simulator")
     if found.compared.sum() < _FEW:
-        print(f"{found.compared.sum()} placements say little of a correlation: 30 are usual")
+        print(f"{found.compared.sum()} placements say little about a correlation: 30 are usual")
 
 
 def _be(number: int) -> str:

@@ -1,4 +1,4 @@
-"""What a calibration found, beside the roofline of the machine as it was given; and its files."""
+"""The results of a calibration, beside the roofline of the machine as it was given; and its files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CLUSTER, COSTS = "cluster.yaml", "costs.json"
 
 @dataclass(frozen=True)
 class ClassRatio:
-    """What operations of one class take on one device kind, beside the roofline of the machine as it was given.
+    """Seconds of operations of one class on one device kind, beside the roofline of the machine as it was given.
 
     Attributes:
         kernels: operations with a measured figure.
-        measured_s, roofline_s: all of them one after the other.
+        measured_s, roofline_s: sums over all of them.
         ratio: median over the operations of measured over roofline.
     """
 

@@ -17,12 +17,12 @@ from placekit_core.contracts.units import percent
 
 SIZE = 5.2  # inches
 LOG = 4.0
-"""Axes are logarithmic if the longest time is so many times the shortest."""
+"""Axes are logarithmic if the longest time is more than this many times the shortest."""
 STYLE = {RANDOM: ("o", COLOURS[0]), SEARCH: ("^", COLOURS[1])}
 
 
 def draw(path: Path, fidelity: Fidelity) -> None:
-    """Write the figure as PNG, atomically; of equal values, the same bytes."""
+    """Write the figure as PNG, atomically; equal values give the same bytes."""
     image = io.BytesIO()
     figure(fidelity).savefig(image, format="png", dpi=DPI, metadata={"Software": None})
     write_atomically(path, image.getvalue())

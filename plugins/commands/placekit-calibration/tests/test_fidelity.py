@@ -213,7 +213,7 @@ def test_files_say_what_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_few_or_equal_placements_are_no_correlation(capsys: pytest.CaptureFixture[str]) -> None:
     command.show(compared(unequal(12), placements=4))
-    assert "4 placements say little of a correlation" in capsys.readouterr().out
+    assert "4 placements say little about a correlation" in capsys.readouterr().out
     same = replace(compared(unequal(12)), simulated_s=np.ones(12))
     command.show(same)
     assert "nan" not in capsys.readouterr().out

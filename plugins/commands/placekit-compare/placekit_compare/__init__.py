@@ -1,4 +1,4 @@
-"""Command `compare`, which a sweep ends with, too. Importing this module is light."""
+"""Command `compare`; a sweep ends with its table, too. Importing this module is light."""
 
 from __future__ import annotations
 

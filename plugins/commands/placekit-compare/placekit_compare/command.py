@@ -24,7 +24,7 @@ def main(argv: list[str], registry: Registry) -> int:
     parser.add_argument(
         "--profile", action="store_true", help="show where the time of the placements goes, the runs side by side"
     )
-    parser.add_argument("--png", metavar="FILE", help="with --profile: draw it, too, as a PNG file")
+    parser.add_argument("--png", metavar="FILE", help="with --profile: also draw it as a PNG file")
     arguments = parser.read(argv)
     if arguments.png is not None and (arguments.json or not arguments.profile):
         raise ConfigError("--png draws what --profile prints", "give --profile, and no --json")

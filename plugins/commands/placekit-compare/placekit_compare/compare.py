@@ -28,12 +28,12 @@ _ONCE = {
     "bound": "bound {}",
     "seeds": "number of seeds {}",
 }
-"""Columns that are said above the table where all rows agree."""
+"""Columns that become words above the table if all rows agree."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ in nothing but their seed. Times in seconds, medians over the runs that fit."""
+    """Runs that differ only in their seed. Times in seconds, medians over the runs that fit."""
 
     label: str
     runs: list[Summary]
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def backend(self) -> str:
-        """Its name, and if so that it measured."""
+        """Name of the backend, marked if it measured."""
         return self.first.backend + ("" if self.first.simulated else " (measured)")
 
     @property
@@ -63,17 +63,17 @@ class Row:
 
     @property
     def lost(self) -> int:
-        """For how many seeds no placement was found that fits."""
+        """Number of seeds without a placement that fits."""
         return len(self.seeds) - len(self.values)
 
     @property
     def nothing(self) -> str:
-        """What to say where no run has a value."""
+        """The text of a row in which no run has a value."""
         return "failed" if any(r.error for r in self.runs) else "none fits"
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Better first: what always fits before what sometimes does, then by the median."""
+        """Sort key, better first: rows that always fit before rows that sometimes do, then by the median."""
         return self.lost / len(self.seeds), math.inf if self.median_s is None else self.median_s
 
     @property
@@ -86,7 +86,7 @@ class Row:
         return statistics.median(gaps) if gaps else None
 
     def data(self) -> dict[str, Any]:
-        """As JSON."""
+        """The row as JSON."""
         first, interval = self.first, self.interval
         return {
             "workload": first.workload,
@@ -110,14 +110,14 @@ class Row:
 
 
 def show_folder(folder: Path) -> None:
-    """Print the table of the runs at or below a folder, and what cannot be read."""
+    """Print the table of the runs at or below a folder, and name the results that cannot be read."""
     results, _ = load([folder], may_be_empty=True)
     print()
     show(rows(results))
 
 
 def load(folders: Sequence[Path | str], may_be_empty: bool) -> tuple[list[Summary], int]:
-    """The results at or below `folders`, and how many could not be read, which are named."""
+    """The results at or below `folders`, and how many could not be read; these are named on stderr."""
     try:
         paths = find_runs(folders)
     except RunError:
@@ -135,7 +135,7 @@ def load(folders: Sequence[Path | str], may_be_empty: bool) -> tuple[list[Summar
 
 
 def rows(results: list[Summary]) -> list[Row]:
-    """Results by what they share, best median first within each workload, machine and backend."""
+    """Results grouped into rows, best median first within each workload, machine and backend."""
     groups: dict[str, list[Summary]] = {}
     for result in results:
         group = groups.setdefault(_key(result), [])
@@ -147,7 +147,7 @@ def rows(results: list[Summary]) -> list[Row]:
 
 
 def _key(result: Summary) -> str:
-    """What the runs of a row share: everything but the seed, what changes no result, and how things were named."""
+    """The key that the runs of a row share: all but the seed, options that change no result, and how things were named."""
     named = CHANGES_NO_RESULT | {"seed", "importer", "workload", "cluster"}
     config = {k: v for k, v in result.config.items() if k not in named}
     return json.dumps([result.workload, result.status, *_problems(result).values(), config], sort_keys=True)
@@ -204,7 +204,7 @@ def _show_table(found: Sequence[Row]) -> None:
 
 
 def _label(row: Row) -> str:
-    """What its runs are, and what is special about them."""
+    """The row's label, with what is special about its runs."""
     special = [row.first.status] if row.first.status != "finished" else []
     if row.lost and row.values:
         special.append(f"{row.lost} of {len(row.seeds)} do not fit")
@@ -270,7 +270,7 @@ def labels(results: list[Summary]) -> list[str]:
 
 
 def _other_files(alike: list[Summary]) -> list[str]:
-    """In which of the machine, the program and the costs runs of one configuration differ: in what a file holds."""
+    """Which of machine, program and costs differ between runs of one configuration: a file they read has changed."""
     found = [""] * len(alike)
     for name, what in (("cluster", "machine"), ("graph", "program"), ("costs", "costs")):
         values = [_problems(r)[name] for r in alike]
@@ -283,7 +283,7 @@ def _other_files(alike: list[Summary]) -> list[str]:
 
 
 def _other_code(alike: list[Summary]) -> list[str]:
-    """Which versions made runs of one configuration: by number, or whether by the code that is installed."""
+    """The versions that made runs of one configuration: their numbers, or whether it was the code that is installed."""
     names = sorted({name for r in alike for name in r.code})
     edited = [name for name in names if len({r.code.get(name) for r in alike}) > 1]
     if not edited:
@@ -297,7 +297,7 @@ def _other_code(alike: list[Summary]) -> list[str]:
 
 
 def _numbered(alike: list[Summary]) -> list[str]:
-    """What is left: options whose texts are too long to tell them apart, or several other versions of code."""
+    """Numbers for the rest: options whose texts are too long to tell them apart, or several other versions of code."""
     keys = [_key(r) for r in alike]
     kinds = list(dict.fromkeys(keys))
     return [f" ({kinds.index(key) + 1} of {len(kinds)})" if len(kinds) > 1 else "" for key in keys]
@@ -306,8 +306,8 @@ def _numbered(alike: list[Summary]) -> list[str]:
 def _differences(result: Summary, rivals: list[Summary]) -> list[str]:
     """The choices and options of a run in which its rivals differ from it.
 
-    Of its policy, the options in which other runs of the same policy differ. Where rivals have another component in a section:
-    its name, and the options that are not its defaults or in which runs of it differ.
+    For its policy: the options in which other runs of the same policy differ. For a section where rivals have another
+    component: the component's name, and its options that are not the defaults or that differ between its runs.
     """
     hidden = CHANGES_NO_RESULT | {"seed", "workload"}
     sections = [("cluster", "cluster"), ("graph", "importer")]
@@ -320,7 +320,7 @@ def _differences(result: Summary, rivals: list[Summary]) -> list[str]:
         values, name = _flat(own, section), f"{section}.name"
         if any(o.get(name) != values.get(name) for o in others):
             others = [o for o in others if o.get(name) == values[name]]
-            if section != "policy":  # the label begins with its name, and its options are nobody else's
+            if section != "policy":  # the label begins with the policy's name, and no other policy has its options
                 found.append(f"{section}={values[name]}")
                 others += [_flat(d, section) for d in _defaults(section, str(values[name]))]
         differ = [k for k in sorted(values) if k != name and any(o.get(k) != values[k] for o in others)]
@@ -341,7 +341,7 @@ def _defaults(section: str, name: str) -> list[dict[str, Any]]:
 
 
 def _short(value: object) -> str:
-    """The text of an option's value; of a long list its first and the number of its values, else without its middle."""
+    """The text of an option's value: a long list as its first value and their number, other long texts without the middle."""
     text = "default" if value is None else str(value)
     if len(text) <= 40:
         return text

@@ -19,7 +19,7 @@ from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.run_directory import CONFIG, RESULT, find_runs, load_summary
 
 TOP = 8
-"""Operation types that the table has by name."""
+"""Operation types that the table names."""
 Runs = dict[str, Profile]
 
 
@@ -60,8 +60,8 @@ def compare_profiles(folders: Sequence[Path], as_json: bool, png: str | None) ->
 def profiles(folders: Sequence[str | Path]) -> tuple[dict[str, list[Found]], bool]:
     """Profiles by program, of all runs at or below `folders`; and whether some cannot be read.
 
-    Names those that are left out: what cannot be read, and runs that found nothing that fits, which have no profile. Raises
-    RunError if there is none at all, or a run has not finished.
+    Names the runs that are left out: unreadable ones, and runs that found no placement that fits, which have no profile.
+    Raises RunError if there is none at all, or a run has not finished.
     """
     for folder in map(Path, folders):
         unfinished = (folder / CHECKPOINT).exists() or (folder / CONFIG).exists()
@@ -94,7 +94,7 @@ def profiles(folders: Sequence[str | Path]) -> tuple[dict[str, list[Found]], boo
 
 
 def titles(found: Sequence[Found]) -> list[str]:
-    """A name for each: the label of `placekit compare` and in what else they differ; of runs that are alike, the folder."""
+    """A name for each: the label of `placekit compare`, other differences, and the folder if runs are still alike."""
     shown = labels([f.run for f in found])
     for option in ("workload", "cluster", "backend", "seed"):
         values = [getattr(f.run, option) for f in found]
@@ -110,7 +110,7 @@ def titles(found: Sequence[Found]) -> list[str]:
 
 
 def _alike(shown: Sequence[str]) -> list[list[int]]:
-    """Indices of those that look the same, where there are several."""
+    """Lists of indices with the same name, for names that occur several times."""
     found: dict[str, list[int]] = {}
     for i, name in enumerate(shown):
         found.setdefault(name, []).append(i)
@@ -170,7 +170,7 @@ def _total(name: str) -> Callable[[Profile], str]:
 
 
 def _of_device(device: str, name: str) -> Callable[[Profile], str]:
-    """Seconds of one device, `-` where the run has no such device; of what is idle or copies, the share of the step too."""
+    """Seconds of one device, `-` if the run has no such device; idle time and copies with their share of the step."""
 
     def cell(p: Profile) -> str:
         found: DeviceProfile | None = next((d for d in p.devices if d.device == device), None)

@@ -1,4 +1,4 @@
-"""The median of a few runs, with an interval that makes no assumption on how their values are distributed."""
+"""The median of a few runs, with an interval that assumes nothing about the distribution of their values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COVERAGE = 0.95
 
 
 class Interval(NamedTuple):
-    """Two of the values, and the probability that the median of what they are drawn from lies between them."""
+    """Two of the values, and the probability that the median of their distribution lies between them."""
 
     low: float
     high: float

@@ -19,7 +19,7 @@ def placekit_commands() -> list[Command]:
         Command(
             name="completion",
             usage="bash|zsh|fish",
-            summary="print what makes the shell complete commands",
+            summary="print a script that completes commands",
             target="placekit_doctor.completion:main",
             group="install and extend",
             completer="placekit_doctor.completion:complete_shells",

@@ -1,7 +1,7 @@
-"""The check of `placekit doctor` of compiled functions on disk.
+"""The check of compiled functions on disk, for `placekit doctor`.
 
-numba keeps a function by the file that it stands in, and compiles it anew when that file changes. What comes from another
-file, a constant or a function that it calls, is frozen into it.
+numba stores a compiled function for its source file, and compiles it anew when that file changes. A constant or function that
+it uses from another file is frozen into it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from placekit_doctor.findings import Finding, ok, warn
 
 
 def caches(classes: Iterable[type[Any]]) -> Iterator[Finding]:
-    """Folders, sizes, and entries that are older than what they were compiled from. `classes` are the components'."""
+    """Folders, sizes, and entries that are older than their sources. `classes` are those of the components."""
     override = os.environ.get("NUMBA_CACHE_DIR")
     if override:
         yield ok(f"NUMBA_CACHE_DIR is {override}")
@@ -66,7 +66,7 @@ def _folder(folder: Path, functions: list[Any]) -> Iterator[Finding]:
     stale = sorted({f.py_func.__name__ for f, entries in current.items() if is_stale(f, entries)})
     if stale:
         yield warn(
-            f"compiled before something that they take from another file changed: {', '.join(stale)}",
+            f"compiled before code that they use from another file changed: {', '.join(stale)}",
             f"remove the files *.nbi and *.nbc in {folder}",
         )
 
@@ -79,7 +79,7 @@ def is_stale(function: Any, entries: Iterable[Path]) -> bool:
 
 
 def sources(function: Any) -> set[str]:
-    """Files, other than its own, of the constants and compiled functions that a compiled function uses, and they in turn."""
+    """Other files with constants and compiled functions that a compiled function uses, directly or through others."""
     found: set[str] = set()
     todo, seen = [function], set()
     own = function.py_func.__module__.partition(".")[0]
@@ -105,7 +105,7 @@ def sources(function: Any) -> set[str]:
 
 @cache
 def _imports(file: str) -> dict[str, str]:
-    """Name to module, of what a file imports by `from module import name`."""
+    """The module of each name that a file imports by `from module import name`."""
     tree = ast.parse(Path(file).read_text())
     return {
         alias.asname or alias.name: node.module

@@ -1,4 +1,4 @@
-"""`placekit completion bash|zsh|fish`: the script that a shell sources, and what that script asks for candidates.
+"""`placekit completion bash|zsh|fish`: the script that a shell sources, and the candidates that this script asks for.
 
 Each command says what completes its arguments (`Command.completer`).
 """
@@ -58,10 +58,10 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def complete(text: str, breaks: str = "", *, registry: Registry) -> list[str]:
-    """What the last word of `text`, the command line up to the cursor, may become.
+    """Candidates for the last word of `text`, the command line up to the cursor.
 
-    A candidate that is a whole word ends with a space; one that goes on (`policy=`, `folder/`) does not. Candidates lack
-    what stands before the last of the characters `breaks`: bash replaces only what comes after it.
+    A candidate that is a whole word ends with a space; one that goes on (`policy=`, `folder/`) does not. Candidates leave out
+    the text up to the last of the characters `breaks`: bash replaces only what comes after it.
     """
     words = re.findall(r"(?:\\.|[^\s\\])+", text)[1:]
     word = words.pop() if words and not text[-1].isspace() else ""
@@ -80,7 +80,7 @@ def _candidates(words: list[str], word: str, registry: Registry) -> Iterable[str
         entry, arguments = find(words, registry)
         completer = entry.command.completer
         found: Iterator[str] = entry.load(completer)(arguments, word, registry) if completer else iter(())
-    except PlacekitError:  # a shell has no place for it
+    except PlacekitError:  # a shell has no place to show it
         return ()
     return found
 

@@ -1,4 +1,4 @@
-"""`placekit doctor`: whether this installation works, and what to do where it does not."""
+"""`placekit doctor`: whether this installation works, and what to do if it does not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def _isolated(section: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """The findings of a section; what the check itself stumbles over is one more."""
+    """The findings of a section; an error in the check itself is one more."""
     try:
         yield from section()
     except Exception as e:
@@ -70,7 +70,7 @@ def _said(error: Exception) -> tuple[str, str]:
 
 
 def _requirements(distribution: str) -> Iterator[Finding]:
-    """What a distribution requires, and what there is."""
+    """The requirements of a distribution, and whether they are met."""
     from packaging.requirements import Requirement
 
     for text in importlib.metadata.requires(distribution) or ():
@@ -96,7 +96,7 @@ class Doctor:
 
     @cached_property
     def loaded(self) -> list[tuple[Entry, type[Any] | PluginError]]:
-        """Every component with its class, or why that does not load."""
+        """Every component with its class, or with the error that keeps the class from loading."""
 
         def load(entry: Entry) -> type[Any] | PluginError:
             try:
@@ -124,14 +124,14 @@ class Doctor:
         }
 
     def versions(self) -> Iterator[Finding]:
-        """Python, placekit, what the core and the plugins need, and what plugins say of this process."""
+        """Python, placekit, the requirements of the core and the plugins, and facts that plugins give of this process."""
         yield ok(f"python {platform.python_version()}, {platform.system()} {platform.machine()}")
         yield ok(f"placekit {__version__}")
         yield from _requirements(CORE)
         own = {f.text for f in _requirements(CORE)}
         needed = {f.text for d in self.distributions for f in _requirements(d) if f.level == "ok"}
         yield from (ok(text) for text in sorted(needed - own) if not text.startswith("placekit-"))
-        _ = self.loaded  # the libraries of plugins are imported by it
+        _ = self.loaded  # this imports the libraries of plugins
         for name, value in self.registry.facts().items():
             yield ok(f"{name.replace('_', ' ')}: {'none' if value is None else value}")
 
@@ -145,7 +145,7 @@ class Doctor:
                 yield _detected(entry)
 
     def plugins(self) -> Iterator[Finding]:
-        """What was set aside or is defined twice, what does not load, what each plugin contributes."""
+        """Plugins set aside, names defined twice, components that do not load, and what each plugin contributes."""
         registry = self.registry
         for b in registry.broken:
             yield fail(f"{b.distribution} {b.version} is set aside: {b.reason}", b.hint)
@@ -208,7 +208,7 @@ class Doctor:
             except Exception as e:
                 message, hint = _said(e)
                 if any(message.startswith(f"no {group} named") for group in (*KINDS, "workload")):
-                    yield warn(f"{what} needs what is not installed: {message}", hint)
+                    yield warn(f"{what} needs something that is not installed: {message}", hint)
                 else:
                     yield fail(f"{what}: {message}", hint or "correct the file, or reinstall its distribution")
             else:
@@ -248,7 +248,7 @@ def _detected(entry: Entry) -> Finding:
     except BackendError as e:
         return ok(f"{name} cannot run here: {e.message}")
     except Exception as e:
-        return fail(f"{name} cannot say what it finds: {type(e).__name__}: {e}", f"reinstall {entry.distribution}")
+        return fail(f"{name} cannot report its devices: {type(e).__name__}: {e}", f"reinstall {entry.distribution}")
     if cluster is None:
         return warn(f"{name} finds no device", "name a machine for it: cluster=NAME")
     memory = [units.mebibytes(m) for m in cluster.memory_bytes]

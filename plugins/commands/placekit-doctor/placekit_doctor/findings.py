@@ -1,4 +1,4 @@
-"""What `placekit doctor` finds."""
+"""The findings of `placekit doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report; `hint` says what to do about what is not ok."""
+    """One line of the report; `hint` says what to do if the level is not `ok`."""
 
     level: Literal["ok", "warn", "fail"]
     text: str

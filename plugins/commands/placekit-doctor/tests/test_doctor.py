@@ -64,7 +64,7 @@ def test_some_plugins_stand_in_for_the_defaults_that_are_not_there(tmp_path: Pat
         tmp_path, "placekit-doctor", "placekit-heuristics", "placekit-sim", "placekit-grouping", "placekit-formats"
     )
     assert f"ok presets that compose and validate: cluster {CLUSTERS}" in out
-    assert "warn conf/experiment/quick.yaml needs what is not installed: no workload named 'mlp'" in out
+    assert "warn conf/experiment/quick.yaml needs something that is not installed: no workload named 'mlp'" in out
     assert "conf/workload/none.yaml" not in out
     assert "ok policy etf finds" in out
     assert " 0 failed, " in out

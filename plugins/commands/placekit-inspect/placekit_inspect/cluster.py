@@ -14,7 +14,7 @@ from placekit_core.contracts.units import count, mebibytes, seconds
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Without a name the presets, else one machine."""
+    """Print the presets or, if a name is given, one machine."""
     parser = Parser("cluster show", "The machines that ship; with a name, the devices, links and transfers of one.")
     parser.add_argument("name", nargs="?", metavar="NAME|FILE.yaml", help="a preset, or a file of your own machine")
     name = parser.read(argv).name
@@ -40,7 +40,7 @@ def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
 
 
 def show(cluster: Cluster) -> None:
-    """Devices, channels, and what a megabyte takes from each device to each other."""
+    """Print devices, channels, and the seconds of a megabyte from each device to each other."""
     if cluster.description:
         print(wrapped(f"{cluster.name}: {cluster.description}"))
     for name in cluster.kind_names:
@@ -76,7 +76,7 @@ def show(cluster: Cluster) -> None:
 
 
 def _devices(cluster: Cluster, kind: str) -> str:
-    """The devices of a kind; of many that are numbered, the first and the last."""
+    """The devices of a kind; only the first and the last of many numbered ones."""
     names = [d for d, own in zip(cluster.device_names, cluster.device_kind, strict=True) if own == kind]
     numbered = names == [f"{kind}:{i}" for i in range(len(names))]
     return f"{names[0]} to {names[-1]}" if numbered and len(names) > 2 else ", ".join(names)

@@ -50,7 +50,7 @@ def show_command(argv: list[str], registry: Registry) -> int:
 
 
 def _imported(words: list[str], registry: Registry) -> tuple[Assembly, tuple[float, int]]:
-    """What `placekit run` would place, imported; seconds and peak bytes of the import."""
+    """The programs that `placekit run` would place, imported; seconds and peak bytes of the import."""
     parts = assembled(words, registry)
     start = time.perf_counter()
     _ = parts.programs
@@ -58,7 +58,7 @@ def _imported(words: list[str], registry: Registry) -> tuple[Assembly, tuple[flo
 
 
 def export_command(argv: list[str], registry: Registry) -> int:
-    """`placekit graph export`: write what `placekit run` would place to a file."""
+    """`placekit graph export`: write the program that `placekit run` would place to a file."""
     parser = Parser(
         "graph export", "Write a program's graph to a file; the ending of its name says in which format.", options=True
     )
@@ -141,7 +141,7 @@ def _write(writer: type[Importer], program: Program, target: Path) -> Program:
 
 
 def _lost(program: Program, again: Program) -> tuple[list[str], list[str]]:
-    """What the program of a file lacks of that which was written to it, and what it has in another form."""
+    """What a file lacks of the program that was written to it, and what it holds in another form."""
     graph, costs = program.graph, program.costs
     missing = ["seconds"] if costs is not None and again.costs is None else []
     missing += ["machine"] if program.cluster is not None and again.cluster is None else []

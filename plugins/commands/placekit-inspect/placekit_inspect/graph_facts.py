@@ -1,4 +1,4 @@
-"""What a graph is like, in numbers: what `placekit graph show` prints, and the table of several programs."""
+"""A graph in numbers, as `placekit graph show` prints it, and the table of several programs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Facts:
     Attributes:
         name: of the graph; `groups`: of the problem; `cluster`: the machine that the seconds are for.
         phases: kernels by phase.
-        flops, bytes_accessed: of one step; `persistent_bytes` by type of source; `activation_bytes`: what kernels write,
-            without views.
+        flops, bytes_accessed: of one step; `persistent_bytes` by type of source; `activation_bytes`: bytes that kernels
+            write, without views.
         levels: kernels on the longest path.
         work_s, critical_path_s: every operation on the fastest device of the cluster, without transfers.
     """
@@ -101,7 +101,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Imported:
-    """The facts of the programs of one import, and what it took.
+    """The facts of the programs of one import, and the time and memory that it took.
 
     Attributes:
         import_s: seconds of `Importer.load`, with the libraries that it imports.
@@ -127,8 +127,8 @@ def as_json(imported: Imported) -> str:
 def show_table(jobs: Sequence[Sequence[str]], shared: Sequence[str]) -> int:
     """One row per job (arguments of `graph show`), each imported in a process of its own. Returns the exit code.
 
-    `shared`: options that all jobs have, which name a row only if it has no others: then the workload, or else all of
-    them. A family has one row, with the medians of its graphs.
+    `shared`: options that all jobs have. A row is named by its other options; if it has none, by the workload, or else by
+    all options. A family has one row, with the medians of its graphs.
     """
     rows, failed = [], []
     for job in jobs:  # one after the other: seconds and memory are measured

@@ -23,7 +23,7 @@ class MergingOptions(Options):
     repeat: bool = Field(
         False,
         description="afterwards, tie corresponding groups of equal blocks (h.0, h.1, ...) together: one block is placed, and the"
-        " others like it; max_groups and min_share hold before, and groups over the border of a block are cut",
+        " others like it; max_groups and min_share apply before, and groups across the border of a block are cut",
     )
 
 
@@ -32,7 +32,7 @@ class ColocationOptions(MergingOptions):
 
     keep_branches: bool = Field(
         False,
-        description="join an operation to its only consumer only where that reads from it alone: branches stay apart",
+        description="join an operation to its only consumer only if that one reads from it alone: branches stay apart",
     )
 
 
@@ -44,13 +44,13 @@ class ModuleOptions(MergingOptions):
 
     blocks: tuple[Pattern, ...] = Field(
         (),
-        description="patterns of module paths: a group per call of a module that one matches, with all inside it (the longest"
-        " match counts); `*` is any text without dots, `**` any number of parts: `encoder.layers.*`, `**.attention`",
+        description="patterns of module paths: a group per call of a matching module, with all inside it (the longest match"
+        " counts); `*` is any text without dots, `**` any number of parts: `encoder.layers.*`, `**.attention`",
     )
     depth: int | None = Field(
         None,
         ge=1,
-        description="cut module paths that no block matches after so many parts: `encoder.layers.3.attn` is `encoder` at 1",
+        description="cut module paths that no block matches after this many parts: `encoder.layers.3.attn` is `encoder` at 1",
     )
 
 
@@ -86,7 +86,7 @@ def placekit_groupers() -> list[Component]:
     return [
         Component(
             name="none",
-            summary="every operation on its own, but for those that must share a device",
+            summary="every operation on its own, except those that must share a device",
             config=Options,
             target="placekit_grouping.groupers:NoGrouper",
         ),

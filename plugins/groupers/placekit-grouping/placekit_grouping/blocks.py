@@ -1,4 +1,4 @@
-"""Which call of which module each operation belongs to, where module paths are cut at blocks."""
+"""The call of a module that each operation belongs to, where module paths are cut at blocks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from placekit_grouping import ModuleOptions
 def block_tags(graph: Graph, options: ModuleOptions) -> list[str]:
     """[n] `path@number` of the block of each operation (`path` where the number is 0); empty where it has none.
 
-    The number tells calls of a block apart: in a graph with the column `call_path` that of the module at which the path was
-    cut, in another that of the operation's own module.
+    The number tells calls of a block apart. In a graph with the column `call_path` it is the call of the module at which the
+    path was cut, in any other graph that of the operation's own module.
 
     Raises:
         GraphError: a `call_path` is not one number for each part of the module path.
@@ -49,7 +49,7 @@ def block_tags(graph: Graph, options: ModuleOptions) -> list[str]:
 
 
 def _matches(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the parts of a path match those of a pattern, `**` any number of them."""
+    """Whether the parts of a path match those of a pattern, where `**` matches any number of parts."""
     if not pattern:
         return not path
     if pattern[0] == "**":

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from placekit_grouping.contraction import Contraction
 
-STALLED = 0.9  # a level of matching that leaves more than this share of the groups: their neighbours are used up
+STALLED = 0.9  # if a level of matching leaves more than this share of the groups, their neighbours are used up
 
 
 def contract_chains(groups: Contraction, max_share: float) -> None:
@@ -58,11 +58,11 @@ def contract_heavy_edges(groups: Contraction, max_groups: int | None, max_share:
 def match_by_levels(groups: Contraction, k: int) -> None:
     """Halve the number of groups level by level, until there are k: heavy-edge matching.
 
-    On a level every group is merged once at most, the lightest choose first, and choose the safe neighbour with which they
-    exchange most bytes. No group grows over 1.5 times the average of k groups. Where neighbours are used up (a hub with
-    many leaves takes one per level), light groups between which the order has no other of their device types are matched,
-    related or not, if that is safe. What then is left over k is merged in the same way under a limit of 2 averages. That is
-    enough where all types are equal: of m > k groups in an order, some two that follow each other cost
+    On a level every group is merged once at most. The lightest groups choose first, each the safe neighbour with which it
+    exchanges most bytes. No group grows over 1.5 times the average of k groups. Where neighbours are used up (a hub with
+    many leaves takes one per level), light groups are matched with the next one of their device types in the order, related
+    or not, if that is safe. If more than k groups are left then, they are merged in the same way under a limit of 2 averages.
+    That is enough where all types are equal: of m > k groups in an order, some two that follow each other cost
     2 total / (m - 1) <= 2 total / k at most.
     """
     for limit in (1.5 * groups.total / k, 2 * groups.total / k):

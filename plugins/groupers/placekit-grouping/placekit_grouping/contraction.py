@@ -1,4 +1,4 @@
-"""Groups that are merged two at a time, without closing a cycle in the forward phase: what all coarsening here is made of."""
+"""Groups that are merged two at a time, without closing a cycle in the forward phase: the basis of all coarsening here."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ class Contraction:
     Which two groups are safe to merge. Let the groups be in a topological order `at` of the forward phase, x before y. There
     is no path from y to x, so merging them closes a cycle if and only if a path from x to y goes through a third group.
 
-    - If no predecessor of y comes after x, there is none: the path would end with a predecessor of y that can be reached
-      from x, hence comes after x. The merged group takes the place of x: what feeds x or y comes before it, what reads
-      from x comes after it, and what reads from y comes after y.
+    - If no predecessor of y comes after x, there is no such path: it would end with a predecessor of y that can be reached
+      from x, hence comes after x. The merged group takes the place of x: groups that feed x or y come before it, groups that
+      read from x come after it, and groups that read from y come after y.
     - If no successor of x comes before y, likewise; the merged group takes the place of y.
 
     So `at` stays a topological order. Some pairs that meet the rule: x and the first of its successors; y and the last of
-    its predecessors; a group and the only one that it reads from, or that reads from it; a group that nothing orders, with
-    any other; two that follow each other in the order. If any two groups of equal types meet it, then two between which
-    there is no other of these types do (y and the one before it, in the first case): `beside` misses nothing.
+    its predecessors; a group and the only one that it reads from, or that reads from it; a group without predecessors and
+    successors, with any other; two that follow each other in the order. If any two groups of equal types meet it, then two
+    with no other group of these types between them do (y and the one before it, in the first case): `beside` misses nothing.
 
     Attributes:
-        left: number of groups that are left; the others went into them.
+        left: number of groups that are left; the others were merged into them.
         cost: [g] seconds on a nominal device, of all phases.
         types: [g] device types (see `Units`); only groups of equal types are merged.
         at: [g] places in the order, all different.
-        after, before: [g] groups that the forward phase orders.
-        bytes: [g] by other group: what the two exchange in both directions, over all phases, each tensor once.
-        into: [g] the group itself, or one that it went into.
+        after, before: [g] successors and predecessors of each group in the forward phase.
+        bytes: [g] by other group: bytes that the two exchange in both directions, over all phases, each tensor once.
+        into: [g] the group itself, or one that it was merged into.
         here: [g] by place: the group that has it, or had it last.
         earlier, later: [g] by place: the next one with a group of equal types, in either direction; -1 where there is none.
     """
@@ -94,7 +94,7 @@ class Contraction:
     def safe(self, x: int) -> dict[int, int]:
         """Neighbours that x may be merged with, and the place of the merged group in the order.
 
-        Those of which the neighbours of x tell it: the neighbours of a neighbour are counted, not looked at.
+        Only those that the neighbours of x show to be safe: the neighbours of a neighbour are counted, not looked at.
         """
         at, after, before = self.at, self.after[x], self.before[x]
         places: dict[int, int] = {}
@@ -128,7 +128,7 @@ class Contraction:
             return None
         if at[x] > at[y]:
             x, y = y, x
-        # a hub keeps its place, and its neighbours are looked at only where those of the other do not tell it
+        # a hub keeps its place, and its neighbours are looked at only where those of the other group do not decide
         if len(self.before[y]) <= len(self.after[x]) and all(at[z] <= at[x] for z in self.before[y]):
             return at[x]
         if all(at[z] >= at[y] for z in self.after[x]):

@@ -1,4 +1,4 @@
-"""What follows the forward phase: gradients, parameters, optimiser state, updates."""
+"""Groups of the operations that follow the forward phase: gradients, parameters, optimiser state, updates."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from placekit_grouping.units import FREE, Ints, Units
 def follow(units: Units, group: Ints) -> Ints:
     """[u] groups of all units, from the groups of those with forward operations (`FREE` for the others).
 
-    In this order, and only into groups that no unit forces onto fewer device types than it can run on:
+    In this order, and only into a group that the unit does not restrict to fewer device types:
     a parameter or input, with all that is co-located with it, goes with the first forward operation that reads it;
-    a gradient with its forward operation (column `forward_of`); what is left with the forward operations of the same call
-    of the same module; then with the neighbour that it exchanges most bytes with; then by itself, by device types.
+    a gradient goes with its forward operation (column `forward_of`); the rest goes with the forward operations of the same
+    call of the same module; then with the neighbour that it exchanges most bytes with; units still left form one group per
+    set of device types.
     """
     graph, of = units.graph, units.of
     group = group.copy()

@@ -1,4 +1,4 @@
-"""The groupers: each says which forward operations belong together; what they share is in the other modules."""
+"""The groupers: each says which forward operations belong together; their common parts are in the other modules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from placekit_grouping.units import FREE, Ints, Units
 
 
 class NoGrouper(Grouper):
-    """The finest grouping: operations on their own, but for co-located ones.
+    """The finest grouping: operations on their own, except co-located ones.
 
     `acyclic` is False because co-located operations may have others between them.
     """
@@ -40,7 +40,7 @@ class _ForwardGrouper(Grouper):
 
     @property
     def acyclic(self) -> bool:  # type: ignore[override]
-        """Not with `repeat`: the second halves of all blocks, one group, wait for the first ones, and these for them."""
+        """False with `repeat`: the second halves of all blocks, one group, wait for the first halves, and these for them."""
         return not self.options.repeat
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
@@ -60,7 +60,7 @@ class _ForwardGrouper(Grouper):
 
     @abstractmethod
     def label(self, units: Units) -> Ints:
-        """[u] units of one label belong together; only those of units with forward operations count."""
+        """[u] units with the same label belong together; only labels of units with forward operations count."""
 
     def contract(self, groups: Contraction) -> None:
         """Merge groups, before the small ones are merged; most groupers are done with their labels."""
@@ -70,7 +70,7 @@ class _ForwardGrouper(Grouper):
         """[n] name of a group by its costliest operation."""
 
     def _names(self, units: Units, fine: Ints, merged: Ints) -> tuple[str, ...]:
-        """By the number of the group: that of its costliest part, and how many parts joined it."""
+        """Name of each group: that of its costliest part, and how many other parts joined it."""
         fine_of, merged_of = fine[units.of], merged[units.of]
         cost = np.bincount(fine_of, nominal_s(units))
         text = [""] * len(cost)
@@ -131,9 +131,9 @@ class ColocationGrouper(_ForwardGrouper):
 class ModuleGrouper(_ForwardGrouper):
     """One group per call of a module, by the module path and call number that the importer gave every operation.
 
-    With `blocks`, one per call of a module whose path they match. An operation without a module goes with the kernel that
-    it reads most bytes from (the last of equals: a residual sum goes with what is added), else with one that reads from it;
-    where none of them has a module, it is on its own.
+    With `blocks`, one group per call of a module with a matching path. An operation without a module goes with the kernel
+    that it reads most bytes from (the last of equals: a residual sum goes with what is added), else with one that reads from
+    it; where none of them has a module, it is on its own.
     """
 
     name = "module"
@@ -192,7 +192,7 @@ class ChainsGrouper(_CoarseningGrouper):
 
 
 class HeavyEdgeGrouper(_CoarseningGrouper):
-    """Heavy edges, contracted one by one: whatever exchanges most bytes is merged first, while the group is small enough."""
+    """Heavy edges, contracted one by one: groups that exchange most bytes are merged first, if the result is small enough."""
 
     name = "heavy_edge"
     options_class = HeavyEdgeOptions
@@ -207,7 +207,7 @@ class MetisGrouper(_CoarseningGrouper):
 
     As in Herrmann et al. 2019 ("Multilevel Algorithms for Acyclic Partitioning of Directed Acyclic Graphs", §4.1) only pairs
     that close no cycle are matched. There is no partition and no refinement: the k vertices of the coarsest graph are the
-    groups, and what is placed is for the policy to say.
+    groups, and the policy decides where they go.
     """
 
     name = "metis"

@@ -11,7 +11,7 @@ def merge_small(groups: Contraction, max_groups: int | None, min_share: float) -
     """While there are more than `max_groups`, or the cheapest costs less than `min_share` of the whole, merge it.
 
     It joins the neighbour with which it exchanges most bytes (in both directions, over all phases), among those that are
-    safe and may run on the same device types. Where there is none, it joins the cheaper of the two groups of these types
+    safe and may run on the same device types. Without such a neighbour, it joins the cheaper of the two groups of these types
     next to it in the order, if that is safe; else it waits until a merge changes what is safe for it.
     """
     least = min_share * groups.total
@@ -28,7 +28,7 @@ def merge_small(groups: Contraction, max_groups: int | None, min_share: float) -
             continue
         y = min(places, key=lambda y: (-groups.bytes[x].get(y, 0), groups.cost[y], y))
         moved = x if places[y] == groups.at[y] else y
-        # for the others, what is safe with the groups next to them is as before
+        # for the other groups, merging with the groups next to them is as safe as before
         freed = (groups.after[moved] & stuck) | (groups.before[moved] & stuck)
         kept = groups.merge(x, y, places[y])
         stuck -= freed | {x, y}

@@ -1,4 +1,4 @@
-"""Repetition: corresponding groups of equal blocks become one, so that who places one block has placed them all.
+"""Repetition: corresponding groups of equal blocks become one, so that placing one block places them all.
 
 Yao et al. 2026 (Doppler), appendix K: very large graphs repeat structures, transformer blocks for example, so that one can
 "learn to place a transformer block and then simply repeat that placement in each repeated structure", "using the overall
@@ -29,10 +29,10 @@ class Repeat:
     """m sibling modules of equal structure, one after the other.
 
     Attributes:
-        name: what stands for all of them, `h.*`; `h.{1-4}` where `h` has other modules that could be blocks.
+        name: name for all of them: `h.*`, or `h.{1-4}` where `h` has other modules that could be blocks.
         blocks: their m paths, in the order in which data passes through them.
-        operations: [m, k] operations of each block in traced order: a column holds corresponding ones. Those are left out
-            that are co-located with operations outside of their block.
+        operations: [m, k] operations of each block in traced order: a column holds corresponding ones. Operations that are
+            co-located with others outside their block are left out.
     """
 
     name: str
@@ -46,9 +46,9 @@ class _Block:
 
     Attributes:
         path: module path.
-        operations: those of the module and below it, ascending.
-        whole: whether each of them is free, or co-located with none but these.
-        reads: distinct tensors that it reads from outside, in the order of their first reading.
+        operations: the operations of the module and below it, ascending.
+        whole: whether each operation is free, or co-located with none but these operations.
+        reads: distinct tensors that it reads from outside, in the order in which it first reads them.
     """
 
     path: str
@@ -61,10 +61,10 @@ def repeated(graph: Graph, grouping: Grouping) -> Grouping:
     """`grouping` with corresponding groups of repeated blocks tied together.
 
     A block is divided as most of its copies are (the first of equals), and each part is one group with the same part of all
-    copies. A group that straddles the border of a block is cut there; operations outside of repeated blocks, or co-located
-    with such, stay with what is left of their group. Co-location sets are never divided, and no group loses a type of device:
+    copies. A group that straddles the border of a block is cut there; operations outside repeated blocks, or co-located
+    with such, stay with the rest of their group. Co-location sets are never divided, and no group loses a type of device:
     a part was in one group, and corresponding operations have the same `allowed`. Groups may wait for each other afterwards
-    (those of all second halves of the blocks for those of all first halves, and back). Raises GraphError if nothing repeats.
+    (all second halves of the blocks for all first halves, and the reverse). Raises GraphError if nothing repeats.
     """
     repeats = find_repeats(graph)
     if not repeats:
@@ -81,7 +81,7 @@ def repeated(graph: Graph, grouping: Grouping) -> Grouping:
 
 
 def find_repeats(graph: Graph) -> list[Repeat]:
-    """The outermost modules that equal a sibling in structure: none is looked for inside or beside of repeated ones.
+    """The outermost modules that equal a sibling in structure: no others are looked for inside or beside repeated ones.
 
     A block has modules of its own, or parameters and a number for a name. (Others are roles in a block, such as the projections
     of queries and keys, not repeated blocks.) Equal means: the same operations in the same order, with their types, costs,
@@ -145,7 +145,7 @@ def _last(path: str) -> str:
 
 
 def _whole(graph: Graph, operations: list[int]) -> list[bool]:
-    """Whether each of these operations is free, or co-located with none but these."""
+    """Whether each of these operations is free, or co-located with no other operation than these."""
     size = np.bincount(graph.colocate[graph.colocate >= 0])
     sets = graph.colocate[operations]
     here = np.bincount(sets[sets >= 0], minlength=len(size))
@@ -153,7 +153,7 @@ def _whole(graph: Graph, operations: list[int]) -> list[bool]:
 
 
 def _structure(graph: Graph, path: str, operations: list[int], whole: list[bool]) -> tuple[Hashable, list[int]]:
-    """What equal blocks have in common, and the distinct tensors from outside in the order of their first reading."""
+    """A key that equal blocks share, and the distinct tensors from outside in the order in which they are first read."""
     outside: dict[int, int] = {}
     position = {v: i for i, v in enumerate(operations)}
     set_of: dict[int, int] = {}
@@ -165,7 +165,7 @@ def _structure(graph: Graph, path: str, operations: list[int], whole: list[bool]
             u = int(graph.tensor_producer[t])
             if u in position:
                 read.append((position[u], t - int(graph.output_ptr[u]), _tensor(graph, t)))
-            else:  # whatever the shape that its maker calls it by: how it is read is in the signature
+            else:  # its shape at the producer does not matter: how it is read is in the signature
                 read.append((-1, outside.setdefault(t, len(outside)), int(graph.tensor_bytes[t])))
         tied = int(graph.colocate[v])
         rows.append((
@@ -262,9 +262,9 @@ def _common_name(parent: str, blocks: list[str], candidates: list[str]) -> str:
 def _names(
     graph: Graph, grouping: Grouping, repeats: list[Repeat], key: NDArray[np.int64], count: int
 ) -> tuple[str, ...]:
-    """By key: a group that is as before keeps its name; one that is whole blocks has theirs (`h.*`).
+    """By key: an unchanged group keeps its name; a group of whole blocks has theirs (`h.*`).
 
-    Another has the name of the module of its costliest operation, with a number where that is taken.
+    Any other group has the name of the module of its costliest operation, with a number where that name is taken.
     """
     general = {
         int(v): (path, repeat.name)
@@ -294,7 +294,7 @@ def _names(
 
 
 def _looked_for(graph: Graph) -> str:
-    """What a repeated block would be, and how far this graph is from having one."""
+    """A hint: what counts as a repeated block, and how near this graph comes to one."""
     inside, children = _tree(graph)
     near = [p for p in (_candidates(graph, parent, inside, children) for parent in children) if len(p) > 1]
     some = "; ".join(" ".join(paths[:4]) + (" ..." if len(paths) > 4 else "") for paths in near[:3])

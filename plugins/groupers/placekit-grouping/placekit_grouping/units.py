@@ -1,4 +1,4 @@
-"""What no grouping separates, and how groups of the forward phase are kept free of cycles.
+"""Units, which no grouping separates, and how groups of the forward phase are kept free of cycles.
 
 The forward phase alone decides about cycles: gradients and updates live with their forward operations and parameters, so
 groups of a training step exchange data both ways in any case.
@@ -31,9 +31,9 @@ class Units:
         graph: their graph.
         of: [n] unit of each operation.
         count: u.
-        leading: [n] the kernels of the forward phase; not those that only renew buffers, which nothing orders.
+        leading: [n] the kernels of the forward phase, without those that only renew buffers, which nothing orders.
         source, target: forward data flow between units, distinct pairs, sorted by source; source < target always.
-        types: [u] what may run a unit: bit 0 GPUs, bit 1 CPUs, higher bits other device types.
+        types: [u] device types that may run a unit: bit 0 GPUs, bit 1 CPUs, higher bits other types.
     """
 
     graph: Graph

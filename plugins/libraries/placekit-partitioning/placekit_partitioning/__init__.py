@@ -1,1 +1,1 @@
-"""Library: what groups exchange, and the base class of policies that partition."""
+"""Library: the bytes that groups exchange, and the base class of policies that partition."""

@@ -1,4 +1,4 @@
-"""What groups exchange: the quotient graph without directions, for methods that weigh what is cut, and its seconds."""
+"""Exchange between groups: the quotient graph without directions, for methods that weigh cut edges, and its seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Exchange:
 
     @classmethod
     def of(cls, problem: Problem) -> Exchange:
-        """What the groups of `problem` exchange, by its quotient graph."""
+        """The exchange between the groups of `problem`, by its quotient graph."""
         graph = problem.grouped
         u, v = graph.tensor_producer[graph.input_tensor].astype(np.int64), graph.edge_op.astype(np.int64)
         return cls.from_edges(problem.g, u, v, graph.tensor_bytes[graph.input_tensor])
@@ -67,21 +67,21 @@ class Exchange:
 
 
 def mean_s_per_byte(problem: Problem) -> NDArray[np.float64]:
-    """[D, D] seconds per byte between two devices, of the two directions the mean; 0 on the diagonal."""
+    """[D, D] seconds per byte between two devices, the mean of the two directions; 0 on the diagonal."""
     s_per_byte = problem.cluster.routes.s_per_byte
     return np.asarray((s_per_byte + s_per_byte.T) / 2)
 
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """Seconds of what groups exchange: latency and bytes / bandwidth of each transfer, the mean of the two directions.
+    """Seconds of the transfers between groups: latency and bytes / bandwidth of each, the mean of the two directions.
 
     A tensor is one transfer to each group that reads it and does not write it, also where groups share a device.
 
     Attributes:
-        problem: whose groups and devices they are.
+        problem: the problem with these groups and devices.
         bytes_: the graph of the groups, by the bytes that they exchange.
-        tensors: the same graph by the number of tensors: its `bytes_` are no bytes but these numbers.
+        tensors: the same graph by the number of tensors: its `bytes_` are these numbers, not bytes.
     """
 
     problem: Problem
@@ -99,9 +99,9 @@ class Transfers:
         return cls(problem, Exchange.of(problem), Exchange.from_edges(problem.g, pair // g, pair % g, count))
 
     def seconds(self, device: NDArray[np.int16], bytes_: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[g, D] seconds of the transfers of each group, were it on each device and all others where they are.
+        """[g, D] seconds of the transfers of each group if it were on each device, and all others where they are.
 
-        `bytes_`: [g, D] what each group exchanges with each device: `self.bytes_.to_devices(problem, device)`.
+        `bytes_`: [g, D] bytes that each group exchanges with each device: `self.bytes_.to_devices(problem, device)`.
         """
         latency_s, s_per_byte = self._costs
         return bytes_ @ s_per_byte + self.tensors.to_devices(self.problem, device) @ latency_s

@@ -1,4 +1,4 @@
-"""What policies that partition the graph share: the groups as an undirected graph, the devices as targets with speeds.
+"""Common part of policies that partition the graph: the groups as an undirected graph, devices as targets with speeds.
 
 A partitioner cuts the graph of groups into one part per device, so that every part is as large as its device is fast and
 little is exchanged between parts. It knows nothing of order in time, of memory, or of what may run where.
@@ -20,7 +20,7 @@ from placekit_partitioning.exchange import Exchange, Transfers
 from placekit_partitioning.repair import repair
 
 TOTAL = 100_000_000
-"""What integer weights sum to: partitioners compute in integers, and go wrong silently from about 1e10 on."""
+"""Sum of integer weights: partitioners compute in integers, and go wrong silently from about 1e10 on."""
 
 
 class PartitionOptions(Options):
@@ -30,20 +30,20 @@ class PartitionOptions(Options):
         0.05, gt=0, le=1, description="how much more than its share of the work a device may get: 0.05 is 5%"
     )
     repair: bool = Field(
-        True, description="move groups off devices whose memory is overfull; false: the parts as they come"
+        True, description="move groups off devices whose memory is overfull; false: leave the parts as they are"
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a partitioner is given: k vertices (groups) and p targets (devices).
+    """The input of a partitioner: k vertices (groups) and p targets (devices).
 
     Attributes:
-        problem: what they are vertices and targets of.
+        problem: the problem with these groups and devices.
         groups: [k] groups to be placed, ascending: those that one of the targets may run.
         targets: [p] devices to place them on, ascending.
-        load: [k] integers of about `TOTAL` in all: seconds on the fastest target; where a group may not run there, the
-            seconds that would make its load take as long as it does on the targets that may.
+        load: [k] integers of about `TOTAL` in all: seconds on the fastest target; for a group that may not run there, its
+            seconds on the targets that may run it, converted by the targets' speeds.
         speed: [p] work that each target does in the time in which the fastest does 1, on this graph; see `speeds`.
         exchange: the graph of the k vertices.
     """
@@ -81,7 +81,7 @@ def speeds(
 
     The ratio is that of the seconds of all these groups, by the streams. From the first target on, the next is always the
     one that has the most such groups in common with one before it, and is compared with that one. A target that has none
-    in common with those before counts as fast as the first on each stream: nothing says otherwise.
+    in common with any before it counts as fast as the first on each stream, for lack of a comparison.
 
     Args:
         seconds: [k, p] of each group on each target.
@@ -133,7 +133,7 @@ def to_allowed(problem: Problem, device: NDArray[np.int16]) -> NDArray[np.int16]
 
 
 class Partitioning(Policy):
-    """A policy that partitions: `parts` says which group goes to which target, everything else is here."""
+    """A policy that partitions: subclasses assign groups to targets in `parts`, everything else is here."""
 
     @abstractmethod
     def parts(self, parts: Parts, rng: Generator) -> NDArray[np.int64]:

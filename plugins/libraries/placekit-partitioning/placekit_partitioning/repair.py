@@ -9,9 +9,9 @@ from placekit_core import Placements, Problem, Task, units
 from placekit_partitioning.exchange import Transfers
 
 ROUNDS = 12
-"""Placements that are measured at most."""
+"""Largest number of placements that are measured."""
 SLACK = 0.02
-"""Share of the memory that a further round leaves free: what a group takes at the peak is an estimate."""
+"""Share of the memory that a further round leaves free: the bytes of a group at the peak are an estimate."""
 BATCH = 8
 """An eighth of the excess is moved before the order of the groups is computed again."""
 
@@ -22,9 +22,9 @@ def repair(task: Task, device: NDArray[np.int16], priority: NDArray[np.float32] 
     Each round measures the placement (one evaluation; none if the budget is used up). A group takes its persistent bytes
     and a share of the bytes that its kernels write, the share that explains the peak of its device. Groups leave for the
     device where they cost the fewest further seconds, of transfers and computation, per byte that they free; only for one
-    that may run them and that has the room. First as long as that helps, only groups that free something by themselves,
-    with the copies counted that stay behind; then also parts of what would have to move together. Deterministic. What was
-    moved, and that it still does not fit, is noted on `task.evaluate`.
+    that may run them and that has the room. At first, as long as that helps, only groups move that free something by
+    themselves, counting the copies that stay behind; then also parts of sets that would have to move together. The result is
+    deterministic. A note on `task.evaluate` says what was moved, and if the placement still does not fit.
 
     Args:
         task: a problem and its evaluator.
@@ -94,8 +94,8 @@ def _relieved(
 ) -> NDArray[np.int16]:
     """[g] `device`, with groups moved until no overfull device is estimated to hold more than `room`, as far as possible.
 
-    `use`: [D] bytes that each device was measured to hold. `careful`: what a group exchanges with those who stay is not
-    freed, because copies of it stay; nor is a group moved whose copies would take as much as it frees.
+    `use`: [D] bytes that each device was measured to hold. `careful`: tensors that a group exchanges with groups that stay
+    are not counted as freed, because copies of them stay; a group with copies as large as what it frees is not moved.
     """
     device, use, problem = device.copy(), use.copy(), transfers.problem
     written = _written(problem)

@@ -1,14 +1,15 @@
 """The list scheduler for compiled loops of plugins: the arrays of a `ListScheduler`, and the functions that work on them.
 
-A loop takes `Fixed` and `State` from `arrays`; `restart` begins again from a state that nothing has touched. All functions
-are numba's; importing this module imports it.
+A loop takes `Fixed` and `State` from `arrays`; `restart` begins again from a fresh state. All functions are compiled by
+numba; importing this module imports numba.
 
 - `starts(p, s, op, ready, start)` fills [D] when the inputs of a ready operation could be on each device, and when it could
   start there; inf where it may not run.
 - `place(p, s, op, device)` places a ready operation.
-- `restart(s, fresh)` makes a state what another one is.
+- `restart(s, fresh)` copies the state `fresh` into the state `s`.
 
-`UNCOUNTED` are the options of `njit` that all of them are compiled with, besides a cache; what calls them is fastest so too.
+`UNCOUNTED` are the options of `njit` that all of them are compiled with, besides a cache; their callers are fastest with the
+same options.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ restart = copier_of(State)
 
 
 def arrays(scheduler: ListScheduler) -> tuple[Fixed, State]:
-    """The problem, and a state that nothing has touched, with arrays of its own."""
+    """The scheduler's problem, and a copy of its state with arrays of its own."""
     return scheduler._fixed, copied(scheduler._state)
 
 
 def copied(state: State) -> State:
-    """The same in arrays of its own."""
+    """A copy of `state` with arrays of its own."""
     made: Any = [array.copy() for array in state]
     return State(*made)

@@ -1,7 +1,7 @@
 """Compiled functions that do something to every field of a NamedTuple; importing it imports numba.
 
-Compiled code cannot loop over fields of different types. So these functions are written out here, from the one list of
-fields that a NamedTuple is.
+Compiled code cannot loop over fields of different types. So these functions are written out here, from the fields of the
+NamedTuple.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -30,7 +30,7 @@ def builder_of(cls: type[Any], arguments: str, values: Mapping[str, str], **opti
 def row_of(cls: type[Any]) -> Any:
     """A compiled function (stacked, i): the `cls` of row i of every array of `stacked`.
 
-    It is for functions that are compiled with `UNCOUNTED`: what it returns has no reference counts.
+    It is for functions that are compiled with `UNCOUNTED`: the arrays that it returns have no reference counts.
     """
     return builder_of(cls, "stacked, i", {name: f"stacked.{name}[i]" for name in cls._fields}, **UNCOUNTED)
 

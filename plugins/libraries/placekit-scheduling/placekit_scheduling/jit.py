@@ -8,9 +8,9 @@ from numba import njit
 from numba.core.options import DefaultOptions
 
 UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
-"""Options of `njit` for functions that allocate nothing, and return arrays only to functions that are compiled so too:
+"""Options of `njit` for functions that allocate nothing, and return arrays only to functions compiled in the same way:
 without reference counts of the many arrays, calls take a fifth of the time. It is an internal option of numba: a version
-that drops it costs time, not results."""
+without it is slower, but the results are the same."""
 
 compiled: Any = njit(cache=True, **UNCOUNTED)
 inlined: Any = njit(cache=True, forceinline=True, **UNCOUNTED)

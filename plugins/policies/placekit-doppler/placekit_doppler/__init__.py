@@ -24,23 +24,25 @@ class DopplerOptions(TorchOptions):
     rounds: int = Field(3, ge=0, description="rounds of message passing")
     message_passing: Literal["per_episode", "per_step"] = Field(
         "per_episode",
-        description="messages are passed once per episode, or anew for every decision, with what is placed where (slow;"
+        description="messages are passed once per episode, or anew for every decision, with the placement so far (slow;"
         " appendix H.3)",
     )
     sel: Literal["learned", "critical_path"] = Field(
-        "learned", description="what selects: the network, or the longest path to an exit (the ablation `doppler_plc`)"
+        "learned",
+        description="selection by the network, or by the longest path to an exit (the ablation `doppler_plc`)",
     )
     plc: Literal["learned", "earliest_start"] = Field(
-        "learned", description="what places: the network, or the earliest start (the ablation `doppler_sel`)"
+        "learned", description="placing by the network, or by the earliest start (the ablation `doppler_sel`)"
     )
     features: Literal["more", "paper"] = Field(
-        "more", description="what PLC is shown of devices: the paper's five features, or four more"
+        "more", description="features of devices that PLC sees: the paper's five, or four more"
     )
     noise: float = Field(
-        1.0, ge=0, description="standard deviation, at first, of weights that each exploring episode draws; 0: none"
+        1.0, ge=0, description="initial standard deviation of the weights that each exploring episode draws; 0: none"
     )
     exploration: Literal["sample", "greedy"] = Field(
-        "sample", description="exploring draws by the network's probabilities, or uniformly as the paper's epsilon"
+        "sample",
+        description="exploring decisions are drawn by the network's probabilities, or uniformly as in the paper",
     )
 
 
@@ -62,7 +64,7 @@ class ThreeStageOptions(PolicyGradientOptions):
 
     imitation_episodes: int = Field(2000, ge=0, description="episodes of stage 1")
     imitation_samples: int = Field(4, ge=1, description="episodes of each update of stage 1")
-    imitation_learning_rate: float = Field(1e-3, gt=0, description="of stage 1")
+    imitation_learning_rate: float = Field(1e-3, gt=0, description="step size of stage 1")
     simulated_episodes: int = Field(
         4000,
         ge=1,
@@ -73,10 +75,10 @@ class ThreeStageOptions(PolicyGradientOptions):
         0.6, ge=0, le=1, description="share of a stage's budget after which episodes follow the best one; null: never"
     )
     near_best_explore: float = Field(
-        0.05, gt=0, le=1, description="share of decisions in which these do as the networks say"
+        0.05, gt=0, le=1, description="share of decisions that the networks make in these episodes"
     )
     near_best_explore_end: float | None = Field(
-        0.01, gt=0, le=1, description="the same at the end of the budget; null: the same"
+        0.01, gt=0, le=1, description="that share at the end of the budget; null: the same"
     )
     measured_near_best_from: float | None = Field(
         0.0, ge=0, le=1, description="`near_best_from` of stage 3, which begins with the best placement of stage 2"
@@ -84,21 +86,23 @@ class ThreeStageOptions(PolicyGradientOptions):
     measured_at_most: float | None = Field(
         3.0,
         gt=1,
-        description="in stage 3, slower placements count as so many times the median of their batch; null: as they are",
+        description="in stage 3, placements count as at most this many times the median of their batch; null: no limit",
     )
     epochs: int = Field(3, ge=1, description="steps of the optimiser on each batch; 1: REINFORCE")
     clip: float | None = Field(
         0.2,
         gt=0,
-        description="from the second step on, a probability ratio pays only up to this far from 1; null: however far",
+        description="from the second step on, a probability ratio counts only up to this distance from 1; null: no limit",
     )
     samples: int = Field(32, ge=1, description="episodes of each update")
     reward: Literal["sqrt", "linear", "scaled"] = Field(
         "scaled",
-        description="of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
+        description="reward of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
     )
     learning_rate: float = Field(3e-4, gt=0, description="step size of the optimiser")
-    learning_rate_end: float | None = Field(1e-7, ge=0, description="at the end of the budget; null: the same")
+    learning_rate_end: float | None = Field(
+        1e-7, ge=0, description="step size at the end of the budget; null: the same"
+    )
     normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's rewards")
 
 
@@ -107,7 +111,7 @@ def placekit_trainers() -> list[Component]:
     return [
         Component(
             name="three_stage",
-            summary="imitation of a teacher, then REINFORCE on the simulator, then on what measures",
+            summary="imitation of a teacher, then REINFORCE on the simulator, then on measurements",
             config=ThreeStageOptions,
             target="placekit_doppler.three_stage:ThreeStage",
             paper="Yao et al. 2026, Doppler: Dual-Policy Learning for Device Assignment, ICLR 2026",

@@ -1,4 +1,4 @@
-"""What the compiled episodes work on: arrays."""
+"""The arrays that the compiled episodes work on."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from numpy.typing import NDArray
 
 PAPER = 5
 FEATURES = 9
-"""Of a device. The first five are those of appendix D.2: load, predecessors' computation on it, earliest start and latest end
-of the predecessors on it, earliest start of the operation. Beyond the paper: the operation's seconds there, those of the
-transfers that it needs there, those of the transfers that its readers are spared because their other inputs are there, and
-how many operations of its kind are there."""
+"""Features of a device. The first five are those of appendix D.2: load, predecessors' computation on it, earliest start and
+latest end of the predecessors on it, earliest start of the operation. Beyond the paper: the operation's seconds there, the
+seconds of the transfers that it needs there, the seconds of the transfers that its readers are spared because their other
+inputs are there, and the number of operations of its kind there."""
 STATIC = ("computation", "received", "sent", "t_level", "b_level")
 """Static features of an operation (appendix D.1)."""
 WEIGHTS = FEATURES + len(STATIC)
 """Linear weights that an episode may have: of the features of devices, then of those of operations."""
 SLOPE = np.float32(0.1)  # of LeakyReLU
-GREEDY, SAMPLE, NEAR_BEST = 0, 1, 2  # what decides where chance does not: the network, or another episode
+GREEDY, SAMPLE, NEAR_BEST = (
+    0,
+    1,
+    2,
+)  # exploring is uniform; by the networks' probabilities; or another episode is followed
 NEAR = 1e-9  # values that differ by less, relatively, are ties
 
 Floats = NDArray[np.float32]
 
 
 class Says(NamedTuple):
-    """What the networks say of a problem. Shapes: n operations, h hidden units."""
+    """The networks' outputs for a problem. Shapes: n operations, h hidden units."""
 
     score: Floats  # [n] of SEL
     own: Floats  # [n, h]
@@ -36,16 +40,16 @@ class Says(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What episodes go by besides the networks."""
+    """The inputs of episodes besides the networks."""
 
     cost: NDArray[np.float64]  # [n] mean seconds over devices, over `scale`
-    level: NDArray[np.float64]  # [n] b-levels: what the teacher selects by
-    kernel: NDArray[np.bool_]  # [n] whether it is no source
+    level: NDArray[np.float64]  # [n] b-levels, by which the teacher selects
+    kernel: NDArray[np.bool_]  # [n] whether the operation is a kernel, not a source
     kind: NDArray[np.int64]  # [n] equal for operations with equal static features
     static: Floats  # [n, 5] static features; 0 of sources
-    seen: NDArray[np.bool_]  # [FEATURES] what PLC is shown of devices
+    seen: NDArray[np.bool_]  # [FEATURES] whether PLC sees the feature
     scale: float  # seconds that times are divided by
-    per_byte: float  # of a transfer over the mean of the links, over `scale`
+    per_byte: float  # seconds per byte of a transfer, mean over the links, over `scale`
     learned_sel: bool
     learned_plc: bool
 
@@ -55,11 +59,11 @@ class Episode(NamedTuple):
 
     op: NDArray[np.int64]  # [T] kernel of each step
     device: NDArray[np.int64]  # [T]
-    drawn: NDArray[np.bool_]  # [T, 2] whether SEL and PLC decided, and not the episode that is followed
-    weights: Floats  # [WEIGHTS] added to what the networks say, see `Doppler`
-    noisy: NDArray[np.bool_]  # [] `weights` were drawn
-    label_op: NDArray[np.int64]  # [T] what gradients lead to: the same, or what the teacher would select
-    label_device: NDArray[np.int64]  # [T] and where it would place `op`
+    drawn: NDArray[np.bool_]  # [T, 2] whether SEL and PLC decided, not the episode that is followed
+    weights: Floats  # [WEIGHTS] of features added to the networks' outputs, see `Doppler`
+    noisy: NDArray[np.bool_]  # [] whether `weights` were drawn
+    label_op: NDArray[np.int64]  # [T] target of gradients: `op`, or the operation that the teacher would select
+    label_device: NDArray[np.int64]  # [T] likewise: `device`, or the device where the teacher would place `op`
     features: Floats  # [T, D, FEATURES]
     may: NDArray[np.bool_]  # [T, D] devices that the kernel may go to
     log_prob: NDArray[np.float64]  # [T]
@@ -88,15 +92,15 @@ class Episode(NamedTuple):
 class Follow(NamedTuple):
     """Another episode, to be followed where chance does not decide."""
 
-    rank: NDArray[np.int64]  # [n] of the candidates the lowest is selected
+    rank: NDArray[np.int64]  # [n] the candidate of lowest rank is selected
     device: NDArray[np.int64]  # [n]
 
 
 class Work(NamedTuple):
-    """Space of one thread."""
+    """Working memory of one thread."""
 
     candidates: NDArray[np.int64]  # [n]
-    place: NDArray[np.int64]  # [n] where each is in `candidates`
+    place: NDArray[np.int64]  # [n] index of each operation in `candidates`
     missing: NDArray[np.int64]  # [n]
     probability: NDArray[np.float64]  # [n]
     load: NDArray[np.float64]  # [D]
@@ -105,7 +109,7 @@ class Work(NamedTuple):
     ready: NDArray[np.float64]  # [D]
     start: NDArray[np.float64]  # [D]
     logit: NDArray[np.float64]  # [D]
-    soonest: NDArray[np.bool_]  # [D] devices of earliest start, of these of earliest finish
+    soonest: NDArray[np.bool_]  # [D] devices of earliest start and, among these, earliest finish
     total: Floats  # [D, h] sums of what was sent to each device
     hidden: Floats  # [D, h]
     back: Floats  # [D, h]
@@ -113,7 +117,7 @@ class Work(NamedTuple):
 
     @classmethod
     def zeros(cls, n: int, devices: int, hidden: int) -> Work:
-        """Of n operations."""
+        """For n operations."""
         return cls(
             candidates=np.zeros(n, np.int64),
             place=np.zeros(n, np.int64),
@@ -134,7 +138,7 @@ class Work(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Of what `Says` holds, to be added to."""
+    """Sums of gradients with respect to the fields of `Says`."""
 
     score: NDArray[np.float64]
     own: Floats
@@ -145,7 +149,7 @@ class Gradient(NamedTuple):
 
     @classmethod
     def zeros(cls, n: int, hidden: int) -> Gradient:
-        """Of n operations."""
+        """For n operations."""
         return cls(
             score=np.zeros(n),
             own=np.zeros((n, hidden), np.float32),

@@ -22,28 +22,29 @@ from placekit_doppler.network import Dual, Parts
 from placekit_doppler.prepared import Prepared
 
 CHUNKS = 8
-"""Gradients of so many parts of a batch are added up, each by itself and then all in order: on any number of threads the same."""
+"""Gradients are summed in this many chunks, in a fixed order, so the result does not depend on the number of threads."""
 PACE = 100.0
-"""Of the weights that episodes draw: a step of the optimiser moves them so many times as far as the networks' parameters
+"""Learning-rate factor of the drawn weights, relative to the networks' parameters.
 
-(with Adam, whose steps do not depend on the gradient's length; with `optimiser=sgd` so many times as far again)."""
-LOG_STD = 5.0  # its logarithm is at most so far from 0
-_HELD = 64  # problems that a policy keeps ready: those of a family take turns
+This holds with Adam, whose steps do not depend on the gradient's length. With `optimiser=sgd` the factor is its square."""
+LOG_STD = 5.0  # largest absolute logarithm of the factor on their standard deviation
+_HELD = 64  # prepared problems that a policy keeps, since the problems of a family take turns
 
 
 class Doppler(TorchParameters):
-    """The dual policy: SEL selects one of the operations whose inputs are placed, PLC places it, until all are.
+    """The dual policy: SEL selects one of the operations whose inputs are placed, PLC places it, until all are placed.
 
-    What a device is like when an operation is placed (appendix D.2) comes from the core's list scheduler, which knows the
-    links and the memory: a device without room is not offered. An operation whose group has a device already goes there. The
-    order of selection becomes the priorities. `explore`: with it as its probability, a decision is drawn uniformly
-    (`exploration=greedy`, as in the paper) or by the network's probabilities (`sample`); otherwise it is the likeliest.
+    The features of devices when an operation is placed (appendix D.2) come from the list scheduler of `placekit_scheduling`,
+    which knows the links and the memory: a device without room is not offered. An operation goes to its group's device if the
+    group has one already. The order of selection becomes the priorities. With probability `explore`, a decision is drawn,
+    uniformly (`exploration=greedy`, as in the paper) or by the network's probabilities (`sample`); otherwise it is the
+    likeliest.
 
-    With `noise`, an exploring episode draws linear weights of the features and adds them to what the networks say of all its
-    operations and devices: it deviates in one direction, where decisions drawn one by one cancel out. Their mean and
-    standard deviation are learned (parameter-exploring policy gradients: Sehnke et al. 2010), by the weight of the first
-    decision: its advantage, and after an update's first step the clipped ratio of that decision, not of the weights, whose
-    density is not in `log_prob`.
+    With `noise`, an exploring episode draws linear weights and adds the features so weighted to the networks' outputs for all
+    its operations and devices. The episode then deviates in one direction, while decisions drawn one by one cancel out. The
+    mean and the standard deviation of these weights are learned (parameter-exploring policy gradients: Sehnke et al. 2010).
+    The gradient is weighted as that of the first decision: by its advantage and, after the first step of an update, by the
+    clipped ratio of that decision. The ratio leaves out the drawn weights, since their density is not in `log_prob`.
     """
 
     name = "doppler"
@@ -64,7 +65,7 @@ class Doppler(TorchParameters):
 
     @property
     def in_lock_step(self) -> bool:
-        """Episodes go in lock step in torch, not one after the other in compiled loops."""
+        """Whether episodes run in lock step in torch, not one after the other in compiled loops."""
         return self.options.message_passing == "per_step"
 
     @property
@@ -79,7 +80,7 @@ class Doppler(TorchParameters):
         self._said = None
 
     def _compile(self, problem: Problem) -> None:
-        """All loops, by an episode that is thrown away: no budget's clock runs while a policy is built."""
+        """Compile all loops by running an episode that is thrown away: no budget's clock runs while a policy is built."""
         r = self.rollout(problem, 1, np.random.default_rng(0))
         self.gradients(problem, r, np.ones(r.log_prob.shape))
         self.log_prob(problem, r)
@@ -106,10 +107,10 @@ class Doppler(TorchParameters):
         return self._run(problem, n, rng, explore, how)
 
     def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
-        """SEL and PLC each decide with probability `explore`, by their probabilities; otherwise the placement does.
+        """SEL and PLC each decide with probability `explore`, by their probabilities; otherwise the placement decides.
 
-        Its order is that of its priorities, or without any that of the b-levels. Where SEL or PLC is the critical path's,
-        the placement breaks its ties.
+        Its order is that of its priorities or, if it has none, of the b-levels. Where the critical path decides in place of
+        SEL or PLC, the placement breaks ties.
         """
         group_of = problem.grouping.group_of
         value = b_level(problem) if placement.priority is None else placement.priority[group_of]
@@ -118,9 +119,10 @@ class Doppler(TorchParameters):
         return self._run(problem, n, rng, explore, NEAR_BEST, Follow(rank, placement.device[group_of].astype(np.int64)))
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        """Own episodes, with what the critical path would do in their states: it selects an operation of the highest
+        """Own episodes, labelled with the decisions of the critical path in their states.
 
-        b-level, and places the one that the policy selected where it starts soonest; of ties, any.
+        The critical path selects an operation of the highest b-level, and places the operation that the policy selected
+        where it starts soonest; it breaks ties at random.
         """
         how = SAMPLE if self.options.exploration == "sample" else GREEDY
         return self._run(problem, n, rng, explore, how, teach=True)
@@ -248,11 +250,11 @@ class Doppler(TorchParameters):
 
         self._spread(CHUNKS, part)
         total = Gradient(*(np.sum(np.stack(x), axis=0) for x in zip(*found, strict=True)))
-        self._said = None  # autograd forgets how it came about
+        self._said = None  # autograd has freed its graph
         return float(worth.sum()), self._through(ready, parts, total)
 
     def _through(self, ready: Prepared, parts: Parts, g: Gradient) -> dict[str, NDArray[Any]]:
-        """From the gradient of what the networks say to that of their parameters."""
+        """The gradient with respect to the parameters, from that with respect to the networks' outputs."""
         module: Any = self.module
         names, parameters = zip(*module.named_parameters(), strict=True)
         rows = ready.features.op
@@ -265,14 +267,14 @@ class Doppler(TorchParameters):
         return made
 
     def _parts(self, ready: Prepared) -> Parts:
-        """What the networks say, with autograd: once for the same parameters."""
+        """The networks' outputs, with autograd; computed once for the same parameters."""
         if self._said is None or self._said[0] is not ready:
             with self.fixed_threads(), torch.enable_grad():
                 self._said = ready, self.dual(ready.inputs)
         return self._said[1]
 
     def says(self, ready: Prepared, parts: Parts) -> Says:
-        """What the networks say, for the compiled loops."""
+        """The networks' outputs, for the compiled loops."""
         n, rows, module = ready.problem.graph.n, ready.features.op, self.module
 
         def spread_out(x: torch.Tensor) -> NDArray[np.float32]:
@@ -307,7 +309,7 @@ class Doppler(TorchParameters):
         return found
 
     def _spread(self, n: int, work: Callable[[int, int, int], None]) -> None:
-        """Parts of 0..n, one for each thread: `work(thread, first, last)`."""
+        """Split 0..n into one part for each thread, and run `work(thread, first, last)` for each."""
         threads = min(self._threads, n)
         if threads <= 1:
             work(0, 0, n)
@@ -317,4 +319,4 @@ class Doppler(TorchParameters):
         try:
             work(0, 0, bounds[1])
         finally:
-            list(others)  # what they write to is free again
+            list(others)  # wait for the other threads, which write to shared arrays

@@ -1,9 +1,9 @@
-"""Episodes of the dual policy and their gradient, compiled: what happens once per decision, without any tensor of autograd.
+"""Episodes of the dual policy and their gradient, compiled: the work of each decision, without any tensor of autograd.
 
-The networks pass messages once per episode, so that all they say is fixed while an episode runs: a score per operation
-(SEL), and for PLC what each operation adds to the hidden layer of its own decision (`own`) and of later ones on its device
-(`sent`). The first layer of PLC is linear in the parts of its input, so the sum of them is exact. What remains per decision
-is a softmax over the candidates and a hidden layer per device.
+The networks pass messages once per episode, so their outputs are fixed while an episode runs: a score per operation (SEL)
+and, for PLC, what each operation adds to the hidden layer of its own decision (`own`) and of later ones on its device
+(`sent`). The first layer of PLC is linear in the parts of its input, so their sum is exact. What remains per decision is a
+softmax over the candidates and a hidden layer per device.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -36,7 +36,7 @@ row = row_of(Episode)
 
 @compiled
 def bind_rest(p: Any, s: Any, group_device: NDArray[np.int64]) -> None:
-    """Fill [g] the devices of all groups at the end of an episode: sources that nobody reads go where most is free."""
+    """Fill [g] the devices of all groups at the end of an episode: unread sources go where most memory is free."""
     for group in range(s.group_device.shape[0]):
         if s.group_device[group] < 0:
             best = -1
@@ -53,7 +53,7 @@ def run(
     p: Any, s: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, seed: np.uint64, explore: float, how: int,
     follow: Any, teach: bool,
 ) -> None:  # fmt: skip
-    """One episode: select and place until all kernels are placed; with `teach`, labelled with what the teacher does."""
+    """One episode: select and place until all kernels are placed; with `teach`, labelled with the teacher's decisions."""
     restart(s, fresh)
     w.random[0] = seed
     w.load[:] = 0.0
@@ -143,8 +143,8 @@ def climb(
 ) -> float:  # fmt: skip
     """Add the gradient of one episode to `g`.
 
-    It is that of sum(weight * log_prob) + entropy_weight * sum(entropy) under what the networks say now, of the labels in
-    the states of the episode. Returns sum(weight * log_prob).
+    It is that of sum(weight * log_prob) + entropy_weight * sum(entropy), for the labels in the states of the episode, by the
+    networks' present outputs. Returns sum(weight * log_prob).
     """
     steps = e.op.shape[0]
     worth = 0.0
@@ -167,7 +167,7 @@ def climb(
 
 @compiled
 def decided(p: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, log_prob: NDArray[np.float64]) -> None:
-    """Fill [T] log-probabilities of an episode's decisions under what the networks say now."""
+    """Fill [T] log-probabilities of an episode's decisions by the networks' present outputs."""
     count = begin_candidates(fresh.missing, w)
     w.total[:] = 0.0
     begin_scores(says, setting, e.weights, w)

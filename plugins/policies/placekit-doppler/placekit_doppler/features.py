@@ -1,4 +1,4 @@
-"""What the networks see of a program: static features of operations (appendix D.1), edges, and critical paths."""
+"""The networks' view of a program: static features of operations (appendix D.1), edges, and critical paths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Features:
         to_entry, to_exit: paths, as (row, member): for each operation those on its longest path to an entry (its t-level)
             and to an exit (its b-level), itself included; ties by the lower number.
         b_level: [n] seconds, of all operations of the graph.
-        kind: [k] number, equal where all static features are.
+        kind: [k] number of each distinct row of static features.
     """
 
     op: NDArray[np.int64]
@@ -38,7 +38,7 @@ class Features:
 
     @classmethod
     def of(cls, problem: Problem) -> Features:
-        """Those of a problem."""
+        """The features of a problem."""
         graph = problem.graph
         op = np.flatnonzero(graph.kernel)
         number = np.full(graph.n, -1)
@@ -88,10 +88,10 @@ def _kinds(static: NDArray[np.float64]) -> NDArray[np.int64]:
 def _paths(
     of: NDArray[np.int64], by: NDArray[np.int64], length: NDArray[np.float64], level: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows and members of the longest paths: from operation `of` the next one may be `by`, with a path so long."""
+    """Rows and members of the longest paths: operation `by` may follow operation `of` on a path of length `length`."""
     k = len(level)
     following = np.full(k, -1, np.int64)
-    for i in np.lexsort((-by, length)):  # the last one stays: the longest, of equal ones the lowest number
+    for i in np.lexsort((-by, length)):  # the last assignment stays: the longest path, of equal ones the lowest number
         following[of[i]] = by[i]
     rows, members = [np.arange(k)], [np.arange(k)]
     at = following.copy()

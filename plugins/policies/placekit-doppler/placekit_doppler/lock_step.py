@@ -1,7 +1,7 @@
 """Episodes of the dual policy in lock step, in torch: at each step one decision of every episode, on [n, ...] tensors.
 
 So messages can be passed anew for every decision (`message_passing=per_step`, appendix H.3); `episodes.py`, whose loops are
-compiled, passes them once per episode. The list schedulers and the choices stay compiled; what is said by the networks is not.
+compiled, passes them once per episode. The list schedulers and the choices stay compiled; the networks are not.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -32,7 +32,7 @@ from placekit_doppler.steps import (
 )
 
 AT_ONCE = 32
-"""Episodes whose gradients are computed together: memory grows with them, and with `per_step` not with the steps."""
+"""Episodes whose gradients are computed together. Memory grows with their number, but with `per_step` not with the steps."""
 
 
 _state = row_of(State)
@@ -51,7 +51,7 @@ def _select(
     p: Any, states: Any, setting: Any, works: Any, all_: Any, step: int, count: NDArray[np.int64], explore: float,
     how: int, follow: Any,
 ) -> None:  # fmt: skip
-    """The selection of each episode by `score` of its work, and what PLC sees."""
+    """Select each episode's next operation by the `score` of its work, and fill the features that PLC sees."""
     for i in range(count.shape[0]):
         w, e = _work(works, i), row(all_, i)
         op = select(setting, w, e, step, count[i], explore, how, follow)
@@ -63,7 +63,7 @@ def _place(
     p: Any, states: Any, setting: Any, works: Any, all_: Any, step: int, count: NDArray[np.int64], explore: float,
     how: int, follow: Any, teach: bool, entropy: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """The placing of each episode by `logit` of its work, logarithms of probabilities whose entropies are [n] `entropy`."""
+    """Place each episode's operation by the `logit` of its work: log-probabilities with entropies [n] `entropy`."""
     for i in range(count.shape[0]):
         s, w, e = _state(states, i), _work(works, i), row(all_, i)
         possible = 0
@@ -88,7 +88,7 @@ def _end(p: Any, states: Any, all_: Any) -> None:
 
 
 class _Said:
-    """What the networks say of n episodes (k kernels, D devices) as their list schedulers stand."""
+    """The networks' outputs for n episodes (k kernels, D devices) in the present states of their list schedulers."""
 
     def __init__(self, module: Dual, ready: Prepared, e: Episode) -> None:
         n = len(e.op)
@@ -106,7 +106,7 @@ class _Said:
             self.parts: Parts = module(ready.inputs)
 
     def observe(self) -> None:
-        """The list schedulers have moved."""
+        """Take in the new states of the list schedulers."""
         self.placed = self.states.missing[:, self.ready.features.op] < 0
         if self.module.dynamic:
             self.parts = self.module(self.ready.inputs, self.dynamic())
@@ -158,9 +158,9 @@ def run(
 
 
 def decisions(module: Dual, ready: Prepared, e: Episode, labels: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each step of n episodes the log-probabilities and entropies, [n] each, with autograd.
+    """The log-probabilities and entropies, [n] each, of each step of n episodes, with autograd.
 
-    They are of what SEL and PLC drew in the states of the episodes, or of the labels there; 0 where neither drew.
+    They are those of SEL's and PLC's draws in the states of the episodes, or of the labels there; 0 where neither drew.
     """
     said = _Said(module, ready, e)
     chosen, to = (e.label_op, e.label_device) if labels else (e.op, e.device)
@@ -177,7 +177,7 @@ def decisions(module: Dual, ready: Prepared, e: Episode, labels: bool = False) -
 
 
 def decided(module: Dual, ready: Prepared, e: Episode, labels: bool = False) -> tuple[Tensor, Tensor]:
-    """The same, [n, T] each."""
+    """`decisions` of all steps, [n, T] each."""
     n, steps = e.op.shape
     found = list(decisions(module, ready, e, labels))
     log_prob, entropy = (torch.stack(x, dim=1) for x in zip(*found, strict=True)) if steps else torch.zeros(2, n, 0)
@@ -189,7 +189,7 @@ def gradients(
 ) -> tuple[float, dict[str, NDArray[Any]]]:
     """sum(weight * log_prob) of the labels, and the gradient of that plus entropy_weight * sum(entropy), by autograd.
 
-    With `per_step` no step depends on what the networks said at another one: each has its gradient at once.
+    With `per_step` no step depends on the networks' outputs at another one, so each step's gradient is taken at once.
     """
     n, steps = e.op.shape
     names, parameters = zip(*module.named_parameters(), strict=True)
@@ -221,7 +221,7 @@ def _distribution(logits: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
 def _decided(
     logits: Tensor, allowed: NDArray[np.bool_], chosen: NDArray[np.int64], drew: NDArray[np.bool_]
 ) -> tuple[Tensor, Tensor]:
-    """[n] log-probabilities of what was chosen, and entropies; both 0 where nothing was drawn."""
+    """[n] log-probabilities of the choices, and entropies; both 0 where nothing was drawn."""
     active = torch.from_numpy(drew)
     log_p, entropy = _distribution(logits, torch.from_numpy(allowed | ~drew[:, None]))
     return (

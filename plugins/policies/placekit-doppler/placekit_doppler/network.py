@@ -1,4 +1,4 @@
-"""The networks of SEL and PLC in torch (section 5.2), up to what is fixed within an episode."""
+"""The networks of SEL and PLC in torch (section 5.2), as far as their outputs are fixed within an episode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, features: Features, device: torch.device | str = "cpu") -> Inputs:
-        """On a device of torch."""
+        """The features as tensors on a torch device."""
         made = (
             torch.from_numpy(features.static), torch.from_numpy(features.edge), torch.from_numpy(features.edge_s),
             _means(features.to_entry, len(features.op)), _means(features.to_exit, len(features.op)),
@@ -32,11 +32,11 @@ class Inputs(NamedTuple):
 
 
 DYNAMIC = 3
-"""Of an operation, where messages are passed anew for every decision: placed or not, start and finish over the makespan."""
+"""Further features, if messages are passed anew for every decision: placed or not, start and finish over the makespan."""
 
 
 class Parts(NamedTuple):
-    """What the networks say of k operations, see `arrays.Says`; with a leading dimension of episodes where states are given."""
+    """The networks' outputs for k operations, see `arrays.Says`; where states are given, episodes are the first dimension."""
 
     score: Tensor  # [k]
     own: Tensor  # [k, h]
@@ -59,7 +59,7 @@ class MessagePassing(nn.Module):
         nn.init.uniform_(self.edge.bias, -(size**-0.5), size**-0.5)
 
     def forward(self, h: Tensor, edge: Tensor, edge_s: Tensor) -> Tensor:
-        """[..., k, size] from the same."""
+        """[..., k, size] embeddings, from initial ones of the same shape."""
         size = h.shape[-1]
         slope, plain = self.edge.weight.view(size, size), self.edge.bias.view(size, size)
         both = torch.cat([plain, slope], dim=1)
@@ -75,7 +75,7 @@ class MessagePassing(nn.Module):
 class Encoder(nn.Module):
     """A network's own view of the operations: features and embeddings, [..., k, size] each.
 
-    What the state of an episode adds is for the embeddings alone: an operation that is decided about is not placed itself.
+    The state of an episode enters only the embeddings: the operation of the next decision is itself not placed yet.
     """
 
     def __init__(self, size: int, rounds: int, dynamic: bool) -> None:
@@ -99,8 +99,8 @@ class Dual(nn.Module):
         size: of embeddings (128 in the paper's code).
         hidden: of the layer before the logits (64).
         rounds: of message passing (6).
-        noisy: with mean and logarithm of the standard deviation of the weights that episodes draw, see `Doppler`.
-        dynamic: operations are shown with the state of an episode, and messages are passed for every decision.
+        noisy: has the mean and log standard deviation of the weights that episodes draw, see `Doppler`.
+        dynamic: operations are seen with the state of an episode, and messages are passed for every decision.
     """
 
     def __init__(self, size: int, hidden: int, rounds: int, noisy: bool = False, dynamic: bool = False) -> None:

@@ -18,7 +18,7 @@ from placekit_doppler.network import Inputs
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A problem, made ready for episodes: what they go by, and space for as many threads as there are `states`."""
+    """A problem, made ready for episodes: their inputs, and working memory for as many threads as there are `states`."""
 
     problem: Problem
     features: Features
@@ -33,7 +33,7 @@ class Prepared:
 
     @classmethod
     def of(cls, problem: Problem, options: DopplerOptions, threads: int) -> Prepared:
-        """By `options`, for as many threads."""
+        """Prepare a problem for this many threads."""
         graph, features, cost = problem.graph, Features.of(problem), op_cost(problem)
         fixed, fresh = arrays(ListScheduler(problem))
         scale = float(cost[graph.kernel].mean()) if graph.kernel.any() else 1.0

@@ -1,4 +1,4 @@
-"""What happens at one decision of an episode, compiled: the candidates, what devices are like, probabilities, choices."""
+"""One decision of an episode, compiled: the candidates, the features of devices, probabilities, choices."""
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def candidate_probabilities(w: Any, count: int) -> Any:
 
 @compiled
 def choose_candidate(weight: NDArray[np.float64], count: int, w: Any, explore: float, how: int) -> int:
-    """A number below `count`: the heaviest, but with probability `explore` any (`GREEDY`), or one by weight."""
+    """Index of the heaviest candidate or, with probability `explore`, of any (`GREEDY`) or one drawn by weight."""
     best = 0
     for k in range(1, count):
         if weight[k] > weight[best]:
@@ -115,7 +115,7 @@ def after_placing(p: Any, w: Any, op: int, count: int) -> int:
 
 @compiled
 def highest_level(level: NDArray[np.float64], w: Any, count: int, loose: bool) -> int:
-    """A candidate of highest level: the critical path's selection. Of several any, if `loose`, or the first."""
+    """A candidate of highest level: the critical path's selection. Among ties any one if `loose`, otherwise the first."""
     highest = -np.inf
     for k in range(count):
         highest = max(highest, level[w.candidates[k]])
@@ -138,7 +138,7 @@ def highest_level(level: NDArray[np.float64], w: Any, count: int, loose: bool) -
 
 @compiled
 def soonest_device(w: Any, loose: bool) -> int:
-    """A device of earliest start, of these of earliest finish: the critical path's placing; of several as `highest_level`."""
+    """A device of earliest start and then earliest finish: the critical path's placing; ties as in `highest_level`."""
     devices = w.soonest.shape[0]
     ties = 0
     for d in range(devices):
@@ -164,7 +164,7 @@ def followed(w: Any, rank: NDArray[np.int64], count: int) -> int:
 
 @compiled
 def followed_highest(level: NDArray[np.float64], w: Any, rank: NDArray[np.int64], count: int) -> int:
-    """Of the candidates of highest level the one of lowest rank."""
+    """Among the candidates of highest level, the one of lowest rank."""
     highest = -np.inf
     for k in range(count):
         highest = max(highest, level[w.candidates[k]])
@@ -178,7 +178,7 @@ def followed_highest(level: NDArray[np.float64], w: Any, rank: NDArray[np.int64]
 
 @compiled
 def _beyond_the_paper(p: Any, s: Any, setting: Any, w: Any, op: int, features: Floats) -> None:
-    """What a device saves: seconds of transfers that `op` needs there, that its readers do not; its kind's count."""
+    """Fill the features beyond the paper's: see `FEATURES`."""
     devices = p.memory.shape[0]
     for d in range(devices):
         features[d, 5] = p.op_s[op, d] / setting.scale
@@ -204,7 +204,7 @@ def _beyond_the_paper(p: Any, s: Any, setting: Any, w: Any, op: int, features: F
 
 @compiled
 def observe(p: Any, s: Any, setting: Any, w: Any, op: int, features: Floats, may: Any) -> int:
-    """Fill what PLC sees of each device, standardised over those that may run `op`, and `w.soonest`. Returns how many may."""
+    """Fill PLC's features, standardised over the devices that may run `op`, and `w.soonest`. Returns how many may."""
     devices = p.memory.shape[0]
     starts(p, s, op, w.ready, w.start)
     first = np.inf
@@ -258,7 +258,7 @@ def observe(p: Any, s: Any, setting: Any, w: Any, op: int, features: Floats, may
 
 @compiled
 def place_logits(says: Any, w: Any, op: int, features: Floats, may: Any, weights: Floats) -> Any:
-    """Fill `w.hidden` and `w.logit` (of devices that may), as logarithms of probabilities. Returns the entropy."""
+    """Fill `w.hidden` and `w.logit` of allowed devices, the latter with log-probabilities. Returns the entropy."""
     devices, h = w.total.shape
     most = -np.inf
     for d in range(devices):
@@ -316,7 +316,7 @@ def choose_device(w: Any, may: Any, possible: int, explore: float, how: int) -> 
 
 @compiled
 def select(setting: Any, w: Any, e: Any, step: int, count: int, explore: float, how: int, follow: Any) -> int:
-    """The operation that is selected of the candidates, by `w.score`; fills what `e` says of it."""
+    """Select one of the candidates, by `w.score`, and record it in `e`."""
     log_prob = entropy = 0.0
     e.drawn[step] = False
     if setting.learned_sel:
@@ -340,7 +340,7 @@ def select(setting: Any, w: Any, e: Any, step: int, count: int, explore: float, 
 def given_device(
     setting: Any, w: Any, e: Any, step: int, possible: int, explore: float, how: int, follow: Any
 ) -> int:  # fmt: skip
-    """Where the selected operation goes if PLC is not asked, or -1."""
+    """The device of the selected operation if PLC does not decide, otherwise -1."""
     device = follow.device[e.op[step]]
     if possible == 1 or not setting.learned_plc:
         same = how == NEAR_BEST and w.soonest[device]
@@ -352,7 +352,7 @@ def given_device(
 
 @compiled
 def drawn_device(w: Any, e: Any, step: int, possible: int, explore: float, how: int, entropy: float) -> int:
-    """Where PLC puts the selected operation, by the logarithms of probabilities in `w.logit`, whose entropy is given."""
+    """PLC's device for the selected operation, by the log-probabilities in `w.logit`, which have the given entropy."""
     chance, rule = (1.0, SAMPLE) if how == NEAR_BEST else (explore, how)
     may = e.may[step]
     e.drawn[step, 1] = True
@@ -366,7 +366,7 @@ def drawn_device(w: Any, e: Any, step: int, possible: int, explore: float, how: 
 
 @compiled
 def settle(p: Any, s: Any, setting: Any, w: Any, e: Any, step: int, count: int, device: int, teach: bool) -> int:
-    """Place the selected operation; returns how many candidates there are then."""
+    """Place the selected operation; returns the number of candidates afterwards."""
     op = e.op[step]
     e.device[step], e.log_prob[step] = device, min(e.log_prob[step], 0.0)
     e.label_op[step] = highest_level(setting.level, w, count, True) if teach else op

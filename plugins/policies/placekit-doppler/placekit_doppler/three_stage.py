@@ -1,4 +1,4 @@
-"""Trainer `three_stage`: imitation, then REINFORCE on the simulator, then on what measures (section 6)."""
+"""Trainer `three_stage`: imitation, then REINFORCE on the simulator, then on measurements (section 6)."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from placekit_core import BudgetExhausted, Checkpoint, ConfigError, LearnablePol
 from placekit_doppler import ThreeStageOptions
 
 SHARE = 0.5
-"""Of a budget in seconds that runs meanwhile stage I takes at most so much."""
+"""Largest share of a budget in seconds that stage I takes, where the budget is not paused for it."""
 
 
 class ThreeStage(PolicyGradient):
     """Three stages; option `stages` says which.
 
     I: `imitation_episodes` in which the policy learns from its own teacher (`LearnablePolicy.teach`); nothing is evaluated.
-    II: REINFORCE on the simulator: the run's backend, or where that measures, the proxy. III: REINFORCE on a backend that
-    measures, beginning with the best placement of stage II and with what the policy places by then, for a simulator may
-    not tell them apart. What is left of the budget after the last stage is spent on
-    placements that the policy draws, from which nothing is learned.
+    II: REINFORCE on the simulator: the run's backend or, if that measures, the proxy. III: REINFORCE on a backend that
+    measures. It begins with the best placement of stage II and the policy's own placement at that time, because a simulator
+    may not tell the two apart. Any budget left after the last stage is spent on placements that the policy draws; nothing is
+    learned from them.
 
     A run that simulates has a stage III only where `budget.proxy_evaluations` asks for a stage II on another simulator.
 
     Attributes:
         imitated: episodes of stage I so far.
-        learns: this stage changes the policy.
-        measured: this is stage III.
+        learns: whether this stage changes the policy.
+        measured: whether this is stage III.
     """
 
     name = "three_stage"
@@ -68,7 +68,7 @@ class ThreeStage(PolicyGradient):
                 "choose trainer.near_best_from=null" + (" trainer.measured_near_best_from=null" if two else ""),
             )
         if 1 in o.stages:
-            with tasks[0].evaluate.ledger.paused() if two else nullcontext():  # its seconds are for what measures
+            with tasks[0].evaluate.ledger.paused() if two else nullcontext():  # its seconds are for measurements
                 self._imitate(policy, tasks, rng, checkpoint, two)
         if 2 in o.stages and two and not self.pretrained:
             cheaper = [replace(task, evaluate=task.proxy) for task in tasks]

@@ -21,7 +21,7 @@ class RandomOptions(Options):
     """Options of policy `random`."""
 
     samples: int = Field(
-        1, ge=1, description="placements to draw; with more than one they are evaluated, the best is taken"
+        1, ge=1, description="placements to draw; if more than one, they are evaluated and the best is taken"
     )
 
 
@@ -36,7 +36,7 @@ def placekit_policies() -> list[Component]:
     return [
         Component(
             name="single_device",
-            summary="everything on one device (what may not run there, on the device that is fastest for it)",
+            summary="everything on one device (operations that may not run there, on the device that is fastest for them)",
             config=SingleDeviceOptions,
             target="placekit_heuristics.simple:SingleDevice",
         ),

@@ -16,7 +16,7 @@ from placekit_core import PlacekitError, Placement, Policy, Problem, Task
 from placekit_heuristics.list_options import MSctOptions
 from placekit_heuristics.simple import accelerators
 
-TOLERANCE = 1e-6  # of HiGHS's solutions is 1e-7
+TOLERANCE = 1e-6  # HiGHS's own tolerance is 1e-7
 
 
 class MTopo(Policy):
@@ -36,13 +36,13 @@ class MTopo(Policy):
 def fill(problem: Problem) -> NDArray[np.int16]:
     """[g] devices by m-TOPO. A group needs its persistent bytes and those of all outputs of its kernels.
 
-    All of a group is counted at once, where its first operation is placed, with the parameters and state in it: later
-    members add nothing. The cap of a device is its share of all needs plus the largest, so that each device that is full
-    has more than its share, and what is left for the last one is less than its own: no cap stops the last device.
+    A whole group is counted when its first operation is placed, with its parameters and state: later members add nothing.
+    The cap of a device is its share of all needs plus the largest need. So each full device has more than its share, and
+    less than its share is left for the last one: no cap stops the last device.
 
-    A device is left earlier if a group's persistent bytes do not fit any more; when the last one is full in this sense, a
-    group goes where most room is. GPUs and CPUs are filled apart, each up to caps of what they alone are to hold; no
-    device is in both, so that what is used on one counts against one cap.
+    A device is left earlier if a group's persistent bytes do not fit any more. Once the last one is full in this sense, a
+    group goes where most room is left. GPUs and CPUs are filled separately, with caps for the groups of each type. No
+    device is of both types, so its used bytes count against one cap.
     """
     graph, group, memory = problem.graph, problem.grouping.group_of, problem.cluster.memory_bytes
     persistent = problem.group_persistent_bytes
@@ -69,7 +69,7 @@ def fill(problem: Problem) -> NDArray[np.int16]:
 
 
 def first_use(problem: Problem) -> NDArray[np.int64]:
-    """The groups by their first operation in topological order; sources count where they are read first."""
+    """The groups, ordered by their first operation in topological order; a source counts where it is first read."""
     graph = problem.graph
     position = np.empty(graph.n, np.int64)
     position[graph.topological_order] = np.arange(graph.n)
@@ -92,7 +92,7 @@ class MEtf(Policy):
         warm_up(favourites=self.has_favourites)
 
     def favourites(self, problem: Problem) -> NDArray[np.int64] | None:
-        """[n] child that each operation's device waits for; None: it waits for none."""
+        """[n] child that each operation's device waits for; None: devices wait for none."""
         return None
 
     def place(self, task: Task, rng: Generator) -> Placement:
@@ -105,9 +105,9 @@ class MEtf(Policy):
 
 
 class MSct(MEtf):
-    """`m_etf` with favourite children: a device waits for that of the operation that it ran last. Section 3.3.
+    """`m_etf` with favourite children: a device waits for the favourite child of its last operation. Section 3.3.
 
-    After the small communication times schedule of Hanen and Munier 1995.
+    It follows the small communication times schedule of Hanen and Munier 1995.
     """
 
     name = "m_sct"
@@ -127,7 +127,7 @@ class Edges(NamedTuple):
 
 
 def edges(problem: Problem) -> Edges:
-    """The edges of the linear program; sources are none: they follow their consumers."""
+    """The edges of the linear program, without those of sources: sources follow their consumers."""
     graph, group, size = problem.graph, problem.grouping.group_of, problem.cluster.size
     d = np.flatnonzero(accelerators(problem).any(axis=0))
     apart = np.ix_(d, d) if len(d) > 1 else np.ix_(range(size), range(size))
@@ -146,11 +146,11 @@ def edges(problem: Problem) -> Edges:
 
 
 def favourite_children(problem: Problem, threshold: float = 0.5, lp_seconds: float = 60.0) -> NDArray[np.int64]:
-    """[n] favourite child of each operation, by the relaxed program of section 3.3; -1 has none.
+    """[n] favourite child of each operation, by the relaxed program of section 3.3; -1 for none.
 
     Minimise w over starts s and y in [0, 1] (1 - x of the paper): s_i + k_i + c_ij (1 - y_ij) <= s_j and s_i + k_i <= w,
     where the y of an operation's children, and those of its parents, add up to 1 at most. A child is the favourite if
-    its x is below `threshold`, at most 1/2. Edges within a group take nothing and have no y. Raises PlacekitError if
+    its x is below `threshold`, at most 1/2. Edges within a group take no time and have no y. Raises PlacekitError if
     HiGHS finds no optimum in `lp_seconds`.
     """
     n, (source, target, seconds) = problem.graph.n, edges(problem)
@@ -180,7 +180,7 @@ def favourite_children(problem: Problem, threshold: float = 0.5, lp_seconds: flo
     limit = np.concatenate([-own[source] - seconds, -own[ends], np.ones(2 * n)])
     bounds = np.zeros((last + 1, 2))
     bounds[:m, 1], bounds[m:, 1] = 1, np.inf
-    # simplex: interior point and the dual program are slower on some graphs, and find other ones of many optima
+    # simplex: interior point and the dual program are slower on some graphs, and find a different one of many optima
     result = linprog(
         np.arange(last + 1) == last, matrix, limit, bounds=bounds, method="highs", options={"time_limit": lp_seconds}
     )

@@ -24,8 +24,8 @@ def best_of(
 ) -> Placement:
     """The best of `propose(0)` .. `propose(samples - 1)`, evaluated in batches; a single one is not evaluated here.
 
-    Proposals draw from `rng`, whose state a checkpoint holds, so that a later call continues from `state` exactly.
-    Where none fits, the first proposal. BudgetExhausted passes through: the run keeps the best that was evaluated.
+    Proposals draw from `rng`. Checkpoints hold its state, so that a later call continues from `state` exactly.
+    If none fits, the result is the first proposal. BudgetExhausted passes through: the run keeps the best one evaluated.
     """
     if samples == 1:
         return propose(0)

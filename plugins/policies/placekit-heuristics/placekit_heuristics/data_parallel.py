@@ -13,7 +13,7 @@ from placekit_heuristics.simple import devices_of, or_single_device
 
 
 class DataParallel(Policy):
-    """Tower i on GPU i; who holds the parameters averages the gradients and updates.
+    """Tower i on GPU i; the device that holds the parameters averages the gradients and updates them.
 
     Mirhoseini et al. 2017, section 4.4: "These replicas share the data reading operations, which are assigned to the CPU", and
     4.5: "All memory copy activities in Synchronous tower are between a GPU and a CPU": the parameters are on the CPU.
@@ -25,8 +25,8 @@ class DataParallel(Policy):
     def place(self, task: Task, rng: Generator) -> Placement:
         """The placement; nothing is evaluated.
 
-        Raises NotApplicable for a graph without column `tower`, or a machine without GPUs, or without CPU if that should
-        hold the parameters; ClusterError if the device of option `parameters` does not exist.
+        Raises NotApplicable for a graph without column `tower`, for a machine without GPUs, and for one without a CPU if a
+        CPU is to hold the parameters; ClusterError if the device of option `parameters` does not exist.
         """
         return or_single_device(task, self.options, lambda: self._place(task))
 
@@ -68,7 +68,7 @@ class DataParallel(Policy):
 def _spread(problem: Problem, gpus: NDArray[np.int16]) -> NDArray[np.int16]:
     """[n] parameters with their state and updates (co-location sets) on the GPUs in equal parts, the largest first.
 
-    What is in no such set goes with its first reader: averages with the updates that read them.
+    An operation in no such set goes with its first reader: averages go with the updates that read them.
     """
     graph = problem.graph
     sets = np.where(graph.colocate >= 0, graph.colocate, -1)

@@ -1,4 +1,4 @@
-"""Doppler's EnumerativeOptimizer: meta-operations one by one, each where the least has to be sent.
+"""Doppler's EnumerativeOptimizer: places meta-operations one by one, each where it costs the least transfers.
 
 Yao et al. 2026, Doppler: Dual-Policy Learning for Device Assignment in Asynchronous Dataflow Graphs (ICLR 2026),
 Appendix A, Algorithm 4.
@@ -23,7 +23,7 @@ from placekit_heuristics.enumerative_options import EnumerativeOptions
 from placekit_heuristics.meta_operations import Step, from_columns, recovered
 from placekit_heuristics.simple import accelerators
 
-FEW_DEVICES = 4  # up to so many, `auto` enumerates
+FEW_DEVICES = 4  # with more, `auto` solves the linear assignment where that is exact
 MAX_ENUMERATED = math.factorial(8)  # assignments of one row
 TIE = 1e-9  # relative: sums of the same transfers in another order differ in the last bits
 
@@ -31,10 +31,10 @@ Devices = NDArray[np.int64]
 
 
 class Enumerative(ResumablePolicy):
-    """Shard operations and then reduce operations of each meta-operation, evenly over the devices and at the least cost.
+    """Places the shard and then the reduce operations of each meta-operation, evenly over the devices, at the least cost.
 
-    The cost of an assignment is the sum of the seconds of all transfers that it needs, each on an idle machine. As many
-    operations as there are devices are assigned at a time, each to a device of its own; more than that, row by row.
+    The cost of an assignment is the sum of the seconds of all transfers that it needs, each on an idle machine. Operations
+    are assigned in rows of as many as there are devices, each operation of a row to a device of its own.
     """
 
     name = "enumerative"
@@ -87,21 +87,21 @@ class Enumerative(ResumablePolicy):
 
 @dataclass(frozen=True)
 class Share:
-    """A tensor, of a source without a device, that goes with group `first` of a row and that group `other` reads too."""
+    """A tensor of a source without a device: the source goes with group `first` of a row, and group `other` reads it too."""
 
     first: int
     other: int
     home: Devices
-    """[D] device of the source by that of `first`: the same, where it may be."""
+    """[D] the source's device for each device of `first`: the same one, where the source may run there."""
     bytes_: float
 
 
 @dataclass(frozen=True)
 class Row:
-    """m groups that go to different devices, and what that costs.
+    """m groups that go to different devices, and the costs of their assignments.
 
     Attributes:
-        slots: devices to choose from, at least m; of assignments that cost the same, the first in their order is taken.
+        slots: devices to choose from, at least m; among assignments of equal cost, the first in this order is taken.
         direct: [m, D] seconds of the transfers that each group needs on each device, whatever the others do.
         shares: the transfers that depend on two groups.
         latency_s, s_per_byte: [D, D] of the routes.
@@ -115,10 +115,10 @@ class Row:
 
     @property
     def separable(self) -> bool:
-        """The assignment of least direct cost is one of least cost.
+        """Whether the assignment of least direct cost is also one of least cost.
 
-        It is without shares, and where all routes between the slots are alike: one reader then has the source for
-        nothing, and each of the others pays the same wherever they are.
+        It is if there are no shares, or if all routes between the slots are alike: one reader then gets the source for
+        nothing, and each of the others pays the same wherever it is.
         """
         if not self.shares:
             return True
@@ -129,7 +129,7 @@ class Row:
 
     def cost(self, rows: Devices) -> NDArray[np.float64]:
         """[p] seconds of all transfers, for assignments [p, m]."""
-        of = np.ascontiguousarray(rows.T)  # the device of a group in all assignments: read one after the other
+        of = np.ascontiguousarray(rows.T)  # a group's devices in all assignments lie side by side
         total = np.zeros(len(rows))
         for direct, device in zip(self.direct, of, strict=True):
             total += direct[device]
@@ -155,10 +155,10 @@ class Row:
 
 
 class Assignment:
-    """The devices of the groups so far, and to which devices tensors were sent.
+    """The devices of the groups so far, and the devices that each tensor was sent to.
 
-    Of assignments that cost the same, that is taken which gives the first groups to the devices with the least seconds of
-    kernels so far; with `rng`, any.
+    Among assignments of equal cost, the first groups go to the devices with the fewest seconds of kernels so far; with
+    `rng`, the order of the devices is random.
     """
 
     def __init__(self, problem: Problem, rng: Generator | None = None) -> None:
@@ -172,7 +172,7 @@ class Assignment:
         self.pool = accelerators(problem)
 
     def step(self, ops: NDArray[np.int64], choose: Callable[[Row], Devices]) -> None:
-        """Assign the groups of `ops` that have no device yet, evenly over the devices, and send all of them what they read."""
+        """Assign the groups of `ops` without a device, evenly over the devices, and send all groups of `ops` what they read."""
         reads: dict[int, set[int]] = {}
         for v in ops.tolist():
             reads.setdefault(int(self.group[v]), set()).update(self.graph.inputs(v).tolist())
@@ -203,9 +203,9 @@ class Assignment:
         return device.astype(np.int16)
 
     def _row(self, groups: Devices, reads: Mapping[int, set[int]], slots: Devices) -> Row:
-        """What it costs to assign `groups` to `slots`. What has no device yet goes with its first reader among them."""
+        """The costs of assigning `groups` to `slots`. A source without a device goes with its first reader among `groups`."""
         direct, shares = np.zeros((len(groups), len(self.busy_s))), []
-        leader = {g: i for i, g in enumerate(groups.tolist())}  # whose device decides where the tensors of a group are
+        leader = {g: i for i, g in enumerate(groups.tolist())}  # the row's group that each owner of tensors goes with
         everywhere = np.arange(len(self.busy_s))
         for i, group in enumerate(groups.tolist()):
             for t in sorted(reads[group]):
@@ -221,7 +221,7 @@ class Assignment:
         return Row(slots, direct, shares, self.latency_s, self.s_per_byte)
 
     def _send(self, groups: Devices, reads: Mapping[int, set[int]]) -> None:
-        """`groups`, which have devices, read: free sources go where they are read first, other tensors are sent."""
+        """Let `groups`, which have devices, read: free sources go where they are read first, other tensors are sent."""
         for group in groups.tolist():
             device = self.device[group]
             for t in sorted(reads[group]):
@@ -232,7 +232,7 @@ class Assignment:
                 self.sent[t, device] = True
 
     def _home(self, group: int) -> Devices:
-        """[D] where a group of sources goes whose first reader is on each device: there, or to the nearest that it may."""
+        """[D] device of a group of sources for each device of its first reader: the same one, or the nearest allowed one."""
         allowed = self.problem.allowed[group]
         nearest = np.where(allowed[:, None], self.latency_s, np.inf).argmin(axis=0)
         return np.where(allowed, np.arange(len(allowed)), nearest)
@@ -244,5 +244,5 @@ class Assignment:
 
 @cache
 def _injections(slots: int, m: int) -> Devices:
-    """[m, p] all ways of giving m groups a slot of their own, in lexicographic order."""
+    """[m, p] all ways to give each of m groups a slot of its own, in lexicographic order."""
     return np.ascontiguousarray(np.asarray(list(permutations(range(slots), m)), np.int64).T)

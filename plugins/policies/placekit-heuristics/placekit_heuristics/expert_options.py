@@ -1,4 +1,4 @@
-"""What people do by hand: options and components of `single_cpu`, `single_gpu`, `expert` and `data_parallel`."""
+"""Placements that people make by hand: options and components of `single_cpu`, `single_gpu`, `expert`, `data_parallel`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from placekit_core import Component, Options
 
 
 class FallbackOptions(Options):
-    """What policies share that some problems are not for."""
+    """Options of policies that are not defined for every problem."""
 
     otherwise: Literal["error", "single_device"] = Field(
         "error", description="where the policy is not defined: an error, or everything on one device, with a note"
@@ -40,7 +40,7 @@ class DataParallelOptions(FallbackOptions):
 
     parameters: str = Field(
         "cpu",
-        description="who holds and updates the parameters: `cpu`, the name of a device, or `spread` over the GPUs",
+        description="what holds and updates the parameters: `cpu`, the name of a device, or `spread` over the GPUs",
     )
 
 
@@ -56,7 +56,7 @@ COMPONENTS = [
     ),
     Component(
         name="single_gpu",
-        summary="everything on one GPU, but for what only CPUs may run",
+        summary="everything on one GPU, except what only CPUs may run",
         config=SingleTypeOptions,
         target="placekit_heuristics.simple:SingleGpu",
         paper=MIRHOSEINI,

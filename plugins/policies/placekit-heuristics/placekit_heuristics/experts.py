@@ -1,4 +1,4 @@
-"""What the papers call the expert's placement, by the structure of the network's modules."""
+"""The placement that the papers call the expert's, made by the structure of the network's modules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from placekit_heuristics.experts_structure import (
 from placekit_heuristics.simple import devices_of, fastest_single, or_single_device, within_allowed
 
 Wanted = NDArray[np.int16]
-"""[n] device of each operation; -1 where the rule says nothing of it."""
+"""[n] device of each operation; -1 where the rule says nothing about it."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Family:
     """Networks that experts place alike.
 
     Attributes:
-        name: what the family is called.
-        what: the structure by which a network belongs to it.
-        find: that structure; empty if there is none.
-        rule: the name of what experts do, a key of `RULES`; empty: the option `inception` says it.
+        name: name of the family.
+        what: the structure that its networks have, in words.
+        find: returns that structure; empty if a network has none.
+        rule: how experts place these networks, a key of `RULES`, or `single`; empty: the option `inception` says it.
     """
 
     name: str
@@ -45,28 +45,30 @@ class Family:
 
 
 def _chained(modules: Modules) -> list[Block]:
-    """Blocks of parallel branches, each of which reads one tensor: what the block before it made."""
+    """Blocks of parallel branches, if each block reads one tensor at most: what the block before it made."""
     blocks = branch_blocks(modules)
     return blocks if all(len(block.reads) <= 1 for block in blocks) else []
 
 
-FAMILIES = (  # the first that a graph belongs to
+FAMILIES = (  # a graph is placed by the first one that it belongs to
     # Mirhoseini, 4.2: "For RNNLM and NMT, we put each LSTM layer on a device. For NMT, we also put the attention mechanism and
     # the softmax layer on the same device with the highest LSTM layer, and we put the embedding layer on the same device with
     # the first LSTM layer." Placeto (3.2) and Post (4) say the same.
-    Family("recurrent", "cells that read the state of their call before", recurrent_stacks, "layers"),
+    Family("recurrent", "cells that read the state of their previous call", recurrent_stacks, "layers"),
     # Mirhoseini, 4.2: "we heuristically partition the model into contiguous parts that have roughly the same number of layers".
     # Post: "places the entire model on a single GPU for Inception-V3 and ResNet".
     Family("inception", "a chain of modules that concatenate parallel branches", _chained, ""),
     # Placeto, 3.2: "for vision models, we place each parallel branch on a different device".
-    Family("cells", "modules that concatenate parallel branches, and read several such", branch_blocks, "branches"),
+    Family(
+        "cells", "modules that concatenate parallel branches, and read several such modules", branch_blocks, "branches"
+    ),
     # Post, 4: "a method that places the entire model on a single GPU for Inception-V3 and ResNet".
     Family("residual", "modules that add their input to what their convolutions make of it", residual_blocks, "single"),
 )
 
 
 class Expert(Policy):
-    """The expert's placement of the papers, for networks of the families that it is defined for.
+    """The expert's placement of the papers, for the families of networks that it is defined for.
 
     Nothing is repaired: where the papers' experts run out of memory, so does this one.
     """
@@ -91,17 +93,17 @@ class Expert(Policy):
                 return of_operations(task, complete(modules, RULES[rule](problem, modules, structure, gpus), gpus))
         raise NotApplicable(
             f"no expert's placement is defined for {problem.graph.name!r}",
-            "its modules have none of the structures that there is one for: "
+            "its modules have none of the structures of these families: "
             + "; ".join(f"{f.name} ({f.what})" for f in FAMILIES)
             + "; policy.otherwise=single_device places everything on one device",
         )
 
 
 def layers(problem: Problem, modules: Modules, stacks: list[list[str]], gpus: list[int]) -> Wanted:
-    """Layer i of every stack on GPU i mod D; what no layer leads to with the first, all else with the last one.
+    """Layer i of every stack on GPU i mod D. What no layer leads to goes with the first layer, all else with the last one.
 
-    More layers than devices take turns, as in Luong, Brevdo and Zhao 2017, "Neural Machine Translation (seq2seq) Tutorial", whose
-    code puts layer i on GPU i % num_gpus.
+    The modulus is that of Luong, Brevdo and Zhao 2017, "Neural Machine Translation (seq2seq) Tutorial": their code puts
+    layer i on GPU i % num_gpus.
     """
     layer = {path: i for stack in stacks for i, path in enumerate(stack)}
     own = [next((layer[p] for p in prefixes(path) if p in layer), -1) for path in modules.module]
@@ -119,9 +121,9 @@ def layers(problem: Problem, modules: Modules, stacks: list[list[str]], gpus: li
 
 
 def branches(problem: Problem, modules: Modules, blocks: list[Block], gpus: list[int]) -> Wanted:
-    """Parallel branches of a block on different GPUs, the costliest first, each on the one that has least of them.
+    """Parallel branches of a block on different GPUs: the costliest first, each on the GPU with the least cost so far.
 
-    Branches that read others follow as parallel branches of a further level. All else is on the first GPU.
+    Branches that read other branches form a further level, placed in the same way. All else is on the first GPU.
     """
     seconds = _seconds(problem, gpus[0])
     device = np.full(problem.graph.n, gpus[0], np.int16)
@@ -145,7 +147,7 @@ def branches(problem: Problem, modules: Modules, blocks: list[Block], gpus: list
 
 
 def contiguous(problem: Problem, modules: Modules, blocks: list[Block], gpus: list[int]) -> Wanted:
-    """Parts of the network in data order, of equal time (each GPU as much as its speed allows); no block is divided.
+    """Contiguous parts of the network in data order, of equal time on GPUs of their different speeds; no block is divided.
 
     A part holds the forward, backward and update operations of its modules.
     """
@@ -177,7 +179,7 @@ def _seconds(problem: Problem, device: int) -> NDArray[np.float64]:
 
 
 def complete(modules: Modules, wanted: Wanted, gpus: list[int]) -> Wanted:
-    """What no rule says: a gradient goes with its forward operation, else with what it reads; a source with its first reader."""
+    """Fill in the rest: a gradient goes with its forward operation, else with what it reads; a source with its first reader."""
     graph, result = modules.graph, wanted.copy()
     for v in graph.topological_order.tolist():
         if result[v] < 0 and graph.kernel[v]:
@@ -187,7 +189,7 @@ def complete(modules: Modules, wanted: Wanted, gpus: list[int]) -> Wanted:
 
 
 def with_first_readers(graph: Graph, wanted: Wanted, other: int) -> Wanted:
-    """`wanted`, where it says nothing the device of the first reader; `other` for what nothing reads."""
+    """`wanted`; where it is -1, the device of the first reader, or `other` for an operation that nothing reads."""
     result = wanted.copy()
     for v in graph.topological_order[::-1].tolist():  # readers before what they read
         if result[v] < 0:
@@ -197,10 +199,10 @@ def with_first_readers(graph: Graph, wanted: Wanted, other: int) -> Wanted:
 
 
 def of_operations(task: Task, wanted: Wanted) -> Placement:
-    """The placement of groups: each where most of its seconds are wanted (without any: most of its operations).
+    """The placement of groups: each where most of its seconds are wanted (if it takes none, most of its operations).
 
-    A group that may not run there goes to the allowed device that is fastest for all such groups. Operations that others of
-    their group take elsewhere are reported in a note.
+    A group that may not run there goes to the allowed device that is fastest for all such groups. A note reports the
+    operations that are elsewhere because the rest of their group is.
     """
     problem = task.problem
     rows = np.arange(problem.graph.n)

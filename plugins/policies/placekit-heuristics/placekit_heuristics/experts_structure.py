@@ -1,7 +1,7 @@
 """The structures that experts go by, recognised from the modules that the operations of a graph come from.
 
-Everything here looks at the kernels of the forward phase: which module each belongs to (column `module`), the how-manieth
-call of that module and of those around it (`call_path`, or `call`), and what it reads.
+Everything here looks at the kernels of the forward phase: the module of each (column `module`), the call index within that
+module and within the modules around it (`call_path`, or `call`), and the tensors that it reads.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Block:
 
     Attributes:
         path: path of the module.
-        level: by branch, a number per branch: one that reads no other has 0, one that reads others has more than they.
-        branch_of: branch by what an operation is known by, see `Modules.key`: a submodule, or an operation of the module itself.
-        base: path of the container that `key` counts submodules below.
-        reads: forward kernels outside of the module that its own read.
+        level: a number per branch: 0 if it reads no other branch, otherwise higher than those of the branches it reads.
+        branch_of: the branch of each key of `Modules.key`: of a submodule, or of an operation of the module itself.
+        base: path of the container whose submodules have keys of their own.
+        reads: forward kernels outside the module that its own kernels read.
     """
 
     path: str
@@ -58,7 +58,7 @@ class Modules:
 
     @cached_property
     def inside(self) -> dict[str, list[int]]:
-        """Forward kernels of each module and those below it, in topological order; not of the whole network, ``."""
+        """Forward kernels of each module and those below it, in topological order; without the whole network, path ''."""
         found: defaultdict[str, list[int]] = defaultdict(list)
         for v in self.forward:
             for path in prefixes(self.module[v]):
@@ -66,7 +66,7 @@ class Modules:
         return dict(found)
 
     def convolves(self, operations: list[int]) -> bool:
-        """Whether one of them is a convolution."""
+        """Whether one of `operations` is a convolution."""
         return any(self.graph.op_class[v] == "convolution" for v in operations)
 
     def is_type(self, v: int, types: tuple[str, ...]) -> bool:
@@ -74,13 +74,13 @@ class Modules:
         return self.graph.op_type[v].rpartition(".")[2].lower() in types
 
     def reads_outside(self, path: str) -> frozenset[int]:
-        """Forward kernels outside of a module that its own read."""
+        """Forward kernels outside a module that its own kernels read."""
         return frozenset(u for v in self.inside[path] for u in self.producers[v]) - frozenset(self.inside[path])
 
     def key(self, v: int, path: str, base: str) -> str:
-        """What an operation in `path` is known by: the submodule of `base` that it belongs to, or of `path` outside `base`.
+        """Key of an operation in `path`: the submodule that it belongs to, of `base` or, outside `base`, of `path`.
 
-        One of the module itself by its own number, a backward one by that of its forward operation.
+        For an operation of the module itself it is its own number, for a backward one that of its forward operation.
         """
         for parent in (base, path):
             if self.module[v].startswith(f"{parent}."):
@@ -97,8 +97,8 @@ def prefixes(path: str) -> list[str]:
 def recurrent_stacks(modules: Modules) -> list[list[str]]:
     """Stacks of recurrent layers, each from the first layer to the last.
 
-    A layer is a module that is called several times, where a call reads what an earlier call of the same module made,
-    without a detour: the state. (What only its parts or its surroundings do, as a decoder around its cells, does not count.)
+    A layer is a module that is called several times, where a call directly reads what an earlier call of the same module
+    made: the state. Only the innermost such modules count: the cells, not the decoder around them.
     The layers of one parent module are a stack.
     """
     graph = modules.graph
@@ -126,7 +126,7 @@ def recurrent_stacks(modules: Modules) -> list[list[str]]:
 
 
 def branch_blocks(modules: Modules) -> list[Block]:
-    """The outermost modules, in data order, that concatenate what parallel submodules make, with convolutions in them."""
+    """The outermost modules, in data order, that concatenate the outputs of parallel submodules with convolutions."""
     found: list[Block] = []
     for path in modules.inside:
         if not any(path.startswith(f"{block.path}.") for block in found):
@@ -193,7 +193,7 @@ def _ancestors(modules: Modules, operations: list[int]) -> set[int]:
 
 
 def residual_blocks(modules: Modules) -> list[str]:
-    """Modules that add what their convolutions make of the one tensor that they read to that tensor, or a projection of it."""
+    """Modules that read one tensor and add to it, or to a projection of it, what their convolutions make of it."""
     return [
         path
         for path, inside in modules.inside.items()

@@ -13,7 +13,7 @@ class ListSchedulingOptions(Options):
     """Options of `etf`, `heft`, `cpop` and `peft`."""
 
     samples: int = Field(
-        1, ge=1, description="schedules to make; with more than one they are evaluated, the best is taken"
+        1, ge=1, description="schedules to make; if more than one, they are evaluated and the best is taken"
     )
     perturbation: float = Field(
         0.0, ge=0, le=1, description="sigma of the log-normal factors on the levels of all schedules but the first"
@@ -24,10 +24,10 @@ class CriticalPathOptions(ListSchedulingOptions):
     """Options of policy `critical_path`."""
 
     samples: int = Field(
-        50, ge=1, description="schedules to make; with more than one they are evaluated, the best is taken"
+        50, ge=1, description="schedules to make; if more than one, they are evaluated and the best is taken"
     )
     choose: Literal["earliest_start", "earliest_finish"] = Field(
-        "earliest_start", description="device for an operation; they differ where devices are unequally fast"
+        "earliest_start", description="device for an operation; the two differ where devices are unequally fast"
     )
 
 
@@ -37,7 +37,7 @@ class MSctOptions(Options):
     threshold: float = Field(
         0.5, gt=0, le=0.5, description="a child is the favourite if its variable in the linear program is below this"
     )
-    lp_seconds: float = Field(60.0, gt=0, description="what the linear program may take; more is an error")
+    lp_seconds: float = Field(60.0, gt=0, description="seconds that the linear program may take; more is an error")
 
 
 LIST_SCHEDULING = "placekit_heuristics.list_scheduling"

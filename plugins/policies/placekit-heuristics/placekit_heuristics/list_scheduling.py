@@ -1,4 +1,4 @@
-"""List scheduling: what `placekit_scheduling.list_scheduling` does by each of its rules, and the best of several tries."""
+"""List scheduling by each rule of `placekit_scheduling.list_scheduling`, and the best of several tries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _ListScheduling(ResumablePolicy):
         warm_up()
 
     def chosen_rule(self) -> Rule:
-        """The rule that the options mean."""
+        """The rule that the options select."""
         return self.rule
 
     def place(

@@ -1,4 +1,4 @@
-"""The meta-operations of a graph, in order: what `enumerative` places one after another."""
+"""The meta-operations of a graph, in the order in which `enumerative` places them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def from_columns(graph: Graph) -> list[Step]:
 
 
 def recovered(graph: Graph) -> list[Step]:
-    """Runs of kernels that follow each other and have one operator, one number of FLOPs and one depth, topologically.
+    """Runs of consecutive kernels with the same operator, number of FLOPs and depth, in a topological order of the runs.
 
-    In the graphs that Doppler's authors published these are the shard and the reduce operations of the paper's
+    In the graphs that Doppler's authors published, these are the shard and the reduce operations of the paper's
     meta-operations: every expression is written block by block, and its formations after it.
     """
     kernels = np.flatnonzero(graph.kernel)
@@ -55,7 +55,7 @@ def recovered(graph: Graph) -> list[Step]:
 
 
 def _in_order(graph: Graph, unit: NDArray[np.integer], names: list[str]) -> list[Step]:
-    """The kernels of each unit, in a topological order of the units; of several ready ones, the first of the graph."""
+    """The kernels of each unit, in a topological order of the units; of several ready units, the graph's first comes next."""
     kernels = np.flatnonzero(graph.kernel)
     found, first = np.unique(unit[kernels], return_index=True)
     found = found[np.argsort(first)]

@@ -1,4 +1,4 @@
-"""Placements that look at no dependencies: one device, chance, turns."""
+"""Placements that ignore dependencies: one device, chance, turns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SingleDevice(Policy):
 
     Groups that may not run there (CPU operations) go to the allowed device that is fastest for all of them. Without
     `device`: the device of least total time, among those whose memory holds the persistent bytes that would be there;
-    if none does, the one of least total time all the same, and the backend will say that it does not fit.
+    if none does, the one of least total time all the same, and the backend reports that the placement does not fit.
     """
 
     name = "single_device"
@@ -69,7 +69,7 @@ class SingleGpu(_SingleOfType):
 
 
 class SingleCpu(_SingleOfType):
-    """Everything on one CPU, but for operations that only GPUs may run."""
+    """Everything on one CPU, except operations that only GPUs may run."""
 
     name = "single_cpu"
     device_type = "cpu"
@@ -89,9 +89,9 @@ def devices_of(problem: Problem, device_type: str) -> list[int]:
 
 
 def accelerators(problem: Problem) -> NDArray[np.bool_]:
-    """[g, D] allowed devices but for CPUs beside GPUs: a CPU gets only what no GPU may run.
+    """[g, D] allowed devices, without CPUs where GPUs are allowed: a CPU gets only what no GPU may run.
 
-    What a device may run goes by its type, so that a group has all GPUs of the cluster or all of its CPUs.
+    What a device may run depends on its type, so that a group has all GPUs of the cluster or all of its CPUs.
     """
     gpu = np.asarray([problem.device_type(d) == "gpu" for d in range(problem.cluster.size)])
     on_gpu = problem.allowed & gpu
@@ -99,7 +99,7 @@ def accelerators(problem: Problem) -> NDArray[np.bool_]:
 
 
 def or_single_device(task: Task, options: FallbackOptions, place: Callable[[], Placement]) -> Placement:
-    """`place()`; where that is not defined, what the option `otherwise` says. Raises NotApplicable."""
+    """`place()`; where the policy is not defined, what the option `otherwise` says. Raises NotApplicable."""
     try:
         return place()
     except NotApplicable as e:
@@ -110,7 +110,7 @@ def or_single_device(task: Task, options: FallbackOptions, place: Callable[[], P
 
 
 def fastest_single(problem: Problem, devices: Sequence[int]) -> NDArray[np.int16]:
-    """[g] everything on that of `devices` of least total time, those first that hold their persistent bytes."""
+    """[g] everything on the one of `devices` with the least total time, if possible one that holds its persistent bytes."""
     candidates = [single(problem, d) for d in devices]
     rows, size = np.arange(problem.g), problem.cluster.size
     fits = [
@@ -160,7 +160,7 @@ class Random(ResumablePolicy):
 
 
 class RoundRobin(Policy):
-    """Groups in topological order, `chunk` at a time to each device in turn; a device that may not run one is passed over."""
+    """Groups in topological order, `chunk` at a time to each device in turn, skipping devices that may not run a group."""
 
     name = "round_robin"
     options_class = RoundRobinOptions
@@ -170,7 +170,7 @@ class RoundRobin(Policy):
         problem, size = task.problem, task.problem.cluster.size
         order = problem.grouped.topological_order
         turn = np.arange(problem.g) // self.options.chunk % size
-        # how many devices further than whose turn it is: the first that is allowed
+        # how far the first allowed device is behind the device in turn
         ahead = problem.allowed[order[:, None], (turn[:, None] + np.arange(size)) % size].argmax(axis=1)
         device = np.empty(problem.g, np.int16)
         device[order] = (turn + ahead) % size

@@ -1,4 +1,4 @@
-"""The policy `metis`: the graph of groups in parts of the devices' speeds, by the METIS library."""
+"""The policy `metis`: the METIS library divides the graph of groups into parts in proportion to the devices' speeds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from placekit_core import Component, hookimpl
 class MetisOptions(PartitionOptions):
     """Options of policy `metis`."""
 
-    cpu: bool = Field(False, description="parts for the CPUs, too; false: they run only what no GPU may run")
-    cuts: int = Field(20, ge=1, le=10_000, description="partitions to make; the one that cuts least is taken")
+    cpu: bool = Field(False, description="make parts for the CPUs, too; false: they run only what no GPU may run")
+    cuts: int = Field(20, ge=1, le=10_000, description="partitions to make; the one with the smallest cut is taken")
 
 
 @hookimpl

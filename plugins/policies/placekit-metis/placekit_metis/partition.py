@@ -17,9 +17,9 @@ from placekit_metis import MetisOptions
 class Metis(Partitioning):
     """The graph of groups in as many parts as there are GPUs, part i on GPU i (baseline of Post, §4).
 
-    Vertices weigh the seconds of the groups, edges the bytes that they exchange, and a part gets the share of the work
-    that its GPU has of the speed of all. Raises PlacekitError when it is built if there is no pymetis, ClusterError if
-    the machine has no GPU.
+    Vertices weigh the seconds of the groups, edges the bytes that they exchange, and a part's share of the work is its GPU's
+    share of the total speed. Building it raises PlacekitError if there is no pymetis; placing raises ClusterError if the
+    machine has no GPU.
     """
 
     name = "metis"
@@ -60,7 +60,7 @@ class Metis(Partitioning):
 
 
 def load() -> Any:
-    """`pymetis`. Raises PlacekitError that says where there is one."""
+    """The module `pymetis`. Raises PlacekitError, with a hint where it can be had."""
     try:
         import pymetis
     except (ImportError, OSError) as e:

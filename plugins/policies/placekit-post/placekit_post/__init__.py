@@ -14,15 +14,18 @@ class PostOptions(Options):
 
     update: Literal["post", "ppo", "policy_gradient", "cross_entropy"] = Field(
         "post",
-        description="what improves the distribution: `post` both PPO and cross-entropy minimisation, `ppo` or"
-        " `cross_entropy` one of them, `policy_gradient` one REINFORCE step in place of PPO's",
+        description="how the distribution is improved: `post` by both PPO and cross-entropy minimisation, `ppo` or"
+        " `cross_entropy` by one of them, `policy_gradient` by one REINFORCE step in place of PPO's",
     )
-    batch: int = Field(12, ge=1, description="placements (K) drawn and evaluated together, after which PPO updates")
+    batch: int = Field(12, ge=1, description="placements (K) drawn and evaluated together before each PPO update")
     window: int = Field(
-        60, ge=1, description="placements (N) after which cross-entropy minimisation updates; a multiple of `batch`"
+        60, ge=1, description="placements (N) between updates by cross-entropy minimisation; a multiple of `batch`"
     )
     promising: float = Field(
-        0.1, gt=0, le=1, description="share (rho) of the window, its best, that cross-entropy minimisation fits"
+        0.1,
+        gt=0,
+        le=1,
+        description="share (rho) of the window, the best placements, that cross-entropy minimisation fits",
     )
     epsilon: float = Field(
         0.1,
@@ -30,9 +33,9 @@ class PostOptions(Options):
         le=1,
         description="share of the uniform distribution mixed in after cross-entropy minimisation, falling linearly to 0",
     )
-    learning_rate: float = Field(1.0, gt=0, description="of gradient ascent")
+    learning_rate: float = Field(1.0, gt=0, description="step size of gradient ascent")
     steps: int = Field(10, ge=1, description="gradient ascent steps of a PPO update")
-    beta: float = Field(1.0, gt=0, description="first coefficient of PPO's KL penalty")
+    beta: float = Field(1.0, gt=0, description="initial coefficient of PPO's KL penalty")
     target_kl: float = Field(0.03, gt=0, description="KL divergence per group that the coefficient adapts to, nats")
     reward_scale: float | None = Field(
         None,
@@ -42,8 +45,8 @@ class PostOptions(Options):
     failing_s: float | None = Field(
         None,
         gt=0,
-        description="seconds that a placement which does not fit counts as in the advantages; default: twice the mean of the"
-        " first batch's placements that fit, or the slowest that fitted; at most the run's failing signal",
+        description="seconds that stand in the advantages for a placement that does not fit; default: twice the mean of the"
+        " first batch's placements that fit, or the slowest that fitted if that is more; at most the run's failing signal",
     )
 
     @model_validator(mode="after")

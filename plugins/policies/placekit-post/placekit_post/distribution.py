@@ -1,7 +1,7 @@
 """Independent softmax distributions over the devices of every group: sampling, and the updates of Post in closed form.
 
 Shapes: K samples, g groups, D devices. `u` [g, D] holds the parameters: log-probabilities up to a constant per group, -inf
-for a device of probability 0, such as one that is not allowed; no update makes it finite but `mixed`. All is float64, and
+for a device of probability 0, such as one that is not allowed; only `mixed` makes it finite again. All is float64, and
 sums are taken in a fixed order, so that a seed gives the same bits on any number of threads.
 
 Source: Gao et al. 2018, "Post: Device Placement with Cross-Entropy Minimization and Proximal Policy Optimization", section 3.
@@ -42,7 +42,7 @@ def sample(p: Floats, count: int, rng: Generator) -> Devices:
 
 
 def frequencies(device: Devices, size: int, weight: Floats | None = None) -> Floats:
-    """[g, D] mean over the K samples of `weight` [K] (default 1), where the sample has that device for the group."""
+    """[g, D] sum of `weight` [K] (default 1) over the samples with that device for the group, divided by K."""
     count, g = device.shape
     cell = np.arange(g) * size + device
     weights = None if weight is None else np.repeat(weight, g)
@@ -58,12 +58,12 @@ def cross_entropy(promising: Devices, size: int) -> Floats:
 def mixed(p: Floats, allowed: NDArray[np.bool_], share: float) -> Floats:
     """[g, D] parameters of (1 - share) p + share * uniform over the allowed devices (Algorithm 1, line 12)."""
     even = allowed / allowed.sum(axis=1, keepdims=True)
-    with np.errstate(divide="ignore"):  # without a share, what was not among the promising has probability 0
+    with np.errstate(divide="ignore"):  # with share 0, a device of no promising placement has probability 0
         return np.asarray(np.log((1.0 - share) * p + share * even))
 
 
 def importance(device: Devices, advantage: Floats, p: Floats) -> Floats:
-    """[g, D] weight of each new probability in the first term of Eq. 11: the mean over samples of advantage / old one.
+    """[g, D] weight of each new probability in the first term of Eq. 11: the mean of advantage / old probability.
 
     That term is then the sum of weight * probability over groups and devices, whatever the number of samples.
     """
@@ -72,7 +72,7 @@ def importance(device: Devices, advantage: Floats, p: Floats) -> Floats:
 
 
 def surrogate(u: Floats, old: Floats, weight: Floats, beta: float) -> float:
-    """Eq. 11 of parameters `u`, with `old` [g, D] the probabilities drawn from and `weight` of `importance`."""
+    """Eq. 11 at parameters `u`; `old` [g, D] are the probabilities drawn from, `weight` comes from `importance`."""
     return float((weight * probabilities(u)).sum() - beta * divergence(old, u).sum())
 
 
@@ -101,7 +101,7 @@ def ascend(u: Floats, weight: Floats, beta: float, rate: float, steps: int) -> F
 
 
 def adapted(beta: float, kl: float, target: float) -> float:
-    """The KL coefficient of the next update: doubled or halved beyond 1.5 times off the target (Schulman et al. 2017, 4)."""
+    """The next KL coefficient: doubled above 1.5 * target, halved below target / 1.5 (Schulman et al. 2017, section 4)."""
     if kl > 1.5 * target:
         return 2.0 * beta
     return beta / 2.0 if kl < target / 1.5 else beta

@@ -22,22 +22,22 @@ from placekit_core import (
 from placekit_post import PostOptions, distribution as dist
 
 FAILING = 2.0
-"""Initial means that a placement which does not fit counts as, at most; see `Learner._failing_s`."""
+"""Initial means that a placement that does not fit counts as, unless one that fits is slower; see `Learner._failing_s`."""
 LEAST_BETA = 1e-3
 STABLE_BETA = 2.0
-"""Times 1 / learning rate: above, gradient ascent on the KL term (curvature up to beta / 2) overshoots its optimum."""
+"""Largest beta times learning rate; above it, ascent on the KL term (curvature up to beta / 2) overshoots its optimum."""
 
 
 class Post(ResumablePolicy):
     """Post (Gao et al. 2018): an independent softmax distribution per group, and no network.
 
-    Draws `batch` placements and evaluates them together; then improves the distribution by some gradient ascent steps on the
-    objective of PPO (Eq. 11), or, after every `window` placements, by cross-entropy minimisation (Eq. 10) on the best
-    of them. Until the budget ends. With `budget.proxy_evaluations` on a run of another backend than the proxy, it does so on
-    the proxy first, and goes on with the distribution mixed with `epsilon` of the uniform one.
+    Until the budget ends, it draws `batch` placements, evaluates them together, and improves the distribution: by some
+    gradient ascent steps on the objective of PPO (Eq. 11) or, after every `window` placements, by cross-entropy minimisation
+    (Eq. 10) on the best of them. With `budget.proxy_evaluations`, where the run's backend is not the proxy, it first learns
+    on the proxy, then goes on with the distribution mixed with `epsilon` of the uniform one.
 
-    For the same seed the result is the same to the last bit where evaluations are limited; a budget of seconds decides how
-    far it gets and how fast the exploration ends. Placements have no priorities.
+    With a limit on evaluations, the same seed gives the same result to the last bit. A budget of seconds decides how far the
+    policy gets and how fast its exploration ends. Placements have no priorities.
     """
 
     name = "post"
@@ -60,7 +60,7 @@ class Post(ResumablePolicy):
 
         if task.pretraining is not None and not done:
             learner.evaluate = task.pretraining
-            with task.evaluate.ledger.paused():  # its seconds are for the run's backend
+            with task.evaluate.ledger.paused():  # the budget's seconds are for the run's backend
                 learn()
             done = True
             learner.move(task.evaluate)
@@ -72,14 +72,14 @@ class Post(ResumablePolicy):
 
 
 class Learner:
-    """The distribution over the placements of one problem, and what its updates need.
+    """The distribution over the placements of one problem, with the state that its updates need.
 
     Attributes:
         u: [g, D] parameters.
         beta: coefficient of the KL penalty in the next PPO update.
         scale: mean of the first batch's placements that fit, seconds; 0 until there are any.
-        count, fits, total_s, slowest_s: placements evaluated, those of them that fit, the sum and the most of the latters'
-            seconds.
+        count, fits, total_s, slowest_s: placements evaluated, how many of them fit, and the sum and the maximum of the
+            seconds of those that fit.
         device: [w, g] the last w <= `window` placements, with `value_s` [w] and `excess` [w] (bytes over memory).
     """
 
@@ -89,7 +89,7 @@ class Learner:
         self._begin(evaluate)
 
     def move(self, evaluate: Evaluator) -> None:
-        """Go on with another evaluator, whose seconds are others: of what was learned the distribution stays."""
+        """Go on with another evaluator. Its seconds are not comparable, so only the distribution is kept."""
         self.u = dist.mixed(dist.probabilities(self.u), self.problem.allowed, self.options.epsilon)
         self._begin(evaluate)
 
@@ -121,13 +121,13 @@ class Learner:
         self._remember(device, measured)
         if o.update in ("post", "cross_entropy") and self.count % o.window == 0:
             self.minimise_cross_entropy()
-        elif o.update != "cross_entropy" and self.scale > 0:  # until something fits, all are equally bad
+        elif o.update != "cross_entropy" and self.scale > 0:  # until a placement fits, all are equally bad
             self.ascend(device, self.advantages(measured))
 
     def minimise_cross_entropy(self) -> None:
         """Fit the best of the window (Eq. 10) and mix with the uniform distribution.
 
-        What does not fit ranks behind all that does, by its excess.
+        Placements that do not fit rank behind all that do, by their excess.
         """
         o = self.options
         best = np.lexsort((self.value_s, self.excess))[: max(1, round(o.promising * o.window))]
@@ -153,12 +153,12 @@ class Learner:
         return np.asarray((baseline_s - seconds) / (self.options.reward_scale or self.scale))
 
     def _failing_s(self) -> float:
-        """What does not fit counts as.
+        """Seconds that a placement that does not fit counts as.
 
-        The run's failing signal is so far above all else that it would decide baseline and advantages alone: the first
-        placements that fit would be reinforced as hard as the best ones.
+        The run's failing signal is so far above all else that it alone would decide the baseline and the advantages: the
+        first placements that fit would be reinforced as hard as the best ones.
         """
-        limit = max(FAILING * self.scale, self.slowest_s)  # never better than what fits
+        limit = max(FAILING * self.scale, self.slowest_s)  # never better than a placement that fits
         return self.options.failing_s or min(self.evaluate.failing_signal_s, limit)
 
     def _remember(self, device: NDArray[np.int16], measured: Measurements) -> None:
@@ -174,6 +174,6 @@ class Learner:
             self.scale = float(measured.value_s[fits].mean())
 
     def _excess(self, measured: Measurements) -> NDArray[np.float64]:
-        """[K] bytes over the devices' memories; 0 for what fits, infinite for what failed otherwise."""
+        """[K] bytes over the devices' memories; 0 for a placement that fits, infinite for one that failed otherwise."""
         over = np.maximum(measured.peak_bytes - self.problem.cluster.memory_bytes, 0.0).sum(axis=1)
         return np.where(measured.fits, 0.0, np.where(over > 0, over, np.inf))

@@ -1,7 +1,7 @@
-"""Scotch through the ctypes layer of pyscotch, which has what its classes lack: weighted targets with links, fixed vertices.
+"""Scotch through the ctypes layer of pyscotch: its classes lack weighted targets with links, and fixed vertices.
 
 Everything happens in a Scotch context of its own, with one thread, the deterministic option and a seeded generator: the
-mapping depends on the arguments alone, and the environment (SCOTCH_DETERMINISTIC) has no say.
+mapping depends on the arguments alone, not on the environment (SCOTCH_DETERMINISTIC).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from placekit_partitioning.partitioning import integers
 
 from placekit_core import PlacekitError
 
-# of scotch.h; pyscotch does not define them
+# as in scotch.h; pyscotch does not define them
 QUALITY, BALANCE = 0x1, 0x4
 DETERMINISTIC = 0
 
 
 def load(policy: str) -> Any:
-    """`pyscotch.libscotch`. Raises PlacekitError that says where there is one."""
+    """The module `pyscotch.libscotch`. Raises PlacekitError, with a hint where it can be had."""
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # it tells how it was loaded
+        with contextlib.redirect_stderr(io.StringIO()):  # it prints how it was loaded
             from pyscotch import libscotch
     except (ImportError, OSError, RuntimeError) as e:
         raise PlacekitError(
@@ -46,16 +46,16 @@ def static_mapping(
     imbalance: float,
     seed: int,
 ) -> NDArray[np.int64]:
-    """Map k vertices onto p >= 2 targets, so that loads are as speeds and little is exchanged over dear links.
+    """Map k vertices onto p >= 2 targets, with loads in proportion to speeds and little exchange over costly links.
 
     Args:
         exchange: the graph of the vertices.
         load_: [k] non-negative loads, of about 1e8 in all.
         speed: [p] positive.
-        link: [p, p] positive, symmetric; the diagonal is not looked at.
+        link: [p, p] positive, symmetric; the diagonal is ignored.
         fixed: [k] target of a vertex that has one, else -1.
         imbalance: share by which a target may be overloaded.
-        seed: of Scotch's generator, below 2**31.
+        seed: seed of Scotch's generator, below 2**31.
 
     Returns:
         [k] target of each vertex.
@@ -63,7 +63,7 @@ def static_mapping(
     lib, targets = load("scotch"), len(speed)
     apart = ~np.eye(targets, dtype=bool)
     complete = Exchange(np.arange(targets + 1) * (targets - 1), np.nonzero(apart)[1], link[apart])
-    read: list[NDArray[Any]] = []  # Scotch reads arrays where they are: they live as long as its graphs
+    read: list[NDArray[Any]] = []  # Scotch does not copy arrays: they must live as long as its graphs
     with contextlib.ExitStack() as stack:
 
         def made(structure: str, begin: str, end: str) -> Any:

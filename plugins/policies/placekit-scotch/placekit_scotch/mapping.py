@@ -1,4 +1,4 @@
-"""The policies: what Scotch is told of the machine, and what becomes of its mapping."""
+"""The policies `scotch` and `mincut`: how they describe the machine to Scotch and use its mapping."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placekit_core import Problem
 from placekit_scotch import ScotchOptions
 from placekit_scotch.library import load, static_mapping
 
-SPEED = 1000  # of the fastest device
+SPEED = 1000  # speed of the fastest device
 LINK = 10  # cost of the fastest link
 
 
@@ -22,8 +22,8 @@ class Scotch(Partitioning):
     """Static mapping onto all devices (Mirhoseini et al. 2017, section 4.2).
 
     Vertices weigh the seconds of the groups, edges the bytes that they exchange; the target architecture is the machine:
-    vertices weigh the speeds of the devices, edges the seconds that a tensor of mean size takes on the route. Raises
-    PlacekitError when it is built if there is no Scotch.
+    vertices weigh the speeds of the devices, edges the seconds that a tensor of mean size takes on the route. Building it
+    raises PlacekitError if there is no Scotch.
     """
 
     name = "scotch"
@@ -34,7 +34,7 @@ class Scotch(Partitioning):
         load(self.name)
 
     def parts(self, parts: Parts, rng: Generator) -> NDArray[np.int64]:
-        """[k] the mapping, of several, whose transfers cost least."""
+        """[k] the mapping with the cheapest transfers, of several."""
         speed, link = np.maximum(np.rint(SPEED * parts.speed), 1).astype(np.int64), link_costs(parts)
         exchange = parts.exchange
         best, least = np.zeros(len(parts.groups), np.int64), np.inf

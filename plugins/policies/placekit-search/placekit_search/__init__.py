@@ -26,7 +26,7 @@ def placekit_policies() -> list[Component]:
         ),
         Component(
             name="portfolio",
-            summary="other policies' placements, then local searches from the best, of which the worse half ends at a time",
+            summary="other policies' placements, then local searches from the best; the worse half ends after each round",
             config=PortfolioOptions,
             target="placekit_search.portfolio:Portfolio",
             paper="Jamieson and Talwalkar 2016, Non-stochastic best arm identification",

@@ -12,9 +12,9 @@ class Annealing(SingleChain):
     """Starts from the best of several list schedules and of the single devices; moves groups, and changes priorities.
 
     The temperature falls geometrically over the budget, from `temperature_start` to `temperature_end` times the value of
-    the start. Placements over a device's memory are visited at a price in proportion to the
-    excess (see `walk.step`); the best one is kept apart. With a budget of evaluations the result is the same to the last bit
-    for the same seed; with a budget of seconds the temperature follows the clock.
+    the start. Placements over a device's memory are visited at a price in proportion to the excess (see `walk.step`); the
+    best placement is kept separately. With a budget of evaluations, the same seed gives the same result to the last bit;
+    with a budget of seconds, the temperature follows the clock.
     """
 
     name = "annealing"

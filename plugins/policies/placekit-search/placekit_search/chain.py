@@ -1,4 +1,4 @@
-"""One local search on its way: what it is at, its neighbourhoods, and how it goes on."""
+"""One local search in progress: its position, and how it goes on."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from placekit_search.walk import (
 )
 
 CHUNK_S = 0.25  # how long a compiled loop may take where seconds are limited
-FIRST = 16  # evaluations of the first one there: how long they take is not known yet
+FIRST = 16  # evaluations in the first loop: their time is not known yet
 
 
 class Moves:
-    """What the chains of one task share: the compiled evaluation, the graph, and how often each kind of move is made."""
+    """The data that the chains of one task share: compiled evaluation, graph, and the frequency of each kind of move."""
 
     def __init__(self, task: Task, share: Mapping[str, float], bias: float) -> None:
         self.task = task
@@ -49,10 +49,10 @@ class Moves:
         cluster = task.problem.cluster
         self.ordered = share["order"] > 0
         self.concurrent = cluster.size > 1 or bool((cluster.streams > 1).any())
-        self.evaluation_s: float | None = None  # how long one took lately, of all chains together
+        self.evaluation_s: float | None = None  # seconds of one lately, over all chains
 
     def chunk(self) -> int:
-        """Evaluations to make in one compiled loop: few enough that the clock and the checkpoints are looked at."""
+        """Evaluations to make in one compiled loop: few enough to check the clock and make checkpoints in time."""
         count = max(1, min(2000, 2_000_000 // max(self.task.problem.graph.n, 1)))
         ledger = self.task.evaluate.ledger
         if ledger.limit_s is None:
@@ -67,8 +67,8 @@ class Chain:
     """A placement that is changed move by move.
 
     Attributes:
-        at: where it is.
-        start_s: value of the start, seconds: temperatures are parts of it.
+        at: current position.
+        start_s: value of the start, seconds: temperatures are fractions of it.
     """
 
     def __init__(self, moves: Moves, state: State) -> None:
@@ -82,7 +82,7 @@ class Chain:
             random=np.array(state["random"], np.uint64),
             restart=np.array(state["restart"], np.int64),
         )
-        if self.at.energy.shape != (5,):  # compiled code looks at no bounds
+        if self.at.energy.shape != (5,):  # compiled code checks no bounds
             raise RunError("this checkpoint of a search is of another version of placekit-search", "start a new run")
         self.start_s = float(state["start_s"])
         cluster = moves.task.problem.cluster
@@ -117,7 +117,7 @@ class Chain:
         return {**at._asdict(), "start_s": float(value_s)}
 
     def state(self) -> dict[str, Any]:
-        """What a chain goes on from."""
+        """The state that a chain goes on from."""
         return {**self.at._asdict(), "start_s": self.start_s}
 
     def walk(self, hood: Neighbourhood, count: int, temperature: float, factor: float) -> float:
@@ -139,16 +139,18 @@ class Chain:
         if self.moves.kernel is None:
             self.one(hood, temperature)
             return
-        count = max(1, int(min(self.moves.chunk(), task.evaluate.remaining)))  # the seconds may have ended just now
+        count = max(
+            1, int(min(self.moves.chunk(), task.evaluate.remaining))
+        )  # the budget of seconds may just have ended
         began = time.perf_counter()
         total = self.walk(hood, count, temperature, factor)
         self.moves.evaluation_s = (time.perf_counter() - began) / count
         task.evaluate.charge(count, self.placements(best=True), total / count)
 
     def can_move(self, hood: Neighbourhood) -> bool:
-        """Some unit has a choice of devices, or another order may be better.
+        """Whether some unit has a choice of devices, or another order may be better.
 
-        Of operations one after another on one device the order decides only whether their activations fit.
+        For operations that run one by one on one device, the order decides only whether their activations fit.
         """
         if len(hood.movable):
             return True
@@ -160,7 +162,7 @@ class Chain:
         return self.moves.task.problem.placement(device, priority)
 
     def one(self, hood: Neighbourhood, temperature: float) -> None:
-        """One evaluation, by a backend that has no compiled one; nothing guides it there."""
+        """One evaluation, by a backend without a compiled one; no schedule guides the move there."""
         at, rules, evaluate = self.at, self.rules, self.moves.task.evaluate
         log = new_log(len(hood.allowed), len(at.device), 0)
         kicked = bool(at.restart[PATIENCE] > 0 and at.restart[IDLE] >= at.restart[PATIENCE])
@@ -188,14 +190,14 @@ class Chain:
         at.restart[IDLE] += 1
 
     def placements(self, best: bool = False) -> Placements:
-        """Where it is, or the best it has seen, as a batch of one."""
+        """The current placement, or the best one seen, as a batch of one."""
         at = self.at
         device, priority = (at.best_device, at.best_priority) if best else (at.device, at.priority)
         return Placements.of(device, priority if len(priority) else None)
 
 
 def excess(measurements: Measurements, task: Task) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[b] values in seconds, and how far each placement is over capacity: shares of devices; that of a failure is 9."""
+    """[b] values in seconds, and each placement's excess over capacity, in shares of devices; that of a failure is 9."""
     over = measurements.peak_bytes / task.problem.cluster.memory_bytes - 1.0
     over = np.where(over > 0, STEP + over, 0.0).sum(axis=1)
     failed = ~np.isfinite(measurements.value_s)
@@ -203,5 +205,5 @@ def excess(measurements: Measurements, task: Task) -> tuple[NDArray[np.float64],
 
 
 def penalised(value_s: Any, over: Any, price_s: Any) -> Any:
-    """What searches make small until something fits, seconds; `value_s`, `over`: see `excess`; `price_s`: of the latter."""
+    """Seconds that searches minimise until a placement fits; `value_s`, `over`: see `excess`; `price_s`: price of `over`."""
     return value_s + price_s * over

@@ -1,4 +1,4 @@
-"""Coarsening: units of groups that exchange much, from single groups to few per device (Hendrickson and Leland 1995)."""
+"""Coarsening: units of groups that exchange many bytes, from single groups to few per device (Hendrickson, Leland 1995)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from placekit_partitioning.exchange import Exchange
 
 from placekit_core import Grouping, Problem
 
-UNITS_PER_DEVICE = 4  # the coarsest level has about so many
+UNITS_PER_DEVICE = 4  # units of the coarsest level, about
 GROWTH = 3.0
 HEAVY = 0.5  # an edge lighter than this share of a unit's heaviest is no reason to join
 SHRINK = 0.95  # a level that keeps more than this share of the units ends the coarsening
@@ -18,15 +18,15 @@ def coarsen(problem: Problem) -> list[NDArray[np.int64]]:
     """Levels of units, finest first: [g] unit of each group, numbered from 0. Single groups are not among them.
 
     From level to level each unit, in random order, joins the neighbour that it exchanges most bytes with, or the unit that
-    this one has joined already (first choice: Karypis and Kumar 2000, hMETIS), as long as the whole is no more than
+    this neighbour has already joined (first choice: Karypis and Kumar 2000, hMETIS), as long as the whole is no more than
     `GROWTH` average units and no more than `1 / UNITS_PER_DEVICE` of the work of an average device, and some device may run
-    all of it. Parameters, which are no work, go with what reads them.
+    all of it. Parameters, which are no work, go with their readers.
     """
     size = problem.cluster.size
     seconds = np.where(problem.allowed, problem.group_s, np.inf).min(axis=1)
     allowed, edges = problem.allowed, Exchange.of(problem)
     largest = float(seconds.sum()) / size / UNITS_PER_DEVICE
-    rng = np.random.default_rng(0)  # of ties only; the levels are a property of the problem
+    rng = np.random.default_rng(0)  # the same for all runs: the levels are a property of the problem
     of, levels = np.arange(problem.g), []
     while largest > 0 and len(seconds) > UNITS_PER_DEVICE * size:
         limit = min(largest, GROWTH * float(seconds.sum()) / np.count_nonzero(seconds > 0))

@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from placekit_search.exact_machine import Timed
     from placekit_search.exact_model import Model, Solution
 
-# Deterministic seconds. Every further slice is twice as long: at most half of the work is repeated by starting anew.
+# Deterministic seconds. Every further slice is twice as long, so starting anew repeats at most half of the work.
 FIRST_SLICE = 1.0
-OTHER = "policy exact proves no bound here: what the backend says of a placement is not possible on the machine model"
+OTHER = "policy exact proves no bound here: the backend's schedule of a placement is not possible on the machine model"
 
 
 class Exact(ResumablePolicy):
     """Solves the machine model by CP-SAT of OR-tools (Perron and Furnon), from the best of several list schedules.
 
     Each solution is evaluated twice, with priorities in the order of its starts and with b-levels: the value of a placement
-    is what the backend says. The solver may let a device wait on purpose, which a work-conserving execution never does,
-    so the best value can lie above what the solver proves to be the optimum. What it proves is a bound on the simulator's
-    values (`exact_model`); it is recorded where the backend's objective is the makespan of the machine model.
+    is the backend's. The solver may let a device wait on purpose, which a work-conserving execution never does, so the best
+    value can lie above the optimum that the solver proves. Its proof is a bound on the simulator's values (`exact_model`);
+    the bound is recorded where the backend's objective is the makespan of the machine model.
 
     The solver works in slices, each from the best solution and the bound of those before, with a checkpoint after each.
-    With one worker and a budget of evaluations the result is the same to the last bit for the same seed.
+    With one worker and a budget of evaluations, the same seed gives the same result to the last bit.
     """
 
     name = "exact"
@@ -84,7 +84,7 @@ class Exact(ResumablePolicy):
 
 
 def _start(task: Task, options: ExactOptions, rng: Generator) -> dict[str, Any]:
-    """Evaluate list schedules in one batch, at most a quarter of what is left of the budget, and take the best."""
+    """Evaluate list schedules in one batch, with at most a quarter of the budget left, and take the best."""
     starts = list_schedules(task.problem, int(max(1, min(options.starts, task.evaluate.remaining / 4))), rng)
     values = _values(task.evaluate(starts))
     device, priority = starts.one(int(np.argmin(values)))
@@ -117,7 +117,7 @@ def _start(task: Task, options: ExactOptions, rng: Generator) -> dict[str, Any]:
 
 
 def _spread(problem: Problem) -> Placement:
-    """Groups in turn on the devices that may run them: what transfers are on a backend shows on several devices only."""
+    """Groups in turn on the devices that may run them: only several devices show how a backend treats transfers."""
     rows = (np.flatnonzero(allowed) for allowed in problem.allowed)
     return problem.placement(np.asarray([row[i % len(row)] for i, row in enumerate(rows)], np.int16))
 
@@ -140,10 +140,10 @@ class _Search:
 
     Attributes:
         device, priority, value_s: the best placement evaluated; the value is inf if none fits.
-        modelled: the backend's values are makespans of the machine model.
+        modelled: whether the backend's values are makespans of the machine model.
         solution, makespan: values of all variables of the solver's best solution, and its ticks; -1 if there is none.
-        bound: ticks that no solution is below.
-        proven_before_s: what others had proven when this began, None if nothing.
+        bound: lower bound on all solutions, in ticks.
+        proven_before_s: bound that others had proven when this search began, None if there was none.
     """
 
     def __init__(self, task: Task, options: ExactOptions, state: State) -> None:
@@ -180,7 +180,7 @@ class _Search:
         return self.problem.placement(self.device, self.priority if len(self.priority) else None)
 
     def slice(self) -> None:
-        """Solve once, from the best that is known. Raises BudgetExhausted if the budget ends meanwhile."""
+        """Solve once, from the best known solution. Raises BudgetExhausted if the budget ends meanwhile."""
         from placekit_search.exact_model import solve
 
         evaluate, o = self.task.evaluate, self.options
@@ -193,7 +193,7 @@ class _Search:
             parameters["max_time_in_seconds"] = max(limit_s - evaluate.ledger.seconds, 0.0)
         outcome = solve(model, {**parameters, "max_deterministic_time": work}, self._improved)
         self.bound = max(self.bound, outcome.bound)
-        self._timed()  # what is better than before may show that the machine is another
+        self._timed()  # a better placement may show that the backend is no machine model
         if self.modelled:
             evaluate.prove(self.bound * self.tick_s * (1 - ROUNDING))
         if outcome.error is not None:
@@ -204,7 +204,7 @@ class _Search:
         self.done = outcome.status != "open" or ended
 
     def _model(self) -> Model:
-        """The constraint program between what is proven and what is known, with the best known solution as a hint."""
+        """The constraint program between the proven bound and the best known makespan, with the best solution as a hint."""
         from placekit_search.exact_model import Model
 
         timed = self._timed()
@@ -219,7 +219,7 @@ class _Search:
         return model
 
     def _timed(self) -> Timed | None:
-        """The best placement in ticks; None where none fits, or none is of the machine model: then nothing is proven."""
+        """The best placement in ticks; None if none fits, or if it does not follow the machine model: nothing is proven then."""
         if not self.modelled or not math.isfinite(self.value_s):
             return None
         evaluate = self.task.evaluate

@@ -1,4 +1,4 @@
-"""What the constraint program of policy `exact` knows of machines: schedules in whole ticks, and devices that are alike."""
+"""Machines, as the constraint program of policy `exact` sees them: schedules in whole ticks, and devices that are alike."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def route(cluster: Cluster, source: int, to: int) -> tuple[int, list[int]]:
 
 
 def in_ticks(problem: Problem, schedule: Schedule, tick_s: float, value_s: float) -> Timed | None:
-    """The tasks of `schedule` in its order, each as early as it can in ticks; `op_ticks`, `transfer_ticks` long.
+    """The tasks of `schedule` in its order, each as early as possible in ticks; `op_ticks`, `transfer_ticks` long.
 
     On the machine model, the makespan is at most the value of the schedule, for the reason of `exact_model`, (2). None if
-    `schedule`, of the value `value_s`, is no execution of the machine model: something starts before what it needs is
-    there, or is never sent, or the value is below the makespan.
+    `schedule`, of the value `value_s`, is no execution of the machine model: a task starts before its inputs are there, or
+    an input is never sent, or the value is below the makespan.
     """
     graph, cluster = problem.graph, problem.cluster
     ticks, there = op_ticks(problem, tick_s), schedule.op_device.astype(np.int64)
@@ -95,13 +95,13 @@ def in_ticks(problem: Problem, schedule: Schedule, tick_s: float, value_s: float
             begin[number] = _reserve(busy, [("device", d, int(cluster.streams[d]))], ready, length)
             end[number], made[number] = begin[number] + length, True
     makespan = int(end.max(initial=0))
-    if makespan > value_s / tick_s + 1:  # a machine that is faster than the model is another
+    if makespan > value_s / tick_s + 1:  # faster than the model: another machine
         return None
     return Timed(there, begin, end, sent, makespan)
 
 
 def _reserve(busy: dict[tuple[str, int], list[int]], keys: list[tuple[str, int, int]], ready: int, length: int) -> int:
-    """When a task can start that is ready at `ready` and needs a lane of each of `keys` (kind, number, capacity)."""
+    """Start of a task that is ready at `ready`, on a lane of each of `keys` (kind, number, capacity), which it takes."""
     if length == 0:
         return ready  # holds nothing for any time
     full = [k for k in keys if len(busy[k[:2]]) >= k[2]]

@@ -9,8 +9,8 @@ The optimum, and any bound on it, is a lower bound on the makespan of every plac
 
 Proof. (1) Relaxation. An execution by docs/machine-model.md, work conserving or bulk synchronous, starts every operation
 after its inputs are on its device, every transfer after its tensor exists, holds streams and channels within their
-capacities, and its placement respects what may run where. These are all the constraints, with the real durations; that
-nothing waits by choice is not among them, nor are the bytes of activations. So every execution is a solution, at its
+capacities, and its placement respects what may run where. These are all the constraints, with the real durations; there
+is no constraint against waiting by choice, nor one on the bytes of activations. So every execution is a solution, at its
 makespan. (2) Rounding. Take starts S, durations p and the tick δ, and S' = floor(S / δ), p' = floor(p / δ). Where
 S_j >= S_i + p_i we have S_j / δ >= S_i / δ + p'_i, and since p'_i is an integer, S'_j >= S'_i + p'_i. So precedences hold, and
 disjoint intervals stay disjoint. The intervals on a resource of capacity k can be distributed over k lanes of disjoint
@@ -18,7 +18,7 @@ ones (interval graphs are perfect), so capacities hold too. Hence S' is a soluti
 floor(makespan / δ): δ times the bound is at most the makespan. (3) Of solutions that differ in the names of alike
 devices one is kept; see `_break_symmetry`. ∎
 
-Durations are divided in floating point, which may make them longer by a relative 1e-16: bounds give way by
+Durations are divided in floating point, which may make them longer by a relative 1e-16: bounds are lowered by
 `placekit_scheduling.ROUNDING`.
 """
 
@@ -38,15 +38,15 @@ from ortools.sat.python import cp_model
 from placekit_core import UNLIMITED, Problem
 from placekit_search.exact_machine import ALL, Timed, alike, op_ticks, route, transfer_ticks
 
-POLL_S = 0.05  # how often signals are looked at while the solver works
+POLL_S = 0.05  # interval between checks for signals while the solver works
 
 Bool = Any  # a Boolean variable, or the negation of one
-Interval = tuple[Any, Bool, int]  # an optional interval, the literal by which it is there, and its ticks
+Interval = tuple[Any, Bool, int]  # an optional interval, the literal of its presence, and its ticks
 
 
 @dataclass
 class _Send:
-    """A transfer of a tensor to a device, or to `ALL`: its start; by source, the literal by which it is there, and its ticks."""
+    """A transfer of a tensor to a device, or to `ALL`: its start; for each source, the literal of its presence and its ticks."""
 
     tensor: int
     to: int
@@ -104,7 +104,7 @@ class Model:
             self._capacity(intervals, int(self.problem.cluster.streams[d]))
 
     def _capacity(self, intervals: Sequence[Interval], capacity: int) -> None:
-        """At most `capacity` at a time; and no more in all than fits into the makespan, which makes bounds higher."""
+        """At most `capacity` at a time; and in all no more than fits into the makespan, which raises bounds."""
         some = [i for i in intervals if i[2] > 0]
         if capacity >= min(len(some), UNLIMITED):
             return
@@ -115,7 +115,7 @@ class Model:
         self.cp.add(sum(ticks * there for _, there, ticks in some) <= capacity * self.makespan)
 
     def _transfers(self, tensor: int) -> None:
-        """The transfers of `tensor`, and that those who read it elsewhere wait for them."""
+        """The transfers of `tensor`, and the constraints that its readers elsewhere wait for them."""
         graph, cluster, cp = self.problem.graph, self.problem.cluster, self.cp
         producer = int(graph.tensor_producer[tensor])
         source = int(self.group[producer])
@@ -155,7 +155,7 @@ class Model:
                     self.cp.add(self.start[reader] >= send.start + ticks).only_enforce_if([here, self.on[source][s]])
 
     def _is_sent(self, source: int, groups: frozenset[int], s: int, to: int) -> Bool:
-        """Group `source` is on device `s`, and one of `groups` on `to` (`ALL`: elsewhere than on `s`)."""
+        """Literal: group `source` is on device `s`, and one of `groups` is on `to` (`ALL`: elsewhere than on `s`)."""
         key = source, groups, s, to
         if key not in self._sent:
             here, needed = self.on[source][s], self._is_needed(groups, s if to == ALL else to, to != ALL)
@@ -166,7 +166,7 @@ class Model:
         return self._sent[key]
 
     def _is_needed(self, groups: frozenset[int], d: int, there: bool) -> Bool:
-        """One of `groups` is on device `d`; not `there`: elsewhere."""
+        """Literal: one of `groups` is on device `d` or, if not `there`, elsewhere."""
         key = groups, d, there
         if key not in self._needed:
             one = self.cp.new_constant(1)
@@ -186,7 +186,7 @@ class Model:
     def _break_symmetry(self) -> None:
         """Value precedence within each class of alike devices (Law and Lee 2004).
 
-        A group may be on the k-th device of the class only if a group before it, in the order of `_order`, is on the one
+        A group may be on the k-th device of the class only if a group before it, in the order of `_order`, is on the device
         before. Any solution satisfies that after renaming devices by their first groups, and stays a solution, of the
         same makespan, under any renaming within a class (`alike`). Classes share no device: each is renamed by itself.
         """
@@ -252,7 +252,7 @@ class Solution:
 class Outcome:
     """How a solve ended: `optimal` (the last solution is), `infeasible`, or `open`; its bound in ticks, and its work.
 
-    `error` is what `improved` raised, which ended it.
+    `error` is the error that `improved` raised, if one ended the solve.
     """
 
     status: Literal["optimal", "infeasible", "open"]
@@ -294,7 +294,7 @@ def solve(model: Model, parameters: Mapping[str, Any], improved: Callable[[Solut
     """
     solver, listener = cp_model.CpSolver(), _Listener(model, improved)
     solver.parameters.interleave_search = True
-    solver.parameters.catch_sigint_signal = False  # the run's own handling is in charge
+    solver.parameters.catch_sigint_signal = False  # the run handles signals itself
     for name, value in parameters.items():
         setattr(solver.parameters, name, value)
     with ThreadPoolExecutor(1) as pool:  # in a thread, so that signals are handled while it works

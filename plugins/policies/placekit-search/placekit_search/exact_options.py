@@ -10,12 +10,12 @@ from placekit_core import Component, Options
 class ExactOptions(Options):
     """Options of policy `exact`."""
 
-    max_operations: int = Field(150, ge=1, description="kernels above which a graph is refused")
-    starts: int = Field(16, ge=1, description="list schedules to choose the start from, of the budget")
+    max_operations: int = Field(150, ge=1, description="a graph with more kernels is refused")
+    starts: int = Field(16, ge=1, description="list schedules to choose the start from; their evaluations count")
     deterministic_limit: float = Field(
         10.0,
         gt=0,
-        description="solver's work after which it ends, in CP-SAT's deterministic seconds; with `budget.seconds` the clock"
+        description="solver's work after which it ends, in CP-SAT's deterministic seconds; with `budget.seconds`, the clock"
         " ends it instead",
     )
     resolution: int = Field(

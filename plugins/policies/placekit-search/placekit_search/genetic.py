@@ -22,10 +22,10 @@ class Genetic(ResumablePolicy):
     """The genetic algorithm of REGAL (Paliwal et al. 2020), without the network that biases it.
 
     A chromosome has two genes per group: its device, and a priority in [0, 1). The first generation is list schedules
-    and chance. Every further one is the elite of the one before, mutants (chance), and children of a parent of the elite and
-    one of the rest. All that is new in a generation is evaluated in one batch. What does not fit in memory ranks behind
-    everything that does, and among itself by its value with a penalty in proportion to the excess. For the same seed the
-    result is the same to the last bit; a budget of seconds decides only how far it gets.
+    and random placements. Every further one is the elite of the one before, random mutants, and children of one parent of
+    the elite and one of the rest. The new chromosomes of a generation are evaluated in one batch. Placements that do not fit
+    in memory rank behind all that do, and among themselves by value plus a penalty in proportion to the excess. The same
+    seed gives the same result to the last bit; a budget of seconds decides only how far the search gets.
     """
 
     name = "genetic"
@@ -49,7 +49,7 @@ class Genetic(ResumablePolicy):
 
 
 class _Evolution:
-    """One evolution. Its population is in order, the best first, and those of a value that another one has last.
+    """One evolution. Its population is in order, the best first; chromosomes that repeat another's value come last.
 
     Attributes:
         device, priority: [p, g] genes.
@@ -61,7 +61,9 @@ class _Evolution:
         self.task, self.problem, self.options, self.rng = task, task.problem, options, rng
         g, allowed = self.problem.g, self.problem.allowed
         self.choices = allowed.sum(axis=1)
-        self.choice = np.argsort(~allowed, axis=1, kind="stable").astype(np.int16)  # [g, D], the allowed ones first
+        self.choice = np.argsort(~allowed, axis=1, kind="stable").astype(
+            np.int16
+        )  # [g, D] devices, the allowed ones first
         self.position = np.empty(g, np.int64)
         self.position[self.problem.grouped.topological_order] = np.arange(g)
         self.device: Devices = np.empty((0, g), np.int16)
@@ -127,15 +129,17 @@ class _Evolution:
         return device, np.where(elite[1], self.priority[first], self.priority[second])
 
     def _drawn(self, count: int) -> tuple[Devices, Keys]:
-        """Chromosomes by chance."""
+        """Random chromosomes."""
         shape = (count, self.problem.g)
         index = (self.rng.random(shape) * self.choices).astype(np.int64)
         device = self.choice[np.arange(self.problem.g), index]
         return device, self.rng.random(shape, np.float32)
 
     def _take(self, kept: int, device: Devices, priority: Keys) -> None:
-        """Evaluate as many as the budget has left; they and the first `kept` are the population."""
-        count = max(1, int(min(len(device), self.task.evaluate.remaining)))  # if none is left, the evaluator says so
+        """Evaluate as many as the budget allows; these and the first `kept` become the population."""
+        count = max(
+            1, int(min(len(device), self.task.evaluate.remaining))
+        )  # if none is left, the evaluator raises an error
         measured = self.task.evaluate(Placements.of(device[:count], priority[:count]))
         # of equal values the newer one goes first: on plateaus the elite drifts
         self.device = np.concatenate([device[:count], self.device[:kept]])
@@ -146,7 +150,7 @@ class _Evolution:
         self.fits = np.concatenate([measured.fits, self.fits[:kept]])
         order = np.lexsort((self.energy, ~self.fits))
         again = np.zeros(len(order), np.bool_)
-        again[1:] = np.diff(self.energy[order]) == 0  # else the elite would soon be copies of one
+        again[1:] = np.diff(self.energy[order]) == 0  # otherwise the elite would soon be copies of one chromosome
         order = order[np.argsort(again, kind="stable")]
         self.device, self.priority = self.device[order], self.priority[order]
         self.energy, self.fits = self.energy[order], self.fits[order]

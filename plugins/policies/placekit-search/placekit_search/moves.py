@@ -21,8 +21,8 @@ from placekit_search.randomness import below, uniform
 SINGLE, SWAP, CLUSTER, REGION, PIECE, EXCHANGE, CRITICAL, TRANSFER, ORDER = range(len(KINDS))
 DEVICES, PRIORITIES, PATH = range(3)  # entries of Log.counts
 TASK, TO, WHY = range(3)  # rows of Log.path
-TRIES = 8  # looks for a suitable task on the critical path
-LARGEST_PIECE = 5  # a piece has up to 2 to the power of this less one units
+TRIES = 8  # attempts to find a suitable task on the critical path
+LARGEST_PIECE = 5  # a piece has up to 2 ** (this - 1) units
 WITH_ALIKE = 0.8  # share of swaps with a unit of about the same seconds
 CRITICAL_SWAPS = 1 / 3  # share of critical moves that swap
 
@@ -32,12 +32,12 @@ class Log(NamedTuple):
 
     Attributes:
         counts: [3] devices changed, priorities changed, tasks on the path.
-        group, device: groups whose device changed, and what it was.
-        ranked, priority: [2] groups whose priority changed, and what it was.
+        group, device: groups whose device changed, and their devices before.
+        ranked, priority: [2] groups whose priority changed, and their priorities before.
         mark: [u + 1] the last piece that each unit was in, and the number of pieces so far.
         unit: [u] units of the piece that is being made.
         path: [3, tasks] tasks from the end of the schedule back: the operation, or the tensor sent; -1 for an operation, or
-            the destination; why it started when it did, as a task number.
+            the destination; the number of the task that its start waited for.
     """
 
     counts: NDArray[np.int64]
@@ -109,7 +109,7 @@ def _target(state: Any, hood: Any, device: Any, u: Any, bias: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _swap(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
-    """Exchange the devices of a unit and another, preferably one that takes as long."""
+    """Exchange the devices of a unit and another one, preferably one that takes about as long."""
     row = hood.alike_of[u]
     size = hood.alike_ptr[row + 1] - hood.alike_ptr[row]
     if size > 1 and uniform(state) < WITH_ALIKE:
@@ -167,7 +167,7 @@ def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def _transfer(state: Any, hood: Any, flow: Any, device: Any, i: Any, log: Any) -> None:
-    """Make a transfer on the critical path unnecessary: its producer to the destination, or its readers to the producer."""
+    """Save a transfer on the critical path: move its producer to the destination, or its readers to the producer."""
     tensor, dst = log.path[TASK, i], np.int64(log.path[TO, i])
     u = np.int64(hood.unit_of[flow.group_of[flow.producer[tensor]]])
     home = _at(hood, device, u)
@@ -205,7 +205,7 @@ def _rank(priority: Any, group: Any, value: Any, log: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
-    """Let a critical task that waited for its device or channel go before what it waited for; or shift a priority."""
+    """Let a critical task go before the one for which it waited on a device or channel; or shift a priority."""
     m = log.counts[PATH]
     if m > 0 and uniform(state) < 0.5:
         for _ in range(TRIES):
@@ -241,7 +241,7 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def _follow(hood: Any, device: Any, log: Any) -> None:
-    """Parameters and inputs that nothing reads where they are go with the moved unit that reads them."""
+    """Parameters and inputs with no reader left on their device go with the moved unit that reads them."""
     for i in range(log.counts[DEVICES]):
         u = hood.unit_of[log.group[i]]
         if hood.source[u]:
@@ -265,7 +265,7 @@ def _follow(hood: Any, device: Any, log: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares: Any, bias: Any, log: Any) -> None:
-    """Make one move: change `device` [g] or `priority` [g]; `log` says what. `shares` [9] are cumulative, the last is 1."""
+    """Make one move: change `device` [g] or `priority` [g], noted in `log`. `shares` [9] are cumulative, the last is 1."""
     log.counts[DEVICES] = log.counts[PRIORITIES] = 0
     x, kind = uniform(state), 0
     while kind < ORDER and x >= shares[kind]:

@@ -1,4 +1,4 @@
-"""What moves are made of: the graph as compiled loops read it, and neighbourhoods over units of groups."""
+"""The arrays that moves work on: the graph as compiled loops read it, and neighbourhoods over units of groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placekit_scheduling import b_level, group_priority
 from placekit_core import Kernel, Labels, Problem
 
 Ints = NDArray[np.int32]
-ALIKE = 0.05  # relative difference of seconds up to which two units are exchanged as equals
+ALIKE = 0.05  # relative difference of seconds up to which two units count as alike
 
 
 class Flow(NamedTuple):
@@ -22,7 +22,7 @@ class Flow(NamedTuple):
         kernel: [n].
         producer: [t] operation that produces each tensor.
         consumer_ptr, consumer_op: operations that read each tensor, in compressed rows.
-        tasks, cause, last, copy_tensor, copy_dst: as of the trace; all 0 without one.
+        tasks, cause, last, copy_tensor, copy_dst: those of the trace; all 0 without one.
     """
 
     group_of: Ints
@@ -51,7 +51,7 @@ class Neighbourhood(NamedTuple):
         region_ptr, region, region_of: units of the same call of the same module (or of the same meta-operation), in
             compressed rows; the row of each.
         alike_ptr, alike, alike_of: units of about the same seconds, in compressed rows; the row of each.
-        source: [u] nothing in it is computed: parameters and inputs.
+        source: [u] whether nothing in the unit is computed: parameters and inputs.
         urgent: [u] units by falling b-level.
     """
 
@@ -164,7 +164,7 @@ def _forest(edges: NDArray[np.int64], count: int) -> tuple[Ints, Ints, Ints]:
     first_child, children = (a.tolist() for a in rows_of(own[:, 1], own[:, 0], count))
     tree: list[int] = []
     first, end = [-1] * count, [0] * count
-    # units may read from each other in both directions: what hangs on no root is a root of its own
+    # units may read from each other in both directions: one below no root is a root of its own
     for root in [*np.flatnonzero(parent < 0).tolist(), *range(count)]:
         stack = [] if first[root] >= 0 else [(root, False)]
         while stack:
@@ -184,7 +184,7 @@ def _regions(problem: Problem, of: NDArray[np.int64], count: int) -> NDArray[np.
     graph, unit = problem.graph, of[problem.grouping.group_of]
     longest = np.zeros(count, np.int64)
     order = np.argsort(problem.op_s.min(axis=1), kind="stable")
-    longest[unit[order]] = order  # of several, the last one stays
+    longest[unit[order]] = order  # the last assignment to a unit stays: its longest operation
     meta, labels, call = graph.columns.get("meta_op"), graph.module, np.asarray(graph.call)
     if isinstance(meta, Labels):
         labels, call = meta, np.zeros(graph.n, np.int32)

@@ -26,7 +26,7 @@ class MoveOptions(Options):
         0.3, description="weight of moves that make a transfer on the critical path unnecessary"
     )
     order_moves: Weight = Field(
-        0.4, description="weight of changes of priorities, mostly of what waits on the critical path"
+        0.4, description="weight of changes of priorities, mostly of tasks that wait on the critical path"
     )
     neighbour_bias: float = Field(0.5, ge=0, le=1, description="share of moves that go to the device of a neighbour")
 
@@ -44,7 +44,7 @@ class MoveOptions(Options):
 class AnnealingOptions(MoveOptions):
     """Options of policy `annealing`."""
 
-    starts: int = Field(16, ge=1, description="list schedules to choose the start from, of the budget")
+    starts: int = Field(16, ge=1, description="list schedules to choose the start from; their evaluations count")
     temperature_start: float = Field(0.001, gt=0, description="first temperature, as a fraction of the start's value")
     temperature_end: float = Field(2.5e-5, gt=0, description="last temperature, as a fraction of the start's value")
 
@@ -52,9 +52,11 @@ class AnnealingOptions(MoveOptions):
 class LocalSearchOptions(MoveOptions):
     """Options of policy `local_search`."""
 
-    starts: int = Field(16, ge=1, description="list schedules to choose the start from, of the budget")
+    starts: int = Field(16, ge=1, description="list schedules to choose the start from; their evaluations count")
     patience: int = Field(500, ge=1, description="evaluations without improvement before a restart")
-    kick: int = Field(3, ge=1, description="moves that a restart makes from the best placement, whatever they cost")
+    kick: int = Field(
+        3, ge=1, description="moves that a restart makes from the best placement, even if they make it worse"
+    )
 
 
 class PortfolioOptions(MoveOptions):
@@ -76,16 +78,19 @@ class PortfolioOptions(MoveOptions):
             "mincut": {"repair": False},
             "scotch": {"repair": False},
         },
-        description="policies whose placements are starts, with their options; of these those that are installed. One that"
-        " refuses the problem is left out",
+        description="policies whose placements are starts, with their options. Default ones that are not installed are left"
+        " out, and so is a policy that refuses the problem",
     )
     tries: int = Field(
         50,
         ge=1,
-        description="how often those with `samples` are asked at most, with other random numbers; less of small budgets",
+        description="times that a policy with option `samples` is asked at most, each with other random numbers; fewer with"
+        " small budgets",
     )
-    chains: int = Field(64, ge=1, description="local searches that run at first, at most")
-    evaluations_per_chain: int = Field(2000, ge=1, description="budget for which there is one more of them")
+    chains: int = Field(64, ge=1, description="largest number of local searches at the start")
+    evaluations_per_chain: int = Field(
+        2000, ge=1, description="evaluations of the budget for each local search at the start"
+    )
     temperature_start: float = Field(0.001, gt=0, description="first temperature, as a fraction of the start's value")
     temperature_end: float = Field(2.5e-5, gt=0, description="last temperature, as a fraction of the start's value")
     threads: int = Field(0, ge=0, description="threads of the compiled loop; 0: all cores. Results do not depend on it")

@@ -38,11 +38,11 @@ from placekit_search.options import PortfolioOptions
 from placekit_search.starts import coarse_schedules, list_schedules
 from placekit_search.walk import BEST, FITS, PRICE
 
-START_SHARE = 0.2  # of the budget, that starts may use
-AGAIN_SHARE = 0.05  # of the seconds, after which no policy is asked again: searching is worth more of them
-MIN_TRIES = 3  # how often policies with samples are asked of small budgets, if the share allows it
-SAMPLED = 80_000  # operations in all the samples of one start: of large graphs, fewer samples
-COARSE_SHARE = 0.5  # of the progress, in which a chain from a coarse start moves units; then single groups
+START_SHARE = 0.2  # share of the budget that starts may use
+AGAIN_SHARE = 0.05  # share of the seconds after which no policy is asked again: searching gains more from them
+MIN_TRIES = 3  # how often policies with samples are asked with small budgets, if the share allows it
+SAMPLED = 80_000  # operations in all the samples of one start: large graphs get fewer samples
+COARSE_SHARE = 0.5  # share of the progress in which a chain from a coarse start moves units; then single groups
 HEATS = (1.0, 8.0)  # factors of the first temperature: where few moves are nearly neutral, a cold chain is stuck
 REHEAT = 0.7  # factor of the first temperature from round to round
 
@@ -53,14 +53,14 @@ Start = tuple[float, float, NDArray[np.int16], NDArray[np.float32] | None, int]
 class Portfolio(ResumablePolicy):
     """Starts from the placements of other policies and of list schedules of a coarsened graph; ends with one local search.
 
-    Starts: list schedules; for every level of a multilevel coarsening one that places whole units; and the policies of
-    option `starts`, as long as all this is less than a fifth of the budget. Then a chain of annealing (see `annealing`)
+    Starts: list schedules; for every level of a multilevel coarsening, one that places whole units; and the policies of
+    option `starts`, as long as all this takes less than a fifth of the budget. Then a chain of annealing (see `annealing`)
     runs from each of the best, and after each of several rounds of equal budget the worse half ends (successive halving:
-    Jamieson and Talwalkar 2016). The temperature falls anew in every round, from 0.7 of where it began in the one
-    before; every second chain begins hotter. Chains from a coarsened start move units of that level first, then of finer
-    and finer ones, and single groups in the second half.
+    Jamieson and Talwalkar 2016). The temperature falls anew in every round, from 0.7 of its start in the round before;
+    every second chain begins hotter. Chains from a coarsened start move units of that level first, then of finer and finer
+    levels, and single groups in the second half.
 
-    For the same seed the result is the same to the last bit, on any number of threads, with a budget of evaluations.
+    With a budget of evaluations, the same seed gives the same result to the last bit, on any number of threads.
     """
 
     name = "portfolio"
@@ -90,12 +90,12 @@ class Portfolio(ResumablePolicy):
 
 
 class _Race:
-    """Chains of which the worse half ends at a time.
+    """Chains that run in rounds; the worse half ends after each round.
 
     Attributes:
-        chains: those that are left; `level`: [chains] level of units that each starts from, 0 for single groups;
+        chains: the chains that are left; `level`: [chains] level of units that each starts from, 0 for single groups;
             `heat`: [chains] factor of its first temperature.
-        rounds: how many there are in all; `round`: the present one.
+        rounds: the number of rounds; `round`: index of the present one.
         first, began: progress and evaluations when the chains began.
     """
 
@@ -140,9 +140,9 @@ class _Race:
         self.first, self.began = self.task.evaluate.progress, self.task.evaluate.ledger.evaluations
 
     def _chains_worth(self) -> float:
-        """How many times `evaluations_per_chain` is left; where seconds are limited, about, by the clock.
+        """How many times `evaluations_per_chain` is left; an estimate by the clock where seconds are limited.
 
-        A backend without a compiled evaluation is taken for slow: there, seconds alone are worth one chain.
+        A backend without a compiled evaluation is taken for slow: there, a budget of seconds alone allows one chain.
         """
         ledger, left = self.task.evaluate.ledger, self.task.evaluate.remaining
         if ledger.limit_s is not None and self.moves.kernel is not None:
@@ -154,7 +154,7 @@ class _Race:
 
     @cached_property
     def _simplest(self) -> Placements:
-        """Every group on the first device that it may run on, which an evaluation can be timed with."""
+        """Every group on the first device that it may run on: a placement to time an evaluation with."""
         return Placements.of(self.task.problem.allowed.argmax(axis=1).astype(np.int16))
 
     def _starts(self, rng: Generator) -> list[Start]:
@@ -181,10 +181,11 @@ class _Race:
         return list(distinct.values())
 
     def _proposals(self, budget: float, given: Generator, rng: Generator) -> list[Placement]:
-        """What the other policies propose, until `budget` evaluations of the task are made or needed for them.
+        """The other policies' proposals, until `budget` evaluations of the task are made or needed for them.
 
-        At first each gets the generator that this policy was given: it proposes what it would as the policy of a run of
-        this seed, with as many samples. Those with several are asked again, once for each chain that the budget is worth.
+        At first each policy gets the generator that this policy was given: it proposes the same as in a run of its own with
+        this seed and as many samples. Policies with several samples are asked again, once for each chain that the budget
+        allows.
         """
         evaluate, placements = self.task.evaluate, list[Placement]()
         notes = list(evaluate.notes)
@@ -203,11 +204,11 @@ class _Race:
                 if samples > 1:  # the first of them is the same each time
                     again.append((policy, samples))
             asked = again
-        evaluate.notes[:] = notes  # they were about those placements
+        evaluate.notes[:] = notes  # those of the other policies were about their placements
         return placements
 
     def _sampled(self, policy: Policy) -> tuple[Policy, int]:
-        """The policy with as many samples as a graph of this size allows, and how many these are."""
+        """The policy with as many samples as a graph of this size allows, and their number."""
         if not hasattr(policy.options, "samples"):
             return policy, 1
         samples = self._samples(policy.options.samples)
@@ -218,20 +219,20 @@ class _Race:
         return max(1, min(wanted, SAMPLED // max(self.task.problem.graph.n, 1)))
 
     def _late(self, share: float) -> bool:
-        """A share of the seconds is used, if they are limited."""
+        """Whether seconds are limited and this share of them is used."""
         return self.task.evaluate.ledger.limit_s is not None and self.task.evaluate.progress > share
 
     @property
     def can_move(self) -> bool:
-        """Some chain has anything to choose."""
+        """Whether some chain has anything to choose."""
         return any(chain.can_move(self._hood(0, 1.0)) for chain in self.chains)
 
     def step(self, pool: ThreadPoolExecutor) -> None:
-        """Let all chains that are left go on for a while; at the end of a round the worse half of them ends."""
+        """Let all chains that are left go on for a while; at the end of a round, the worse half of them ends."""
         evaluate, limit = self.task.evaluate, self.task.evaluate.ledger.limit
         progress = self._progress()
         count = self.moves.chunk() // len(self.chains)
-        count = max(count, 1 if evaluate.ledger.limit_s is not None else FIRST)  # where no clock is looked at
+        count = max(count, 1 if evaluate.ledger.limit_s is not None else FIRST)  # without a clock to check
         end = (self.round + 1) / self.rounds
         each = math.inf  # evaluations that a chain makes in a round
         if limit is not None:
@@ -239,7 +240,7 @@ class _Race:
             count = max(1, min(count, math.ceil((end - progress) * self.rounds * each)))
         runs = list(range(len(self.chains)))
         remaining = evaluate.remaining
-        if remaining <= 0:  # the seconds ended just now
+        if remaining <= 0:  # the budget of seconds has just ended
             return
         if count * len(runs) > remaining:  # the last few are for the best chain
             runs, count = [min(runs, key=lambda i: _rank(self.chains[i]))], min(count, int(remaining))
@@ -268,7 +269,7 @@ class _Race:
             self.heat = [self.heat[i] for i in keep]
 
     def _progress(self) -> float:
-        """Share of what the starts left of the budget that is used."""
+        """Used share of the budget that the starts left."""
         return (self.task.evaluate.progress - self.first) / max(1 - self.first, 1e-9)
 
     def _temperatures(self, i: int) -> tuple[float, float]:
@@ -289,21 +290,21 @@ class _Race:
 
 
 def _rank(chain: Chain) -> tuple[bool, float]:
-    """Chains whose best placement fits come first, of these the best."""
+    """Sort key: chains whose best placement fits come first, then those with better placements."""
     return not chain.at.energy[FITS], float(chain.at.energy[BEST])
 
 
 def _movable(problem: Problem, unit_of: NDArray[np.int64]) -> bool:
-    """Some unit may run on more than one device; `unit_of` is [g]."""
+    """Whether some unit may run on more than one device; `unit_of` is [g]."""
     allowed = np.ones((int(unit_of.max(initial=-1)) + 1, problem.cluster.size), np.bool_)
     np.logical_and.at(allowed, unit_of, problem.allowed)
     return bool((allowed.sum(axis=1) > 1).any())
 
 
 def _policies(starts: Mapping[str, Mapping[str, Any]]) -> dict[str, Policy]:
-    """The policies of option `starts`; of the default ones those that are installed.
+    """The policies of option `starts`, without default ones that are not installed.
 
-    Raises PluginError for another that is not installed, ConfigError for options that it does not have.
+    Raises PluginError for any other that is not installed, ConfigError for options that a policy does not have.
     """
     policies: dict[str, Policy] = {}
     usual = PortfolioOptions.model_fields["starts"].default

@@ -1,4 +1,4 @@
-"""What `annealing` and `local_search` share: one chain, from the best list schedule."""
+"""The common part of `annealing` and `local_search`: one chain, from the best list schedule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SingleChain(ResumablePolicy):
 
     @abstractmethod
     def temperature(self, task: Task, chain: Chain) -> tuple[float, float]:
-        """Seconds now, and the factor of each evaluation."""
+        """The present temperature in seconds, and its factor for each evaluation."""
 
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
@@ -41,4 +41,4 @@ class SingleChain(ResumablePolicy):
         return chain.placement()
 
     def prepare(self, chain: Chain) -> None:
-        """Set what the options say of a chain."""
+        """Set up a chain as the options say."""

@@ -1,4 +1,4 @@
-"""Where local searches start."""
+"""The starts of local searches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def list_schedules(problem: Problem, count: int, rng: Generator) -> Placements:
 
 
 def coarse_schedules(problem: Problem, levels: list[NDArray[np.int64]]) -> Placements:
-    """For every level of units a list schedule that places whole units, onto the device of earliest finish."""
+    """For every level of units, a list schedule that places whole units, onto the device of earliest finish."""
     priority = group_priority(problem, b_level(problem))
     rows = [ListScheduler(coarse(problem, unit_of)).run("earliest_finish").devices()[unit_of] for unit_of in levels]
     device = np.stack(rows) if rows else np.empty((0, problem.g), np.int16)
@@ -44,7 +44,7 @@ def coarse_schedules(problem: Problem, levels: list[NDArray[np.int64]]) -> Place
 
 
 def best_start(task: Task, count: int, rng: Generator) -> dict[str, object]:
-    """The state of a chain at the best of `count` list schedules; they take at most a quarter of what is left."""
+    """The state of a chain at the best of `count` list schedules; they take at most a quarter of the budget left."""
     limit = int(max(1, min(count, task.evaluate.remaining / 4)))
     starts = list_schedules(task.problem, limit, rng)
     measurements = task.evaluate(starts)

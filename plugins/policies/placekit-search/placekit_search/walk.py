@@ -18,18 +18,20 @@ from placekit_search.randomness import uniform
 
 CURRENT, BEST, FITS, EXCESS, PRICE_S = range(5)  # entries of Position.energy
 PATIENCE, KICK, IDLE = range(3)  # entries of Position.restart
-# Part of the penalty that any excess costs, however small: else a search settles a few bytes over capacity.
+# Part of the penalty that any excess costs, however small: otherwise a search settles a few bytes over capacity.
 STEP = 0.01
-PRICE = 20.0  # of a device's memory over capacity until something fits, and the highest; as a multiple of the value
+PRICE = (
+    20.0  # price of a device's memory over capacity until a placement fits, and the highest; a multiple of the value
+)
 DEARER, CHEAPER = 1.02, 0.98  # factors of the price of memory over capacity
-LEAST = 10.0  # temperatures that the least excess costs at least: else a hot search drifts over capacity
-LOWEST = 0.01  # price, as a multiple of the best value: lower ones would take long to rise again
+LEAST = 10.0  # least cost of the smallest excess, in temperatures: otherwise a hot search drifts over capacity
+LOWEST = 0.01  # lowest price, as a multiple of the best value: a lower one would take long to rise again
 TRIES = 10  # proposals for one evaluation: a move may turn out to change nothing
 
 
 @njit(cache=True, nogil=True)
 def _set_price(energy: Any, price: Any) -> None:
-    """Another price of memory over capacity, at which the current placement has another energy."""
+    """Change the price of memory over capacity, and the energy of the current placement with it."""
     energy[CURRENT] += (price - energy[PRICE_S]) * energy[EXCESS]
     energy[PRICE_S] = price
 
@@ -38,11 +40,11 @@ def _set_price(energy: Any, price: Any) -> None:
 def step(state: Any, energy: Any, value: Any, over: Any, temperature: Any) -> Any:
     """Whether to keep a move to a placement of `value` seconds that is `over` capacity; updates `energy` (see `Position`).
 
-    The rule of Metropolis for the value plus price times `over`: better always, worse with probability
-    exp(-difference / temperature); at temperature 0, nothing worse. The first placement that fits and a new best one are
-    always kept. From the first that fits on, the price changes (strategic oscillation: Glover 1989): it falls with every
-    refused move to a placement that does not fit, and rises with every step at one, because the way from one placement
-    that fits to a better one may lead through some that do not.
+    The rule of Metropolis for the value plus price times `over`: better placements are always kept, worse ones with
+    probability exp(-difference / temperature); at temperature 0, no worse one. The first placement that fits and a new best
+    one are always kept. From the first that fits on, the price changes (strategic oscillation: Glover 1989): it falls with
+    every refused move to a placement that does not fit, and rises with every step at such a placement, because the way from
+    one placement that fits to a better one may lead through some that do not.
     """
     known = energy[FITS] > 0
     if known:
@@ -68,21 +70,21 @@ def step(state: Any, energy: Any, value: Any, over: Any, temperature: Any) -> An
 
 @njit(cache=True, nogil=True)
 def lost(energy: Any, temperature: Any) -> Any:
-    """Whether no way leads back to what fits, however dear the memory: then a search goes on from its best placement."""
+    """Whether no price of memory leads back to placements that fit: then a search goes on from its best placement."""
     limit = max(PRICE * energy[BEST], 2 * LEAST * temperature / STEP)
     return energy[FITS] > 0 and energy[EXCESS] > 0 and energy[PRICE_S] > limit
 
 
 @njit(cache=True, nogil=True)
 def go_back(at: Any) -> None:
-    """From the best placement, then."""
+    """Go back to the best placement."""
     at.device[:], at.priority[:] = at.best_device, at.best_priority
     at.energy[CURRENT], at.energy[EXCESS], at.energy[PRICE_S] = at.energy[BEST], 0.0, at.energy[BEST]
 
 
 @njit(cache=True, nogil=True)
 def read_path(flow: Any, ints: Any, log: Any) -> None:
-    """Note the critical path of the run that `ints` is the trace of: from its last task back to what started at 0."""
+    """Note the critical path of the run with trace `ints`: from its last task back to the one that started at 0."""
     n, count = len(flow.group_of), 0
     task = np.int64(ints[flow.last])
     while task >= 0 and count < log.path.shape[1] and (task >= n or flow.kernel[task]):
@@ -98,7 +100,7 @@ def read_path(flow: Any, ints: Any, log: Any) -> None:
 
 
 class Arguments(NamedTuple):
-    """What a compiled evaluation takes besides the placement, see `placekit_core.Kernel`."""
+    """The arguments of a compiled evaluation besides the placement, see `placekit_core.Kernel`."""
 
     ints: NDArray[np.int32]
     floats: NDArray[np.float64]
@@ -107,17 +109,17 @@ class Arguments(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a search is; all of it changes in place.
+    """The position of a search; all of it changes in place.
 
     Attributes:
         device, priority: [g] current placement; `priority` may have length 0.
         best_device, best_priority: [g] the best placement so far.
         energy: [5] `CURRENT` and `BEST`: of the current and of the best placement; `FITS`: 1 if the best one fits;
-            `EXCESS`: how far the current one is over capacity, in shares of devices; `PRICE_S`: of that, seconds.
+            `EXCESS`: how far the current one is over capacity, in shares of devices; `PRICE_S`: price of that, seconds.
         random: [1] state of the random numbers.
-        restart: [3] `PATIENCE`: after how many evaluations without improvement to go back to the best placement and make
-            moves that are kept whatever they cost if they fit (0: never); `KICK`: how many; `IDLE`: evaluations since the
-            last improvement.
+        restart: [3] `PATIENCE`: evaluations without improvement before the search goes back to the best placement and makes
+            moves that are kept at any cost if they fit (0: never); `KICK`: number of these moves; `IDLE`: evaluations since
+            the last improvement.
     """
 
     device: NDArray[np.int16]
@@ -130,7 +132,7 @@ class Position(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What moves are made, and what counts.
+    """Rules of the search: shares of moves, capacities, and the score of a failure.
 
     Attributes:
         shares, bias: see `propose`.
@@ -156,8 +158,8 @@ def walk(  # type: ignore[no-untyped-def]
 ):
     """`count` evaluations by `evaluate`. Returns the sum of their scores (`Evaluator.scores`), seconds.
 
-    `temperature` is in seconds, before the first of these evaluations; each multiplies it by `factor`. Of the other
-    arguments see the classes of the same names: `Position` is `at`, `Neighbourhood` is `hood`.
+    `temperature` is in seconds, before the first of these evaluations; each multiplies it by `factor`. The other arguments
+    are of the classes of the same names; `at` is a `Position`, `hood` a `Neighbourhood`.
     """
     ints, floats, memory_bytes = arguments.ints, arguments.floats, rules.memory_bytes
     device, priority, random, energy, restart = at.device, at.priority, at.random, at.energy, at.restart
@@ -165,7 +167,7 @@ def walk(  # type: ignore[no-untyped-def]
     peak = np.empty(len(memory_bytes))
     traced = flow.tasks > 0
     log.counts[PATH] = 0
-    if traced:  # of the placement that stood here before: known, and not counted
+    if traced:  # the placement before these evaluations: its value is known, so it is not counted
         evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
         read_path(flow, work_ints, log)
     total = 0.0

@@ -14,36 +14,38 @@ class NetworkOptions(TorchOptions):
     hidden: int = Field(64, ge=1, description="units of the encoder and of the decoder")
     attention: int = Field(16, ge=1, description="units of the attention's scores")
     type_size: int = Field(32, ge=1, description="length of the embedding of an operation's type")
-    type_buckets: int = Field(1024, ge=1, description="embeddings that the types' names are hashed to")
-    outputs: int = Field(6, ge=1, description="output tensors whose sizes are features: the largest ones")
+    type_buckets: int = Field(1024, ge=1, description="number of embeddings; each type's name is hashed to one")
+    outputs: int = Field(6, ge=1, description="number of a group's largest output tensors whose sizes are features")
     aligned: bool = Field(True, description="each step of the decoder also reads the encoder's output of that step")
-    max_devices: int | None = Field(None, ge=1, description="devices to have room for; null: those of the problems")
+    max_devices: int | None = Field(
+        None, ge=1, description="devices to have room for; null: as many as the problems have"
+    )
 
 
 class Seq2SeqOptions(NetworkOptions):
     """Options of policy `seq2seq`."""
 
     max_groups: int | None = Field(
-        None, ge=1, description="groups to have room for, also in other graphs; null: those of the problems"
+        None, ge=1, description="groups to have room for, also in other graphs; null: as many as the problems have"
     )
 
 
 class HierarchicalOptions(NetworkOptions):
     """Options of policy `hierarchical`."""
 
-    groups: int = Field(256, ge=1, description="groups to form at most; never more than there are operations")
+    groups: int = Field(256, ge=1, description="largest number of groups; never more than there are operations")
     grouper_hidden: int = Field(64, ge=1, description="units of the grouper's hidden layer")
     octaves: int = Field(
         6,
         ge=0,
         le=16,
-        description="sines and cosines, of 1, 2, 4, ... periods, of an operation's place that the grouper sees",
+        description="the grouper sees an operation's place as this many sines and cosines, of 1, 2, 4, ... periods",
     )
     sharpness: float = Field(
         3.0,
         ge=0,
-        description="how decided the grouper is at first: how far its logits differ by place, where 1 is sqrt(2 ln groups);"
-        " 0, or without octaves: as torch's layers begin",
+        description="spread of the grouper's first logits over the places, as a multiple of sqrt(2 ln groups);"
+        " 0, or without octaves: torch's own initialisation",
     )
 
 

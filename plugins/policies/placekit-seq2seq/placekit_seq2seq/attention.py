@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_CHUNK = 2**19  # numbers held for the scores at once: what the cache of a core holds
+_CHUNK = 2**19  # numbers held for the scores at once, so that they fit in a core's cache
 _LARGEST = 20.0  # tanh is 1 beyond, in float32; exponentials of twice the sum of two such numbers are finite
 
 

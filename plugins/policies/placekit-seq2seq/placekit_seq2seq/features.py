@@ -1,4 +1,4 @@
-"""What the networks see of a problem: types, output sizes and neighbours of its groups, as arrays."""
+"""The features of a problem that the networks see: types, output sizes and neighbours of its groups, as arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOG_BYTES = 30.0  # log2 of a GiB: scaled sizes of tensors are about 0 to 1
 class Features:
     """Features of the g groups of a problem (of its operations, for a policy that groups by itself).
 
-    All rows and edges are in the order of the sequence, which is topological, not in that of the groups' numbers.
+    Rows and edges follow the order of the sequence, which is topological, not the groups' numbers.
 
     Attributes:
         order: [g] group at each place of the sequence.
@@ -63,7 +63,7 @@ class Features:
         return len(self.order)
 
     def adjacency(self, width: int) -> NDArray[np.float32]:
-        """[g, 2 * width] a one for each place that is a direct input, then for each that is a direct output."""
+        """[g, 2 * width] ones at the places of each group's direct inputs, then at those of its direct outputs."""
         near = np.zeros((self.g, 2 * width), np.float32)
         near[self.target, self.source] = 1.0
         near[self.source, width + self.target] = 1.0
@@ -71,7 +71,7 @@ class Features:
 
 
 def bucket(name: str, buckets: int) -> int:
-    """Where a type's embedding is: the same in every process and for every graph, so that trained ones can be shared."""
+    """Index of a type's embedding: the same in every process and for every graph, so trained embeddings can be shared."""
     return zlib.crc32(name.encode()) % buckets
 
 

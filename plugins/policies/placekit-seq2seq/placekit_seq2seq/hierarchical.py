@@ -22,9 +22,10 @@ from placekit_seq2seq.seq2seq import RecurrentPolicy
 class Hierarchical(RecurrentPolicy):
     """Mirhoseini et al. 2018: a feed-forward grouper, softmax over groups per operation, and the placer of `seq2seq`.
 
-    One decision per operation, in topological order; its device is that of its group, or the first that may run it. Its
-    log-probability is that of its group and, where it is the first of its group, that of the group's device, so that they
-    add up to the joint one; entropies likewise. Any `explore` above 0 draws; 0 takes what is most likely.
+    One decision per operation, in topological order. An operation runs on its group's device or, where it may not run there,
+    on the first device that may run it. Its log-probability is that of its group; the first operation of a group adds that
+    of the group's device, so that the sum is the joint log-probability. Entropies are split in the same way. Any `explore`
+    above 0 draws; 0 takes the most likely groups and devices.
     `extra` of its rollouts: `op_group` [b, T] and `group_device` [b, groups] as drawn.
     """
 
@@ -49,7 +50,7 @@ class Hierarchical(RecurrentPolicy):
         )
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """As the base class, with the groups of the training: a graph of fewer operations leaves some empty."""
+        """As the base class, with as many groups as in training: a graph of fewer operations leaves some empty."""
         groups, built = self.groups, self.module
         trained = int(np.size(state.get("grouper.2.bias", ())))
         if trained not in (0, groups):
@@ -62,7 +63,7 @@ class Hierarchical(RecurrentPolicy):
             raise
 
     def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
-        """As the base class, and the octaves that the grouper sees."""
+        """As the base class, with a hint about option `octaves` as well."""
         own, o = self.state_dict()["grouper.0.weight"], self.options
         trained = o.octaves + (np.shape(state["grouper.0.weight"])[-1] - own.shape[-1]) // 2
         other = [f"give policy.octaves={trained}, as it was trained with"] if trained != o.octaves else []
@@ -112,8 +113,8 @@ class Hierarchical(RecurrentPolicy):
     def _grouped(self, features: Features, types: Tensor) -> Tensor:
         """[T, groups] logarithms of the probabilities of each operation's group.
 
-        The grouper sees an operation's type and output sizes, the means of those of its inputs and of its outputs, and its
-        place in the sequence.
+        The grouper sees an operation's type and output sizes, the means of these over its inputs and over its outputs, and
+        its place in the sequence.
         """
         own = torch.cat([types, torch.from_numpy(scaled(features.output_bytes))], dim=1)
         source, target = torch.from_numpy(features.source), torch.from_numpy(features.target)
@@ -150,11 +151,11 @@ class Hierarchical(RecurrentPolicy):
 
 
 def _grouper(o: HierarchicalOptions, features: int, groups: int) -> nn.Sequential:
-    """Logits of an operation's group, from its features and what `_places` says of it.
+    """The network for the logits of an operation's group, from its features and its row of `_places`.
 
-    Logits that differ by about sqrt(2 ln groups) from place to place begin to leave few groups to an operation; `sharpness` is
-    a multiple of it. With torch's own, smaller numbers every operation draws all groups about equally often: its device is
-    then as good as drawn alone, and training ends with one device for all.
+    Once logits differ by about sqrt(2 ln groups) from place to place, few groups remain likely for an operation; `sharpness`
+    is a multiple of that. With torch's own, smaller weights every operation draws all groups about equally often. Its device
+    is then as good as drawn for it alone, and training ends with one device for all.
     """
     places = 2 * o.octaves
     first, last = nn.Linear(features + places, o.grouper_hidden), nn.Linear(o.grouper_hidden, groups)
@@ -165,7 +166,7 @@ def _grouper(o: HierarchicalOptions, features: int, groups: int) -> nn.Sequentia
             mean = hidden.mean(dim=0)
             spread = float((hidden - mean).square().sum(dim=1).mean().sqrt())
             nn.init.normal_(last.weight, std=o.sharpness * (2 * np.log(groups)) ** 0.5 / spread)
-            last.bias.copy_(-(last.weight @ mean))  # or some groups would be everyone's favourites
+            last.bias.copy_(-(last.weight @ mean))  # otherwise all operations would favour the same groups
     return nn.Sequential(first, nn.ReLU(), last)
 
 
@@ -176,13 +177,13 @@ def _places(steps: int, octaves: int) -> Tensor:
 
 
 def _mean(own: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """[T, F] means over the edges that lead to each place of what is at their other end; 0 without edges."""
+    """[T, F] for each place, the mean of `own` at the sources of the edges that lead to it; 0 without edges."""
     total = torch.zeros_like(own).index_add(0, target, own[source])
     return total / torch.bincount(target, minlength=len(own)).clamp(min=1)[:, None]
 
 
 def _draw(log_p: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-    """[n, T] groups drawn from `log_p` [T, groups]; the most likely ones without generator."""
+    """[n, T] groups drawn from `log_p` [T, groups]; without a generator, the most likely ones."""
     if generator is None:
         return log_p.argmax(dim=1).expand(n, -1).contiguous()
     below = log_p.double().exp().cumsum(dim=1)
@@ -195,7 +196,7 @@ def _joint(by_group: Tensor, log_p: Tensor, op_group: Tensor, group_device: Tens
 
     Args:
         by_group: [T, groups] logarithms of the grouper's probabilities.
-        log_p: [b, groups, D] logarithms of the placer's.
+        log_p: [b, groups, D] logarithms of the placer's probabilities.
         op_group, group_device: [b, T] and [b, groups], as drawn.
     """
     (b, steps), groups = op_group.shape, log_p.shape[1]

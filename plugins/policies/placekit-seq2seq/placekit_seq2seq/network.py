@@ -14,14 +14,15 @@ from placekit_seq2seq.attention import attend, exponential, weights
 
 
 class TypeEmbedding(nn.Module):
-    """A tunable vector per bucket of types, on top of one that all types share.
+    """A trainable vector per bucket of types, added to one that all types share.
 
-    The former start at zero: a type that training never saw is the shared vector, unless it shares a trained bucket.
+    The buckets' vectors start at zero: a type that training never saw has the shared vector alone, unless its bucket was
+    trained.
     """
 
     def __init__(self, buckets: int, size: int) -> None:
         super().__init__()
-        self.unknown = nn.Parameter(0.1 * torch.randn(size))  # small: it is all that equal groups have in common
+        self.unknown = nn.Parameter(0.1 * torch.randn(size))  # small, because all groups have it in common
         self.types = nn.Parameter(torch.zeros(buckets, size))
 
     def forward(self, bucket: Tensor, share: Tensor) -> Tensor:
@@ -32,12 +33,12 @@ class TypeEmbedding(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What the encoder makes of m sequences of T groups. m is 1 where all episodes have the same groups.
+    """The encoder's view of m sequences of T groups. m is 1 where all episodes have the same groups.
 
     Attributes:
         output: [m, T, H] outputs of the encoder.
         key: [m, A, T] exponentials of the attention's keys.
-        start: [1, m, H] hidden state and cell of the encoder at the end, with which the decoder begins.
+        start: [1, m, H] last hidden state and cell of the encoder, with which the decoder begins.
         empty: [m, T] places without a group, which get neither device nor attention, or None.
         closed: [T, D] devices that groups may not go to.
     """
@@ -73,13 +74,13 @@ class Placer(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Let what differs between groups reach the decisions at once.
+        """Start with weights so large that differences between groups reach the decisions at once.
 
-        With torch's own, smaller numbers all decisions begin almost alike, and training ends with one device for all.
+        With torch's own, smaller weights all decisions begin almost alike, and training ends with one device for all.
         """
         encoder: Any = self.encoder
         decoder: Any = self.decoder
-        nn.init.normal_(encoder.weight_ih_l0, std=0.5)  # of the inputs few are ones, most are zero
+        nn.init.normal_(encoder.weight_ih_l0, std=0.5)  # few of the inputs are ones, most are zero
         nn.init.normal_(decoder.weight_ih_l0, std=4.0 / decoder.hidden_size**0.5)
         for lstm in (encoder, decoder):
             for gate in lstm.weight_hh_l0.chunk(4):
@@ -109,23 +110,23 @@ class Placer(nn.Module):
         return log_p
 
     def draw(self, memory: Memory, b: int, generator: Generator | None) -> tuple[Tensor, Tensor]:
-        """Devices [b, T] of b episodes, and the logarithms of their distributions [b, T, D]; the most likely without generator.
+        """Devices [b, T] of b episodes and their log-distributions [b, T, D]; without a generator, the most likely devices.
 
-        Call it under `no_grad`. Few and small operations per step: their number is what sampling takes.
+        Call it under `no_grad`. Each step does few and small operations: their number decides how long sampling takes.
         """
         m, steps = memory.output.shape[:2]
         d = len(self.device) - 1
         lstm: Any = self.decoder
         recurrent, query = lstm.weight_hh_l0.T.contiguous(), self.query.weight.T
         by_state, by_context = self.output.weight.T.chunk(2)
-        # what the gates get from each previous device, [D + 1, 4H], and from each place, T times [m, 4H];
-        # what the logits get from attention to each place, [m, T, D]
+        # the gates' inputs from each previous device, [D + 1, 4H], and from each place, T times [m, 4H];
+        # the logits' inputs from attention to each place, [m, T, D]
         by_device = self.device @ lstm.weight_ih_l0.T + (lstm.bias_ih_l0 + lstm.bias_hh_l0)
         by_place = (memory.output @ lstm.weight_ih_l0.T).unbind(1) if self.aligned else None
         attended = memory.output @ by_context
         closed = torch.zeros(steps, 1, d).masked_fill(memory.closed[:, None], -torch.inf)
         added = closed.expand(steps, b, d)
-        if generator is not None:  # Gumbel's way to draw: the largest of the logits with this noise
+        if generator is not None:  # the Gumbel-max trick: the largest logit, with this noise added, is a draw
             added = closed - torch.empty(steps, b, d).exponential_(generator=generator).log_()
         h, c = (s[0].contiguous() for s in _start(memory, b))
         previous = torch.full((b,), d)
@@ -153,7 +154,7 @@ def _start(memory: Memory, b: int) -> tuple[Tensor, Tensor]:
 
 
 def chosen_log_prob(log_p: Tensor, device: Tensor) -> Tensor:
-    """[b, T] of the devices [b, T] chosen from `log_p` [b, T, D]."""
+    """[b, T] log-probabilities of the devices [b, T] chosen from `log_p` [b, T, D]."""
     return log_p.gather(2, device[:, :, None])[:, :, 0]
 
 

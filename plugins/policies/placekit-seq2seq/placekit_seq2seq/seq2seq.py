@@ -20,7 +20,7 @@ from placekit_seq2seq.network import Memory, Placer, TypeEmbedding, chosen_log_p
 
 
 class RecurrentPolicy(TorchPolicy):
-    """What the two policies share: features, kept per problem, and room for devices."""
+    """Common part of the two policies: features, kept per problem, and room for devices."""
 
     options: NetworkOptions
     module: Any
@@ -30,7 +30,7 @@ class RecurrentPolicy(TorchPolicy):
         super().build(problems, rng)
 
     def features(self, problem: Problem) -> Features:
-        """Those of `problem`, computed once. Raises PlacekitError if it has more devices than there is room for."""
+        """The features of `problem`, computed once. Raises PlacekitError if it has more devices than there is room for."""
         room = self.module.placer.output.out_features
         if problem.cluster.size > room:
             raise PlacekitError(
@@ -50,12 +50,12 @@ class RecurrentPolicy(TorchPolicy):
             raise PlacekitError(e.message, "; ".join(self.to_fit(state) if known else []) or e.hint) from None
 
     def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
-        """What to do so that parameters of other sizes, all of this policy, fit."""
+        """Hints that make parameters of this policy fit, where their sizes differ."""
         trained, here = np.size(state["placer.output.bias"]), self.module.placer.output.out_features
         return room_for("max_devices", trained, here)
 
     def devices(self, problems: Sequence[Problem]) -> int:
-        """How many there is to be room for."""
+        """The number of devices to have room for."""
         return self.options.max_devices or max(p.cluster.size for p in problems)
 
     def placer(self, devices: int, features: int) -> Placer:
@@ -65,7 +65,7 @@ class RecurrentPolicy(TorchPolicy):
 
 
 def room_for(option: str, trained: int, here: int) -> list[str]:
-    """What to do where a network was trained with room for `trained` of something, and built here with room for `here`."""
+    """The hint for a network that was trained with room for `trained` devices or groups, and built here for `here`."""
     if trained < here:
         return [f"train it with policy.{option}={here}, or more"]
     return [f"give policy.{option}={trained}, as it was trained with"] if trained > here else []
@@ -95,12 +95,12 @@ class Seq2Seq(RecurrentPolicy):
         )
 
     def features(self, problem: Problem) -> Features:
-        """As the base class; raises PlacekitError if it has more groups than there is room for, too."""
+        """As the base class; also raises PlacekitError if the problem has more groups than there is room for."""
         self._check_room(problem)
         return super().features(problem)
 
     def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
-        """As the base class, and room for groups."""
+        """As the base class, with a hint about option `max_groups` as well."""
         own = self.state_dict()["placer.encoder.weight_ih_l0"].shape[1] - 2 * self.room
         trained = (np.shape(state["placer.encoder.weight_ih_l0"])[-1] - own) // 2
         return super().to_fit(state) + room_for("max_groups", trained, self.room)

@@ -1,7 +1,8 @@
 """Draws profiles in the manner of Figures 8 and 9 of Mirhoseini et al. 2017: a column of charts per run, on the same axes.
 
-Above, what each device computes: a colour per operation type, from below forward (full), backward (the same colour,
-lighter), update (hatched). Below, for how long each device is busy with copies. Lines mark the makespan.
+The upper charts show what each device computes, in a colour per operation type; from the bottom up: forward (full), backward
+(the same colour, lighter), update (hatched). The lower charts show how long each device is busy with copies. Lines mark the
+makespan.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from placekit_report.profile import OTHER, Profile, top_types
 PNG = "profile.png"
 DPI = 100
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee9944", "#775533")
-"""Of the operation types by name; all others are grey."""
+"""Colours of the named operation types; all others are grey."""
 GREY, LINE = "#999999", "#222222"
 ALPHA, HATCH = (1.0, 0.55, 0.25), ("", "", "////")
-"""Of the phases."""
+"""Opacity and hatching of the phases."""
 LEGEND, MARGIN, HEIGHT, LINE_HEIGHT = 3.1, 0.75, 5.2, 0.16  # inches
 LETTERS = 12.5
-"""Of a title, in an inch."""
+"""Letters of a title per inch."""
 
 
 def draw(path: Path, profiles: Mapping[str, Profile]) -> None:
-    """Write the figure as PNG, atomically; of equal profiles, the same bytes."""
+    """Write the figure as PNG, atomically; equal profiles give the same bytes."""
     image = io.BytesIO()
     figure(profiles).savefig(image, format="png", dpi=DPI, metadata={"Software": None})
     write_atomically(path, image.getvalue())
 
 
 def figure(profiles: Mapping[str, Profile]) -> Figure:
-    """The figure of these runs, by their names. Without pyplot, so that it neither needs a display nor keeps a figure."""
+    """The figure of these runs, by their names. It is made without pyplot, which would need a display or keep the figure."""
     runs = list(profiles.values())
     names = top_types(runs, len(COLOURS))
     widths = [max(min(1.2 + 0.5 * len(p.devices), 12.0), _title_width(name)) for name, p in profiles.items()]
@@ -90,7 +91,7 @@ def _text(text: object) -> None:
 
 
 def _end(name: str, length: int) -> str:
-    """At most `length` characters: of a long path, the end says most."""
+    """`name`, cut to its last `length` characters: the end of a long path says most."""
     return name if len(name) <= length else f"…{name[1 - length :]}"
 
 
@@ -123,7 +124,7 @@ def _style(colour: str, phase: int) -> dict[str, Any]:
 
 
 def _colours(names: Sequence[str]) -> list[str]:
-    """Of the operation types by name, and of all others."""
+    """Colours of the named operation types, and of all others."""
     return [*COLOURS[: len(names)], GREY]
 
 
@@ -140,7 +141,7 @@ def _computation(ax: Axes, names: Sequence[str], values: NDArray[np.float64]) ->
 def _legend(fig: Figure, ax: Axes, names: Sequence[str], values: NDArray[np.float64]) -> None:
     """Types in the order of the stack, phases, and the line; `values` [types, phases] are 0 where no bar is.
 
-    Each is shown by what the bars have: a type by its phases, a phase by the first types that have it.
+    Each entry looks like the bars: a type has the patches of its phases, a phase those of the first types that have it.
     """
     swatches = [
         [Patch(**_style(colour, phase)) if value else None for phase, value in enumerate(row)]

@@ -1,4 +1,4 @@
-"""Tables over a result, and what a notebook shows of it."""
+"""Tables of a result, and its view in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of one step goes, device by device: what Mirhoseini et al. 2017 (§4.5, Figures 8 and 9) show of placements.
+"""Where the time of one step goes, device by device, as in Mirhoseini et al. 2017 (§4.5, Figures 8 and 9).
 
 A run writes the profile of its best placement as `profile.json`; `placekit compare --profile` sets several side by side.
 """
@@ -18,7 +18,7 @@ from placekit_core import PHASES, FileModel, Labels, Problem, RunError, Schedule
 
 FILE = "profile.json"
 TYPES = 32
-"""Operation types that a profile has by name: those that take most of the time."""
+"""Operation types that a profile names: those that take most of the time."""
 OTHER = "other"
 
 
@@ -33,9 +33,9 @@ Tuple = Annotated[tuple[T, ...], Field(strict=False)]  # JSON has lists
 class DeviceProfile(_Part):
     """One device, in seconds.
 
-    `forward_s`, `backward_s` and `update_s` add up what its operations take, also of those that run side by side on several
-    streams; `busy_s` is how long at least one runs, `idle_s` the rest of the step. `copy_s` is how long at least one
-    transfer leaves or reaches the device, whether it computes meanwhile or not.
+    `forward_s`, `backward_s` and `update_s` are sums over its operations, also over those that run side by side on several
+    streams; `busy_s` is the time in which at least one runs, `idle_s` the rest of the step. `copy_s` is the time in which at
+    least one transfer leaves or reaches the device, whether it computes meanwhile or not.
     """
 
     device: str
@@ -62,7 +62,7 @@ class TypeProfile(_Part):
 
 
 class TransferProfile(_Part):
-    """What is sent from one device to another: how many tensors, their bytes, and for how long at least one is on its way."""
+    """Transfers from one device to another: number of tensors, their bytes, and seconds in which at least one is under way."""
 
     source: str
     destination: str
@@ -95,7 +95,7 @@ class Profile(_Part):
     def _a_figure_per_device(self) -> Profile:
         for t in self.types:
             if {len(t.forward_s), len(t.backward_s), len(t.update_s)} != {len(self.devices)}:
-                raise ValueError(f"type {t.type!r} has not one figure per device")
+                raise ValueError(f"type {t.type!r} does not have one figure per device")
         return self
 
     def by_type(self, names: Sequence[str]) -> NDArray[np.float64]:
@@ -163,13 +163,13 @@ def load_profile(directory: str | Path) -> Profile:
     if not path.is_file():
         raise RunError(
             f"no {FILE} in {directory}",
-            "the run found no placement that fits, or is of a version without profiles: run it again",
+            "the run found no placement that fits, or was made by a version without profiles: run it again",
         )
     return read_json(path, Profile, error=RunError)
 
 
 def _by_time(types: Labels, seconds: NDArray[np.float64]) -> tuple[NDArray[np.int64], list[str]]:
-    """Names as in `Profile.types`, and [n] which of them each operation has."""
+    """Names as in `Profile.types`, and [n] index of each operation's name."""
     size = len(types.vocabulary)
     total, count = (np.bincount(types.codes, w, minlength=size).tolist() for w in (seconds, None))
     present = [c for c in range(size) if count[c] and types.vocabulary[c] != OTHER]
@@ -199,6 +199,6 @@ def _transfers(problem: Problem, schedule: Schedule) -> Iterable[TransferProfile
 def _covered(start: NDArray[np.float64], end: NDArray[np.float64]) -> float:
     """Seconds in which at least one of the intervals [start, end) goes on."""
     order = np.argsort(start, kind="stable")
-    begin, until = start[order], np.maximum.accumulate(end[order])  # `until`: of all that began so far
+    begin, until = start[order], np.maximum.accumulate(end[order])  # `until`: last end of all that began so far
     gaps = np.maximum(begin[1:] - until[:-1], 0.0)
     return float(until[-1] - begin[0] - gaps.sum()) if len(order) else 0.0

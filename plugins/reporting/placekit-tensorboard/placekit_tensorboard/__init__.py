@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class EventLog:
-    """The plugin: holds the event files of the runs that are going on, by the folder of their program."""
+    """The plugin: holds the event files of the runs in progress, by the folder of their program."""
 
     def __init__(self) -> None:
         self._open: dict[Path, EventFile] = {}

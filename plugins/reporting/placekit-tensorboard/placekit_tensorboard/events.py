@@ -38,7 +38,7 @@ class EventFile:
         self._add(_scalars(values), int(row["evaluations"]))
 
     def flush(self) -> None:
-        """Write to disk what waits."""
+        """Write the waiting events to disk."""
         self._writer.flush()
 
     def finish(self, summary: ProgramSummary, config: Mapping[str, Any]) -> None:

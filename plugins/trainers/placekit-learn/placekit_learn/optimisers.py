@@ -17,7 +17,7 @@ class Optimiser(ABC):
 
     @abstractmethod
     def steps(self, gradients: Arrays, learning_rate: float) -> dict[str, NDArray[Any]]:
-        """What to add to each parameter, of the shape and precision of its gradient."""
+        """The step to add to each parameter, of the shape and precision of its gradient."""
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs."""

@@ -15,11 +15,11 @@ class PolicyGradientOptions(Options):
     samples: int = Field(10, ge=1, description="placements drawn for each update (K)")
     reward: Literal["sqrt", "linear", "scaled"] = Field(
         "sqrt",
-        description="of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
+        description="reward of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
     )
     failing: Literal["worst", "signal"] = Field(
         "worst",
-        description="what a placement counts that fails or does not fit: twice the slowest that fitted so far,"
+        description="seconds of a placement that fails or does not fit: twice the slowest that fitted so far,"
         " or the run's failing signal",
     )
     baseline_decay: float = Field(
@@ -34,14 +34,22 @@ class PolicyGradientOptions(Options):
     )
     optimiser: Literal["adam", "sgd"] = Field("adam", description="how gradients become steps")
     learning_rate: float = Field(3e-3, gt=0, description="step size of the optimiser")
-    learning_rate_end: float | None = Field(None, ge=0, description="at the end of the budget; null: the same")
+    learning_rate_end: float | None = Field(
+        None, ge=0, description="step size at the end of the budget; null: the same"
+    )
     max_gradient_norm: float | None = Field(
-        None, gt=0, description="longer gradients are shortened to this Euclidean norm; null: none is"
+        None, gt=0, description="longer gradients are shortened to this Euclidean norm; null: no limit"
     )
     entropy_weight: float = Field(0.0, ge=0, description="reward per nat of each decision's entropy")
-    entropy_weight_end: float | None = Field(None, ge=0, description="at the end of the budget; null: the same")
-    explore: float = Field(1.0, ge=0, le=1, description="exploration that the policy is asked for; it says of what")
-    explore_end: float | None = Field(None, ge=0, le=1, description="at the end of the budget; null: the same")
+    entropy_weight_end: float | None = Field(
+        None, ge=0, description="that reward at the end of the budget; null: the same"
+    )
+    explore: float = Field(
+        1.0, ge=0, le=1, description="exploration that the policy is asked for; its meaning depends on the policy"
+    )
+    explore_end: float | None = Field(
+        None, ge=0, le=1, description="exploration at the end of the budget; null: the same"
+    )
 
 
 class ReinforceOptions(PolicyGradientOptions):
@@ -53,11 +61,11 @@ class PPOOptions(PolicyGradientOptions):
 
     epochs: int = Field(4, ge=1, description="steps of the optimiser on each batch")
     clip: float | None = Field(
-        0.2, gt=0, description="a probability ratio pays only up to this far from 1 (epsilon); null: however far"
+        0.2, gt=0, description="a probability ratio counts only up to this distance from 1 (epsilon); null: no limit"
     )
     kl_target: float | None = Field(
         None,
         gt=0,
-        description="KL divergence per decision, nats, that the penalty's weight is adapted to; null: no penalty",
+        description="KL divergence per decision, nats, to which the penalty's weight adapts; null: no penalty",
     )
-    kl_weight: float = Field(1.0, gt=0, description="weight of the KL penalty at first (beta)")
+    kl_weight: float = Field(1.0, gt=0, description="initial weight of the KL penalty (beta)")

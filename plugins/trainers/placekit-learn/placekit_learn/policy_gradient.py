@@ -24,14 +24,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What one update learns from.
+    """The data of one update.
 
     Attributes:
-        problem: that was placed.
+        problem: the problem that was placed.
         rollouts: the b episodes.
         weight: [b, T] advantage of each decision, over the number of episodes that count.
-        entropy_weight: of the sum of all decisions' entropies.
-        learning_rate: of the optimiser.
+        entropy_weight: weight of the sum of all decisions' entropies.
+        learning_rate: step size of the optimiser.
     """
 
     problem: Problem
@@ -44,13 +44,14 @@ class Batch:
 class PolicyGradient(Trainer):
     """Draw a batch of placements, evaluate it, improve the policy by it; the tasks take turns, one update each.
 
-    With `budget.proxy_evaluations` on a run of another backend than the proxy: first on the proxy until these are used up.
-    A subclass says in `improve` how. All decisions of an episode have the advantage of the placement in which it ends.
+    With `budget.proxy_evaluations`, where the run's backend is not the proxy, it first learns on the proxy until these
+    evaluations are used up. Subclasses improve the policy in `improve`. All decisions of an episode have the advantage of
+    the placement in which it ends.
 
     Attributes:
-        updates, begun: batches so far, and those of them on the proxy.
-        pretrained: what was to be learned on the proxy is done.
-        seconds: where the time went: `rollout`, `evaluate`, `update`.
+        updates, begun: batches so far, and how many of them were on the proxy.
+        pretrained: whether learning on the proxy is done.
+        seconds: time spent on `rollout`, `evaluate` and `update`.
     """
 
     options_class: ClassVar[type[BaseModel]] = PolicyGradientOptions
@@ -75,16 +76,19 @@ class PolicyGradient(Trainer):
         proxies = [proxy for task in tasks if (proxy := task.pretraining) is not None]
         if proxies and not self.pretrained:
             cheaper = [replace(task, evaluate=proxy) for task, proxy in zip(tasks, proxies, strict=True)]
-            with suppress(BudgetExhausted), tasks[0].evaluate.ledger.paused():  # its seconds are for the run's backend
+            with (
+                suppress(BudgetExhausted),
+                tasks[0].evaluate.ledger.paused(),
+            ):  # the budget's seconds are for the run's backend
                 self._learn(policy, cheaper, rng, checkpoint)
             self.pretrained, self.begun = True, self.updates
-            self.rewards = self._no_rewards(tasks)  # other seconds have other means
+            self.rewards = self._no_rewards(tasks)  # the other backend's seconds have another mean
         self._learn(policy, tasks, rng, checkpoint)
 
     def _learn(
         self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, checkpoint: Checkpoint | None
     ) -> None:
-        while True:  # until an evaluator ends it
+        while True:  # until the evaluator's budget ends
             turn = self.updates % len(tasks)
             self._update(policy, tasks[turn], self.rewards[turn], rng)
             self.updates += 1
@@ -97,7 +101,7 @@ class PolicyGradient(Trainer):
 
     @abstractmethod
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
-        """Change the policy's parameters by what the batch says."""
+        """Change the policy's parameters, learning from the batch."""
 
     def _update(self, policy: LearnablePolicy, task: Task, rewards: Rewards, rng: Generator) -> None:
         o, progress = self.options, task.evaluate.progress
@@ -110,7 +114,7 @@ class PolicyGradient(Trainer):
         weight = rewards.weights(measurements, only_fitting)
         entropy_weight = between(o.entropy_weight, o.entropy_weight_end, progress)
         if not weight.any() and (only_fitting or not entropy_weight):
-            return  # the batch says nothing
+            return  # there is nothing to learn from the batch
         with self._timed("update"):
             each = np.where(rollouts.group >= 0, weight[:, None], 0.0)
             rate = between(o.learning_rate, o.learning_rate_end, progress)

@@ -13,9 +13,12 @@ from placekit_learn.options import PPOOptions
 from placekit_learn.policy_gradient import Batch, PolicyGradient
 
 Floats = NDArray[np.float64]
-LEAST, MOST = 1e-3, 1e3  # weights of the KL penalty: else it is gone, or not a number, after some hundred updates
+LEAST, MOST = (
+    1e-3,
+    1e3,
+)  # limits of the KL penalty's weight: without them it is 0 or not a number after some hundred updates
 TOLERANCE, FACTOR = 1.5, 2.0  # Schulman et al. 2017, section 4
-_LARGEST_LOG_RATIO = 20.0  # where nothing is clipped, ratios stay finite
+_LARGEST_LOG_RATIO = 20.0  # keeps ratios finite where nothing is clipped
 
 
 class PPO(PolicyGradient):
@@ -66,8 +69,8 @@ def ratios(log_prob: Floats, old: Floats) -> Floats:
 def surrogate_weights(ratio: Floats, advantage: Floats, clip: float | None) -> Floats:
     """[b, T] weights of the log-probabilities whose gradient is that of min(ratio * A, clip(ratio) * A).
 
-    The gradient of a ratio is the ratio times that of its log-probability; where the clipped term is the smaller one
-    there is none.
+    The gradient of a ratio is the ratio times that of its log-probability; where the clipped term is the smaller one, the
+    gradient is 0.
     """
     weight = ratio * advantage
     if clip is None:

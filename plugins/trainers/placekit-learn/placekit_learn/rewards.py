@@ -1,4 +1,4 @@
-"""What placements of one problem are worth to its policy: rewards, and advantages over a baseline."""
+"""Rewards of the placements of one problem, and their advantages over a baseline."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Rewards:
     """Rewards of one problem's placements, higher is better, and their moving average, the baseline.
 
     Until a placement fits, all are equal and there is nothing to learn; baseline and scale start with the first batch
-    in which one does.
+    in which one fits.
 
     Attributes:
         baseline: moving average of the batches' mean rewards.
-        scale_s: mean value of the first batch, of what fitted.
-        worst_s: slowest value so far that fitted.
-        at_most: slower placements count as so many times the median of their batch; None: as they are.
+        scale_s: mean value of the placements of that first batch that fitted.
+        worst_s: slowest value so far of a placement that fitted.
+        at_most: placements count as at most this many times the median of their batch; None: no limit.
     """
 
     def __init__(self, options: PolicyGradientOptions, failing_signal_s: float) -> None:
@@ -56,7 +56,7 @@ class Rewards:
         decay = self.options.baseline_decay
         self.baseline = decay * self.baseline + (1 - decay) * mean
         deviation = float(reward[used].std()) if self.options.normalise else 1.0
-        if deviation <= EQUAL * abs(mean):  # of equal rewards it is a rounding error
+        if deviation <= EQUAL * abs(mean):  # between equal rewards it is a rounding error
             deviation = 1.0
         return advantage / int(used.sum()) / deviation
 
@@ -68,7 +68,7 @@ class Rewards:
 
     @property
     def failing_s(self) -> float:
-        """Seconds that a placement counts that failed or did not fit."""
+        """Seconds that count for a placement that failed or did not fit."""
         if self.options.failing == "signal" or self.worst_s is None:
             return self.failing_signal_s
         return FAILING * self.worst_s

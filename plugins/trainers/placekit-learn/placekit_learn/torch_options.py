@@ -1,4 +1,4 @@
-"""Options of policies in torch; apart from `torch_policy`, so that a plugin can name them without importing torch."""
+"""Options of policies in torch, in a module of their own, so that a plugin can name them without importing torch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ class TorchOptions(LearnableOptions):
     threads: int = Field(
         1,
         ge=1,
-        description="threads that torch uses; most of the work is too small to share, and other numbers may give other last"
-        " bits",
+        description="threads that torch uses; most of the work is too small to share, and another number may change the last"
+        " bits of results",
     )

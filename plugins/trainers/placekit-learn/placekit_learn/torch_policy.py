@@ -1,6 +1,6 @@
-"""Base class of policies whose parameters are a torch module: what the trainers need, by autograd.
+"""Base class of policies whose parameters are a torch module: autograd provides the gradients that trainers need.
 
-Tensors live on the CPU; what crosses the interface are numpy arrays.
+Tensors live on the CPU; the interface takes and returns numpy arrays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy"]
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """What a policy thinks, with autograd, of the decisions of b episodes of at most T decisions on D devices.
+    """A policy's probabilities, with autograd, of the decisions of b episodes of at most T decisions on D devices.
 
     Values after the end of an episode are not used, but must be finite in `log_prob` and `entropy`.
 
@@ -51,7 +51,7 @@ class TorchParameters(LearnablePolicy):
 
     @abstractmethod
     def network(self, problems: Sequence[Problem]) -> nn.Module:
-        """The module, of the size that these problems need, initialised as torch's layers do it or otherwise.
+        """The module, of the size that these problems need, initialised.
 
         torch's default generator is seeded while this runs.
         """
@@ -75,7 +75,7 @@ class TorchParameters(LearnablePolicy):
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         parameters = dict(self.module.named_parameters())
         wrong = [f"lack {name!r}" for name in parameters if name not in state]
-        wrong += [f"have {name!r}, which it has not" for name in state if name not in parameters]
+        wrong += [f"have {name!r}, which the policy lacks" for name in state if name not in parameters]
         wrong += [
             f"have {name!r} of shape {list(np.shape(state[name]))}, not {list(p.shape)}"
             for name, p in parameters.items()
@@ -83,7 +83,7 @@ class TorchParameters(LearnablePolicy):
         ]
         if wrong:
             raise PlacekitError(
-                f"these are no parameters of policy {self.name!r} as it was built here: they " + "; ".join(wrong[:5]),
+                f"these parameters do not fit policy {self.name!r} as it was built here: they " + "; ".join(wrong[:5]),
                 "they belong to other options, or to problems of other sizes (see options such as max_groups)",
             )
         with torch.no_grad():
@@ -96,7 +96,7 @@ class TorchParameters(LearnablePolicy):
 
     @contextmanager
     def fixed_threads(self) -> Iterator[None]:
-        """torch computes on option `threads` threads, and afterwards on as many as before."""
+        """Let torch compute on as many threads as option `threads` says, and afterwards on as many as before."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.options.threads)
         try:
@@ -108,8 +108,8 @@ class TorchParameters(LearnablePolicy):
 class TorchPolicy(TorchParameters):
     """A policy with gradients by autograd. Subclasses implement `network`, `rollout`, `evaluate_actions`.
 
-    `rollout` works in `with self.fixed_threads(), torch.no_grad():`, draws from `self.generator(rng)`, and stores
-    `extra["log_p"]`, float32 [b, T, D], the distributions drawn from, without which there is no `kl`.
+    `rollout` works in `with self.fixed_threads(), torch.no_grad():`, draws from `self.generator(rng)`, and stores the
+    distributions drawn from as `extra["log_p"]`, float32 [b, T, D]; without them there is no `kl`.
     """
 
     @abstractmethod
@@ -156,7 +156,7 @@ class TorchPolicy(TorchParameters):
 
 
 def _tensor(values: NDArray[Any], like: Tensor) -> Tensor:
-    """A copy of `values` in the precision of `like`: arrays may be read-only, or have strides that torch has not."""
+    """A copy of `values` in the precision of `like`: arrays may be read-only, or have strides that torch lacks."""
     return torch.from_numpy(np.array(values)).to(like.dtype)
 
 

@@ -125,7 +125,7 @@ def test_other_parameters_are_refused_by_name() -> None:
     policy = built(fakes.chain())
     with pytest.raises(PlacekitError, match=r"'0\.weight' of shape \[20, 8\], not \[13, 8\]"):
         policy.load_state_dict(built(fakes.chain(19)).state_dict())
-    with pytest.raises(PlacekitError, match="'bias', which it has not"):
+    with pytest.raises(PlacekitError, match="'bias', which the policy lacks"):
         policy.load_state_dict({**policy.state_dict(), "bias": np.zeros(2)})
     with pytest.raises(PlacekitError, match=r"no parameter 'bias'\n.*2\.weight"):
         policy.apply({"bias": np.zeros(2)})

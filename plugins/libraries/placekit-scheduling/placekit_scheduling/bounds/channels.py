@@ -1,4 +1,4 @@
-"""What must go over single channels: behind `makespan.channel_bound`, where the proof is."""
+"""The transfers that must go over single channels: the work behind `makespan.channel_bound`, where the proof is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from placekit_scheduling.bounds.relaxation import Flags, Floats, Relaxation, lon
 
 
 def busiest_channel(relaxation: Relaxation, possible: Flags, head: Floats, tail: Floats) -> float:
-    """The bound in seconds, for what may be where: `possible`, `head` and `tail` are [n, K]."""
+    """The bound in seconds, where operations may be on the `possible` kinds; `possible`, `head` and `tail` are [n, K]."""
     graph = relaxation.problem.graph
     kinds = possible.shape[1]
     if kinds == 1:

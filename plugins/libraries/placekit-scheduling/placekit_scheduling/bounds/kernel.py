@@ -1,6 +1,6 @@
 """The compiled loops of makespan.py; importing it imports numba.
 
-Everything is said of heads (from the start of the schedule to the start of an operation). Tails are the heads of the
+All texts here speak of heads (from the start of the schedule to the start of an operation). Tails are the heads of the
 reversed graph, where an operation reads from its consumers. The proofs are in makespan.py; the names are:
 
 - A *place* is a set of like devices. [P] `streams`; `seconds` [n, P] of each operation there; `possible` [n, P] whether it
@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-BRANCHES = 16  # operations read from that `_join` looks at; to leave some out lowers a bound and breaks none
+BRANCHES = 16  # most branches that `_join` looks at; leaving some out lowers a bound, but keeps it valid
 LENGTH = 12  # operations of a branch
 INF = np.inf
 
@@ -103,7 +103,7 @@ def _alone(
 
 @njit(cache=True)
 def _binding(v: int, place: int, ptr: Any, other: Any, seconds: Any, possible: Any, head: Any) -> Any:
-    """Edge to the kernel that `v` on `place` waits for longest, were all on its device; -1 if there is none."""
+    """Edge to the kernel that `v` on `place` would wait for longest if all were on its device; -1 if there is none."""
     latest, edge = -1.0, -1
     for e in range(ptr[v], ptr[v + 1]):
         u = other[e]
@@ -118,7 +118,7 @@ def _grow(
     v: int, place: int, ptr: Any, other: Any, cost: Any, seconds: Any, possible: Any, cluster: Any, head: Any, branch: Any,
     mark: Any, tick: int,
 ) -> Any:  # fmt: skip
-    """Fill the branches of `v`: see `Branches`. Returns how many there are, and how many operations they have."""
+    """Fill the branches of `v`: see `Branches`. Returns the number of branches, and of operations in them."""
     branches = nodes = 0
     mark[v] = tick
     for first in range(ptr[v], ptr[v + 1]):

@@ -1,7 +1,7 @@
 """Lower bounds of the makespan: seconds that no placement of a Problem that fits can beat, whatever the order of execution.
 
-They hold for the machine model of docs/machine-model.md (work conserving or bulk synchronous, without noise). What the proofs
-use of it, for every schedule of length T:
+They hold for the machine model of docs/machine-model.md (work conserving or bulk synchronous, without noise). The proofs use
+these facts of every schedule of length T:
 
 - (a) An operation runs once, without interruption, on one stream of the device of its group, which may run it. It takes its
   cost there; sources take no time and exist from time 0.
@@ -25,7 +25,9 @@ from placekit_scheduling.bounds.relaxation import Relaxation, longest_window
 from placekit_scheduling.bounds.work import packing
 from placekit_scheduling.list_scheduling.levels import b_level
 
-ROUNDING = 1e-9  # the sums behind a bound and a makespan are rounded differently; a bound gives way by this, relatively
+ROUNDING = (
+    1e-9  # the sums behind a bound and a makespan are rounded differently; a bound is lowered by this, relatively
+)
 
 
 def makespan_bound(problem: Problem) -> float:
@@ -70,7 +72,7 @@ def group_bound(problem: Problem) -> float:
 
 
 def work_bound(relaxation: Relaxation) -> float:
-    """Total work over the capacity of all streams, which heterogeneous devices and their memory are weighted for.
+    """Total work over the capacity of all streams, weighted for heterogeneous devices and their memory.
 
     Proof: let kind k have S_k streams and M_k bytes of memory on all its devices together, and let y_k >= 0 and z_k >= 0 be
     any multipliers with sum_k S_k y_k = 1. In a schedule of length T the operations on kind k take at most S_k T
@@ -81,11 +83,11 @@ def work_bound(relaxation: Relaxation) -> float:
         T >= sum_g min_k (y_k P_gk + z_k m_g) - sum_k z_k M_k
 
     The best multipliers are the dual of a linear program: the fractional assignment of groups to kinds of least T. They
-    are looked for by cutting planes with HiGHS; whatever it finds, the bound is the right-hand side, evaluated
-    at the multipliers. A kind may run a group if (d) leaves it memory for each single operation of it.
+    are searched for by cutting planes with HiGHS; whatever it finds, the bound is the right-hand side, evaluated
+    at the multipliers. A kind may run a group if, by (d), it has memory for each single operation of the group.
 
-    Where nothing fits the right-hand side has no limit; it is cut off at the sum of the greatest times of all
-    groups, which is no less than it wherever something fits.
+    If nothing fits, the right-hand side has no limit; it is cut off at the sum of the greatest times of all
+    groups, which it never exceeds if a placement fits.
     """
     problem = relaxation.problem
     longest = np.where(problem.allowed, problem.group_s, 0.0).max(axis=1, initial=0.0).sum()
@@ -94,7 +96,7 @@ def work_bound(relaxation: Relaxation) -> float:
 
 
 def communication_bound(relaxation: Relaxation) -> float:
-    """Longest path, where what an operation reads is either sent, or made on its own device, one after another.
+    """Longest path, where the inputs of an operation are either sent, or made on its own device one after another.
 
     Let head(v, k) be a lower bound of the start of operation v, if it is on a device d of kind k. It is the greatest of
     the following, found in topological order, so that the heads of all that v depends on are known.
@@ -141,7 +143,7 @@ def window_bound(relaxation: Relaxation) -> float:
 
 
 def channel_bound(relaxation: Relaxation) -> float:
-    """What must go over one channel, between the longest head and the longest tail of it.
+    """Longest head plus the transfers that must go over one channel plus longest tail.
 
     Proof: if no kind of device may run both the producer and a reader of a tensor, it is transferred, to the device of
     that reader at the latest before this starts. All routes that the transfer may take, from a device that may run the
@@ -157,8 +159,8 @@ def channel_bound(relaxation: Relaxation) -> float:
 def forced_bound(relaxation: Relaxation, least_s: float) -> float:
     """The highest makespan for which a contradiction was found; at least `least_s`, the highest of the other bounds.
 
-    Destructive improvement (Klein and Scholl 1999): suppose that a placement that fits has a makespan of at most T. What
-    follows is collected until nothing does, or it is impossible. Then T is refuted, and with it everything below.
+    Destructive improvement (Klein and Scholl 1999): suppose that a placement that fits has a makespan of at most T. Draw
+    conclusions until there are no more, or one is impossible. If one is, T is refuted, and with it everything below.
 
     - *Clusters.* If a transfer from u to v would make a path longer than T on all kinds, head(u) + p(u) +
       transfer + p(v) + tail(v) > T, then u and v are on one device. Such operations form clusters; groups are the first.
@@ -173,8 +175,8 @@ def forced_bound(relaxation: Relaxation, least_s: float) -> float:
     - *Work.* `window_bound` for all operations, for those that must be on this device, and for those that cannot be, on the
       others; `group_bound` for clusters; `channel_bound` for the kinds that are left. One above T is a contradiction.
 
-    A path counts as longer than T if it is so by a relative 1e-9: sums are rounded. T is searched for from
+    A path counts as longer than T if it is longer by a relative 1e-9: sums are rounded. T is searched for from
     the other bounds upwards, to a precision of 0.1 %, less for graphs of more than about 8,000 operations, for which fewer
-    T are tried.
+    values of T are tried.
     """
     return highest_refuted(relaxation, least_s)

@@ -9,10 +9,10 @@ from placekit_scheduling.bounds.relaxation import Levels, Places, Relaxation, lo
 from placekit_scheduling.bounds.work import packing
 
 PASSES = 4
-STEP = 1e-3  # of the bound to begin with: the first step, and the precision of the last
+STEP = 1e-3  # first step, and final precision, as a share of the bound to begin with
 MARGIN = 1e-9  # a path must be longer than a makespan by this, relatively: sums are rounded
-CEILING = 64.0  # times the bound to begin with; if all is refuted up to there, the search ends
-EFFORT = 100_000  # operations looked at: makespans tried times operations of the graph; one is tried in any case
+CEILING = 64.0  # times the bound to begin with; if all makespans up to there are refuted, the search ends
+EFFORT = 100_000  # limit on makespans tried times operations of the graph; one makespan is tried in any case
 
 
 def highest_refuted(relaxation: Relaxation, start_s: float) -> float:
@@ -32,7 +32,7 @@ def highest_refuted(relaxation: Relaxation, start_s: float) -> float:
 
 
 def is_refuted(relaxation: Relaxation, most_s: float) -> bool:
-    """Whether no placement that fits has a makespan of `most_s` or less, as far as can be seen."""
+    """Whether it is shown that no placement that fits has a makespan of `most_s` or less."""
     general = Levels.start(relaxation, relaxation.everywhere, relaxation.cluster)
     if _contradicts(general, most_s):
         return True
@@ -83,7 +83,7 @@ def _restrict_to_memory(levels: Levels) -> bool:
 
 
 def _unite_single_places(levels: Levels) -> int:
-    """Unite what can only be on one and the same device; how many clusters that took."""
+    """Unite clusters that can only be on the same single device. Returns by how many there are fewer."""
     united = 0
     only = levels.possible.sum(axis=1) == 1
     for place in np.flatnonzero(levels.places.devices == 1):

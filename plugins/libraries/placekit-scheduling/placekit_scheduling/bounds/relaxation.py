@@ -1,4 +1,4 @@
-"""What makespan.py knows of a problem: operations on kinds of devices, and what transfers between kinds take at least."""
+"""A problem as makespan.py sees it: operations on kinds of devices, and the least seconds of transfers between kinds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placekit_scheduling.bounds.work import Prices, best_prices
 
 THRESHOLDS = 256  # values of heads and of tails that windows begin and end at
 WORDS = 8  # 64 * WORDS positions of ancestors are known
-LARGEST = 2**24  # entries of the table of transfers, above which all kinds are taken for one
+LARGEST = 2**24  # entries of the table of transfers above which all kinds are treated as one
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,14 +22,15 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """n operations on K kinds of devices, with e edges: pairs of operations of which one reads tensors of the other.
+    """n operations on K kinds of devices, with e edges: pairs of operations where one reads tensors of the other.
 
     Attributes:
-        problem: what it is made of.
+        problem: the problem that it relaxes.
         seconds: [n, K] of each operation on each kind; inf where its group may not run.
         devices, streams: [K] devices of each kind, and streams of one of them.
         memory: [K] bytes of one device of each kind.
-        cluster: [n] first of the operations that are on one device for sure: of a group, or all that only one may run.
+        cluster: [n] first operation of each one's cluster. A cluster is on one device for sure: it is a group, or all
+            operations that only this device may run.
         producer, consumer: [e] the edges, by consumer.
         transfer_s: [e, K, K] least seconds of the largest tensor of the edge, from a device of one kind to another device
             of another or the same kind; inf if there are no two such devices.
@@ -112,7 +113,7 @@ class Relaxation:
 
     @cached_property
     def prices(self) -> Prices:
-        """The best for the work of all groups, if memory is left out."""
+        """The best prices for the work of all groups, if memory is left out."""
         return self._prices(np.zeros(self.problem.g))
 
     @cached_property
@@ -170,7 +171,7 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """The graph in one direction: rows (`ptr`, `other`) of what an operation waits for, `edge` which edge that is."""
+    """The graph in one direction: rows (`ptr`, `other`) of what an operation waits for, `edge`: the numbers of these edges."""
 
     ptr: Ints
     other: Ints
@@ -223,7 +224,7 @@ class Levels:
     Attributes:
         seconds: [n, P] of each operation at each place.
         possible: [n, P] whether it may be there.
-        cluster: [n] one operation of those that are on one device, the same for all of them.
+        cluster: [n] one operation of each one's cluster, the same for all members; a cluster is on one device.
         center: an operation of the main cluster.
     """
 
@@ -254,7 +255,7 @@ class Levels:
         )
 
     def raise_all(self) -> tuple[Floats, Floats]:
-        """One pass over heads and one over tails; both, with inf where an operation cannot be."""
+        """One pass over heads and one over tails. Returns both, with inf where an operation cannot be."""
         from placekit_scheduling.bounds import kernel
 
         streams = np.ascontiguousarray(self.relaxation.streams[self.places.kind])
@@ -273,7 +274,7 @@ class Levels:
 
 
 def _may_fit(problem: Problem) -> Flags:
-    """[g, D] where a group may run without more memory than there is for any one of its operations.
+    """[g, D] where a group may run and the device has enough memory for each single one of its operations.
 
     While an operation runs its device holds the persistent bytes of its group, what the operation writes and, either at
     home or as copies, what it reads of other kernels. Where no device is left for a group, nothing fits, and any bound
@@ -298,7 +299,7 @@ def _may_fit(problem: Problem) -> Flags:
 def longest_window(head: Floats, tail: Floats, work: Floats, capacity: float = 1.0) -> float:
     """The highest of h + work / capacity + q over sets of all rows with head >= h and tail >= q; see `makespan.window_bound`.
 
-    Of many values up to THRESHOLDS are tried. 0 without rows.
+    If there are many values of h or q, THRESHOLDS of them are tried. 0 without rows.
     """
     if not len(head):
         return 0.0

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 STEPS = 100
 TOLERANCE = 1e-6
-STEEPEST = 1e3  # of a price of memory: seconds of all work per share of all persistent bytes
+STEEPEST = 1e3  # highest price of memory: seconds of all work per share of all persistent bytes
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def best_prices(
     cuts: list[NDArray[np.float64]] = []
     rows = np.arange(len(seconds))
     for _ in range(STEPS if kinds > 1 else 1):
-        # a price of nothing is nothing, also where a group may not run
+        # a price of 0 times inf, where a group may not run, would not be a number
         priced = np.where(np.isfinite(seconds), seconds, 0.0) * time + size[:, None] * memory
         priced[~np.isfinite(seconds)] = np.inf
         choice = priced.argmin(axis=1)

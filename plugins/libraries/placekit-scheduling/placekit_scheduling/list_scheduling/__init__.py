@@ -1,1 +1,1 @@
-"""List scheduling: scheduler.py has the scheduler, levels.py what its rules go by."""
+"""List scheduling: scheduler.py has the scheduler, levels.py the levels that its rules use."""

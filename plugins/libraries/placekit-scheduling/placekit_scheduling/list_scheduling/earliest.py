@@ -18,9 +18,10 @@ FIRST: Any = np.int64(0)  # not a literal: numba would compile `_sift` once more
 
 
 class Pairs(NamedTuple):
-    """Ready operations per device (ETF). Those whose inputs are there wait for the device, ordered by rank; the others
+    """Ready operations per device (ETF), in two heaps; each is in one of them for every device that may run it.
 
-    are a heap by when their inputs will be there. An operation is in one of the two per device that may run it.
+    Operations whose inputs are there wait for the device, ordered by rank; the others are ordered by when their inputs will
+    be there.
     """
 
     waiting: NDArray[np.int64]  # [D, n] heaps of ranks
@@ -78,7 +79,7 @@ def _gone(p: Any, s: Any, op: int, device: int) -> bool:
 
 @compiled
 def _key(p: Any, s: Any, q: Pairs, op: int, device: int) -> float:
-    """`ready_at`; a pair that is left out for want of memory is noted."""
+    """`ready_at`; notes a pair that is left out for lack of memory."""
     key = ready_at(p, s, op, device)
     if key == np.inf:
         q.blocked[device] = max(q.blocked[device], s.live[device])
@@ -93,7 +94,7 @@ def _renew(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], op: int, device: i
 
 @compiled
 def _revive(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], device: int) -> None:
-    """Look again at the pairs that were left out for want of memory."""
+    """Check the pairs again that were left out for lack of memory."""
     count = 0
     for i in range(q.size[1, device]):
         v = q.coming[device, i]
@@ -116,7 +117,7 @@ def _enter(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], op: int) -> None:
 
 @compiled
 def _hasten(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], tensor: int, device: int) -> None:
-    """Correct the keys of what reads a tensor, where they are later than it can start on the device now."""
+    """Lower the keys of operations that read a tensor, where they can start earlier on the device now."""
     for k in range(p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]):
         c = p.consumer_op[k]
         if s.missing[c] == 0 and q.position[device, c] >= 0:
@@ -132,10 +133,10 @@ def run_earliest(
 ) -> None:  # fmt: skip
     """Place the (ready operation, device) pair of earliest start, ties by lowest rank, until all are placed (ETF).
 
-    A key in `coming` is a lower bound of the start: it was exact when it was computed, and what is decided later only
-    delays an operation, unless a tensor that it reads is sent for another one, or the sources that it reads are bound for
-    another one: those keys are computed anew. So are those of pairs that were left out for want of memory, when some is
-    freed. So the first pair whose start is still its key is the earliest, and few pairs are looked at per step.
+    A key in `coming` is a lower bound of the start: it was exact when it was computed, and later decisions only delay an
+    operation, except when a tensor that it reads is sent for another one, or sources that it reads are bound for another
+    one. Those keys are computed anew, and so are those of pairs that were left out for lack of memory, when some is freed.
+    So the first pair that can still start at its key is the earliest, and few pairs are looked at per step.
     """
     n, devices = rank.shape[0], p.memory.shape[0]
     left = 0
@@ -171,7 +172,7 @@ def run_earliest(
                     continue
             if best == NOWHERE or begin < np.inf:
                 best, op, first = d, v, begin
-        if first == np.inf:  # what was left out for want of memory: where nothing has room, everything may be tried
+        if first == np.inf:  # only pairs without room are left: where no device has room, any may be tried
             for d in range(devices):
                 _revive(p, s, q, rank, d)
             continue
@@ -184,7 +185,7 @@ def run_earliest(
             q.key[best, op] = ready
             _sift(q, rank, best, FIRST)
         if ready > first:
-            for d in range(devices):  # where there is room nowhere, it may run everywhere
+            for d in range(devices):  # if no device has room for it, it may run on any
                 if ready == np.inf and q.position[d, op] >= 0 and q.key[d, op] == np.inf:
                     _renew(p, s, q, rank, op, d)
             continue

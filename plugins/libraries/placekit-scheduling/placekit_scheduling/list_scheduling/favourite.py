@@ -15,14 +15,14 @@ from placekit_scheduling.list_scheduling.state import BOUND, FRESH, SENT
 
 
 class Favourites(NamedTuple):
-    """What `run_favourites` needs and keeps."""
+    """The data that `run_favourites` needs and keeps."""
 
     favourite: NDArray[np.int64]  # [n] child of each operation; -1 is none
     low: NDArray[np.float64]  # [n, D] when the inputs are there: lower bounds, as the keys of `run_earliest`
     last: NDArray[np.int64]  # [D] last operation placed; -1 is none
     awaited: NDArray[np.int64]  # [D] child that the device waits for; -1 is none
     free: NDArray[np.float64]  # [D]
-    live: NDArray[np.float64]  # [D] bytes when pairs without room were last looked at
+    live: NDArray[np.float64]  # [D] live bytes when pairs without room were last checked
 
     @classmethod
     def of(cls, favourite: NDArray[np.int64], devices: int) -> Favourites:
@@ -60,7 +60,7 @@ def _awaited(p: Any, s: Any, low: NDArray[np.float64], free: NDArray[np.float64]
 def _begin(
     p: Any, low: NDArray[np.float64], free: NDArray[np.float64], awaited: NDArray[np.int64], op: int, device: int
 ) -> float:
-    """When the pair's turn is: its start; on a device that waits for another operation not before it is urgent.
+    """The time of the pair's turn: its start, but on a device that waits for another operation, not before `op` is urgent.
 
     Urgent: it could start on any device that may run it.
     """
@@ -116,7 +116,7 @@ def run_favourites(
                             ):
                                 continue
                     best, where, at, first = v, d, i, begin
-            if best == NOWHERE:  # what had no room when it was looked at
+            if best == NOWHERE:  # no pair had room when it was last checked: check again
                 for i in range(size):
                     _look(p, s, low, ready[i])
                 continue

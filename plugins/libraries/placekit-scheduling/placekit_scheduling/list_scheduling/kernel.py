@@ -88,13 +88,13 @@ def _attempt(p: Any, s: Any, op: int, device: int) -> float:
         tensor = p.input_tensor[e]
         u = p.producer[tensor]
         group = p.group[u]
-        if s.group_device[group] == NOWHERE:  # of sources only: the first consumer decides
+        if s.group_device[group] == NOWHERE:  # a group of sources: its first consumer decides
             _bind(p, s, group, _home(p, s, group, device))
         if s.group_device[group] == device:
             ready = max(ready, s.finish[u])
         elif s.arrival[tensor, device] >= 0:
             ready = max(ready, s.arrival[tensor, device])
-        else:  # in the order in which they exist; inputs are nearly so
+        else:  # sorted by when they exist; inputs nearly are
             k = waiting
             while k > 0 and s.finish[p.producer[s.waiting[k - 1]]] > s.finish[u]:
                 s.waiting[k] = s.waiting[k - 1]
@@ -213,7 +213,7 @@ def run_level(
 ) -> None:  # fmt: skip
     """Place the ready operation of lowest rank, on the device of earliest start or finish, until all are placed.
 
-    home: [n] where it goes if it may run there; -1 is anywhere. ahead: [n, D] seconds added to its finish.
+    home: [n] device of an operation if it may run there; -1 is any. ahead: [n, D] seconds added to its finish.
     """
     devices = p.memory.shape[0]
     ready, start, heap = s.ready, s.begin, s.heap

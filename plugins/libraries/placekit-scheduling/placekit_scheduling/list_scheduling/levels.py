@@ -1,4 +1,4 @@
-"""Levels of operations, and what else the rules of scheduler.py go by."""
+"""Levels of operations, and the other values that the rules of scheduler.py use."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def t_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communicati
 
 
 def group_priority(problem: Problem, value: NDArray[np.float64]) -> NDArray[np.float32]:
-    """[g] priorities of groups from values [n] of operations: the highest of a group's kernels; of its sources, if it
+    """[g] priorities of groups from values [n] of operations: the highest of its kernels or, without any, of its sources.
 
-    has no kernel. A group is as urgent as its most urgent operation: with b-levels, a forward operation of the group.
+    A group is as urgent as its most urgent operation: with b-levels, a forward operation of the group.
     """
     graph, group = problem.graph, problem.grouping.group_of
     result = np.full(problem.g, -np.inf)
@@ -105,8 +105,8 @@ def critical_path_device(problem: Problem, path: NDArray[np.int64]) -> int:
 def optimistic_cost(problem: Problem) -> NDArray[np.float64]:
     """[n, D] seconds from the end of each operation on each device to the end of the step, if devices were never busy.
 
-    The optimistic cost table of PEFT (Arabnejad and Barbosa 2014, Eq. 4): the longest, over the successors, of what the
-    best device for each needs; a transfer counts with its mean time (`transfer_cost`), where that is another device.
+    The optimistic cost table of PEFT (Arabnejad and Barbosa 2014, Eq. 4): the longest, over the successors, of the time on
+    the best device for each; if that is another device, a transfer counts with its mean time (`transfer_cost`).
     """
     graph, sent = problem.graph, transfer_cost(problem)
     allowed = problem.allowed[problem.grouping.group_of]
@@ -129,7 +129,7 @@ def mean_optimistic_cost(problem: Problem, table: NDArray[np.float64]) -> NDArra
 
 
 def _readers(problem: Problem, op: int, sent: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """What reads an operation's outputs, once per tensor, and the seconds of `sent` [t] of that tensor."""
+    """The readers of an operation's outputs, once per tensor, and the seconds of `sent` [t] of that tensor."""
     graph = problem.graph
     first, last = graph.output_ptr[op], graph.output_ptr[op + 1]
     rows = graph.consumer_ptr[first : last + 1]

@@ -13,18 +13,18 @@ import numpy as np
 
 from placekit_scheduling.jit import compiled
 
-NOWHERE: Any = np.int64(-1)  # not a literal: numba would compile what it is passed to once more for it
+NOWHERE: Any = np.int64(-1)  # not a literal: numba would compile functions that take it once more for it
 
 
 @compiled
 def room(p: Any, s: Any, device: int) -> float:
-    """Bytes that are free for what stays the whole step: it is there too when most is live."""
+    """Bytes that are free for data that stays the whole step, and so is there when most bytes are live."""
     return float(max(p.memory[device] - s.used[device] - s.peak[device], 0.0))
 
 
 @compiled
 def has_room(p: Any, s: Any, op: int, device: int) -> bool:
-    """The device has room for the operation's group, the free sources that it reads, its outputs, and copies."""
+    """Whether the device has room for the operation's group, the free sources that it reads, its outputs, and copies."""
     free = room(p, s, device)
     if p.most_bytes[op] <= free:
         return True
@@ -50,9 +50,9 @@ def has_room(p: Any, s: Any, op: int, device: int) -> bool:
 
 @compiled
 def may_run(p: Any, s: Any, op: int, device: int) -> bool:
-    """The group is on this device; or it may be, and there is room, or there is room on no allowed device.
+    """Whether the group is on this device; or may be, and there is room here, or on no allowed device.
 
-    Then at least the group's persistent bytes fit, or they do so nowhere: they would never be freed.
+    If there is room on none, the group's persistent bytes must fit here, or fit nowhere: they would never be freed.
     """
     group = p.group[op]
     if s.group_device[group] != NOWHERE:
@@ -73,7 +73,7 @@ def may_run(p: Any, s: Any, op: int, device: int) -> bool:
 
 @compiled
 def hold(p: Any, s: Any, op: int, device: int) -> None:
-    """Count what an operation that is being placed adds to its device, then free what it was the last to read."""
+    """Count the bytes that an operation being placed adds to its device, then free what it was the last to read."""
     for e in range(p.input_ptr[op], p.input_ptr[op + 1]):
         tensor = p.input_tensor[e]
         if s.group_device[p.group[p.producer[tensor]]] != device and not s.held[tensor, device]:

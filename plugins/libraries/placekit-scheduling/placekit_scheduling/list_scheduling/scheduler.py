@@ -105,7 +105,7 @@ class ListScheduler:
 
     @property
     def done(self) -> bool:
-        """Every kernel is placed."""
+        """Whether every kernel is placed."""
         return bool((self._state.missing < 0).all())
 
     @property
@@ -164,8 +164,8 @@ class ListScheduler:
                 `cpop`: `heft` by b-level plus t-level, with a critical path on the device that is fastest for all of it
                 (same paper; `critical_path`). `peft`: `heft` by the mean of `optimistic_cost`, whose entry is
                 added to the finish on each device (Arabnejad and Barbosa 2014).
-            level: [n]; default: b-levels with communication, for `etf` without; for `cpop` and `peft` see there.
-            seed: of what decides ties; None: the lower index does.
+            level: [n]; default: b-levels with communication, for `etf` without; for `cpop` and `peft` as said above.
+            seed: seed of random ties; None: the lower index wins.
             favourite: [n] operation that the device of each waits for, if it is ready, can start nowhere earlier and no
                 urgent operation comes before it (one that could start on any device at once); -1 is none. `etf` only:
                 SCT's scheduling (Hanen and Munier 1995; Baechi, Jeon et al. 2020, section 3).
@@ -207,7 +207,7 @@ class ListScheduler:
         return self
 
     def default_level(self, rule: Rule) -> NDArray[np.float64]:
-        """[n] levels that `run` goes by if it is given none."""
+        """[n] levels that `run` uses if it is given none."""
         if rule == "cpop":
             return self._b_level(1.0) + self._t_level
         if rule == "peft":
@@ -230,7 +230,7 @@ class ListScheduler:
         return home
 
     def devices(self) -> NDArray[np.int16]:
-        """[g] device of every group; groups that nothing bound (unread sources) go where they may and most is free."""
+        """[g] device of every group; unbound groups (unread sources) go to the allowed device with most memory free."""
         device, used = self._state.group_device.astype(np.int16), self._state.used.copy()
         for group in np.flatnonzero(device < 0):
             room = np.where(self._fixed.allowed[group], self._fixed.memory - used, -np.inf)

@@ -1,4 +1,4 @@
-"""What the compiled loops of scheduler.py work on."""
+"""The arrays that the compiled loops of scheduler.py work on."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Fixed(NamedTuple):
     storage: Ints  # [t] tensor that owns the memory
     owned_bytes: Floats  # [t] bytes that a kernel's output owns; 0 for views and what sources and updates write
     output_bytes: Floats  # [n] bytes that the outputs of each operation own
-    unread_bytes: Floats  # [n] of these, what nobody reads
-    most_bytes: Floats  # [n] at least what placing the operation adds to a device
+    unread_bytes: Floats  # [n] of these, the bytes that nothing reads
+    most_bytes: Floats  # [n] upper bound on what placing the operation adds to a device
     op_s: Floats  # [n, D]
     group: Ints  # [n]
     source_ptr: Ints  # [g+1] sources of each group
@@ -51,7 +51,7 @@ class Fixed(NamedTuple):
         """A problem whose groups may run where `allowed` [g, D] says."""
         graph, cluster = problem.graph, problem.cluster
         routes, group = cluster.routes, problem.grouping.group_of
-        most = max(graph.n, graph.t, 1)  # as many at a time as there can be: nothing waits
+        most = max(graph.n, graph.t, 1)  # as many as can ever run at a time: nothing waits
         streams = np.where(cluster.streams >= UNLIMITED, 0, np.minimum(cluster.streams, most))
         used = np.unique(routes.channel)
         lanes = np.zeros(len(routes.channels), np.int64)
@@ -97,7 +97,7 @@ class Fixed(NamedTuple):
 
 
 class State(NamedTuple):
-    """What has been decided so far, and the log of the current attempt."""
+    """The decisions so far, and the log of the current attempt."""
 
     missing: Ints  # [n] kernels that must be placed first; sources and placed operations -1
     start: Floats  # [n]
@@ -105,7 +105,7 @@ class State(NamedTuple):
     group_device: Ints  # [g]
     used: Floats  # [D] persistent bytes
     live: Floats  # [D] bytes of outputs and received copies that an operation not yet placed reads
-    peak: Floats  # [D] most of them so far
+    peak: Floats  # [D] the most live bytes so far
     readers: Ints  # [t] operations not yet placed that read it
     storage_readers: Ints  # [t] the same for all tensors that share its memory
     held: NDArray[np.bool_]  # [t, D] a received copy is live
@@ -120,12 +120,12 @@ class State(NamedTuple):
     log_lane_free: Floats
     log_tensor: Ints
     log_device: Ints
-    waiting: Ints  # tensors that one attempt has to send
-    sent_tensor: Ints  # what the last placement sent and bound: log_tensor, log_device, log_group, kept
+    waiting: Ints  # tensors that the current attempt has to send
+    sent_tensor: Ints  # what the last placement sent and bound: copies of log_tensor, log_device and log_group
     sent_device: Ints
     bound: Ints
-    heap: Ints  # [n] of a rule
-    ready: Floats  # [D] of a rule: what `starts` fills
+    heap: Ints  # [n] for rules
+    ready: Floats  # [D] for rules: what `starts` fills
     begin: Floats  # [D]
 
     @classmethod
