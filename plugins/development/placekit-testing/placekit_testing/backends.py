@@ -219,7 +219,7 @@ class BackendContract(Contract, defines_checks=True):
             assert set(found) == {values_digest(backend, seeds)}, "other values in another process"
 
     def test_out_of_memory_is_a_value(self, make: Make) -> None:
-        """What goes over a device's memory is a measurement that does not fit; simulated, its peak is above the memory."""
+        """A placement that exceeds a device's memory is measured as not fitting; simulated, its peak is above the memory."""
         found = self.too_large(make)
         if found is None:
             pytest.skip("`too_large` has nothing that is too large for this machine")
@@ -241,7 +241,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert np.all(result.peak_bytes[row] >= least), f"peaks {result.peak_bytes[row]} are below {least}"
 
     def test_peaks_hold_the_largest_output(self, make: Make) -> None:
-        """In a simulation of a makespan: peaks hold, beside that, all that the kernel writes that writes most to be read."""
+        """In a simulation of a makespan: a peak also holds the outputs of one kernel (the largest sum of those that are read)."""
         for problem, session in self._simulated(make):
             placements = seeded_placements(problem, 8)
             result = session.evaluate(placements)
@@ -250,7 +250,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert np.all(result.peak_bytes[row] >= least), f"peaks {result.peak_bytes[row]} are below {least}"
 
     def test_fits_means_within_memory(self, make: Make) -> None:
-        """Where `fits` is True, no peak is above its device's memory; in a simulation, where no peak is above, it fits."""
+        """If `fits` is True, no peak is above its device's memory; in a simulation, it is True if no peak is above."""
         for problem, session in self._sessions(make):
             result = session.evaluate(seeded_placements(problem, 8))
             within = np.asarray((result.peak_bytes <= problem.cluster.memory_bytes).all(axis=1))
@@ -259,7 +259,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert np.all(result.fits[within]), "a placement whose peaks are within the memory does not fit"
 
     def test_no_value_beats_the_bound(self, make: Make) -> None:
-        """Where a session proves a lower bound, no placement is below it, nor the only one on one device."""
+        """If a session proves a lower bound, no placement is below it, not even the only one on one device."""
         found = list(self._problems(make))
         if make().simulated:
             found += [(on_one_device(problem), None) for problem, _ in found]
@@ -283,7 +283,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert value >= load.max() * (1 - ROUNDING), f"{value} s is below the load of a device, {load.max()} s"
 
     def test_one_device_takes_the_sum(self, make: Make) -> None:
-        """If simulated: one device with one stream takes the sum of its operations' seconds; blocking, at least that."""
+        """If simulated: one device with one stream takes the sum of its operations' seconds; blocking latency, at least that."""
         for problem, _ in self._simulated(make, _OBJECTIVES):
             alone = on_one_device(problem)
             value = evaluate_once(make(), alone, None, Placements.of(np.zeros((1, alone.g), np.int16))).value_s[0]
@@ -308,7 +308,7 @@ class BackendContract(Contract, defines_checks=True):
             schedules.check_columns(problem, placement, schedule, self._clock_s(make))
 
     def test_operations_wait_for_their_inputs(self, make: Make) -> None:
-        """Nothing starts before all that it reads is there: its producer has ended, or the transfer to its device has."""
+        """No operation starts before its inputs are on its device: their producers or their transfers have ended."""
         views = {p.fingerprint: e.views if e is not None else {} for p, e in self._problems(make)}
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_inputs(problem, schedule, views[problem.fingerprint], self._clock_s(make))
@@ -324,7 +324,7 @@ class BackendContract(Contract, defines_checks=True):
             schedules.check_streams(problem, schedule, self._clock_s(make))
 
     def test_operations_take_their_seconds(self, make: Make) -> None:
-        """In a simulation of a makespan: an operation ends its seconds on that device after its start, a source at once."""
+        """In a simulation of a makespan: an operation takes its seconds on that device, a source ends at once."""
         _makespan(make())
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_operation_seconds(problem, schedule)

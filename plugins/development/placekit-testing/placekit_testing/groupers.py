@@ -68,7 +68,7 @@ class GrouperContract(Contract, defines_checks=True):
             Problem.of(graph, machine(), grouping)  # refuses a group that no device may run, by name
 
     def test_limit_is_kept(self, make: Make) -> None:
-        """With the option that limits them, there are at most so many groups, if every operation may run anywhere."""
+        """There are at most as many groups as the option that limits them says, if every operation may run anywhere."""
         option = self.limit_option
         if option is None:
             option = "max_groups" if "max_groups" in make().options_class.model_fields else ""

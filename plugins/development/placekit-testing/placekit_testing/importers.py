@@ -183,7 +183,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_initial_values_are_own_copies(self, make: Make) -> None:
-        """Two calls of `initial` give the same bits, and overwriting one's values changes nothing of the other's."""
+        """Two calls of `initial` give the same bits, and overwriting the values of one leaves the other alone."""
         for graph, executable in self._executables(make):
             first, second = executable.initial(), executable.initial()
             before = _all_bits(second)
@@ -239,7 +239,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_values_have_their_bytes(self, make: Make) -> None:
-        """What operations read or a step renews has the bytes that the graph says a transfer moves; a view, its own part."""
+        """Values that operations read or a step renews have the bytes that the graph gives a transfer; a view, its own part."""
         for graph, executable in self._executables(make):
             values, views = _run_one_by_one(graph, executable), executable.views
             for tensor in sorted({*graph.input_tensor.tolist(), *executable.updates.values()}):
@@ -251,7 +251,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_running_leaves_values_alone(self, make: Make) -> None:
-        """A compiled function changes none of the values that it is given, and says the same when it is run again."""
+        """A compiled function changes none of its input values, and returns the same when it runs again."""
         for graph, executable in self._executables(make):
             values, run = executable.initial(), executable.compile(_kernels(graph), keep=_kept(graph, executable))
             before = _all_bits(values)
@@ -278,7 +278,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_a_view_stands_for_its_base(self, make: Make) -> None:
-        """Kernels that are given the views that they read, made by `view`, give the same bits as from the bases."""
+        """Kernels that get views made by `view` give the same bits as kernels that get the bases."""
         for graph, executable in self._executables(make):
             from_bases = _outcome(executable, _run_one_by_one(graph, executable))
             wrong = _differ(_outcome(executable, _run_one_by_one(graph, executable, views=True)), from_bases)

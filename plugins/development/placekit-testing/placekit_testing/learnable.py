@@ -58,7 +58,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         return policy.rollout(problem, EPISODES, np.random.default_rng(seed), explore)
 
     def test_claims_what_it_can(self, make: Make) -> None:
-        """A method that it overrides is claimed by the class attribute of it: what is not claimed is not checked."""
+        """Every method that it overrides is claimed by a class attribute: only claimed methods are checked."""
         for claim, method in CLAIMS.items():
             overrides = getattr(type(make()), method) is not getattr(LearnablePolicy, method)
             assert getattr(self, claim) or not overrides, f"set `{claim} = True` in the test's class: it has `{method}`"
@@ -96,7 +96,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         problem.check(self.drawn(self.learner(make, problem), problem).placements)
 
     def test_placements_agree_with_decisions(self, make: Make) -> None:
-        """A group is where the last decision about it put it; -1 only after an episode's end; others stay where they start."""
+        """A group is where its last decision put it; undecided groups stay where they start; -1 only after an episode's end."""
         problem = fakes.chain()
         r = self.drawn(self.learner(make, problem), problem)
         expected = np.full((EPISODES, problem.g), -1) if r.start is None else r.start.device.astype(int)
@@ -130,7 +130,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert all(np.array_equal(a[name], b[name]) for name in a), "equal generators gave different parameters"
 
     def test_builds_for_problems_of_several_sizes(self, make: Make) -> None:
-        """One set of parameters serves all problems that it was built for, whatever their groups and devices."""
+        """One set of parameters serves all problems that it was built for, with any numbers of groups and devices."""
         problems = fakes.diamond(), fakes.chain(20), fakes.independent(3, devices=8)
         policy = self.learner(make, *problems)
         for problem in problems:
@@ -295,7 +295,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("teaches")
     def test_teaches(self, make: Make) -> None:
-        """Where `teaches` is claimed: what `imitate` learns of a lesson helps with later ones; generators decide which."""
+        """Where `teaches` is claimed: equal generators give equal lessons, and imitating some lessons helps with later ones."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
         a, b = (policy.teach(problem, EPISODES, np.random.default_rng(3), 1.0) for _ in range(2))
@@ -311,7 +311,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("follows")
     def test_rollouts_near_a_placement(self, make: Make) -> None:
-        """Where `follows` is claimed: without chance they are the placement, with some near it; only what is drawn is learned."""
+        """Where `follows` is claimed: without exploration, episodes are the placement, else near it; only draws are learned."""
         problem = fakes.independent(20)
         policy = self.learner(make, problem)
         device, priority = self.drawn(policy, problem).placements.one(0)

@@ -199,7 +199,7 @@ class PolicyContract(Contract, defines_checks=True):
         assert first == second, "two processes with other values of PYTHONHASHSEED gave different results"
 
     def test_one_instance_places_several_problems(self, make: Make) -> None:
-        """An instance that has placed another problem places the next as if that had not been."""
+        """An instance that has placed another problem places the next one as a new instance would."""
         problem, other = fakes.unequal(12), fakes.independent(5, devices=2)
         for compiled in BACKENDS:
             used = self.play(make, problem, before=[other], compiled=compiled)
@@ -221,7 +221,7 @@ class PolicyContract(Contract, defines_checks=True):
             assert_unchanged(problem, before)
 
     def test_budget_is_kept(self, make: Make) -> None:
-        """What the backend evaluates, by itself or by its compiled kernel, is counted, and no more than the budget."""
+        """All evaluations by the backend and its compiled kernel are counted, and are no more than the budget."""
         for compiled in BACKENDS:
             task = self.play(make, fakes.chain(), compiled=compiled).task
             assert task.evaluate.evaluations <= self.budget

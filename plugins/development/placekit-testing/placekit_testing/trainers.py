@@ -99,7 +99,7 @@ class TrainerContract(Contract, defines_checks=True):
         assert ledger.seconds < 100 * SECONDS, f"took {ledger.seconds:.1f} s of {SECONDS} s"
 
     def test_ends_by_its_budget(self, make: Make) -> None:
-        """It goes on until the evaluators have no budget left, however much that is: how long to train is the run's choice."""
+        """It goes on until the evaluators have no budget left: the run decides how long to train."""
         used = self.train(make, fakes.unequal(12), budget=self.optimum_budget).evaluations
         assert used.remaining <= 0, f"returned after {used.evaluations} of {self.optimum_budget} evaluations"
 

@@ -52,7 +52,7 @@ class LenientOptions(BaseModel):
 
 
 class Lenient(Right):
-    """Its options ignore a name that does not exist."""
+    """Its options ignore an unknown name."""
 
     name = "lenient"
     options_class = LenientOptions
@@ -83,7 +83,7 @@ class Unlisted(Right):
 
 
 class LenientTwin(Right):
-    """Takes options that Hydra composes and nothing refuses."""
+    """Accepts options that Hydra composes and that nothing validates."""
 
     name = "lenient_twin"
     options_class = LenientOptions

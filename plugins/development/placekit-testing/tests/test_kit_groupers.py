@@ -57,35 +57,35 @@ class EmptyNames(Right):
 
 
 class TearsApart(Right):
-    """Every operation is on its own, whatever it must share a device with."""
+    """Every operation is a group of its own, even if it must share a device with others."""
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         return Grouping(np.arange(graph.n, dtype=np.int32))
 
 
 class EveryOther(Right):
-    """Every other step of the forward phase is in one group, those between them in another."""
+    """The steps of the forward phase go into two groups, by turns."""
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         return Grouping.of(super().group(graph, rng).group_of % 2)
 
 
 class AllInOne(Right):
-    """One group of everything, which neither a CPU nor a GPU may run."""
+    """One group holds everything, so neither a CPU nor a GPU may run it."""
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         return Grouping(np.zeros(graph.n, np.int32))
 
 
 class IgnoresItsLimit(Right):
-    """The option is there, and nothing reads it."""
+    """The option exists, but nothing reads it."""
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         return Grouping.colocated(graph)
 
 
 class OwnRandomness(Right):
-    """Random groups from a generator of its own, not from the one that it is given."""
+    """Draws random groups from its own generator, not from the given one."""
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         finest = Grouping.colocated(graph)
@@ -93,7 +93,7 @@ class OwnRandomness(Right):
 
 
 class SetOrder(Right):
-    """Groups are numbered in the order of a set of strings, which is another in every process."""
+    """Groups are numbered in the order of a set of strings, which differs in every process."""
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         grouping = super().group(graph, rng)
@@ -133,7 +133,7 @@ class WritesIntoTheGraph(Right):
 
 
 class NeedsAnEdge(Right):
-    """Something is looked up in the first edge: a graph without one is an IndexError."""
+    """It looks at the first edge: a graph without edges is an IndexError."""
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         _ = graph.tensor_producer[graph.input_tensor[0]]
@@ -141,7 +141,7 @@ class NeedsAnEdge(Right):
 
 
 class NeedsAKernel(Right):
-    """The largest operation is looked for: a graph without one is a ValueError."""
+    """It looks for the largest operation: a graph without kernels is a ValueError."""
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         _ = graph.flops[graph.kernel].max()

@@ -32,7 +32,7 @@ class Claims(ImporterContract):
 
 
 class Unrunnable(FileImporter):
-    """Its programs cannot be run, and the test's class says that they can."""
+    """Its programs cannot be executed, but the test class says that they can."""
 
 
 class Right(FileImporter):
@@ -75,7 +75,7 @@ class DanglingEdge(Right):
 
 
 class Cyclic(Right):
-    """The first kernel reads what the last one makes of its output."""
+    """The first kernel reads the output of the last one, which depends on the first."""
 
     def change(self, program: Program) -> Program:
         graph = program.graph
@@ -90,14 +90,14 @@ class NegativeWork(Right):
 
 
 class UnknownPhase(Right):
-    """The phase of the operations is a number that means nothing."""
+    """The phase of the operations is a number without a meaning."""
 
     def change(self, program: Program) -> Program:
         return self.regraph(program, phase=np.full(program.graph.n, 9, np.uint8))
 
 
 class CountsItsLoads(Right):
-    """The names of operations hold a counter that goes on from one `load` to the next."""
+    """The names of operations contain a counter that continues from one `load` to the next."""
 
     counter = itertools.count()
 
@@ -107,7 +107,7 @@ class CountsItsLoads(Right):
 
 
 class SortsNothing(Right):
-    """A name is taken from a set of strings, whose order is another in every process."""
+    """A name is taken from a set of strings, which has another order in every process."""
 
     def change(self, program: Program) -> Program:
         first = "_".join({"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"})
@@ -199,7 +199,7 @@ class ViewOfAView(Execution):
 
 
 class UpdatesTheWrongWay(Execution):
-    """`updates` has old for new, not new for old."""
+    """`updates` leads from new tensors to old ones."""
 
     updates: Mapping[int, int] = {NEW: W}
 
@@ -220,7 +220,7 @@ class RandomInput(Execution):
 
 
 class HidesItsNoise(Execution):
-    """An operation draws random numbers and is not in `random_ops`."""
+    """An operation draws random numbers, but is not in `random_ops`."""
 
     random_ops = frozenset()
 
@@ -244,7 +244,7 @@ class UpdatesInPlace(Execution):
 
 
 class KeepsEverything(Execution):
-    """`keep` is ignored: a run returns all that it computes."""
+    """`keep` is ignored: a run returns everything that it computes."""
 
     def compile(
         self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None

@@ -103,14 +103,14 @@ class NoDivergence(FakeLearnable):
 
 
 class OfTheLoss(FakeLearnable):
-    """Gives the gradient of a loss, to be descended."""
+    """Gives the gradient of a loss, which would have to be descended."""
 
     def gradients(self, problem: Problem, rollouts: Rollouts, weight: Any, *rest: Any, **more: Any) -> Parameters:
         return {k: -v for k, v in super().gradients(problem, rollouts, weight, *rest).items()}
 
 
 class Unlikely(FakeLearnable):
-    """Draws what is unlikely, and reports the probabilities of what is likely."""
+    """Draws unlikely devices, and reports the probabilities of likely ones."""
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         logits, self.logits = self.logits, -self.logits
@@ -135,7 +135,7 @@ class Rounded(FakeLearnable):
 
 
 class Raw(FakeLearnable):
-    """Loads parameters without looking at them: what is missing is a KeyError, a wrong shape goes unnoticed."""
+    """Loads without checks: a missing parameter is a KeyError, a wrong shape goes unnoticed."""
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         self.logits = np.array(state["logits"])
@@ -156,7 +156,7 @@ class OneSample(FakeLearnable):
 
 
 class Contrary(FakeLearnable):
-    """Gives the gradient of the loss of imitating, to be descended."""
+    """Gives the gradient of the imitation loss, which would have to be descended."""
 
     def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, Parameters]:
         loss, gradient = super().imitate(problem, teacher, rng)
@@ -164,7 +164,7 @@ class Contrary(FakeLearnable):
 
 
 class Teaching(FakeLearnable):
-    """A right policy that teaches the first device of each group, and has episodes near a placement."""
+    """Right, with lessons and episodes near a placement, but its test class claims neither."""
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         r = self.rollout(problem, n, rng, explore)
@@ -188,21 +188,21 @@ class Teaching(FakeLearnable):
 
 
 class Fickle(Teaching):
-    """Teaches what comes to its mind."""
+    """Teaches random decisions, from a generator of its own."""
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         return self.rollout(problem, n, np.random.default_rng(), explore)
 
 
 class Wandering(Teaching):
-    """Draws every decision, whatever the placement."""
+    """Draws every decision, and ignores the placement."""
 
     def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
         return self.rollout(problem, n, rng, 1.0)
 
 
 class Unwilling(Teaching):
-    """Gives the gradient of the loss of imitating, to be descended."""
+    """Gives the gradient of the imitation loss, which would have to be descended."""
 
     def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, Parameters]:
         loss, gradient = super().imitate(problem, teacher, rng)

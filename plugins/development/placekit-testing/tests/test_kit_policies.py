@@ -61,7 +61,7 @@ class Climb(ResumablePolicy):
 
 
 class Simple(Policy):
-    """Evaluates nothing; base of policies that are wrong in what they return."""
+    """Evaluates nothing, and cannot be resumed; the base of other wrong policies."""
 
     name = "simple"
 
@@ -89,7 +89,7 @@ class Unbound(Simple):
 
 
 class LastButOne(Simple):
-    """Puts everything on the last device but one."""
+    """Puts everything on the second-to-last device."""
 
     def device(self, problem: Problem) -> Any:
         return np.full(problem.g, problem.cluster.size - 2)
@@ -103,7 +103,7 @@ class Spread(Simple):
 
 
 class Relative(Simple):
-    """Compares with the mean seconds of an operation, of which it divides by the total."""
+    """Divides by the total seconds of all operations, which are 0."""
 
     def device(self, problem: Problem) -> Any:
         total = float(problem.op_s.sum())
@@ -128,7 +128,7 @@ class OwnDevice(Simple):
 
 
 class KernelsOnly(Simple):
-    """Forgets the operations that are no kernels."""
+    """Forgets the operations that are not kernels."""
 
     def device(self, problem: Problem) -> Any:
         return np.zeros(int(problem.graph.kernel.sum()), np.int16)
@@ -151,7 +151,7 @@ class NeedsRoom(Simple):
 
 
 class Fastest(Climb):
-    """Goes by the value alone, also of placements that do not fit."""
+    """Looks only at the value, even if a placement does not fit."""
 
     def score(self, task: Task, device: NDArray[Any]) -> float:
         return float(np.nan_to_num(task.evaluate(Placements.of(device)).value_s[0], nan=1e9))
@@ -180,7 +180,7 @@ class Reseeding(Climb):
 
 
 class HashOrder(Climb):
-    """Starts from the order of a set of names, which is another one in every process."""
+    """Starts from the order of a set of names, which differs in every process."""
 
     def start(self, problem: Problem, rng: Generator) -> NDArray[Any]:
         names = list(set(problem.graph.op_name[:]))
@@ -189,7 +189,7 @@ class HashOrder(Climb):
 
 
 class Remembering(Climb):
-    """Compares with the best value of all problems that it has placed, instead of with that of this one."""
+    """Compares with the best value of all its problems, not with the best value of this one."""
 
     least_s = np.inf
 
@@ -208,7 +208,7 @@ class Meddling(Simple):
 
 
 class Bypass(Climb):
-    """Asks the backend's session, past the evaluator that counts."""
+    """Calls the backend's session directly, so the evaluator does not count."""
 
     def score(self, task: Task, device: NDArray[Any]) -> float:
         task.evaluate.session.evaluate(Placements.of(device))
@@ -216,7 +216,7 @@ class Bypass(Climb):
 
 
 class Tireless(Climb):
-    """Takes the end of the budget for a failed evaluation, and goes on."""
+    """Treats the end of the budget as a failed evaluation, and goes on."""
 
     def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
         while True:
@@ -227,7 +227,7 @@ class Tireless(Climb):
 
 
 class CountsDown(Climb):
-    """Takes what is left of the budget for an integer, which it is not where only seconds are limited."""
+    """Treats the remaining budget as an integer, but it is infinite where only seconds are limited."""
 
     def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
         left = int(task.evaluate.remaining)
@@ -235,14 +235,14 @@ class CountsDown(Climb):
 
 
 class KernelOnly(Climb):
-    """Evaluates by the backend's compiled kernel, whether it has one or not."""
+    """Calls the backend's compiled kernel without checking that there is one."""
 
     def score(self, task: Task, device: NDArray[Any]) -> float:
         return float(task.evaluate.kernel().function(device))
 
 
 class Optimist(Climb):
-    """Takes the first of its placements that fits, and there always is one."""
+    """Takes the first placement that fits, as if there always were one."""
 
     def score(self, task: Task, device: NDArray[Any]) -> float:
         measured = task.evaluate(Placements.of(device))

@@ -21,7 +21,7 @@ from placekit_core import BudgetExhausted, LearnablePolicy, State, Task, Trainer
 
 
 class Bypass(FakeTrainer):
-    """Looks at every task's first placement through the backend's session, past the evaluator that counts."""
+    """Evaluates each task's first placement by the backend's session, so it is not counted."""
 
     def fit(self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, *rest: Any) -> None:
         for task in tasks:
@@ -30,7 +30,7 @@ class Bypass(FakeTrainer):
 
 
 class Tireless(FakeTrainer):
-    """Takes the end of the budget for the end of an epoch, and begins another."""
+    """Treats the end of the budget as the end of an epoch, and begins another one."""
 
     def fit(self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, *rest: Any) -> None:
         while True:
@@ -41,7 +41,7 @@ class Tireless(FakeTrainer):
 
 
 class CountsDown(FakeTrainer):
-    """Takes what is left of the budget for an integer, which it is not where only seconds are limited."""
+    """Treats the remaining budget as an integer, but it is infinite where only seconds are limited."""
 
     def fit(self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, *rest: Any) -> None:
         self.episodes_left = int(tasks[0].evaluate.remaining)
@@ -49,7 +49,7 @@ class CountsDown(FakeTrainer):
 
 
 class Quitter(FakeTrainer):
-    """Is content after 60 updates."""
+    """Stops after 60 updates."""
 
     def fit(
         self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, state: Any = None, checkpoint: Any = None
@@ -65,7 +65,7 @@ class Quitter(FakeTrainer):
 
 
 class HashOrder(FakeTrainer):
-    """Takes the tasks in the order of a set of their names, which is another one in every process."""
+    """Takes the tasks in the order of a set of their names, which differs in every process."""
 
     def fit(self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, *rest: Any) -> None:
         names = list({f"{task.problem.graph.name}{i}": i for i, task in enumerate(tasks)}.keys() | {"a", "b", "c", "d"})
@@ -107,7 +107,7 @@ class Restarting(Sampler):
 
 
 class LastTask(FakeTrainer):
-    """Looks at every task once, and trains on the last one only."""
+    """Evaluates every task once, and trains only on the last one."""
 
     def fit(self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, *rest: Any) -> None:
         for task in tasks:
@@ -116,7 +116,7 @@ class LastTask(FakeTrainer):
 
 
 class RawValue(Sampler):
-    """Learns from the measured values, which are no numbers where placements failed."""
+    """Learns from measured values that are NaN where placements failed."""
 
     def look(self, task: Task, policy: LearnablePolicy, rng: Generator) -> None:
         r = policy.rollout(task.problem, 8, rng, 1.0)
@@ -140,7 +140,7 @@ class Global(FakeTrainer):
 
 
 class Meddling(FakeTrainer):
-    """Makes the devices that are not allowed allowed, in the problem's own array."""
+    """Allows all devices, in the problem's own array."""
 
     def fit(self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, *rest: Any) -> None:
         tasks[0].problem.op_allowed[:] = True
@@ -158,7 +158,7 @@ class Unstorable(FakeTrainer):
 
 
 class Forgetful(FakeTrainer):
-    """Forgets when it is resumed which task is next."""
+    """Forgets which task is next when it is resumed."""
 
     def fit(
         self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, state: Any = None, checkpoint: Any = None

@@ -62,7 +62,7 @@ class NeedsAPlacement(RightSession):
 
 
 class TimesKernels(RightSession):
-    """The mean seconds of a kernel are computed on the way, of which a graph without kernels has none."""
+    """It computes the mean seconds of a kernel, and a graph without kernels has none."""
 
     def evaluate(self, placements: Placements) -> Measurements:
         result, kernels = super().evaluate(placements), int(self.problem.graph.kernel.sum())
@@ -103,7 +103,7 @@ class ScalesCosts(RightSession):
 
 
 class LastOpened(RightSession):
-    """All sessions share what they read costs from: that of the session opened last."""
+    """All sessions read the costs of the session that was opened last."""
 
     scale = 1.0
 
@@ -127,7 +127,7 @@ class ClosesOnce(RightSession):
 
 
 class LooksFirst(Measuring):
-    """The executable is looked at before it is known that there is one: an AttributeError."""
+    """It uses the executable without checking that there is one: an AttributeError."""
 
     def open(self, problem: Problem, executable: Executable | None = None) -> MeasuringSession:
         _ = executable.random_ops  # type: ignore[union-attr]
@@ -144,13 +144,13 @@ class HashOrderSession(RightSession):
 
 
 class HashOrder(Right):
-    """Values depend on the order of a set of strings, which is another in every process."""
+    """Values depend on the order of a set of strings, which differs in every process."""
 
     session = HashOrderSession
 
 
 class HiddenSetting(Right):
-    """A setting is counted up in the constructor and is no option."""
+    """The constructor counts up a setting that is not an option."""
 
     made = itertools.count()
 
@@ -165,7 +165,7 @@ class HiddenSetting(Right):
 
 
 class RaisesOutOfMemory(RightSession):
-    """What does not fit is an exception."""
+    """A placement that does not fit is an exception."""
 
     def evaluate(self, placements: Placements) -> Measurements:
         result = super().evaluate(placements)
@@ -181,7 +181,7 @@ def persistent(problem: Problem, placements: Placements) -> NDArray[np.float64]:
 
 
 class ForgetsParameters(RightSession):
-    """The peak is what is alive beside the parameters."""
+    """The peak leaves out the persistent bytes."""
 
     def evaluate(self, placements: Placements) -> Measurements:
         result = super().evaluate(placements)
@@ -189,7 +189,7 @@ class ForgetsParameters(RightSession):
 
 
 class ParametersOnly(RightSession):
-    """The peak is the persistent bytes alone: what kernels write takes no memory."""
+    """The peak is the persistent bytes alone: outputs of kernels take no memory."""
 
     def evaluate(self, placements: Placements) -> Measurements:
         return replace(super().evaluate(placements), peak_bytes=persistent(self.problem, placements))
@@ -228,7 +228,7 @@ class SlowestOnly(RightSession):
 
 
 class SharesTheWork(RightSession):
-    """The value is divided by the devices that there are, not by those that work."""
+    """The value is divided by the number of all devices, not of those that work."""
 
     def evaluate(self, placements: Placements) -> Measurements:
         result = super().evaluate(placements)
@@ -322,10 +322,10 @@ WRONG: dict[str, type[Backend]] = {
         lambda p, s: {"transfer_start_s": np.zeros(len(s.transfer_tensor))}, "All tensors are sent at the start."
     ),
     "test_streams_run_one_operation_at_a_time": scheduling(
-        lambda p, s: {"op_end_s": s.op_end_s + 1}, "Operations go on while the next one of their stream runs."
+        lambda p, s: {"op_end_s": s.op_end_s + 1}, "An operation still runs when the next one of its stream starts."
     ),
     "test_operations_take_their_seconds": scheduling(
-        lambda p, s: {"op_start_s": s.op_end_s}, "Operations are points in time: they start when they end."
+        lambda p, s: {"op_start_s": s.op_end_s}, "Operations take no time: they start when they end."
     ),
     "test_transfers_take_their_seconds": scheduling(
         lambda p, s: {"transfer_end_s": s.transfer_start_s}, "Transfers arrive when they start."
@@ -335,7 +335,7 @@ WRONG: dict[str, type[Backend]] = {
     ),
     "test_kernel_equals_evaluate": running(RoundedKernel),
     "test_trace_says_why_everything_started": tracing(
-        producers, "The cause of an operation is what it reads from, also where it waited for its device."
+        producers, "The cause of an operation is always its input, even if it waited for its device."
     ),
 }
 SAYS = {
