@@ -59,6 +59,7 @@ def test_the_core_alone(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_without_torch(tmp_path: Path) -> None:
     """The core and a few plugins place files and tensor programs."""
     needs = closure(*WITHOUT_TORCH)

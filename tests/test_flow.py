@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import Summary, installed
 from placekit_core.run.config import conf_dir
@@ -90,9 +91,11 @@ SPECIAL = {
     "single_cpu": ["cluster=k80x2"],
 }
 """What policies need that place only what they are made for."""
+POLICIES = installed().names("policy")
+LONG = ("data_parallel", "doppler", "exact", "m_topo")  # they take seconds; `make test` checks their contracts
 
 
-@pytest.mark.parametrize("policy", installed().names("policy"))
+@pytest.mark.parametrize("policy", mostly_slow(POLICIES, [p for p in POLICIES if p not in LONG]))
 def test_every_policy_runs(placekit: Run, tmp_path: Path, policy: str) -> None:
     ok(placekit("run", *FAST, *SPECIAL.get(policy, []), f"+policy={policy}", "run_dir=out"))
     result = load_summary(tmp_path / "out")
@@ -145,6 +148,7 @@ def test_multirun_and_compare(placekit: Run, tmp_path: Path) -> None:
     assert f" {1e6 * statistics.median(values):.4g} us " in out
 
 
+@pytest.mark.slow
 def test_multirun_over_globs_and_choices(placekit: Run, tmp_path: Path) -> None:
     ok(
         placekit(
@@ -154,12 +158,14 @@ def test_multirun_over_globs_and_choices(placekit: Run, tmp_path: Path) -> None:
     assert len(list((tmp_path / "sweep").glob("*/result.json"))) == 12
 
 
+@pytest.mark.slow
 def test_options_of_a_swept_group_go_with_its_jobs(placekit: Run, tmp_path: Path) -> None:
     ok(placekit("run", "-m", *FAST, "+policy=critical_path,etf", "policy.samples=3", "run_dir=sweep"))
     runs = [load_summary(p.parent) for p in (tmp_path / "sweep").glob("*/result.json")]
     assert sorted((r.policy, r.config["policy"]["samples"]) for r in runs) == [("critical_path", 3), ("etf", 3)]
 
 
+@pytest.mark.slow
 def test_a_failing_job_does_not_stop_the_others(placekit: Run, tmp_path: Path) -> None:
     outcome = placekit("run", "-m", *FAST, "policy=heft", "cluster=p100x4,p100x5,k80x2", "run_dir=sweep")
     assert outcome.code == 1

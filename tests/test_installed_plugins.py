@@ -8,6 +8,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import save_graph
 from tests import venvs
@@ -172,7 +173,7 @@ def test_asking_for_an_incompatible_one_says_what_to_do(place) -> None:
         ("cluster=v100x8", ["placekit-core 0.1.0 (conf/cluster/v100x8.yaml)", "placekit-preset-a 1.9"]),
     ],
 )
-@pytest.mark.parametrize("plus", ["", "+"])
+@pytest.mark.parametrize("plus", mostly_slow(["", "+"], [""]))
 def test_asking_for_what_exists_twice_names_both(place, option: str, owners: list[str], plus: str) -> None:
     error = errors(place(plus + option, code=1))
     assert f"{option} is defined 2 times" in error

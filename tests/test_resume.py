@@ -82,6 +82,7 @@ def test_killed_while_learning(tmp_path: Path, learner: str) -> None:
     kill_and_resume(RUNS[learner], tmp_path, 3, uninterrupted)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, whole: dict[str, Any]) -> None:
     kill_and_resume(ARGS, tmp_path, 4, whole)

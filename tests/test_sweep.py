@@ -66,6 +66,7 @@ def test_a_sweep_ends_with_its_table(placekit: Run, tmp_path: Path) -> None:
     assert sorted(json.loads((tmp_path / "sweep" / "sweep.json").read_text())["jobs"]) == JOBS
 
 
+@pytest.mark.slow
 def test_jobs_of_one_workload_share_the_program(placekit: Run) -> None:
     assert placekit("run", *SWEEP).code == 0
     info = sweep._programs.cache_info()
@@ -89,6 +90,7 @@ def test_finished_jobs_are_skipped(placekit: Run, finished: None, tmp_path: Path
     assert json.loads(after[JOBS[2]])["value_s"] == json.loads(before[JOBS[2]])["value_s"]
 
 
+@pytest.mark.slow
 def test_killed_between_the_result_and_the_end(placekit: Run, finished: None, tmp_path: Path) -> None:
     left = tmp_path / "sweep" / JOBS[0] / "checkpoint.npz"
     left.write_bytes(b"")
@@ -98,12 +100,14 @@ def test_killed_between_the_result_and_the_end(placekit: Run, finished: None, tm
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_more_seeds_join_the_sweep(placekit: Run, finished: None, tmp_path: Path) -> None:
     outcome = placekit("run", *SWEEP, "seed=1,2,3")
     assert len(computed(outcome)) == 2
     assert "number of seeds 3" in outcome.out
 
 
+@pytest.mark.slow
 def test_other_versions_are_told(placekit: Run, finished: None, tmp_path: Path) -> None:
     path = tmp_path / "sweep" / JOBS[2] / "result.json"
     data = json.loads(path.read_text())
@@ -116,6 +120,7 @@ def test_other_versions_are_told(placekit: Run, finished: None, tmp_path: Path) 
     ]
 
 
+@pytest.mark.slow
 def test_a_run_of_another_configuration_is_an_error_of_its_job(placekit: Run, finished: None, tmp_path: Path) -> None:
     before = results(tmp_path / "sweep")
     path = tmp_path / "sweep" / JOBS[0] / "config.json"
@@ -130,6 +135,7 @@ def test_a_run_of_another_configuration_is_an_error_of_its_job(placekit: Run, fi
     assert results(tmp_path / "sweep") == before
 
 
+@pytest.mark.slow
 def test_what_changes_no_result_is_no_other_configuration(placekit: Run) -> None:
     quiet = ["hydra.sweep.subdir=${policy.name}${seed}"]
     placekit("run", *SWEEP, *quiet)
@@ -171,6 +177,7 @@ def test_a_bug_in_one_job_loses_no_other(placekit: Run, tmp_path: Path, monkeypa
     assert not path.exists(), "it has succeeded"
 
 
+@pytest.mark.slow
 def test_nothing_that_fits_is_reported_again_and_not_computed_again(placekit: Run, tmp_path: Path) -> None:
     (tmp_path / "conf" / "cluster").mkdir(parents=True)
     small = (conf_dir() / "cluster" / "p100x4.yaml").read_text().replace("17179869184", "300000")
@@ -225,6 +232,7 @@ def test_a_damaged_sweep_file_and_an_unwritable_folder(placekit: Run, finished: 
     assert outcome.err.startswith("placekit: cannot write to ")
 
 
+@pytest.mark.slow
 def test_the_folders_known_beforehand_are_those_that_are_made(placekit: Run, tmp_path: Path) -> None:
     args = [
         "-m",
@@ -240,6 +248,7 @@ def test_the_folders_known_beforehand_are_those_that_are_made(placekit: Run, tmp
     assert sorted(jobs) == sorted(results(tmp_path / "sweep"))
 
 
+@pytest.mark.slow
 def test_an_experiment_is_a_whole_table(placekit: Run, tmp_path: Path) -> None:
     outcome = placekit("run", "+experiment=quick", "run_dir=all")
     assert outcome.code == 0, outcome.err
@@ -248,6 +257,7 @@ def test_an_experiment_is_a_whole_table(placekit: Run, tmp_path: Path) -> None:
     assert "best: " in outcome.out
 
 
+@pytest.mark.slow
 def test_arguments_win_over_an_experiment(placekit: Run, tmp_path: Path) -> None:
     args = ["+experiment=quick", "seed=1,2", "policy=etf,critical_path", "policy.samples=3", "budget.evaluations=20"]
     outcome = placekit("run", *args, "run_dir=some")
@@ -259,6 +269,7 @@ def test_arguments_win_over_an_experiment(placekit: Run, tmp_path: Path) -> None
     assert list(results(tmp_path / "one")) == ["policy=heft,experiment=quick,seed=4"]
 
 
+@pytest.mark.slow
 def test_own_experiments_and_options_of_what_they_sweep(placekit: Run, tmp_path: Path) -> None:
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     sweeper = {"params": {"policy": "etf,critical_path", "seed": "1"}}
@@ -295,6 +306,7 @@ def test_baselines_are_all_that_learn_nothing() -> None:
     assert sorted(params["policy"].split(",")) == sorted(set(installed().names("policy")) - learn - REFUSE)
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_is_not_skipped_over(placekit: Run, tmp_path: Path) -> None:
     """An edited machine, or model, would mix two of them in one table."""
     machine = yaml.safe_load((conf_dir() / "cluster" / "p100x4.yaml").read_text())
@@ -312,6 +324,7 @@ def test_a_file_that_changed_is_not_skipped_over(placekit: Run, tmp_path: Path) 
     assert results(tmp_path / "sweep") == before
 
 
+@pytest.mark.slow
 def test_a_model_that_changed_is_not_skipped_over(placekit: Run, tmp_path: Path) -> None:
     source = "import torch\n\n\ndef make():\n    return torch.nn.Linear(8, WIDTH), torch.zeros(2, 8)\n"
     options = ["importer=torch", "importer.module=mymodel:make", "importer.mode=inference"]
@@ -356,6 +369,7 @@ def test_a_model_that_leaves_python_costs_its_job_only(placekit: Run, tmp_path: 
     assert "1 job of the sweep failed" in outcome.err
 
 
+@pytest.mark.slow
 def test_loggers_and_checkpoints_name_no_folder(placekit: Run, tmp_path: Path) -> None:
     assert placekit("run", *SWEEP[:-1], "log=[]", "checkpoint_s=0").code == 0
     assert skipped(placekit("run", *SWEEP)) == JOBS
@@ -395,6 +409,7 @@ def test_ctrl_c_while_results_are_written_ends_the_sweep(
     assert json.loads(only)["status"] == "finished", "what was being written is whole"
 
 
+@pytest.mark.slow
 def test_a_job_that_another_process_computes_is_left_alone(placekit: Run, tmp_path: Path) -> None:
     folder = tmp_path / "sweep" / JOBS[0]
     folder.mkdir(parents=True)

@@ -160,6 +160,7 @@ class TestListings:
                 assert f"\n{name} " in shown
                 fitting(placekit("cluster", "show", name))
 
+    @pytest.mark.slow
     def test_graphs(self, placekit: Run) -> None:
         assert "fingerprint" in fitting(placekit("graph", "show", *FAMILY))
         shown = fitting(placekit("graph", "show", "-m", "workload=mlp"))
@@ -177,6 +178,7 @@ class TestListings:
     def test_a_run_of_a_family(self, placekit: Run) -> None:
         assert "seconds" in fitting(placekit("run", *FAMILY, "policy=etf", "run_dir=a"))
 
+    @pytest.mark.slow
     def test_runs_beside_one_another(self, placekit: Run) -> None:
         sweep = ("workload=mlp", "policy=etf,critical_path", "grouper=none,module,heavy_edge", "run_dir=a")
         done = placekit("run", "-m", *sweep)

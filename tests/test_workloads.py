@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import installed
 from placekit_core.cli.compose import compose
@@ -29,6 +30,7 @@ def configs() -> dict[str, dict[str, Any]]:
     return {name: compose([f"workload={name}"], installed()) for name in PRESETS}
 
 
+@pytest.mark.slow
 def test_options_are_valid(configs: dict[str, dict[str, Any]]) -> None:
     for name, data in configs.items():
         config = validate(data)
@@ -47,12 +49,14 @@ def test_every_workload_says_where_it_comes_from() -> None:
             assert re.search(r"\b(20[12]\d|Doppler|Post|Placeto)\b", comment), f"{name}: which paper?"
 
 
+@pytest.mark.slow
 def test_every_network_has_a_small_variant(configs: dict[str, dict[str, Any]]) -> None:
     small = {importer_of(configs[name]) for name in SMALL}
     for name, config in configs.items():
         assert importer_of(config) in small, f"{name} has no small variant"
 
 
+@pytest.mark.slow
 def test_every_importer_with_its_own_networks_has_a_workload(configs: dict[str, dict[str, Any]]) -> None:
     used = {c["importer"]["name"] for c in configs.values()}
     for entry in installed().all():
@@ -60,7 +64,7 @@ def test_every_importer_with_its_own_networks_has_a_workload(configs: dict[str, 
             assert entry.component.name in used
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", mostly_slow(SMALL, ["mlp", "chainmm_small", "planted_small", "rnnlm_small"]))
 def test_small_variants_are_placed(name: str, placekit: Callable, tmp_path: Path) -> None:
     code, _, err = placekit("run", f"workload={name}", "budget.evaluations=20", "run_dir=run")
     assert code == 0, err

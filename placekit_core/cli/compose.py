@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any
 
 import hydra
@@ -122,6 +123,11 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
 
 def register(registry: Registry) -> None:
     """Store the defaults of a run and of every component in Hydra."""
+    _store(registry)
+
+
+@lru_cache(maxsize=1)  # Hydra keeps what is stored
+def _store(registry: Registry) -> None:
     store = ConfigStore.instance()
     required = {*SECTIONS, "cluster"}
     options = {

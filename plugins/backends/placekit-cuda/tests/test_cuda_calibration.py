@@ -17,6 +17,7 @@ from placekit_cuda.backend import CPUBackend
 from placekit_cuda.calibration import Clock, Walk, fit_line
 from placekit_cuda.efficiency import with_efficiency
 from placekit_cuda.machine import CPUMachine
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import (
     BackendError,
@@ -281,7 +282,7 @@ def test_a_second_program_adds_only_what_is_new() -> None:
     assert both.figures == CPUBackend(devices=1).calibrate([chain()], repeats=1).figures
 
 
-@pytest.mark.parametrize("workload", ["nmt_small", "inception_v3_small"])
+@pytest.mark.parametrize("workload", mostly_slow(["nmt_small", "inception_v3_small"], ["nmt_small"]))
 def test_networks_with_views_and_random_numbers(workload: str) -> None:
     pytest.importorskip("placekit_zoo")
     [program] = assembled([f"workload={workload}"], installed()).build("importer").load()
@@ -334,6 +335,7 @@ def test_an_operation_that_fails_ends_what_follows_it_and_costs_no_figure() -> N
     assert re.match(r"operation '.*' of 'chainmm' failed when it was measured: ValueError: no such kernel", failure)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured() -> None:
     calls = []
 
@@ -351,6 +353,7 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
     assert "medians of 100 at most" in found.costs.description
 
 
+@pytest.mark.slow
 def test_a_device_that_hangs_ends_it_and_the_operation_is_named() -> None:
     program, _ = breaking(lambda: time.sleep(3))
     found = CPUBackend(devices=1, timeout_s=1.0).calibrate([program], repeats=3)

@@ -110,8 +110,9 @@ class TestCUDA(BackendContract):
     clock_s = 1e-3
 
     @pytest.fixture
-    def make(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    def make(self, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Make:
+        # one cache for all checks: measuring the rates of the machine takes longer than most of them
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp()))
         if not torch.cuda.is_available():
             monkeypatch.setattr(CUDABackend, "cuda", AtOnce)
             monkeypatch.setattr("placekit_cuda.backend.CUDAMachine", OnProcessor)

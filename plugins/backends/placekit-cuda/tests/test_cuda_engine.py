@@ -19,6 +19,7 @@ from placekit_cuda.engine import Engine, MemoryExceeded, Tensors, Way
 from placekit_cuda.machine import CPUMachine
 from placekit_cuda.plan import Plan, plan
 from placekit_sim.simulator import Simulator
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import (
     BackendError,
@@ -103,7 +104,7 @@ def planned(
 
 @pytest.mark.parametrize("schedule", ["dynamic", "static", "unfused", "bulk_synchronous"])
 @pytest.mark.parametrize("devices", [1, 2, 4])
-@pytest.mark.parametrize("workload", NETWORKS + EINSUMS)
+@pytest.mark.parametrize("workload", mostly_slow(NETWORKS + EINSUMS, ["rnnlm_small", "chainmm_small"]))
 def test_a_placed_step_equals_one_device_to_the_bit(workload: str, devices: int, schedule: Any) -> None:
     found = program(workload)
     executable: Any = found.executable

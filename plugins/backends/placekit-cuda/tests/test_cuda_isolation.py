@@ -41,6 +41,7 @@ def test_a_child_measures() -> None:
     assert child.returncode is not None, "the child has ended"
 
 
+@pytest.mark.slow
 def test_a_killed_child_costs_one_measurement() -> None:
     session = opened(512, steps=100_000)
     one = placements(session.problem, 1)
@@ -59,6 +60,7 @@ def test_a_killed_child_costs_one_measurement() -> None:
     session.close()
 
 
+@pytest.mark.slow
 def test_a_child_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placekit_cuda.isolation._GRACE_S", 0.5)
     session = opened(timeout_s=0.1, warm_up=0, steps=1)

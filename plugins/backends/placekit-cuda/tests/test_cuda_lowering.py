@@ -16,6 +16,7 @@ import torch
 from placekit_cuda.engine import Engine
 from placekit_cuda.machine import Event, Machine, Stream, nbytes
 from placekit_cuda.plan import plan
+from placekit_testing.speed import mostly_slow
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
@@ -137,7 +138,7 @@ WORKLOADS = sorted(w for w in PRESETS - NUMBERS if w.endswith("_small") or os.en
 TRAINED = {"inception_v3_small", "llama_layer_small", "nasnet_small", "nmt_small", "resnet_small", "rnnlm_small"}
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("workload", mostly_slow(WORKLOADS, ["chainmm_small", "rnnlm_small"]))
 def test_a_workload_lowers(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small ones; with PLACEKIT_LARGE=1 in the environment all, which takes some minutes."""
     mode = ["importer.mode=train"] if workload in TRAINED else []

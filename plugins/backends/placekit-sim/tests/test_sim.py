@@ -178,6 +178,7 @@ print(len(best_device.stats.cache_hits), len(best_device.stats.cache_misses))
 """
 
 
+@pytest.mark.slow
 def test_a_compiled_search_is_cached_on_disk(tmp_path: Path) -> None:
     (tmp_path / "caller.py").write_text(CALLER)
     (tmp_path / "main.py").write_text(MAIN)

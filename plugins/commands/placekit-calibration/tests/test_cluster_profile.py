@@ -16,6 +16,7 @@ pytest.importorskip("placekit_einsum")
 SMALL = ("workload=chainmm_small", "backend=cpu", "backend.steps=1")
 
 
+@pytest.mark.slow
 def test_a_run_takes_the_files(placekit: Callable[..., Outcome]) -> None:
     """The command that is printed, and what it finds; then fidelity with the same files."""
     done = placekit("cluster", "profile", "out", "repeats=1", "backend.devices=2", *SMALL)

@@ -177,6 +177,7 @@ def bash(line: str, breaks: str | None = None) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_bash_gets_what_comes_after_its_word_breaks() -> None:
     assert bash("placekit ru") == ["run "]
     assert bash("placekit run policy=an") == ["annealing "]

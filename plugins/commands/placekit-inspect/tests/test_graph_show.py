@@ -28,6 +28,7 @@ def test_json_has_the_numbers_that_are_shown(placekit: Callable) -> None:
     assert data["peak_bytes"] > 2**20
 
 
+@pytest.mark.slow
 def test_table_has_a_row_per_job_and_names_what_failed(placekit: Callable) -> None:
     code, out, _ = placekit("graph", "show", "-m", "workload=mlp", "seed=1,-2", "grouper=colocation")
     assert code == 1
@@ -44,6 +45,7 @@ def test_what_failed_has_its_hint_on_the_same_line(placekit: Callable) -> None:
     assert out.splitlines()[-1].startswith("failed: rnnlm_x: no workload named 'rnnlm_x'; did you mean 'rnnlm'? ")
 
 
+@pytest.mark.slow
 def test_a_single_job_is_named_by_its_workload(placekit: Callable) -> None:
     code, out, _ = placekit("graph", "show", "-m", "workload=mlp", "grouper=colocation")
     assert code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import importlib
 import itertools
 from pathlib import Path
@@ -34,8 +35,11 @@ def _own_config_store(monkeypatch: pytest.MonkeyPatch) -> None:
     from hydra.core.config_store import ConfigStore
     from hydra.core.plugins import Plugins
 
+    from placekit_core.cli import compose
+
     Plugins.instance()  # stores its own configurations once, and not in the copy that is thrown away
     monkeypatch.setattr(ConfigStore.instance(), "repo", copy.deepcopy(ConfigStore.instance().repo))
+    monkeypatch.setattr(compose, "_store", functools.lru_cache(maxsize=1)(compose._store.__wrapped__))
 
 
 def listed(

@@ -96,9 +96,17 @@ def test_what_a_contract_class_may_do() -> None:
     [
         ("@off\nclass TestWrong(PolicyContract):", "TestWrong overrides the check 'test_*'"),
         ("@pytest.mark.skip\nclass TestWrong(PolicyContract):", "TestWrong puts all checks *without a condition"),
-        ("class TestWrong(Quiet, PolicyContract):", "Quiet overrides the check 'test_one_device' of its contract*"),
+        pytest.param(
+            "class TestWrong(Quiet, PolicyContract):",
+            "Quiet overrides the check 'test_one_device' of its contract*",
+            marks=pytest.mark.slow,
+        ),
         ("pytestmark = pytest.mark.xfail\nclass TestWrong(PolicyContract):", "*TestWrong*for its whole module: xfail*"),
-        ("class TestWrong(PolicyContract):\n    def play(self): ...", "*TestWrong overrides the member 'play'*"),
+        pytest.param(
+            "class TestWrong(PolicyContract):\n    def play(self): ...",
+            "*TestWrong overrides the member 'play'*",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_collection_refuses_what_is_done_to_a_class_later(

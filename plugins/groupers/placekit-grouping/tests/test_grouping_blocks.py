@@ -143,6 +143,7 @@ class TestPreset:
         steps = {"source_embedding": 3, "target_embedding": 3, "attention": 3, "softmax": 3}
         assert kinds(run("nmt_small")[1]) == {**cells, **steps, "memory": 1}
 
+    @pytest.mark.slow
     def test_inception(self) -> None:
         """Each branch, the concatenation after them, and those that the branches of Mixed_7b and Mixed_7c fork into."""
         names = run("inception_v3_small")[1].names

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from placekit_testing.speed import mostly_slow
 from placekit_torch.export import Name, device_map, device_names, pipeline
 
 from placekit_core import Cluster, Graph, GraphBuilder, Placement, PlacementError, Problem, load_cluster, load_programs
@@ -207,7 +208,7 @@ def uncovered(names: list[str], devices: Mapping[str, Name]) -> list[str]:
 ZOO = ["mlp", "rnnlm_small", "nmt_small", "inception_v3_small", "resnet_small", "llama_layer_small", "gpt_small"]
 
 
-@pytest.mark.parametrize("workload", ZOO)
+@pytest.mark.parametrize("workload", mostly_slow(ZOO, ["mlp", "gpt_small"]))
 def test_maps_of_networks_cover_every_parameter(workload: str) -> None:
     pytest.importorskip("placekit_zoo")
     from placekit_core import installed

@@ -239,6 +239,7 @@ def test_torch_logs_nothing_of_an_error(mode: Any) -> None:
     assert LOGGER.filters == filters
 
 
+@pytest.mark.slow
 def test_nothing_on_stderr_for_a_wrong_shape_in_a_factory(folder: Path) -> None:
     (folder / "shapes_model.py").write_text(
         "import torch\ndef step():\n    return torch.randn(2, 3) @ torch.randn(2, 3)\n"

@@ -22,6 +22,7 @@ class TestMlp(ImporterContract):
         return partial(MlpImporter, batch=4, hidden=[8], optimizer="adam")
 
 
+@pytest.mark.slow
 class TestInceptionV3Inference(ImporterContract):
     @pytest.fixture
     def make(self) -> Make:

@@ -172,6 +172,7 @@ def apart(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
     monkeypatch.setattr(family, "usable_cores", lambda: cores)
 
 
+@pytest.mark.slow
 def test_other_processes_trace_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     here = PlacetoPtb(**RNN, graphs=3, train=2).load()
     apart(monkeypatch, 2)

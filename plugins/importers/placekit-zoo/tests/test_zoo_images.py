@@ -94,6 +94,7 @@ def test_resnet_50_has_the_arithmetic_of_its_layer_table() -> None:
     assert grown < 1
 
 
+@pytest.mark.slow
 def test_nasnet_has_the_published_arithmetic_grids_and_modules() -> None:
     graph = NasNetImporter(mode="inference", batch=1).load()[0].graph
     assert products(graph, 0) / 2 == pytest.approx(23.8e9, rel=0.005)  # multiply-adds, as published
@@ -133,7 +134,7 @@ def test_residual_blocks_are_modules() -> None:
     [
         (ResNetImporter, {**SMALL, "blocks": [1, 2, 1, 1]}),
         (ResNetImporter, {**SMALL, "blocks": [1, 2, 1, 1], "depth": 200, "optimizer": "rmsprop"}),
-        (NasNetImporter, {**SMALL_NASNET, "image_size": 67, "aux": True}),
+        pytest.param(NasNetImporter, {**SMALL_NASNET, "image_size": 67, "aux": True}, marks=pytest.mark.slow),
     ],
     ids=["resnet", "pre-activated", "nasnet"],
 )
@@ -202,7 +203,7 @@ def enas(options: PlacetoCifar10Options) -> torch.nn.Module:
     ("options_class", "options", "make", "largest"),
     [
         (ResNetOptions, {}, lambda o: ResNet(o.depth), 32),
-        (ResNetOptions, {"depth": 200}, lambda o: ResNet(o.depth), 32),
+        pytest.param(ResNetOptions, {"depth": 200}, lambda o: ResNet(o.depth), 32, marks=pytest.mark.slow),
         (NasNetOptions, {"repeats": 1}, lambda o: NasNet(o.repeats), 34),
         (NasNetOptions, {"repeats": 1, "aux": True}, lambda o: NasNet(1, aux=True, image_size=o.image_size), None),
         (InceptionV3Options, {}, lambda o: InceptionV3(), 106),
@@ -248,6 +249,7 @@ class TestResNet(ImporterContract):
         return partial(ResNetImporter, **SMALL, blocks=[1, 1, 1, 1])
 
 
+@pytest.mark.slow
 class TestNasNetInference(ImporterContract):
     @pytest.fixture
     def make(self) -> Make:

@@ -37,6 +37,7 @@ def test_inception_v3_has_the_published_arithmetic_and_modules() -> None:
     assert {(288, 35, 35), (768, 17, 17), (2048, 8, 8)} <= sizes
 
 
+@pytest.mark.slow
 def test_inception_v3_training_step_is_large_and_takes_no_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     program = InceptionV3Importer(optimizer="adam").load()[0]
@@ -53,8 +54,8 @@ def test_inception_v3_training_step_is_large_and_takes_no_memory() -> None:
 @pytest.mark.parametrize(
     ("importer", "options"),
     [
-        (InceptionV3Importer, {**SMALL, "optimizer": "rmsprop"}),
-        (InceptionV3Importer, {**SMALL, "optimizer": "sgd"}),
+        pytest.param(InceptionV3Importer, {**SMALL, "optimizer": "rmsprop"}, marks=pytest.mark.slow),
+        pytest.param(InceptionV3Importer, {**SMALL, "optimizer": "sgd"}, marks=pytest.mark.slow),
         (MlpImporter, {"optimizer": "sgd"}),
         (MlpImporter, {"optimizer": "adam", "hidden": [8]}),
         (MlpImporter, {"optimizer": "rmsprop", "hidden": []}),

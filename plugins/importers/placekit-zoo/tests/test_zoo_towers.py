@@ -140,6 +140,7 @@ def test_a_step_reads_what_the_step_before_updated(synchronous: bool) -> None:
         assert len(set(graph.colocate[graph.tensor_producer[versions]].tolist())) == 1
 
 
+@pytest.mark.slow
 def test_statistics_belong_to_a_tower() -> None:
     """Batch normalisation writes statistics: each tower its own, step by step; of a parameter in parts, each part is renewed."""
     of = {"name": "inception_v3", "batch": 4, "image_size": 75, "width": 0.05, "classes": 3, "optimizer": "sgd"}

@@ -292,6 +292,7 @@ def test_long_chains_have_more_values_than_thresholds() -> None:
     assert makespan_bound(p) == pytest.approx(n)
 
 
+@pytest.mark.slow
 def test_fifty_thousand_operations() -> None:
     rng = np.random.default_rng(0)
     b = GraphBuilder("large")

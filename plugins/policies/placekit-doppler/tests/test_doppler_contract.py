@@ -24,6 +24,7 @@ class TestDoppler(LearnablePolicyContract):
         return partial(Doppler, **SMALL)
 
 
+@pytest.mark.slow
 class TestPerStep(LearnablePolicyContract):
     recomputes_log_prob = True
     reports_kl = False

@@ -48,6 +48,7 @@ class TestEnumerative(PolicyContract):
         return partial(Enumerative, meta_operations="recovered")
 
 
+@pytest.mark.slow
 class TestEnumerativeOfMany(PolicyContract):
     resumable = True
 

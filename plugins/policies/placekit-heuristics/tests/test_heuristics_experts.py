@@ -162,6 +162,7 @@ def test_nmt_has_a_layer_of_both_sides_per_device() -> None:
     assert list(where.values()) == [{0}] * 4 + [{1}] * 5
 
 
+@pytest.mark.slow
 def test_inception_in_contiguous_parts_of_equal_cost() -> None:
     graph = network("inception_v3", image_size=75, **IMAGES)
     for gpus in (1, 2, 4):
@@ -213,6 +214,7 @@ def test_inception_with_a_branch_per_device() -> None:
     assert set(device.tolist()) == {0}
 
 
+@pytest.mark.slow
 def test_nasnet_has_its_pairs_on_different_devices() -> None:
     graph = network("nasnet", image_size=64, repeats=1, **IMAGES)
     device, _ = placed(Expert(), Problem.of(graph, machine(8)))
