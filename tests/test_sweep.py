@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from placekit_core import installed
 from placekit_core.cli import sweep
 from placekit_core.cli.choices import choices
 from placekit_core.cli.compose import jobs
+from placekit_core.cli.main import main
 from placekit_core.run.config import conf_dir
 from placekit_core.run.run_directory import load_summary
 
@@ -45,7 +45,10 @@ def skipped(outcome) -> list[str]:
 def one_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the sweep has run."""
     folder = tmp_path_factory.mktemp("one")
-    subprocess.run([sys.executable, "-m", "placekit_core", "run", *SWEEP], cwd=folder, check=True, capture_output=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["placekit", "run", *SWEEP])
+        assert main() == 0
     return folder
 
 
