@@ -28,7 +28,7 @@ def parse_arrays(data: bytes, arrays: int = MAX_ARRAYS, limit: int = MAX_ARRAY_B
                 name = m.filename.removesuffix(".npy")
                 if name in found:
                     raise ValueError(f"it has member {name!r} twice")
-                if m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # other methods inflate without a limit
+                if m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others inflate without a limit
                     raise ValueError(f"member {name!r} uses a compression that numpy does not write")
                 found[name] = _array(archive, m, name)
     except ValueError:

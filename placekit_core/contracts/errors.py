@@ -101,7 +101,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "", no
             hints.append("use " + ", ".join(f"{where}.{k}=..." for k in _fields(model, x["loc"])))
         else:
             said = x["msg"].removeprefix("Value error, ").partition(" or instance of ")[0]
-            got = "" if isinstance(x["input"], Mapping) else f" (got {value})"  # a mapping: the rule is about several options
+            got = "" if isinstance(x["input"], Mapping) else f" (got {value})"  # a rule about several options
             lines.append(": ".join(filter(None, [where, f"{said[:1].lower()}{said[1:]}{got}"])))
     if count > _TOLD:
         lines.append(f"and {count - _TOLD:,} more")

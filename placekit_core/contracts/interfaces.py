@@ -74,7 +74,7 @@ class Importer(Plugin):
 
     @classmethod
     def write(cls, program: Program, path: Path) -> None:
-        """Write a program to `path` in the form that `load` reads; needed if the `Component` has `writes`. Raises PlacekitError."""
+        """Write a program to `path` as `load` reads it; needed if the `Component` has `writes`. Raises PlacekitError."""
         raise ImporterError(f"importer {cls.name!r} writes no files")
 
 
@@ -82,7 +82,7 @@ class Grouper(Plugin):
     """Partitions the operations of a graph into groups that are placed as one."""
 
     acyclic: ClassVar[bool] = True
-    """The graph of groups has no cycle in the forward phase (with gradients it may have: they join their operation's group)."""
+    """The forward phase of the graph of groups has no cycle (the whole step may have: groups hold their gradients)."""
 
     @abstractmethod
     def group(self, graph: Graph, rng: Generator) -> Grouping:
@@ -191,7 +191,7 @@ class LearnablePolicy(Policy):
         )
 
     def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        """[b, t] KL divergence of the current distribution from the old one of the rollouts, sum of old log(old / new), nats."""
+        """[b, t] KL divergence of the current distribution from the rollouts' one, sum of old log(old / new), nats."""
         raise PlacekitError(f"policy {self.name!r} does not report KL divergences", "use a trainer that needs none")
 
     def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, dict[str, NDArray[Any]]]:
@@ -201,7 +201,7 @@ class LearnablePolicy(Policy):
         )
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        """n episodes for `imitate`, by the policy or its teacher, with the decisions that the teacher would take in them."""
+        """n episodes for `imitate`, the policy's own or others, with the teacher's decisions in the states of the episodes."""
         raise PlacekitError(f"policy {self.name!r} has no teacher", "use a trainer without a supervised stage")
 
     @abstractmethod

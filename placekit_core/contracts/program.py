@@ -1,4 +1,4 @@
-"""What an importer gives: a graph, and where the source has them its costs, its machine, and how to execute it."""
+"""What an importer returns: a graph and, if the source has them, its costs, its machine, and a way to execute it."""
 
 from __future__ import annotations
 
