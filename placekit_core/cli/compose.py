@@ -216,7 +216,7 @@ def _hint(message: str, argv: list[str], registry: Registry) -> str:
     owner, known = _options(section, option, argv, registry) if section else ("", list(RunConfig.model_fields))
     if owner == f"trainer={AUTO}":
         named = ", ".join(f"trainer={name}" for name in registry.names("trainer"))
-        return f"{owner} takes the own trainer of a policy that learns, unchanged; name one to set its options: {named}"
+        return f"{owner} uses the own trainer of a policy that learns, unchanged; name one to set its options: {named}"
     close = difflib.get_close_matches(option, known, 1)
     if close:
         return f"did you mean {'.'.join(filter(None, [section, close[0]]))!r}? {everything}"

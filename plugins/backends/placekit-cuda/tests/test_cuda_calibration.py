@@ -296,7 +296,7 @@ def test_what_cannot_be_run_is_refused() -> None:
 
     with pytest.raises(BackendError, match="have no signatures, and those of several programs share names"):
         CPUBackend(devices=1).calibrate([unnamed(), chain()])
-    with pytest.raises(BackendError, match="measured in this process"):
+    with pytest.raises(BackendError, match="calibration measures in this process"):
         CPUBackend(devices=1, isolation="process").calibrate([chain()])
 
 

@@ -129,7 +129,7 @@ def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:
             break
     else:
         runs = sorted(p.parent for p in folder.rglob(RESULT))
-        there = f"give one of the {len(runs)} below it, e.g. {runs[0]}" if runs else "give what a run called run_dir"
+        there = f"give one of the {len(runs)} below it, e.g. {runs[0]}" if runs else "give the run_dir of a run"
         raise RunError(f"{folder} is no directory of a run: it has no {RESULT}", there)
     summary = load_summary(run_dir)
     one = len(summary.programs) == 1

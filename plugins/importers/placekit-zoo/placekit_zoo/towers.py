@@ -144,8 +144,8 @@ def _check_updates(
     if reads.any():
         reader, read = graph.edge_op[reads][0], graph.tensor_producer[graph.input_tensor[reads][0]]
         raise ImporterError(
-            f"update {graph.op_name[reader]!r} of {graph.name!r} reads {graph.op_name[read]!r}, which is no gradient and which"
-            " every tower has of its own",
+            f"update {graph.op_name[reader]!r} of {graph.name!r} reads {graph.op_name[read]!r}, no gradient, and every"
+            " tower has its own",
             "importer.synchronous=false: each tower updates with its own",
         )
     memory = graph.tensor_producer[graph.tensor_storage]
@@ -153,7 +153,7 @@ def _check_updates(
     if writes.any():
         raise ImporterError(
             f"update {graph.op_name[graph.tensor_producer[writes][0]]!r} of {graph.name!r} writes into"
-            f" {graph.op_name[memory[writes][0]]!r}, of which every tower has its own",
+            f" {graph.op_name[memory[writes][0]]!r}, and every tower has its own",
             f"only sources of op_type {' or '.join(SHARED)} are shared",
         )
 
