@@ -72,7 +72,7 @@ def place(
         policy: a policy, or a function `f(task, rng) -> Placement`; None is the default of `placekit run`.
         budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is 10,000 evaluations
             on a simulator and 600 s on a backend that measures.
-        seed: seed of all randomness.
+        seed: random seed.
         grouper, trainer, backend, proxy: the other components, given as for `policy`; `trainer="auto"` is the policy's
             own.
         costs: file of measured costs; an operation that it does not have gets its cost from the roofline model.

@@ -63,7 +63,7 @@ class RunConfig(_Section):
     backend: dict[str, Any]
     proxy: dict[str, Any]
     cluster: dict[str, Any]
-    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="seed of all randomness; equal seeds give equal results")
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="random seed; equal seeds give equal results")
     budget: BudgetConfig = BudgetConfig()
     costs: CostsConfig = CostsConfig()
     failing_signal_s: Annotated[float, Field(gt=0)] | None = Field(

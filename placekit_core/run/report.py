@@ -33,7 +33,7 @@ def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, s
     notes = list(dict.fromkeys(note for p in programs for note in p.notes))
     asked = config.budget.proxy_evaluations
     if asked and status == "finished" and not any(p.proxy_evaluations for p in programs):
-        notes.append(f"budget.proxy_evaluations={asked} was not used: policy {config.policy['name']!r} asked no proxy")
+        notes.append(f"budget.proxy_evaluations={asked} was not used: policy {config.policy['name']!r} used no proxy")
     ledger, complete = searches[0].evaluate.ledger, len(values) == len(programs)
     summary = Summary(
         status=status,
