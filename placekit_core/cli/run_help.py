@@ -70,7 +70,7 @@ def _named(argv: list[str]) -> list[tuple[str, str]]:
 def _groups(registry: Registry, everything: bool) -> str:
     """The groups, each with its default and its other choices."""
     defaults = defaults_list(conf_dir() / "config.yaml")
-    lines = ["groups: the default, and what else there is (GROUP=NAME or +GROUP=NAME):"]
+    lines = ["groups: the default, and the other choices (GROUP=NAME or +GROUP=NAME):"]
     for group in GROUPS:
         names = [n for n in choices(group.partition("@")[0], registry) if n != defaults.get(group)]
         default = defaults.get(group, "null")

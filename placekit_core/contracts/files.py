@@ -183,7 +183,7 @@ _TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 
 
 def plain(data: T, values: float = math.inf) -> T:
-    """`data` itself. Raises ValueError unless it has JSON's types only, valid Unicode, and is is not too deep or too large."""
+    """`data` itself. Raises ValueError unless it has only JSON types and valid Unicode, and is not too deep or large."""
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []

@@ -42,7 +42,7 @@ class LearnableOptions(Options):
 
     checkpoint: str | None = Field(
         None,
-        description="run directory whose trained policy to start from (`policy.safetensors`), or `pkg://PACKAGE/FOLDER`:"
+        description="run directory of a trained policy to start from (`policy.safetensors`), or `pkg://PACKAGE/FOLDER`:"
         " one that a package ships; null: untrained",
     )
 

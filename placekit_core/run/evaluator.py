@@ -165,7 +165,7 @@ class BudgetedEvaluator(Evaluator):
                 self.on_row(dict(zip(HISTORY, self.history[-1], strict=True)))
 
     def _challenge(self, placement: Placement, m: Measurements) -> None:
-        """Make a placement with a value below that of the best so far the new best.
+        """Make `placement`, which has a lower value than the best so far, the new best.
 
         Where values vary, the lowest of many is mostly luck. The two are then measured again in turns, because a machine
         has slow minutes, and the new one must be faster in each of `TURNS` turns. These measurements are not counted.

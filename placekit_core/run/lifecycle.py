@@ -26,7 +26,7 @@ def loggers(registry: Registry) -> list[str]:
 class Lifecycle:
     """The loggers `names` of one run; None stands for the loggers that are on by default (`BY_DEFAULT`).
 
-    Raises PluginError for a name that is not that of a plugin with lifecycle hooks.
+    Raises PluginError for a name that no plugin with lifecycle hooks has.
     """
 
     def __init__(self, registry: Registry, names: Iterable[str] | None, run_dir: Path) -> None:

@@ -390,7 +390,7 @@ def check_version(point: EntryPoint) -> None:
         if not needed.specifier.contains(__version__, prereleases=True):
             raise PluginError(
                 f"needs placekit-core{needed.specifier}, and this is placekit-core {__version__}",
-                "install a version of one that fits the other",
+                "install versions that fit each other",
             )
 
 

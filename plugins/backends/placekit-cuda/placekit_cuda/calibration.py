@@ -275,7 +275,7 @@ def _rates(
             flops[name] = _rounded(_matmul_rate(getattr(torch, name), kind, stream, where, clock))
         except RuntimeError as e:  # torch has no product of this type
             said = str(e).partition("\n")[0]
-            notes.append(f"products of {name} could not be measured ({said}): the rate of {name} is as it was given")
+            notes.append(f"products of {name} could not be measured ({said}): the given rate of {name} is kept")
     try:
         size = min(_BANDWIDTH_BYTES, kind.memory_bytes // 8) // 4
         x = torch.rand(max(size, 1), device=where)
@@ -285,7 +285,7 @@ def _rates(
     except RuntimeError as e:
         raise BackendError(
             f"device {device} could not be measured: {str(e).partition(chr(10))[0]}",
-            "give it less to do: a smaller `backend.memory_bytes`",
+            "use a smaller `backend.memory_bytes`",
         ) from e
     return kind.model_copy(
         update={
@@ -350,8 +350,8 @@ def _link(cluster: Cluster, machine: Machine, src: int, dst: int, clock: Clock, 
     if s_per_byte * sizes[-1] < _SEEN * medians[-1]:
         s_per_byte = float(cluster.routes.s_per_byte[src, dst])
         notes.append(
-            f"copies from {cluster.device_names[src]} to {cluster.device_names[dst]} took no longer with their size:"
-            " the bandwidth of this link is as it was given"
+            f"copies from {cluster.device_names[src]} to {cluster.device_names[dst]} take no longer if they are larger:"
+            " the given bandwidth of this link is kept"
         )
     return {"latency_s": _rounded(latency), "bytes_per_s": _rounded(1 / s_per_byte)}
 

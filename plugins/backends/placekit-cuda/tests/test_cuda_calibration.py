@@ -187,7 +187,7 @@ def test_a_bandwidth_that_is_not_seen_is_as_it_was_given(seconds: float, monkeyp
     assert found["bytes_per_s"] == 1e8
     assert found["latency_s"] >= seconds
     assert notes == [
-        "copies from a:0 to a:1 took no longer with their size: the bandwidth of this link is as it was given"
+        "copies from a:0 to a:1 take no longer if they are larger: the given bandwidth of this link is kept"
     ]
 
 

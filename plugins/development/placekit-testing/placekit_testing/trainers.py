@@ -120,7 +120,7 @@ class TrainerContract(Contract, defines_checks=True):
             assert after < before, f"mean of 64 episodes: {before:.6g} s before, {after:.6g} s after"
 
     def test_best_never_worsens(self, make: Make) -> None:
-        """The best value so far in the history never rises, and is that of the best placement kept."""
+        """The best value so far in the history never rises, and equals the value of the best placement kept."""
         [task] = self.train(make, fakes.unequal(12)).tasks
         best_s = np.asarray(evaluator_of(task).history)[:, 4]
         assert (np.diff(best_s) <= 0).all(), "the best so far got worse"

@@ -120,7 +120,7 @@ class Document(_Part):
 
 
 _OF_KERNELS = {
-    "op_class": "that of a source is `source`",
+    "op_class": "a source has the class `source`",
     "flops": "a source computes nothing",
     "bytes_accessed": "a source reads and writes nothing",
     "inputs": "a source reads nothing",

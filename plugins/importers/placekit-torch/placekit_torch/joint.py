@@ -52,7 +52,7 @@ class Names:
 
 @dataclass
 class Joint:
-    """A functional graph of forward and, when training, backward; nodes by what they are.
+    """A functional graph of forward and, when training, backward, with its nodes by role.
 
     Attributes:
         graph: its `placeholder` and `get_attr` nodes are the sources; there is no output node.
