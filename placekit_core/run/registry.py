@@ -169,8 +169,10 @@ class Choice:
 
 @dataclass(eq=False)
 class Registry:
-    """Everything that is installed. If two components of one kind, or two commands, have the same name, both are kept;
-    asking for that name is an error."""
+    """Everything that is installed.
+
+    If two components of one kind, or two commands, have the same name, both are kept; asking for that name is an error.
+    """
 
     manager: pluggy.PluginManager
     entries: dict[tuple[str, str], list[Entry]] = field(default_factory=dict)

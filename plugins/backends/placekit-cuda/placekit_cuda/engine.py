@@ -106,8 +106,10 @@ class Engine:
         timeout_s: float | None = None,
         timed: bool = False,
     ) -> Step:
-        """Run one step. Raises BackendError if it does not end within `timeout_s`. An exception of an operation is raised
-        with a note (`__notes__`) that names the operation."""
+        """Run one step. Raises BackendError if it does not end within `timeout_s`.
+
+        An exception of an operation is raised with a note (`__notes__`) that names the operation.
+        """
         state = _State(self, sources, step, timed)
         for device in range(self.machine.size):
             state.check_memory(device)  # also on devices where nothing runs
