@@ -1,4 +1,4 @@
-"""placekit: which device runs which operation. All that a plugin writes against is imported from here.
+"""placekit finds which device should run which operation. Plugins import everything that they need from here.
 
 Importing this package imports neither numpy nor pydantic; each name below is loaded at first use.
 """
@@ -149,7 +149,7 @@ _HOME = {
     "run.failures": "Interrupted RunFailed",
     "run.registry": "Registry installed",
 }
-"""Module, and the names that it has here."""
+"""Each module, and the names that are imported from it."""
 
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 

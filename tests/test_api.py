@@ -414,4 +414,4 @@ def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: p
 def test_a_proxy_budget_that_nobody_used_is_said(tmp_path: Path) -> None:
     budget = {"evaluations": 20, "proxy_evaluations": 5}
     result = place(chain(6), cluster=machine(), policy="random", backend=FakeBackend(), budget=budget)
-    assert "budget.proxy_evaluations=5 was not used: policy 'random' asked no proxy" in result.summary.notes
+    assert "budget.proxy_evaluations=5 was not used: policy 'random' used no proxy" in result.summary.notes

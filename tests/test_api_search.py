@@ -62,7 +62,7 @@ def test_another_searchs_budget_is_no_quiet_end(problem: Problem) -> None:
 
 
 def test_a_search_is_of_one_program() -> None:
-    with pytest.raises(ConfigError, match="not of 2"), search([chain(3), chain(4)]):
+    with pytest.raises(ConfigError, match="not on 2"), search([chain(3), chain(4)]):
         pass
 
 

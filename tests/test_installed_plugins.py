@@ -161,7 +161,7 @@ def test_asking_for_a_broken_one_names_distribution_version_and_reason(
 
 
 def test_asking_for_an_incompatible_one_says_what_to_do(place) -> None:
-    assert "install a version of one that fits the other" in errors(place("policy=future", code=1))
+    assert "install versions that fit each other" in errors(place("policy=future", code=1))
 
 
 @pytest.mark.parametrize(

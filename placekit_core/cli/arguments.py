@@ -1,4 +1,4 @@
-"""Command-line arguments before Hydra sees them: both `policy=x` and `+policy=x`, files as programs and clusters."""
+"""Rewrites command-line arguments for Hydra: `policy=x` and `+policy=x` both work, as do files for program and cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OVERRIDE = re.compile(r"^(?P<add>\+{0,2})(?P<key>[A-Za-z_][\w/\-.]*)(?P<package
 
 
 def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()) -> list[str]:
-    """Arguments in the form that Hydra takes; `swept` is what an experiment sweeps over.
+    """Arguments in the form that Hydra takes; `swept` are the options that an experiment sweeps over.
 
-    `+group=x` of a group that has a default becomes `group=x` (Hydra refuses the first). A file of a program chooses its
+    `+group=x` becomes `group=x` if the group has a default (Hydra refuses the first form). A program's file chooses its
     importer. `cluster=FILE.yaml` loads the file. An importer that is chosen without a workload replaces the default
-    workload. In a sweep over a group, options of that group go with the jobs (`policy=a,b policy.samples=3`): Hydra alone
-    would apply them to the default choice first.
+    workload. In a sweep over a group, options of that group are given to each job (`policy=a,b policy.samples=3`); Hydra
+    alone would first apply them to the default choice.
     """
     out = []
     argv = _with_file(argv, registry)
@@ -48,7 +48,7 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
                     else "`placekit cluster show` lists the presets"
                 )
                 raise ConfigError(f"no cluster file {missing}", hint)
-            for path in paths:  # a mistake in it ends a sweep here, not each of its jobs
+            for path in paths:  # so that a mistake ends a sweep here, and not in each of its jobs
                 load_cluster(path)
             out += ["cluster=file", "cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
         elif key == "run_dir":
@@ -66,14 +66,14 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
             out.append(token)
     if "importer" in keys and "workload" not in keys:
         out.append("workload=none")
-    # overrides first: Hydra takes them in one piece only, and flags may have values
+    # overrides first: Hydra accepts them only as one block, and flags may have values
     return sorted(out, key=lambda token: _OVERRIDE.match(token) is None and not token.startswith("~"))
 
 
 def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
     """The options that the experiment named in `argv` sweeps over, from its preset; none if it is not a sweep.
 
-    Finds presets of placekit, of plugins and of `--config-dir`.
+    The preset may be placekit's, a plugin's, or in a `--config-dir`.
     """
     name, _ = take(argv, "experiment")
     if name is None or {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help"} & set(argv):
@@ -82,7 +82,7 @@ def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
     folders = [*own, conf_dir(), *(folder for _, folder in registry.conf_folders())]
     swept: set[str] = set()
     for path in (folder / "experiment" / f"{n}.yaml" for n in name.split(",") for folder in folders):
-        with suppress(ConfigError):  # Hydra, which reads it next, says what is wrong
+        with suppress(ConfigError):  # Hydra reads it next, and says what is wrong
             hydra = load_preset(path).hydra
             if hydra is not None and hydra.mode == "MULTIRUN" and hydra.sweeper is not None:
                 swept |= set(hydra.sweeper.params or {})
@@ -90,7 +90,7 @@ def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
 
 
 def check_presets(folders: Sequence[Path], argv: Sequence[str]) -> None:
-    """Raise ConfigError if a preset in `folders` that `argv` or another such preset names is no plain YAML."""
+    """Raise ConfigError if a preset in `folders` is not plain YAML; checks those named by `argv` or by each other."""
     named = [(m["key"], n) for m in map(_OVERRIDE.match, argv) if m for n in re.findall(r"[\w\-]+|\*", m["value"])]
     paths = [path for group, name in named for folder in folders for path in (folder / group).glob(f"{name}.yaml")]
     seen = set[Path]()
@@ -105,21 +105,21 @@ def check_presets(folders: Sequence[Path], argv: Sequence[str]) -> None:
 
 
 def _with_file(argv: list[str], registry: Registry) -> list[str]:
-    """A file of a program, which stands among the options, as the importer that reads it."""
+    """The arguments, with the file of a program replaced by the importer that reads it."""
     files = [
         a for i, a in enumerate(argv) if "=" not in a and a[:1] not in "-~+" and (i == 0 or argv[i - 1] not in VALUED)
     ]
     if not files:
         return argv
     if len(files) > 1:
-        raise ConfigError(f"{len(files)} files: {', '.join(files)}", "give one; all else is OPTION=VALUE")
+        raise ConfigError(f"{len(files)} files: {', '.join(files)}", "give one; all others are OPTION=VALUE")
     importer = importer_of(files[0], registry)
     rest = [a for a in argv if a is not files[0]]
     return [f"importer={importer}", f"importer.path={quoted(files[0])}", *rest]
 
 
 VALUED = ("--cfg", "-c", "--info", "-i", "--package", "-p", "--config-dir", "-cd")
-"""Flags whose value is the next argument."""
+"""Flags that take the next argument as their value."""
 
 
 def without_folders(argv: list[str]) -> tuple[list[Path], list[str]]:
@@ -156,7 +156,7 @@ def chosen(argv: list[str]) -> list[tuple[str, str]]:
 def take_numbers(argv: list[str], numbers: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], list[str]]:
     """The whole numbers that a command takes besides the options of a run, and the other arguments. Raises ConfigError.
 
-    `numbers` are their defaults and least values.
+    `numbers` holds the default and the minimum of each.
     """
     found = {}
     for key, (default, least) in numbers.items():

@@ -1,4 +1,4 @@
-"""What a group's name may be, and what presets choose, from the registry and the folders of presets; Hydra is not asked."""
+"""The possible names of each group, and the choices of presets, from the registry and preset folders, without Hydra."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placekit_core.run.registry import BUILT_IN, Registry
 DEFAULT_GROUPS = frozenset({*KINDS, "cluster", "workload", "experiment"})
 """The groups of the defaults list of conf/config.yaml; a test compares the two."""
 GROUPS = ("workload", *KINDS, "backend@proxy", "cluster", "experiment")
-"""The groups in the order in which people are told of them."""
+"""The groups in the order in which help lists them."""
 
 
 def choices(group: str, registry: Registry) -> list[str]:
@@ -25,9 +25,9 @@ def choices(group: str, registry: Registry) -> list[str]:
 
 
 def chosen_models(options: Mapping[str, list[str]], section: str, registry: Registry) -> dict[str, type[BaseModel]]:
-    """Models of the options of the components that `section` stands for, by the component's name.
+    """Option models of the components chosen for `section`, by the component's name.
 
-    `options` are the names that a command line gives to groups; a section that it does not name has the default.
+    `options` are the names that a command line gives for groups; a section without one has the default.
     """
     kind, group = kind_of(section), "backend@proxy" if section == "proxy" else section
     assert section in SECTIONS

@@ -1,4 +1,4 @@
-"""The core's own commands, contributed as every plugin contributes its."""
+"""The core's own commands, contributed in the same way as those of plugins."""
 
 from __future__ import annotations
 

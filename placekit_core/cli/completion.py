@@ -18,19 +18,19 @@ from placekit_core.run.assembly import SECTIONS
 from placekit_core.run.config import RunConfig
 from placekit_core.run.registry import Registry
 
-_SPECIAL = re.compile(r"[^\w.,+@%=:/~-]")  # what a shell would not take literally
+_SPECIAL = re.compile(r"[^\w.,+@%=:/~-]")  # characters that a shell does not take literally
 _FILES = ("path", "file", "run_dir")  # options that are files or folders
 
 
 def options(given: list[str], word: str, registry: Registry) -> Iterator[str]:
-    """Candidates for an option of `run`: its name, or with `=` its value. In a sweep, each value after a comma."""
+    """Candidates for an option of `run`: its name, or after `=` its value; in a sweep, each of several values."""
     if "=" not in word:
         yield from _names(given, word, registry)
         return
     key, _, value = word.partition("=")
     swept, comma, last = value.rpartition(",")
     before = f"{key}={swept}{comma}"
-    # a value may go on with a comma where the run is a sweep
+    # in a sweep, a comma and another value may follow a value
     end = "" if {"-m", "--multirun"} & {*given} or comma else " "
     key = key.lstrip("+")
     if key in GROUPS:
@@ -49,7 +49,7 @@ def options(given: list[str], word: str, registry: Registry) -> Iterator[str]:
 
 
 def _names(given: list[str], word: str, registry: Registry) -> Iterator[str]:
-    """Candidates for the name of an option: first the section, after its dot the options in it."""
+    """Candidates for the name of an option: first the section; after the dot, the options in the section."""
     section, dot, _ = word.rpartition(".")
     if dot:
         yield from (f"{section}.{name}=" for model in _section(given, section, registry) for name in model.model_fields)
@@ -80,7 +80,7 @@ def _is_model(annotation: Any) -> bool:
 
 
 def _values(annotation: Any) -> Iterator[str]:
-    """The values of a type that has few."""
+    """The values of a type that has only a few."""
     if annotation is bool:
         yield from ("true", "false")
     elif annotation is type(None):
@@ -93,7 +93,7 @@ def _values(annotation: Any) -> Iterator[str]:
 
 
 def paths(prefix: str, endings: tuple[str, ...] = ()) -> Iterator[str]:
-    """Files with one of `endings` and folders that begin with `prefix`, escaped as it is; folders go on with a slash."""
+    """Files with one of `endings`, and folders, that begin with `prefix`, escaped as `prefix` is; folders end in a slash."""
     folder, slash, start = prefix.rpartition("/")
     where = Path(re.sub(r"\\(.)", r"\1", folder) + slash).expanduser()
     try:
@@ -111,5 +111,5 @@ def paths(prefix: str, endings: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def whole(words: Iterable[str]) -> Iterator[str]:
-    """Candidates that are whole words: each ends with a space."""
+    """`words` as candidates that are whole words: each ends with a space."""
     return (f"{w} " for w in words)

@@ -1,4 +1,4 @@
-"""Hydra: what a command line composes to, with the components and presets of a registry; its errors become ours."""
+"""Composes a command line with Hydra and the components and presets of a registry; translates Hydra's errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EXTERNAL = {
     "ray": "hydra-ray-launcher",
     "optuna": "hydra-optuna-sweeper",
 }
-"""Hydra's launchers and sweepers that are packages of their own, by the option that chooses them."""
+"""Hydra's launchers and sweepers that come in separate packages, by the option that chooses them."""
 
 
 def compose(argv: list[str], registry: Registry) -> dict[str, Any]:
@@ -51,12 +51,12 @@ def own_part(config: DictConfig) -> dict[str, Any]:
 
 
 def assembled(argv: list[str], registry: Registry) -> Assembly:
-    """What `placekit run` would place with these options, checked but not built yet. Raises PlacekitError."""
+    """The assembly of `placekit run` with these options, checked but not built yet. Raises PlacekitError."""
     return Assembly(validate(compose(argv, registry), registry), registry)
 
 
 def compose_all(argv: list[str], registry: Registry) -> DictConfig:
-    """The same with Hydra's own section. Of a sweep: what all of its jobs share. Raises PlacekitError."""
+    """Like `compose`, with Hydra's own section; for a sweep, the part that all jobs share. Raises PlacekitError."""
     with opened(argv, registry) as overrides:
         swept = "-m" in argv or "--multirun" in argv or bool(swept_by_experiment(argv, registry))
         shared = [o for o in overrides if not (swept and parse([o])[0].is_sweep_override())]
@@ -67,7 +67,7 @@ def compose_all(argv: list[str], registry: Registry) -> DictConfig:
 
 @contextmanager
 def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
-    """Hydra, initialised, and the overrides of `argv` as it takes them, without flags; its errors are translated."""
+    """Initialise Hydra; gives the overrides of `argv` in Hydra's form, without flags. Hydra's errors are translated."""
     argv = list(argv)
     register(registry)
     with translated(argv, registry), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -75,14 +75,14 @@ def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
 
 
 def overrides(argv: list[str], registry: Registry) -> list[str]:
-    """The overrides of `argv` as Hydra takes them, without flags; where presets are is one of them."""
+    """The overrides of `argv` in Hydra's form, without flags; one of them is the search path of presets."""
     swept = swept_by_experiment(argv, registry)
     own, argv = without_folders(argv)
     check_presets(own, argv)
     found = normalise(argv, registry, swept)
     folders = [*own, *(folder for _, folder in registry.conf_folders())]
     paths: list[Any] = [f"file://{folder.resolve()}" for folder in folders]
-    for override in (o for o in found if key_of(o) == _SEARCHPATH):  # theirs come after ours: there is one such option
+    for override in (o for o in found if key_of(o) == _SEARCHPATH):  # after ours, in the same option
         value = OverridesParser.create().parse_override(override).value()
         paths += value if isinstance(value, list) else [value]
     options = [o for o in found if "=" in o or o.startswith("~") if not o.startswith("-") and key_of(o) != _SEARCHPATH]
@@ -105,9 +105,9 @@ def jobs(argv: list[str], registry: Registry) -> list[list[str]]:
 
 
 def split(overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of each job of a sweep over the product of all values, the last one fastest.
+    """The overrides of each job of a sweep over the product of all values; the last key varies fastest.
 
-    Of two overrides of one key the later one counts, as for Hydra.
+    If two overrides have the same key, the later one counts, as in Hydra.
     """
     parts: dict[str, list[str]] = {}
     for override in parse(overrides):
@@ -145,7 +145,7 @@ def _store(registry: Registry) -> None:
 
 
 def _opened(node: dict[str, Any]) -> DictConfig:
-    """A component's defaults, whose dicts take new keys as if they had always had them."""
+    """A component's defaults; its dicts accept new keys without a `+`."""
     config = OmegaConf.create(node)
     for key, value in node.items():
         if isinstance(value, dict):
@@ -154,9 +154,10 @@ def _opened(node: dict[str, Any]) -> DictConfig:
 
 
 def job_name(task: Sequence[str], shared: Sequence[str]) -> str:
-    """What a job of a sweep is called: the overrides in which it differs from others, the policy first.
+    """The name of a job of a sweep: the overrides in which it differs from other jobs, the policy first.
 
-    `shared` are the keys of the others. It is one name of a folder: no separators, no quotes, no `..`, not too long.
+    `shared` are the keys that all jobs share. The name is a valid folder name: no separators, quotes or `..`, not too
+    long.
     """
     own = [o for o in task if key_of(o) not in shared] or [o for o in task if key_of(o) not in ("run_dir", "log")]
     text = ",".join(sorted(own, key=lambda o: (key_of(o) != "policy", o)))
@@ -169,7 +170,7 @@ def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-# at import: the processes of launchers import this module and call none of its functions
+# at import, because the processes of launchers import this module but call none of its functions
 OmegaConf.register_new_resolver("placekit_folder", job_name, replace=True)
 
 
@@ -183,7 +184,7 @@ def to_dict(config: DictConfig) -> dict[str, Any]:
 
 @contextmanager
 def translated(argv: list[str], registry: Registry) -> Iterator[None]:
-    """Hydra's errors as one or two lines that name the thing and say what exists."""
+    """Turn Hydra's errors into one or two lines that name what is wrong and say what exists."""
     for kind, name in chosen(argv):
         if (kind, name) not in registry.entries and any(b.answers(name) for b in registry.broken):
             registry.get(kind, name)  # raises, with the reason why the plugin is broken
@@ -208,7 +209,7 @@ def translated(argv: list[str], registry: Registry) -> Iterator[None]:
 
 
 def _hint(message: str, argv: list[str], registry: Registry) -> str:
-    """What to do about an error of Hydra's."""
+    """Advice on an error of Hydra's."""
     if "Ambiguous" in message or "Sweep parameters" in message:
         return "sweep over it with -m, or quote it"
     everything = "`placekit run --help all` lists all options"
@@ -221,7 +222,7 @@ def _hint(message: str, argv: list[str], registry: Registry) -> str:
     owner, known = _options(section, option, argv, registry) if section else ("", list(RunConfig.model_fields))
     if owner == f"trainer={AUTO}":
         named = ", ".join(f"trainer={name}" for name in registry.names("trainer"))
-        return f"{owner} takes the own trainer of a policy that learns, as it is; name one to set its options: {named}"
+        return f"{owner} uses the own trainer of a policy that learns, unchanged; name one to set its options: {named}"
     close = difflib.get_close_matches(option, known, 1)
     if close:
         return f"did you mean {'.'.join(filter(None, [section, close[0]]))!r}? {everything}"
@@ -229,12 +230,12 @@ def _hint(message: str, argv: list[str], registry: Registry) -> str:
 
 
 def _options(section: str, option: str, argv: list[str], registry: Registry) -> tuple[str, list[str]]:
-    """The component in `section`, and its options, of the first job of `argv` whose component lacks `option`."""
+    """The component in `section` and its options, for the first job of `argv` with a component that lacks `option`."""
     if section in swept_by_experiment(argv, registry):
         return "", []
     decide = {section, "importer", "workload", "experiment"}
     own = [o for o in argv if (m := re.match(r"\+*(?:\w+@)?(\w+)=", o)) and m[1] in decide]
-    with suppress(PlacekitError):  # a second mistake, which is told when this one is corrected
+    with suppress(PlacekitError):  # a second mistake is reported once this one is corrected
         for job in jobs(own, registry):
             options = compose(job, registry).get(section)
             if isinstance(options, Mapping) and option not in options:

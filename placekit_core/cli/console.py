@@ -1,4 +1,4 @@
-"""What the terminal shows of results: tables and lines, at most 80 columns wide."""
+"""Prints results to the terminal: tables and lines, at most 80 columns wide."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placekit_core.contracts.result import Summary
 from placekit_core.contracts.units import mebibytes, percent, seconds
 
 WIDTH = 80
-"""What every listing fits, also on wider terminals: so it looks the same in a document."""
+"""Columns of every listing, also on wider terminals, so that it looks the same in a document."""
 _GAP = 2
 _WORD = 24  # a longer word of a heading is broken
 
@@ -29,9 +29,9 @@ def table(
 ) -> None:
     """Print a table; the first `left` columns are text, the others numbers.
 
-    Of the columns that `once` has words for ("seed {}"), those with one value in all rows are said above the table. Where the
-    table is too wide, headings and texts are wrapped; where that is not enough, it continues below, with the text columns
-    again.
+    If a column in `once` has the same value in all rows, the value is printed above the table, with the column's words in
+    `once` ("seed {}"). If the table is too wide, headings and texts are wrapped; if that is not enough, the table
+    continues below, with the text columns repeated.
     """
     same = [i for i, name in enumerate(columns) if name in once and len({row[i] for row in rows}) == 1]
     above = ", ".join(filter(None, [title, *(once[columns[i]].format(rows[0][i]) for i in same)]))
@@ -47,14 +47,14 @@ def table(
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> None:
-    """Print labels and values, a line each or more."""
+    """Print labels and values, each pair on one line or more."""
     column = max((width(label) for label, _ in rows), default=0) + 2
     for label, value in rows:
         print(wrapped(value, " " * (column + 2), f"  {label}{' ' * (column - width(label))}"))
 
 
 def wrapped(text: str, indent: str = "  ", first: str = "") -> str:
-    """`first` and `text` as lines of at most 80 columns, those after the first with an indent; no word is broken."""
+    """`first` and `text` as lines of at most 80 columns, indented after the first line; no word is broken."""
     lines = textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
@@ -62,7 +62,7 @@ def wrapped(text: str, indent: str = "  ", first: str = "") -> str:
 
 
 def _parts(cells: list[list[str]], left: int) -> Iterator[list[list[str]]]:
-    """The columns of each of the tables that fit: as few as possible, with about as many columns each."""
+    """The columns, split into tables that fit: as few tables as possible, with about equally many columns each."""
     keys, numbers = cells[:left], cells[left:]
     for parts in range(1, len(numbers) + 1):
         size = -(-len(numbers) // parts)
@@ -73,7 +73,7 @@ def _parts(cells: list[list[str]], left: int) -> Iterator[list[list[str]]]:
 
 
 def _widths(cells: list[list[str]], left: int) -> list[int]:
-    """Widths of columns: as they are if they fit, else with headings and then texts wrapped."""
+    """Widths of the columns; if they do not fit, first headings and then texts are wrapped."""
     widths = [max(map(width, column)) for column in cells]
     if _total(widths) > WIDTH:
         for i, (head, *body) in enumerate(cells[left:], left):
@@ -90,7 +90,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _lines(cells: list[list[str]], left: int) -> Iterator[str]:
-    """The lines of one table: wrapped headings share their last line, the cells of a row their first."""
+    """The lines of one table: wrapped headings are aligned at their last lines, the cells of a row at their first."""
     widths = _widths(cells, left)
     for number, row in enumerate(zip(*cells, strict=True)):
         wraps = [
@@ -109,7 +109,7 @@ def _lines(cells: list[list[str]], left: int) -> Iterator[str]:
 
 
 def _wrap(cell: str, size: int, indent: str) -> list[str]:
-    """The lines of a cell: cut between words, and longer words after a mark such as `=` if they have one."""
+    """The lines of a cell, cut between words; a word that is too long is cut after a mark such as `=` if it has one."""
     if width(cell) <= size:
         return [cell]
     lines: list[str] = []
@@ -133,7 +133,7 @@ def _bold(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Number of terminal columns that a text takes."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 

@@ -13,7 +13,7 @@ from placekit_core.run.failures import RunFailed
 from placekit_core.run.registry import CommandEntry, Registry, installed, where
 
 GROUPS = ("place", "look", "measure", "install and extend")
-"""Headings of `placekit --help`, in this order; those of other plugins follow."""
+"""Headings of `placekit --help`, in this order; other headings of plugins follow."""
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
         print(f"placekit {__version__}")
         return 0
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminated)  # schedulers end jobs by it: keep the best so far, as on Ctrl-C
+        signal.signal(signal.SIGTERM, _terminated)  # schedulers end jobs with it: keep the best so far, as on Ctrl-C
     warnings.showwarning = show_warning
     try:
         registry = installed()
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def find(argv: list[str], registry: Registry) -> tuple[CommandEntry, list[str]]:
-    """The command of `argv`, of one word or two, and its arguments. Raises PluginError."""
+    """The command of `argv` (one word or two) and its arguments. Raises PluginError."""
     two = " ".join(argv[:2])
     if two in registry.commands:
         return registry.command(two), argv[2:]
@@ -73,7 +73,7 @@ def _family(word: str, registry: Registry) -> list[str]:
 
 def family_help(word: str, family: list[str], registry: Registry) -> str:
     """The commands that share their first word."""
-    lines = [f"usage: placekit {word} COMMAND ...", f"`placekit {word} COMMAND --help` says more of one"]
+    lines = [f"usage: placekit {word} COMMAND ...", f"`placekit {word} COMMAND --help` describes one"]
     for name in family:
         command = registry.command(name).command
         lines += [f"  {name} {command.usage}".rstrip(), f"      {command.summary}"]
@@ -82,7 +82,7 @@ def family_help(word: str, family: list[str], registry: Registry) -> str:
 
 def overview(registry: Registry) -> str:
     """The commands that are installed, in groups."""
-    lines = ["usage: placekit COMMAND ...     `placekit COMMAND --help` says more of one"]
+    lines = ["usage: placekit COMMAND ...     `placekit COMMAND --help` describes one"]
     entries = [registry.command(name) for name in sorted(registry.commands) if len(registry.commands[name]) == 1]
     known = [*GROUPS, *sorted({e.command.group for e in entries} - set(GROUPS))]
     width = max((len(e.command.name) for e in entries), default=0)
@@ -103,12 +103,12 @@ def _terminated(*_: object) -> None:
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning in one line, without the place in the code."""
+    """Print a warning in one line, without its place in the code."""
     print(f"placekit: warning: {message}", file=sys.stderr)
 
 
 def fail(error: Exception) -> int:
-    """Show an error: one that was raised on purpose, or one in the code of a plugin. Raises any other."""
+    """Show an error that was raised on purpose, or one in the code of a plugin; raise any other."""
     said = error
     cause = error.__cause__ if isinstance(error, RunFailed) else error
     if cause is not None and not isinstance(cause, PlacekitError):

@@ -31,13 +31,13 @@ from placekit_core.run.config import conf_dir
 from placekit_core.run.registry import Registry, installed
 
 Job = Callable[[dict, Path, Registry], float | None]  # type: ignore[type-arg]
-"""`job(configuration, folder, registry)`: the value in seconds; called in whatever process the launcher chooses."""
+"""`job(configuration, folder, registry)` returns the value in seconds; the launcher may call it in another process."""
 
 
 def multirun(argv: list[str], config: DictConfig, job: Job, registry: Registry) -> None:
-    """Run `job` for each configuration that `argv` describes; ends with what failed or is missing. Raises PlacekitError.
+    """Run `job` for each configuration that `argv` describes, then list failed and missing jobs. Raises PlacekitError.
 
-    `config` is what `compose_all` makes of `argv`.
+    `config` is the result of `compose_all` for `argv`.
     """
     directory = Path(str(config.hydra.sweep.dir))
     with opened(argv, registry) as found:
@@ -57,7 +57,7 @@ def multirun(argv: list[str], config: DictConfig, job: Job, registry: Registry) 
     stopped = None
     try:
         sweep.begin(directory, argv, folders)
-        # the folder as it was composed above: a time in its name stays the same
+        # the folder as composed above, so that a time in its name stays the same
         arguments = [o for o in found if key_of(o) != "run_dir"]
         keys = ",".join(f"'{key}'" for key in shared)
         with translated(argv, registry):
@@ -79,14 +79,14 @@ _EXCLUDED = "hydra.job.config.override_dirname.exclude_keys"
 
 
 def _plan(found: Sequence[str], config: DictConfig) -> tuple[list[str], list[str] | None]:
-    """The options that all jobs share, and the folders of the jobs; None for sweepers that choose as they go."""
+    """The options that all jobs share, and the folders of the jobs; None for a sweeper that chooses jobs as it goes."""
     params = [f"{k}={v}" for k, v in (config.hydra.sweeper.params or {}).items()]
     own = [o for o in found if not key_of(o).startswith("hydra") or key_of(o) in params]
-    last = {key_of(o): o for o in [*params, *own]}  # of two overrides of one key the later one counts
+    last = {key_of(o): o for o in [*params, *own]}  # for two overrides of one key, the later one counts
     varying = {key for key, override in last.items() if parse([override])[0].is_sweep_override()}
     known = OmegaConf.to_container(config.hydra.job.config.override_dirname.exclude_keys)
     basic = str(config.hydra.sweeper._target_).endswith(".BasicSweeper")
-    varying |= set() if basic else {key_of(p) for p in params}  # whatever the form of its values
+    varying |= set() if basic else {key_of(p) for p in params}  # in whatever form its values are given
     shared = sorted({*known, *(key for key in last if key not in varying)})  # type: ignore[misc]
     if not basic:
         return shared, None
@@ -94,7 +94,7 @@ def _plan(found: Sequence[str], config: DictConfig) -> tuple[list[str], list[str
 
 
 def print_with_hydra(argv: list[str], registry: Registry) -> None:
-    """What Hydra prints for `--cfg`, `--info` and `--hydra-help`; it runs nothing."""
+    """Let Hydra print for `--cfg`, `--info` and `--hydra-help`; runs nothing."""
     register(registry)
     with translated(argv, registry):
         _hydra_main([*_flags(argv), *overrides(argv, registry)], lambda config: None)
@@ -106,14 +106,14 @@ def _flags(argv: Sequence[str]) -> list[str]:
 
 
 def _hydra_main(arguments: Sequence[str], task: Callable[[DictConfig], float | None]) -> None:
-    """Call `hydra.main`, which reads the process's arguments, and handles errors by itself unless the environment says no."""
+    """Call `hydra.main` with these arguments, set so that it does not handle errors by itself."""
     with _process(["placekit", *arguments], HYDRA_FULL_ERROR="1"):
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
 
 
 @contextmanager
 def _process(argv: list[str], **environment: str) -> Iterator[None]:
-    """Arguments and environment variables of this process, for a while."""
+    """Set arguments and environment variables of this process inside the block."""
     before = sys.argv, {name: os.environ.get(name) for name in environment}
     sys.argv = argv
     os.environ.update(environment)
@@ -128,7 +128,7 @@ def _process(argv: list[str], **environment: str) -> Iterator[None]:
 
 
 def _end(directory: Path, stopped: Exception | None, registry: Registry) -> None:
-    """Tell the plugins, and list what failed or is missing. Raises RunError if anything did."""
+    """Tell the plugins, and list failed and missing jobs. Raises RunError if there are any."""
     try:
         registry.manager.hook.placekit_sweep_finished(directory=directory)
     except Exception as e:  # it must not hide what failed

@@ -1,4 +1,4 @@
-"""argparse for commands: a mistake is an error like any other, and text fits 80 columns."""
+"""argparse for commands: mistakes raise ConfigError, and text fits 80 columns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from placekit_core.cli.console import WIDTH
 from placekit_core.contracts.errors import ConfigError
 
 OPTIONS = "what to place and how; `placekit run --help` lists the options"
-"""What OPTION=VALUE means, for commands that take the options of a run."""
+"""Help text of OPTION=VALUE, for commands that take the options of a run."""
 
 
 class Number(NamedTuple):
-    """An option NAME=NUMBER of a command that takes the options of a run, too: a whole number."""
+    """An option NAME=NUMBER (a whole number) of a command that also takes the options of a run."""
 
     default: int
     meaning: str
@@ -27,7 +27,7 @@ class Number(NamedTuple):
 class Parser(argparse.ArgumentParser):
     """The arguments of `placekit COMMAND`; with `options=True` also those of a run, as `arguments.options`.
 
-    `numbers` are the command's own among these; their values are `arguments.numbers`.
+    `numbers` are the command's own options of this form; their values are in `arguments.numbers`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError with the usage."""
         usage = " ".join(self.format_usage().split()).removeprefix("usage: ")
-        raise ConfigError(f"{self.prog.removeprefix('placekit ')}: {message}", f"usage: {usage}; --help has more")
+        raise ConfigError(f"{self.prog.removeprefix('placekit ')}: {message}", f"usage: {usage}; see --help")
 
     def read(self, arguments: list[str]) -> argparse.Namespace:
         """The arguments, options and positional ones in any order. Raises ConfigError; `--help` raises SystemExit."""

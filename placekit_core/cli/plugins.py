@@ -13,7 +13,7 @@ _NAME = 21  # the column in which summaries begin
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """List all components and commands. Returns 1 if a plugin is broken, or two of a kind have one name."""
+    """List all components and commands. Returns 1 if a plugin is broken, or if two of a kind have the same name."""
     Parser("plugins", "What is installed, by kind and plugin; and what is broken and why.").read(argv)
     for kind in (*KINDS, "command"):
         for line in _kind(kind, registry):
@@ -22,7 +22,7 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def _kind(kind: str, registry: Registry) -> Iterator[str]:
-    """A heading; per distribution its components or commands of `kind`."""
+    """A heading, and for each distribution its components or commands of `kind`."""
     found: list[tuple[str, str, Component | Command]]
     if kind == "command":
         found = [(c.distribution, c.version, c.command) for entries in registry.commands.values() for c in entries]
@@ -38,7 +38,7 @@ def _kind(kind: str, registry: Registry) -> Iterator[str]:
 
 
 def _broken(registry: Registry) -> bool:
-    """Print the plugins that were set aside; whether there are any."""
+    """Print the plugins that were set aside; returns whether there are any."""
     if registry.broken:
         print("broken plugins")
     for b in registry.broken:
@@ -48,7 +48,7 @@ def _broken(registry: Registry) -> bool:
 
 
 def _collisions(registry: Registry) -> bool:
-    """Print what has one name and several owners, so that none can be used; whether there is any."""
+    """Print names that have several owners, so that none can be used; returns whether there are any."""
     found = [
         (f"{group}={name}", [c.owner for c in choices]) for (group, name), choices in registry.duplicates().items()
     ]

@@ -1,4 +1,4 @@
-"""`placekit run`: compose, validate, run the pipeline, show what came out."""
+"""`placekit run`: compose, validate, run the pipeline, show the result."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from placekit_core.run.registry import Registry
 
 HELP = {"-h", "--help"}
 PRINTING = {"--cfg", "-c", "--info", "-i", "--hydra-help"}
-"""Flags with which Hydra prints, and nothing runs."""
+"""Flags with which Hydra only prints."""
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Run, in every form that Hydra knows, or continue a run or a sweep with `resume=DIR`. Returns the exit code."""
+    """Run in any form that Hydra knows, or continue a run or sweep with `resume=DIR`. Returns the exit code."""
     if HELP & set(argv):
         from placekit_core.cli.run_help import help_text
 
@@ -37,7 +37,7 @@ def main(argv: list[str], registry: Registry) -> int:
     if directory is not None:
         if rest:
             raise ConfigError(
-                f"a resumed run keeps its configuration, so {rest[0]!r} has no place here",
+                f"a resumed run keeps its configuration, so {rest[0]!r} cannot be given",
                 "give `resume=RUN_DIR` alone, or start a new run",
             )
         _resume(Path(directory), registry)
@@ -63,7 +63,7 @@ def _launch(argv: list[str], registry: Registry) -> None:
 
 
 def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | None:
-    """One job of a sweep, unless it has finished already; continued if it was interrupted."""
+    """Run one job of a sweep; skip it if it has finished already, continue it if it was interrupted."""
     from placekit_core.cli import sweep
     from placekit_core.cli.console import line
     from placekit_core.cli.main import show_warning
@@ -89,7 +89,7 @@ def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | Non
             result = run(config, run_dir, registry, resume=resume, observer=progress, load=load).summary
     except Interrupted as e:
         sweep.say(line(e.result.summary, run_dir))
-        raise KeyboardInterrupt from None  # ends the sweep, not only the job that it meets
+        raise KeyboardInterrupt from None  # ends the sweep, not only this job
     sweep.say(line(result, run_dir))
     return result.value_s
 
@@ -103,7 +103,7 @@ def _resume(run_dir: Path, registry: Registry) -> None:
         return
     if not (run_dir / run_directory.CONFIG).is_file():
         raise RunError(
-            f"cannot resume {run_dir}: it has no {run_directory.CONFIG}", "give what a run or a sweep called run_dir"
+            f"cannot resume {run_dir}: it has no {run_directory.CONFIG}", "give the run_dir of a run or a sweep"
         )
     config = run_directory.load_config(run_dir)
     if config.given:
@@ -134,7 +134,7 @@ def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> 
             result = run(config, run_dir, registry, resume=resume, observer=progress)
     except Interrupted as e:
         show_result(e.result.summary, run_dir)
-        if e.result.summary.status == "finished":  # it came while the results were written
+        if e.result.summary.status == "finished":  # Ctrl-C came while the results were written
             raise KeyboardInterrupt from None
         kept = "the best so far" if e.result.summary.fits else "what was tried"
         start = "" if (run_dir / CHECKPOINT).is_file() else " (from the beginning: there was no checkpoint yet)"

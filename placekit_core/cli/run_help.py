@@ -1,4 +1,4 @@
-"""What `placekit run --help` prints: short, of all components (`all`), or of those that are named (`policy=NAME`)."""
+"""The text of `placekit run --help`: in short, for all components (`all`), or for the named ones (`policy=NAME`)."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _BUILT_IN = {
     ("cluster", AUTO): "the program's own machine, else what the backend finds, else a preset",
     ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
 }
-_HIDDEN = (*SECTIONS, "cluster", "workload", "given")  # of the run's options: groups, and what no command line gives
+_HIDDEN = (*SECTIONS, "cluster", "workload", "given")  # not listed as options of the run: groups, and `given`
 _DEFAULTS = {"run_dir": "outputs/DATE/TIME"}  # as conf/config.yaml makes it
 
 
 def help_text(argv: list[str], registry: Registry) -> str:
-    """The help: of what `argv` names, of everything for `all`, else in short. Raises PlacekitError."""
+    """The help: for the components in `argv`, for everything with `all`, else in short. Raises PlacekitError."""
     strange = [a for a in argv if "=" not in a and a != "all" and not a.startswith("-")]
     if strange:
         raise ConfigError(f"--help knows no {strange[0]!r}", "`--help`, `--help all`, or `policy=NAME --help`")
@@ -68,9 +68,9 @@ def _named(argv: list[str]) -> list[tuple[str, str]]:
 
 
 def _groups(registry: Registry, everything: bool) -> str:
-    """The groups, what each is by default, and what else there is."""
+    """The groups, each with its default and its other choices."""
     defaults = defaults_list(conf_dir() / "config.yaml")
-    lines = ["groups: the default, and what else there is (GROUP=NAME or +GROUP=NAME):"]
+    lines = ["groups: the default, and the other choices (GROUP=NAME or +GROUP=NAME):"]
     for group in GROUPS:
         names = [n for n in choices(group.partition("@")[0], registry) if n != defaults.get(group)]
         default = defaults.get(group, "null")
@@ -90,7 +90,7 @@ def _some(names: list[str], number: int) -> str:
 
 
 def _run_options(everything: bool) -> str:
-    """Options of the run itself, in short without what their special values mean."""
+    """Options of the run itself; the short form leaves out the meaning of special values."""
     found = [(key, text if everything else text.partition(";")[0]) for key, text in _options("", RunConfig, _HIDDEN)]
     column = max(len(key) for key, _ in found) + 4
     lines = (wrapped(text, " " * column, f"  {key:{column - 4}}  ") for key, text in found)
@@ -140,7 +140,7 @@ def _choice(group: str, name: str, registry: Registry) -> Iterator[str]:
 
 
 def _preset(preset: Choice, registry: Registry) -> Iterator[str]:
-    """A preset: what it is, what it sets, and the options of the component that it chooses."""
+    """A preset: its description, what it sets, and the options of the component that it chooses."""
     assert preset.path is not None
     with reading(preset.path, ConfigError):
         text = parse_text(read_bytes(preset.path))
@@ -178,7 +178,7 @@ def _flat(prefix: str, data: Mapping[str, Any]) -> Iterator[str]:
 def _options(
     prefix: str, model: type[BaseModel], hidden: Iterable[str] = (), short: int = 0
 ) -> Iterator[tuple[str, str]]:
-    """`KEY=DEFAULT` and meaning of the fields of a model; `short`: a longer list or mapping is cut to this length."""
+    """`KEY=DEFAULT` and meaning of the fields of a model; a list or mapping longer than `short` is cut to that length."""
     for key, field in model.model_fields.items():
         if key in hidden:
             continue

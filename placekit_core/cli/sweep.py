@@ -1,6 +1,6 @@
-"""Sweeps: which jobs are done, which failed and why; all of it is read from files, so that any process may have run them.
+"""Sweeps: which jobs are done, which failed and why; all read from files, so any process may have run the jobs.
 
-sweep.json     in the folder of the sweep: its command line, and the folders of its jobs if they are known beforehand
+sweep.json     in the folder of the sweep: its command line, and the folders of its jobs if known beforehand
 failed.json    in the folder of a job: why it failed; removed when it succeeds
 """
 
@@ -49,10 +49,10 @@ class FailedFile(FileModel):
 
 
 def begin(directory: Path, arguments: Sequence[str], jobs: Sequence[str] | None) -> None:
-    """Note how the sweep in `directory` was started. `jobs` are its folders; None if a sweeper chooses as it goes."""
+    """Note how the sweep in `directory` was started. `jobs` are its folders; None if a sweeper chooses jobs as it goes."""
     directory.mkdir(parents=True, exist_ok=True)
     before = _read(directory / SWEEP, SweepFile)
-    if before and before.jobs and jobs is not None:  # it has grown, or shares its folder: what is missing stays known
+    if before and before.jobs and jobs is not None:  # a larger sweep, or a shared folder: keep known jobs
         jobs = list(dict.fromkeys([*before.jobs, *jobs]))
     write_json(directory / SWEEP, {"arguments": arguments, "jobs": jobs})
 
@@ -64,13 +64,13 @@ def arguments(directory: Path) -> list[str]:
 
 
 def shown(directory: str) -> Path:
-    """A folder that Hydra made absolute, as it was asked for."""
+    """A folder that Hydra made absolute, as the user wrote it."""
     path = Path(directory)
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def end_with_parent() -> None:
-    """End this process of joblib's when the one that started it is gone; its job goes on when the sweep does."""
+    """End this process of joblib's when its parent is gone; its job continues when the sweep is resumed."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -87,14 +87,14 @@ _WATCH = "placekit: end with the parent"
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print in one piece: jobs in several processes share the terminal."""
+    """Print in one piece, because jobs in several processes share the terminal."""
     stream = stream or sys.stdout
     stream.write(f"{text}\n")
     stream.flush()
 
 
 def run_job(name: str, run_dir: Path, job: Callable[[], float | None]) -> float:
-    """Run one job, and return its value in seconds; infinity if it fails, which is shown and written, never raised."""
+    """Run one job and return its value in seconds. A failure is shown and written, not raised; the value is infinity."""
     try:
         value = job()
     except (Exception, SystemExit) as found:  # a model's file may call sys.exit
@@ -104,7 +104,7 @@ def run_job(name: str, run_dir: Path, job: Callable[[], float | None]) -> float:
             reason.message, reason.hint = e.message, e.hint
             say(f"placekit: {name}: {e}", sys.stderr)
             if isinstance(e, BusyError):
-                return math.inf  # the folder is another run's, which writes there what becomes of it
+                return math.inf  # another run uses the folder, and writes its own outcome there
         else:
             reason.traceback = "".join(traceback.format_exception(e))
             bug = f"{type(e).__name__}: {e}\n  this is a bug in {where(e) or 'placekit'}; its traceback is in {run_dir / FAILED}"
@@ -116,10 +116,10 @@ def run_job(name: str, run_dir: Path, job: Callable[[], float | None]) -> float:
 
 
 def held(run_dir: Path, config: RunConfig, registry: Registry) -> Summary | None:
-    """The finished run of this configuration that `run_dir` holds; None if it holds none, or an unfinished one of it.
+    """The finished run of this configuration in `run_dir`; None if there is no run, or an unfinished one.
 
-    Raises RunError if what it holds is damaged, or a run of something else: of another configuration, of a program,
-    machine or costs that have changed since, or made by other code of a plugin.
+    Raises RunError if the run there is damaged, or is another one: of another configuration, of a program, machine or
+    costs that have changed since, or made by other code of a plugin.
     """
     if not results.holds_run(run_dir):
         return None
@@ -141,7 +141,7 @@ def held(run_dir: Path, config: RunConfig, registry: Registry) -> Summary | None
 
 
 def programs(config: RunConfig, registry: Registry) -> list[Program]:
-    """What the importer of `config` gives, which jobs of a sweep share that follow one another: the last four are kept."""
+    """The programs of the importer of `config`; successive jobs of a sweep share them, as the last four are kept."""
     return _programs(json.dumps(config.importer, sort_keys=True), registry)
 
 
@@ -154,12 +154,12 @@ def _programs(importer: str, registry: Registry) -> list[Program]:
 
 
 def forget_programs() -> None:
-    """Import them again when next asked for: files may have changed."""
+    """Import programs again when next asked for, because files may have changed."""
     _programs.cache_clear()
 
 
 def other_versions(summary: Summary, registry: Registry) -> str:
-    """What placekit and its plugins have become since this run; empty if nothing."""
+    """The versions of placekit and its plugins that changed since this run, as text; empty if none did."""
     now = registry.versions(summary.code)
     own = {k: v for k, v in summary.versions.items() if k in {"placekit", *summary.code}}
     changed = [f"{k} {v}, now {now.get(k, 'not installed')}" for k, v in own.items() if now.get(k) != v]
@@ -167,7 +167,7 @@ def other_versions(summary: Summary, registry: Registry) -> str:
 
 
 def reason(run_dir: Path) -> RunError:
-    """Why the finished job in `run_dir`, which found nothing that fits, failed."""
+    """Why the finished job in `run_dir` failed; it found nothing that fits."""
     failed = _read(run_dir / FAILED, FailedFile)
     if failed is None:
         return RunError(f"no placement that fits was found; {run_dir} has what was tried")
@@ -175,7 +175,7 @@ def reason(run_dir: Path) -> RunError:
 
 
 def troubles(folder: Path) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
-    """(folder, reason) of the jobs at or below `folder` that failed, and of those that are missing."""
+    """(folder, reason) of the failed jobs at or below `folder`, and of the missing ones."""
     failed = []
     for path in sorted(folder.rglob(FAILED)):
         data = _read(path, FailedFile)
@@ -195,14 +195,14 @@ def troubles(folder: Path) -> tuple[list[tuple[Path, str]], list[tuple[Path, str
 def show_troubles(
     failed: Sequence[tuple[Path, str]], missing: Sequence[tuple[Path, str]], stream: TextIO | None = None
 ) -> None:
-    """Print the jobs that failed and those that are missing, a line each."""
+    """Print the failed and the missing jobs, one per line."""
     for what, jobs in (("failed", failed), ("missing", missing)):
         for path, why in jobs:
             say(f"{what}: {path}: {why}", stream)
 
 
 def damaged(folder: Path) -> list[str]:
-    """What is wrong with the results at or below `folder` that cannot be read."""
+    """For each result at or below `folder` that cannot be read, what is wrong with it."""
     found = []
     for path in sorted(folder.rglob(RESULT)):
         try:
@@ -216,14 +216,14 @@ def _unfinished(job: Path) -> str:
     if (job / RESULT).is_file():
         found = _read(job / RESULT, Summary)
         if found is None or found.status == "finished":
-            return ""  # what is damaged is told elsewhere
+            return ""  # damage is reported elsewhere
     if (job / CHECKPOINT).is_file():
         return "not finished; it has a checkpoint"
     return "not finished" if (job / results.CONFIG).is_file() else "not started"
 
 
 def _read(path: Path, model: type[Model]) -> Model | None:
-    """What a file holds; None if there is none that can be read."""
+    """The content of a file; None if it cannot be read."""
     try:
         return read_json(path, model, error=RunError)
     except RunError:

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_ARRAYS, MAX_ARRAY_BYTES = 1000, 128 * 2**20
-"""Of one file: how many, and their size together, uncompressed."""
+"""Limits for one file: the number of arrays, and their total size without compression."""
 
 
 def parse_arrays(data: bytes, arrays: int = MAX_ARRAYS, limit: int = MAX_ARRAY_BYTES) -> dict[str, NDArray[Any]]:
-    """The arrays of a `.npz` by name, of at most `limit` bytes together. Raises ValueError."""
-    if data.count(b"PK\1\2") > arrays:  # begins each entry of a zip's directory
+    """The arrays of a `.npz` by name, at most `limit` bytes in total. Raises ValueError."""
+    if data.count(b"PK\1\2") > arrays:  # each entry of a zip's directory begins with these bytes
         raise ValueError(f"it has more than {arrays:,} arrays")
     found: dict[str, NDArray[Any]] = {}
     try:
@@ -28,8 +28,8 @@ def parse_arrays(data: bytes, arrays: int = MAX_ARRAYS, limit: int = MAX_ARRAY_B
                 name = m.filename.removesuffix(".npy")
                 if name in found:
                     raise ValueError(f"it has member {name!r} twice")
-                if m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others inflate without a bound
-                    raise ValueError(f"member {name!r} is compressed in another way than numpy does it")
+                if m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others inflate without a limit
+                    raise ValueError(f"member {name!r} uses a compression that numpy does not write")
                 found[name] = _array(archive, m, name)
     except ValueError:
         raise
@@ -39,7 +39,7 @@ def parse_arrays(data: bytes, arrays: int = MAX_ARRAYS, limit: int = MAX_ARRAY_B
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> NDArray[Any]:
-    """One member, whose header must promise as many bytes as there are."""
+    """The array in one member; the size in its header must agree with the member's size."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -49,6 +49,6 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> NDAr
         if dtype.hasobject:  # numpy would unpickle them, which executes what the file says
             raise ValueError(f"array {name!r} holds pickled objects")
         if not dtype.itemsize or math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
-            raise ValueError(f"array {name!r} has not as many bytes as its shape {shape} says")
+            raise ValueError(f"array {name!r} does not have as many bytes as its shape {shape} says")
         file.seek(0)
         return np.lib.format.read_array(file, allow_pickle=False)

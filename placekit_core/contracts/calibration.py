@@ -1,4 +1,4 @@
-"""What a backend measured of a machine: its cluster with measured rates and links, and the seconds of operations."""
+"""What a backend measured on a machine: its cluster with measured rates and links, and the seconds of operations."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from placekit_core.contracts.costs import CostFile
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """A machine and what operations take on it, both measured.
+    """A machine and the seconds that operations take on it, both measured.
 
     Attributes:
         cluster: the machine: the given one with measured rates, launch overheads and links.
         costs: seconds of operations, by signature where the graph has one, else by name.
         figures: how many (operation or signature, device kind) pairs were measured.
-        repeats: of how many samples each figure is the median.
-        spread, largest_spread: median and largest over the figures of their relative spread: half the interquartile range
-            of the samples over their median; NaN where each has one sample.
-        notes: what could not be measured of the machine, and what stands in its place.
-        failures: operations that failed; they and what follows them in their program have no figures.
-        interrupted: whether Ctrl-C ended it; figures are of fewer samples then, or missing.
-        seconds: what the calibration took.
+        repeats: number of samples; each figure is their median.
+        spread, largest_spread: median and largest relative spread of the figures. The relative spread of a figure is half
+            the interquartile range of its samples, divided by their median; NaN if each figure has one sample.
+        notes: what could not be measured on the machine, and which values are used instead.
+        failures: operations that failed. They have no figures, nor do the operations after them in their program.
+        interrupted: whether Ctrl-C ended the calibration; some figures then have fewer samples, or are missing.
+        seconds: how long the calibration took.
     """
 
     cluster: Cluster

@@ -1,8 +1,8 @@
-"""The machine: devices, and the channels that transfers between them hold. See docs/machine-model.md.
+"""The machine: devices, and the channels that carry transfers between them. See docs/machine-model.md.
 
-A cluster file lists kinds of devices, devices, and links between devices or hubs (a PCIe switch, a NIC); every name that
-a link uses and no device has is a hub. A link makes one channel per direction; a route is the path with the fewest links
-(then the widest; see `_widest_shortest` for ties), and a transfer holds all its channels together from start to end.
+A cluster file lists kinds of devices, devices, and links between devices or hubs (a PCIe switch, a NIC). A name in a link
+that belongs to no device is a hub. A link makes one channel per direction. A route is the path with the fewest links
+(then the widest; see `_widest_shortest` for ties). A transfer holds all channels of its route from start to end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from placekit_core.contracts.errors import ClusterError, unknown
 from placekit_core.contracts.files import MAX_DIGITS, parse_yaml, read_bytes, reading
 
-MAX_DEVICES = 1024  # the routes of so many take seconds to find, and placements are 16-bit
+MAX_DEVICES = 1024  # finding the routes of so many devices takes seconds, and placements are 16-bit
 UNLIMITED = 2**30  # capacity of a channel or device that never makes anything wait
 
 # Classes of operations: the rows of the efficiency table in costs.py.
@@ -36,7 +36,7 @@ OperationClass = Literal[
 
 
 def _number(value: Any) -> Any:
-    """YAML reads `11e9` as a string; it is a number all the same."""
+    """YAML reads `11e9` as a string; take it as a number."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -131,7 +131,7 @@ class Link(Direction):
 
 @dataclass(frozen=True)
 class Channel:
-    """What transfers wait for: one direction of a link (or both, for a half-duplex one)."""
+    """One direction of a link (or both, for a half-duplex one). Transfers wait for channels."""
 
     name: str
     bytes_per_s: float
@@ -159,7 +159,7 @@ class Cluster(_Model):
 
     @classmethod
     def parse(cls, data: Any, source: str = "cluster") -> Cluster:
-        """Cluster from plain data, with every problem in one ClusterError that names `source`."""
+        """Cluster from plain data. Raises one ClusterError that names `source` and lists every problem."""
         try:
             cluster = cls.model_validate(data)
         except ValidationError as e:
@@ -241,7 +241,7 @@ class Cluster(_Model):
             k: v.model_copy(update={"memory_bytes": memory_bytes}) if v.type == "gpu" else v
             for k, v in self.kinds.items()
         }
-        # not model_copy: it would copy the cached properties, memory_bytes and the fingerprint among them
+        # not model_copy: it would copy the cached properties, such as memory_bytes and the fingerprint
         return Cluster(**{**{name: getattr(self, name) for name in Cluster.model_fields}, "kinds": kinds})
 
 
@@ -251,8 +251,8 @@ class Routes:
 
     Attributes:
         channels: the C channels.
-        ptr, channel: channels that route `src * D + dst` holds: `channel[ptr[r] : ptr[r + 1]]`; those of unlimited
-            capacity count for latency and bandwidth, but nothing waits for them and they are left out.
+        ptr, channel: route r = `src * D + dst` holds the channels `channel[ptr[r] : ptr[r + 1]]`. Channels of unlimited
+            capacity count for latency and bandwidth, but are left out here: nothing waits for them.
         latency_s: [D, D] sum of the latencies on the route, seconds.
         s_per_byte: [D, D] 1 / lowest bandwidth on the route, seconds per byte; a transfer takes
             `latency_s + bytes * s_per_byte`.
@@ -287,7 +287,7 @@ def _capacity(value: int | str) -> int:
 
 
 def _match(pattern: str, names: tuple[str, ...]) -> list[str]:
-    """Devices that match; a name that matches none is a hub, a pattern or `KIND:0` that matches none a mistake."""
+    """Devices that match `pattern`. A plain name without a match is a hub; a pattern or `KIND:0` without one is an error."""
     found = fnmatch.filter(names, pattern)
     if not found and any(c in pattern for c in "*?["):
         raise ClusterError(f"link end {pattern!r} matches no device", f"devices: {', '.join(names)}")
@@ -360,7 +360,7 @@ def _routes(cluster: Cluster) -> Routes:
             rows = [i * size + j for j in range(size) if j != i]
             ways = {
                 (*flat[ptr[r] : ptr[r + 1]], latency.flat[r], inverse.flat[r]) for r in rows
-            }  # one send can serve all destinations only if it is the same send
+            }  # one send can serve all destinations only if each of them needs the same channels
             if len(ways) > 1:
                 raise ClusterError(
                     f"multicast from {src} in {cluster.name!r} would hold different channels per destination",
@@ -372,9 +372,10 @@ def _routes(cluster: Cluster) -> Routes:
 def _widest_shortest(
     source: str, out: dict[str, dict[str, int]], bytes_per_s: list[float], no_relay: set[str]
 ) -> dict[str, list[int]]:
-    """Channels on the way to every node: fewest links, then the highest lowest bandwidth.
+    """Channels on the path to every node: fewest links, then the highest bandwidth of the slowest link.
 
-    A way continues the best way to the node before it; of equal ones, that whose names come first, from the source on.
+    A path extends the best path to the node before it. Of equal paths, the first in the order of the node names wins,
+    compared from the source on.
     """
     best: dict[str, list[int]] = {}
     queue: list[tuple[int, float, list[str], list[int]]] = [(0, -np.inf, [source], [])]

@@ -1,4 +1,4 @@
-"""How many cores of this computer there are to use."""
+"""How many cores of this computer may be used."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import os
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, where the system says so; else all."""
+    """Number of cores that this process may use; all cores if the system does not say."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1

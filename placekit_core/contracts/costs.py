@@ -1,9 +1,9 @@
 """What operations and transfers cost, in seconds: a roofline by default, measured figures where there are any.
 
-Roofline (Williams et al. 2009): an operation takes the launch overhead of its device plus the longer of its arithmetic
-at the rate of its dtype and its memory traffic at the memory bandwidth, each derated by the fraction of the peak that its
-class of operations reaches (`EFFICIENCY`). The fractions are nominal figures for planning, not measurements of a device;
-a cost file from measurements replaces them.
+Roofline (Williams et al. 2009): an operation takes the launch overhead of its device, plus the longer of two times: its
+arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. Both rates are the peak times the
+fraction that the class of the operation reaches (`EFFICIENCY`). The fractions are nominal figures for planning, not
+measurements of a device; a cost file from measurements replaces them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EFFICIENCY: dict[OperationClass, Efficiency] = {
 }
 
 
-MAX_SECONDS = 1e12  # of one operation: what is above is a mistake, and sums of times must stay exact enough to end
+MAX_SECONDS = 1e12  # per operation: more is a mistake, and sums of times must stay exact enough for a simulation to end
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class CostTable:
     """Seconds per (operation, device kind).
 
     Attributes:
-        kinds: K device kinds, the columns; `Cluster.kind_names` of the cluster that it is for.
+        kinds: K device kinds, the columns; `Cluster.kind_names` of the table's cluster.
         op_s: [n, K] seconds; 0 for sources.
         measured: [n, K] True where the figure was measured rather than estimated.
     """
@@ -64,7 +64,7 @@ class CostTable:
                     f"it is an array of numbers of shape {shape}: operations, device kinds ({', '.join(self.kinds)})",
                 )
         allowed = np.where(graph.kernel, MAX_SECONDS, 0.0)[:, None]
-        bad = np.argwhere(~((self.op_s >= 0) & (self.op_s <= allowed)))  # also not a number
+        bad = np.argwhere(~((self.op_s >= 0) & (self.op_s <= allowed)))  # true for NaN, too
         if len(bad):
             v, k = bad[0]
             rule = f"it must be 0..{MAX_SECONDS:g}" if graph.kernel[v] else "sources take no time: it must be 0"
@@ -151,6 +151,6 @@ def with_figures(costs: CostTable, graph: Graph, file: CostFile) -> CostTable:
 
 
 def signatures_of(graph: Graph) -> list[str]:
-    """[n] type, shapes and dtype of each operation, by which measured costs are looked up; '' where the graph has none."""
+    """[n] type, shapes and dtype of each operation, the key of its measured cost; '' where the graph has none."""
     signature = graph.columns.get("signature")
     return signature.tolist() if isinstance(signature, Labels) else [""] * graph.n

@@ -1,4 +1,4 @@
-"""Errors that a user sees: one line that names the thing, one that says what exists and what to do."""
+"""Errors that a user sees: one line names what is wrong, a second says what exists and what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PlacekitError(Exception):
         self.message, self.hint = message, hint
         super().__init__(f"{message}\n  {hint}" if hint else message)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # crosses process boundaries with all that it holds
+    def __reduce__(self) -> tuple[Any, ...]:  # so that it crosses process boundaries with all its attributes
         return type(self).__new__, (type(self), *self.args), vars(self)
 
 
@@ -53,7 +53,7 @@ class BackendError(PlacekitError):
 
 
 class NotApplicable(PlacekitError):
-    """A component says nothing about this program or machine: it is made for others, and nothing is broken."""
+    """A component is made for other programs or machines than this one; nothing is broken."""
 
 
 class RunError(PlacekitError):
@@ -65,10 +65,10 @@ class BusyError(RunError):
 
 
 class BudgetExhausted(Exception):
-    """Control flow, not a failure: the budget of an Evaluator is used up, and what it saw is recorded.
+    """Control flow, not a failure: the budget of an Evaluator is used up. All evaluations until then are recorded.
 
-    A policy or trainer need not catch it; the pipeline does, and takes the best placement seen. `args[0]` is the
-    evaluator, for those who go on with another one.
+    A policy or trainer need not catch it: the pipeline does, and takes the best placement seen. `args[0]` is the
+    evaluator, for callers that go on with another one.
     """
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class BudgetExhausted(Exception):
 
 
 def unknown(what: str, name: str, known: Iterable[str], error: type[PlacekitError] = PluginError) -> PlacekitError:
-    """The error for a name that does not exist: says what does, the closest first."""
+    """The error for a name that does not exist; its hint lists the names that do, the closest first."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, 1)
     guess = f"did you mean {close[0]!r}? " if close else ""
@@ -84,7 +84,7 @@ def unknown(what: str, name: str, known: Iterable[str], error: type[PlacekitErro
 
 
 def explain(error: ValidationError, model: type[BaseModel], prefix: str = "", noun: str = "option") -> tuple[str, str]:
-    """Message and hint for what pydantic found: each option by name, what it got, the closest one that exists."""
+    """Message and hint for pydantic's error: the name of each wrong option, its value, the closest name that exists."""
     count = error.error_count()
     if count > _MANY:  # a file may have any number of them
         return f"{count:,} {noun}s are wrong", ""
@@ -101,7 +101,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "", no
             hints.append("use " + ", ".join(f"{where}.{k}=..." for k in _fields(model, x["loc"])))
         else:
             said = x["msg"].removeprefix("Value error, ").partition(" or instance of ")[0]
-            got = "" if isinstance(x["input"], Mapping) else f" (got {value})"  # of rules about several options
+            got = "" if isinstance(x["input"], Mapping) else f" (got {value})"  # a rule about several options
             lines.append(": ".join(filter(None, [where, f"{said[:1].lower()}{said[1:]}{got}"])))
     if count > _TOLD:
         lines.append(f"and {count - _TOLD:,} more")
@@ -109,14 +109,14 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "", no
 
 
 _TOLD, _MANY = 8, 100_000
-"""Mistakes that one message tells, and those from which on it only counts them."""
+"""A message names at most `_TOLD` mistakes; if there are more than `_MANY`, it only counts them."""
 _LONG = 600  # characters
 _VALUES = reprlib.Repr()
 _VALUES.maxstring = _VALUES.maxother = _VALUES.maxlong = 200
 
 
 def shortened(text: str) -> str:
-    """`text`, without its middle if it is long: names and values in a file may have any length."""
+    """`text`, without its middle if it is long: a name or value in a file may have any length."""
     return text if len(text) <= _LONG else f"{text[: _LONG // 2]} ... {text[-_LONG // 2 :]}"
 
 

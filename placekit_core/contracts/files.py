@@ -1,10 +1,10 @@
-"""Files: written atomically, and read in one way where they come from outside.
+"""Files: written atomically, and read safely where they come from outside.
 
-A file from outside may be anything. It is read up to a limit; its numbers, nesting, aliases and characters are bounded;
-then one pydantic model checks every field. Whatever is wrong is the caller's error, which names the file.
+A file from outside may hold anything. It is read up to a size limit; its numbers, nesting, aliases and characters are
+limited; then one pydantic model checks every field. Any problem becomes the caller's error, which names the file.
 
 `parse_json`, `parse_yaml`, `checked` and `parse_arrays` (arrays.py) raise ValueError, which says what is wrong with the
-content, and `read_bytes` OSError, too. `reading` makes the caller's error of both; `read_json` does all of this.
+content; `read_bytes` raises OSError, too. `reading` turns both into the caller's error; `read_json` does all of this.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 64 * 2**20
 MAX_VALUES = 500_000
-"""Of a JSON file: members and elements."""
+"""Limit on the members and elements in a JSON file."""
 MAX_YAML_BYTES, MAX_YAML_VALUES = 2**20, 50_000
-"""Of a YAML file; each alias counts as all that it stands for."""
+"""Limits for a YAML file; an alias counts as many values as the part that it repeats."""
 MAX_DEPTH = 100
-MAX_DIGITS = 300  # any whole number of so many is a finite float, too
+MAX_DIGITS = 300  # every whole number of so many digits fits in a float
 PARTIAL = re.compile(r"\..+\.\d+\.part")
-"""The name of a file that `write_atomically` has begun."""
+"""Names of the temporary files of `write_atomically`."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LONG_NUMBER = re.compile(rf"[-+]?[0-9a-fA-FxX_:.]{{{MAX_DIGITS + 1},}}")
 T = TypeVar("T")
@@ -44,7 +44,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class FileModel(BaseModel):
-    """Base of what a file holds: every field has its type, and there is no other field."""
+    """Base of the models of files: types are checked strictly, and unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -60,7 +60,7 @@ Folder = Annotated[str, AfterValidator(_folder)]
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that a reader, or a crash, sees the old file or the new one, never a part."""
+    """Write `data` to `path` so that there is always the old file or the new one, never a part, even after a crash."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with partial.open("wb") as f:
@@ -78,7 +78,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def finite(data: Any) -> Any:
-    """`data` as JSON has it: NaN and infinities are null."""
+    """`data` as JSON can hold it: NaN and infinities become None."""
     if isinstance(data, Mapping):
         return {str(k): finite(v) for k, v in data.items()}
     if isinstance(data, list | tuple):
@@ -90,7 +90,10 @@ def finite(data: Any) -> Any:
 
 @contextlib.contextmanager
 def reading(path: object, error: type[PlacekitError], what: str = "", hint: str = "") -> Iterator[None]:
-    """Whatever is wrong with the file at `path` is an `error` that names it; `what` it should be, if it may be another's."""
+    """Turn any problem with the file at `path` into an `error` that names the file.
+
+    `what` is the kind of file that is expected; leave it out for a file that only placekit writes.
+    """
     try:
         yield
     except OSError as e:
@@ -101,7 +104,7 @@ def reading(path: object, error: type[PlacekitError], what: str = "", hint: str 
 
 
 def read_json(path: Path, model: type[Model], *, error: type[PlacekitError], what: str = "", hint: str = "") -> Model:
-    """The content of a JSON file. Raises `error`; see `reading`."""
+    """The content of a JSON file, as `model`. Raises `error`; see `reading`."""
     with reading(path, error, what, hint):
         return checked(parse_json(read_bytes(path)), model)
 
@@ -109,7 +112,7 @@ def read_json(path: Path, model: type[Model], *, error: type[PlacekitError], wha
 def read_bytes(path: Path | Traversable, limit: int = MAX_BYTES) -> bytes:
     """The content of a file of at most `limit` bytes. Raises OSError, or ValueError if it has more."""
     with path.open("rb") as file:
-        size = 0  # of a pipe or a device, which nobody knows
+        size = 0  # unknown, as for a pipe or a device
         if file.seekable():
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
@@ -120,7 +123,7 @@ def read_bytes(path: Path | Traversable, limit: int = MAX_BYTES) -> bytes:
 
 
 def parse_text(data: bytes) -> str:
-    """UTF-8, with or without a mark at its beginning. Raises ValueError."""
+    """Text from UTF-8, with or without a byte order mark. Raises ValueError."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as e:
@@ -128,11 +131,11 @@ def parse_text(data: bytes) -> str:
 
 
 def parse_json(data: bytes, values: int = MAX_VALUES) -> Any:
-    """Plain data from JSON of at most so many values. Raises ValueError."""
+    """Plain data from JSON with at most `values` values. Raises ValueError."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
     text = parse_text(data)
-    if sum(map(text.count, ",[{")) > values:  # before they take memory
+    if sum(map(text.count, ",[{")) > values:  # checked before they take memory
         raise ValueError(f"it has more than {values:,} values")
     try:
         return plain(json.loads(text, object_pairs_hook=_members, parse_int=_integer))
@@ -153,7 +156,7 @@ def parse_yaml(data: bytes) -> Any:
     try:
         _check_events(yaml.parse(text, loader))
         return plain(yaml.load(text, loader))
-    except RecursionError:  # of mappings that are merged into mappings
+    except RecursionError:  # mappings merged into mappings
         raise ValueError(_TOO_DEEP) from None
     except yaml.YAMLError as e:
         said = " ".join(str(e).split()).replace(' in "<unicode string>",', " in")
@@ -161,7 +164,7 @@ def parse_yaml(data: bytes) -> Any:
 
 
 def checked(data: Any, model: type[Model]) -> Model:
-    """`data` as the model has it. Raises ValueError that names the fields that are wrong."""
+    """`data` as a `model`. Raises ValueError that names the wrong fields."""
     try:
         return model.model_validate(data)
     except ValidationError as e:
@@ -172,7 +175,7 @@ _TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 
 
 def plain(data: T, values: float = math.inf) -> T:
-    """`data` itself. Raises ValueError unless it is of JSON's types, in valid Unicode, and neither too deep nor too large."""
+    """`data` itself. Raises ValueError unless it has only JSON types and valid Unicode, and is not too deep or large."""
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
@@ -203,7 +206,7 @@ def _integer(text: str) -> int:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The members of a JSON object, each of which occurs once."""
+    """The members of a JSON object. Raises ValueError if a name occurs twice."""
     members = dict(pairs)
     if len(members) < len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
@@ -213,16 +216,16 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @dataclass
 class _Collection:
-    """One that is open while the events of a YAML document go by."""
+    """A list or mapping of a YAML document that has begun and not ended yet."""
 
     anchor: str | None
-    before: int  # values
-    keys: set[str] | None  # of a mapping
+    before: int  # values before it
+    keys: set[str] | None  # None for a list
     children: int = 0
 
 
 def _check_events(events: Iterable[Any]) -> None:
-    """Raise ValueError for YAML with tags, a key twice, or too large or deep once its aliases are what they stand for."""
+    """Raise ValueError for YAML that has tags or a key twice, or that is too large or deep with its aliases expanded."""
     from yaml import AliasEvent, CollectionEndEvent, CollectionStartEvent, MappingStartEvent, NodeEvent, ScalarEvent
 
     sizes: dict[str | None, int] = {}  # values at each anchor
@@ -235,7 +238,7 @@ def _check_events(events: Iterable[Any]) -> None:
             continue
         line = f"line {event.start_mark.line + 1}: "
         if isinstance(event, AliasEvent) and event.anchor not in sizes:
-            raise ValueError(f"{line}alias *{event.anchor} stands for nothing, or for what it is in")
+            raise ValueError(f"{line}alias *{event.anchor} has no anchor before it, or is inside its own anchor")
         if getattr(event, "tag", None) is not None:
             raise ValueError(f"{line}it has the tag {event.tag}, and may hold plain data only")
         parent = parents[-1] if parents else _Collection(None, 0, None)

@@ -76,7 +76,7 @@ class Graph:
         persistent_bytes: [n] bytes that live on its device for the whole step (parameters, inputs, state).
         kernel: [n] False for sources: they take no time and no stream, exist from the start, and read nothing.
         phase: [n] index into `PHASES`.
-        module: module path that it came from; `call`: [n] the how-manieth call of that module.
+        module: module path that it came from; `call`: [n] call index within that module, from 0.
         colocate: [n] operations with the same non-negative number share a device; -1 is free.
         allowed: device types that may run it, joined by `|` (`cpu`, `cpu|gpu`); `` means any.
         tensor_producer: [t] operation that writes the tensor, ascending.
@@ -84,7 +84,7 @@ class Graph:
         tensor_storage: [t] tensor that owns its memory: itself, or the one it is a view of or updates in place.
         shape_ptr, shape_dim: shapes of the tensors in compressed rows; see `shape`.
         input_ptr, input_tensor: [n+1], [e] tensors that each operation reads, each once, in compressed rows.
-        columns: extra columns of n rows, saved with the graph.
+        columns: extra columns with n rows, saved with the graph.
         attributes: JSON values about the graph as a whole; not part of the fingerprint.
     """
 
@@ -120,7 +120,7 @@ class Graph:
             )
         for column in self.all_columns().values():
             values = column.codes if isinstance(column, Labels) else column
-            if isinstance(values, np.ndarray):  # `validate` names what is not
+            if isinstance(values, np.ndarray):  # `validate_graph` names a column that is not
                 values.setflags(write=False)
 
     def all_columns(self) -> dict[str, Column]:
@@ -159,7 +159,7 @@ class Graph:
         return self.consumer_op[self.consumer_ptr[tensor] : self.consumer_ptr[tensor + 1]]
 
     def shape(self, tensor: int) -> tuple[int, ...]:
-        """Shape of `tensor`; `()` for a scalar and where the source of the graph has none."""
+        """Shape of `tensor`; `()` for a scalar, or if the source of the graph has no shapes."""
         return tuple(self.shape_dim[self.shape_ptr[tensor] : self.shape_ptr[tensor + 1]].tolist())
 
     @cached_property
@@ -169,7 +169,7 @@ class Graph:
 
     @cached_property
     def owned_bytes(self) -> NDArray[np.int64]:
-        """[t] bytes of memory that a kernel takes for each tensor that it writes: 0 for views, updates and sources."""
+        """[t] memory in bytes that a kernel allocates for each tensor; 0 for views, updates and outputs of sources."""
         return np.equal(self.tensor_storage, np.arange(self.t)) * self.kernel[self.tensor_producer] * self.tensor_bytes
 
     @cached_property
@@ -189,7 +189,7 @@ class Graph:
 
     @cached_property
     def topological_order(self) -> NDArray[np.int32]:
-        """[n] operations, every one after those it reads from; ties by index. Raises GraphError on a cycle."""
+        """[n] operations, each after all that it reads from; ties by index. Raises GraphError on a cycle."""
         source = self.tensor_producer[self.input_tensor]
         if np.all(source < self.edge_op):
             return np.arange(self.n, dtype=np.int32)
@@ -244,7 +244,7 @@ class Graph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of everything that decides what a placement of this graph means: all columns and names."""
+        """Hash of everything that gives a placement of this graph its meaning: all columns and names."""
         digest = hashlib.sha256(b"placekit-graph-1\0" + "\0".join(self.op_name).encode())
         for key, column in sorted(self.all_columns().items()):
             values = column.codes if isinstance(column, Labels) else column

@@ -85,7 +85,7 @@ class GraphBuilder:
         return [self.output(op, b, shapes[i] if shapes is not None else ()) for i, b in enumerate(sizes)]
 
     def source(self, name: str, bytes_: int, *, op_type: str = "parameter", **properties: Any) -> int:
-        """Add a source with one output of `bytes_`, which are persistent on its device. Returns the tensor id."""
+        """Add a source with one output of `bytes_` bytes, persistent on its device. Returns the tensor id."""
         shape = properties.pop("shape", ())
         return self.add(
             name, op_type=op_type, op_class="source", outputs=[bytes_], shapes=[shape], persistent_bytes=bytes_,

@@ -63,7 +63,7 @@ def save_graph(graph: Graph, path: str | Path) -> Path:
     except (OSError, ValueError) as e:
         raise GraphError(
             f"cannot write graph file {path}: {getattr(e, 'strerror', None) or e}",
-            "it needs a folder that exists and may be written, and a name that no folder has",
+            "it needs a folder that exists and is writable, and a name that is not a folder's",
         ) from e
     return target
 
@@ -85,7 +85,7 @@ def load_graph(path: str | Path) -> Graph:
         names = tuple(text.decode().split("\n")) if text or np.size(arrays["flops"]) else ()
         unknown = sorted(key for key in arrays if key not in _COLUMNS and not key.startswith(_EXTRA))
         if unknown:
-            raise ValueError(f"it has a member {unknown[0]!r}, which no graph has")
+            raise ValueError(f"it has a member {unknown[0]!r}, which graph files do not have")
     columns: dict[str, Any] = {}
     for key, values in arrays.items():
         vocabulary = header.vocabularies.get(key)

@@ -9,7 +9,7 @@ from placekit_core.contracts.errors import GraphError
 from placekit_core.contracts.graph import PHASES, Graph, Labels
 
 _LABELS = ("op_type", "op_class", "dtype", "module", "allowed")
-_KINDS = {  # numpy's kind of each column that is no Labels
+_KINDS = {  # numpy's kind of each column that is an array
     "flops": "f", "bytes_accessed": "f", "persistent_bytes": "i", "kernel": "b", "phase": "u", "call": "i",
     "colocate": "i", "tensor_producer": "i", "tensor_bytes": "i", "tensor_storage": "i", "shape_ptr": "i",
     "shape_dim": "i", "input_ptr": "i", "input_tensor": "i",
@@ -18,7 +18,7 @@ _WORDS = {"f": "floats", "i": "integers", "u": "unsigned integers", "b": "boolea
 
 
 def _check_types(g: Graph) -> None:
-    """Raise GraphError unless every column is what its name says: the rules below count on it."""
+    """Raise GraphError unless every column has its type: the rules below rely on it."""
     for key, kind in [*_KINDS.items(), *((key, "labels") for key in _LABELS), *((key, "") for key in g.columns)]:
         column = g.columns[key] if kind == "" else getattr(g, key)
         labels = kind == "labels" or (kind == "" and isinstance(column, Labels))

@@ -19,7 +19,7 @@ class Grouping:
 
     Attributes:
         group_of: [n] group of each operation, 0..g-1, every group with at least one operation.
-        names: g names, or empty: the name of the first operation of each group then.
+        names: g names, or empty: each group then has the name of its first operation.
     """
 
     group_of: NDArray[np.int32]
@@ -34,7 +34,7 @@ class Grouping:
         return int(self.group_of.max()) + 1 if len(self.group_of) else 0
 
     def name(self, group: int) -> str:
-        """What reports call the group."""
+        """The name of the group in reports."""
         return self.names[group] if self.names else f"group {group}"
 
     @classmethod
@@ -48,7 +48,7 @@ class Grouping:
 
     @classmethod
     def colocated(cls, graph: Graph) -> Grouping:
-        """The finest grouping: every operation on its own, but for those that must share a device."""
+        """The finest grouping: every operation on its own, except those that must share a device."""
         free = graph.colocate < 0
         key = np.where(free, np.arange(graph.n) + graph.n, graph.colocate)
         grouping = cls.of(key)
@@ -77,10 +77,10 @@ class Grouping:
 def quotient(graph: Graph, grouping: Grouping) -> Graph:
     """The graph of groups: one operation per group with summed costs, one tensor per connected pair of groups.
 
-    The tensor between two groups carries the bytes of all distinct tensors that cross in either direction. Groups that
-    hold a forward operation with its gradient, or a parameter with its update, exchange data both ways: the edge then
-    goes from the group that comes first, so the quotient is always acyclic. Where the groups are in a true order (no
-    cycle among them), the edges follow it. Reads of sources (parameters) carry bytes but impose no order.
+    The tensor between two groups carries the bytes of all distinct tensors that cross in either direction. If the groups
+    have a topological order (no cycle among them), the edges follow it. Groups that hold a forward operation with its
+    gradient, or a parameter with its update, exchange data both ways: the edge then goes from the group that comes
+    first, so the quotient is always acyclic. Reads of sources (parameters) carry bytes but impose no order.
     """
     g, group = grouping.count, grouping.group_of
     tensor, consumer = graph.input_tensor, graph.edge_op
@@ -133,7 +133,7 @@ def _order_of_groups(graph: Graph, grouping: Grouping) -> NDArray[np.int64]:
     rank = np.full(g, np.iinfo(np.int64).max)
     kernels = np.flatnonzero(graph.kernel)
     np.minimum.at(rank, group[kernels], position[kernels])
-    only_sources = rank == np.iinfo(np.int64).max  # they come first: nothing orders them
+    only_sources = rank == np.iinfo(np.int64).max  # groups of sources only come first: nothing orders them
     rank[only_sources] = -1
     u, v = graph.op_edges
     ordered = graph.kernel[u] & (group[u] != group[v])

@@ -20,19 +20,19 @@ KINDS = ("importer", "grouper", "policy", "trainer", "backend")
 
 @dataclass(frozen=True)
 class Component:
-    """What a plugin says about one component; light, so that listing plugins imports nothing heavy.
+    """A plugin's description of one component; light, so that listing plugins imports nothing heavy.
 
     Attributes:
         name: what users write, e.g. `+policy=NAME`.
         summary: one line for `placekit plugins`.
         config: pydantic model of its options, the only source of defaults.
         target: `"module:Class"`, imported at first use.
-        paper: where the method comes from, if it is published.
+        paper: the source of the method, if it is published.
         trainer: for a learnable policy, the trainer that `trainer: auto` takes.
         files: for an importer that reads files, the endings of their names; its options then have a `path`.
-        detect: whether a file that begins with these bytes (4096 at most) is one of its: light, and never raises. Asked
-            for every file; without it, the ending alone decides.
-        writes: for an importer whose class has `write`: `placekit graph export` takes it for files of these endings.
+        detect: for such an importer, whether it reads a file that begins with these bytes (4096 at most). It is called
+            for every file, so it is light and never raises; without it, the ending alone decides.
+        writes: for an importer class with `write`, the endings of files for which `placekit graph export` takes it.
         objects: for an importer that takes objects of Python programs, their types, `module.Class`.
     """
 
@@ -54,13 +54,13 @@ class Command:
 
     Attributes:
         name: one word, or two where several commands share a subject: `compare`, `graph show`.
-        usage: what follows the name, e.g. `DIR ... [--json]`.
+        usage: the arguments after the name, e.g. `DIR ... [--json]`.
         summary: one line for `placekit --help`.
         target: `"module:function"`, imported at first use: `function(arguments, registry)` returns the exit code. It
             shows its own `--help`.
-        group: the heading that it stands under in `placekit --help`.
-        completer: `"module:function"`, or nothing: `function(words, word, registry)` gives what `word`, after the
-            arguments `words`, may become. A candidate that is a whole word ends with a space.
+        group: its heading in `placekit --help`.
+        completer: `"module:function"`, or nothing: `function(words, word, registry)` returns the completions of `word`
+            after the arguments `words`. A candidate that is a whole word ends with a space.
     """
 
     name: str
@@ -106,7 +106,7 @@ def placekit_run_started(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 @hookspec
 def placekit_evaluated(run_dir: Path, directory: Path, program: str, row: Mapping[str, float]) -> None:
-    """A batch of `program` was evaluated; `row` is the new row of the history, `directory` where its files are."""
+    """A batch of `program` was evaluated; `row` is the new row of its history, `directory` the folder of its files."""
 
 
 @hookspec
@@ -116,7 +116,7 @@ def placekit_checkpoint(run_dir: Path) -> None:
 
 @hookspec
 def placekit_run_finished(run_dir: Path, result: Result) -> None:
-    """A run ended. Its results are written, but for result.json, which comes last: by it a run counts as written."""
+    """A run ended. All its results are written except result.json, which comes last and marks a run as complete."""
 
 
 @hookspec
@@ -133,6 +133,6 @@ def placekit_commands() -> list[Command]:  # type: ignore[empty-body]
 def placekit_facts() -> Mapping[str, str | int | float | bool | None]:  # type: ignore[empty-body]
     """Return what decides the results of this process besides versions, such as the number of threads of a library.
 
-    Asked when a run has ended: a library that the run did not import says nothing. `result.json` and `placekit doctor`
-    have all facts; a name is used by one plugin.
+    Called when a run has ended; leave out a library that the run did not import. `result.json` and `placekit doctor`
+    hold the facts of all plugins; no two plugins may use the same name.
     """

@@ -1,7 +1,7 @@
-"""The contracts. A plugin subclasses one of these; `Component` in hookspecs.py says where the class is.
+"""The contracts. A plugin subclasses one of these classes; its `Component` (hookspecs.py) says where the subclass is.
 
 Every component is built from its options (`cls(options)`) and nothing else, so that another process can build it again.
-Plain data crosses every boundary: numpy arrays and pydantic models.
+Components exchange plain data only: numpy arrays and pydantic models.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Executable, Program
 from placekit_core.contracts.task import Session, Task
 
-State = Mapping[str, Any]  # nested dicts of arrays, numbers, strings, lists: what a checkpoint holds
-Checkpoint = Callable[[State], None]  # call it at points from which the state continues exactly
+State = Mapping[str, Any]  # the content of a checkpoint: nested dicts of arrays, numbers, strings, lists
+Checkpoint = Callable[[State], None]  # call it at points from which a run can continue exactly with that state
 
 
 class Options(BaseModel):
@@ -42,13 +42,13 @@ class LearnableOptions(Options):
 
     checkpoint: str | None = Field(
         None,
-        description="run directory whose trained policy to start from (`policy.safetensors`), or `pkg://PACKAGE/FOLDER`:"
+        description="run directory of a trained policy to start from (`policy.safetensors`), or `pkg://PACKAGE/FOLDER`:"
         " one that a package ships; null: untrained",
     )
 
 
 class Plugin(ABC):
-    """What all components share: a name and options."""
+    """Base of all components: a name and options."""
 
     name: ClassVar[str]
     options_class: ClassVar[type[BaseModel]] = Options
@@ -66,15 +66,15 @@ class Importer(Plugin):
 
     @classmethod
     def convert(cls, source: Any, **about: Any) -> list[Program]:
-        """The programs of an object, for importers whose component names its type in `objects`.
+        """The programs of an object, for importers that list its type in the `objects` of their `Component`.
 
-        `about` is what else the importer needs to know of it. Raises ImporterError.
+        `about` holds everything else that the importer needs to know about the object. Raises ImporterError.
         """
         raise ImporterError(f"importer {cls.name!r} takes no objects")
 
     @classmethod
     def write(cls, program: Program, path: Path) -> None:
-        """Write a program to `path` as `load` reads it, for importers whose component says `writes`. Raises PlacekitError."""
+        """Write a program to `path` as `load` reads it; needed if the `Component` has `writes`. Raises PlacekitError."""
         raise ImporterError(f"importer {cls.name!r} writes no files")
 
 
@@ -82,24 +82,24 @@ class Grouper(Plugin):
     """Partitions the operations of a graph into groups that are placed as one."""
 
     acyclic: ClassVar[bool] = True
-    """The forward phase of the graph of groups has no cycle (the whole one may: a group holds its gradients)."""
+    """The forward phase of the graph of groups has no cycle (the whole step may have: groups hold their gradients)."""
 
     @abstractmethod
     def group(self, graph: Graph, rng: Generator) -> Grouping:
-        """The groups. Keeps co-located operations together."""
+        """The groups; co-located operations stay together."""
 
 
 class Policy(Plugin):
     """Finds a placement. It reaches backends through `task.evaluate` and `task.proxy` only."""
 
     level: ClassVar[Literal["group", "operation"]] = "group"
-    """`operation`: the policy groups by itself, and gets a problem whose groups are single (co-located) operations."""
+    """`operation`: the policy does its own grouping; each group of its problem is one operation (or one co-located set)."""
 
     @abstractmethod
     def place(self, task: Task, rng: Generator) -> Placement:
         """A placement of `task.problem`.
 
-        It may evaluate placements on the way (best of 50, annealing); the run keeps the best that it saw.
+        It may evaluate placements on the way (best of 50, annealing); the run keeps the best one evaluated.
         """
 
 
@@ -112,7 +112,7 @@ class ResumablePolicy(Policy):
     ) -> Placement:
         """A placement of `task.problem`; calls `checkpoint` with its state at points from which it can continue exactly.
 
-        With `state`, which an earlier call handed to `checkpoint`, it continues from there; `rng` is as it was then.
+        Given such a `state` from an earlier call, it continues from there; `rng` is as it was at that point.
         """
 
 
@@ -121,12 +121,12 @@ class Rollouts:
     """b episodes of at most T decisions each.
 
     Attributes:
-        placements: [b, g] where the episodes end.
-        group: [b, T] group that each decision is about; -1 after the end of a shorter episode.
-        device: [b, T] device that it puts the group on.
+        placements: [b, g] the placements at the end of the episodes.
+        group: [b, T] group that each decision places; -1 after the end of a shorter episode.
+        device: [b, T] device that each decision puts its group on.
         log_prob: [b, T] natural logarithm of the probability of each decision.
-        entropy: [b, T] entropy of the distribution that it was drawn from, nats.
-        start: [b, g] placements that episodes which improve one start from, or None.
+        entropy: [b, T] entropy of the distribution that each decision was drawn from, nats.
+        start: [b, g] placements from which the episodes start, for policies that improve a placement; else None.
         extra: whatever the policy needs to recompute the decisions (other actions, the distribution drawn from).
     """
 
@@ -140,7 +140,7 @@ class Rollouts:
 
 
 class LearnablePolicy(Policy):
-    """A policy with parameters. It never evaluates: its trainer does, and hands it weights for its gradients.
+    """A policy with parameters. It never evaluates: its trainer does, and passes it the weights for its gradients.
 
     Its options derive from `LearnableOptions`.
     """
@@ -150,16 +150,16 @@ class LearnablePolicy(Policy):
 
     @abstractmethod
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
-        """Size and initialise the parameters for these problems; compile what will be needed: no budget's clock runs yet."""
+        """Create the parameters for these problems. Compile here, too: the clock of the budget does not run yet."""
 
     @abstractmethod
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        """n episodes; `explore` in [0, 1] is the schedule's exploration (the policy says of what)."""
+        """n episodes; `explore` in [0, 1] is the amount of exploration (each policy defines its meaning)."""
 
     def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
-        """n episodes in which about the share `explore` of the decisions are drawn, and the others are those of `placement`.
+        """n episodes that draw about the share `explore` of their decisions and copy the others from `placement`.
 
-        Only the drawn ones have gradients.
+        Only drawn decisions have gradients.
         """
         raise PlacekitError(
             f"policy {self.name!r} has no episodes near a placement", "use a trainer that asks for none"
@@ -176,8 +176,8 @@ class LearnablePolicy(Policy):
     ) -> dict[str, NDArray[Any]]:
         """Gradient, by parameter, to be ascended.
 
-        It is that of sum(weight[b, t] * log_prob[b, t]) + entropy_weight * sum(entropy) - kl_weight * sum(kl); a policy
-        without `kl` raises PlacekitError for another `kl_weight` than 0.
+        It is the gradient of sum(weight[b, t] * log_prob[b, t]) + entropy_weight * sum(entropy) - kl_weight * sum(kl). A
+        policy without `kl` raises PlacekitError unless `kl_weight` is 0.
         """
 
     @abstractmethod
@@ -185,13 +185,13 @@ class LearnablePolicy(Policy):
         """Add `steps` to the parameters of the same names."""
 
     def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        """[b, t] log-probability of the same decisions under the current parameters: what importance ratios need."""
+        """[b, t] log-probability of the same decisions under the current parameters, for importance ratios."""
         raise PlacekitError(
             f"policy {self.name!r} does not recompute log-probabilities", "use a trainer that needs none"
         )
 
     def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        """[b, t] KL divergence of the current distribution from the one drawn from, sum of old log(old / new), nats."""
+        """[b, t] KL divergence of the current distribution from the rollouts' one, sum of old log(old / new), nats."""
         raise PlacekitError(f"policy {self.name!r} does not report KL divergences", "use a trainer that needs none")
 
     def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, dict[str, NDArray[Any]]]:
@@ -201,7 +201,7 @@ class LearnablePolicy(Policy):
         )
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        """n episodes for `imitate`: its own, or others, with what its teacher would decide in their states."""
+        """n episodes for `imitate`, the policy's own or others, with the teacher's decisions in the states of the episodes."""
         raise PlacekitError(f"policy {self.name!r} has no teacher", "use a trainer without a supervised stage")
 
     @abstractmethod
@@ -210,7 +210,7 @@ class LearnablePolicy(Policy):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the parameters. Raises PlacekitError that names what is missing or of another shape."""
+        """Replace the parameters. Raises PlacekitError that names a parameter that is missing or has another shape."""
 
     def place(self, task: Task, rng: Generator) -> Placement:
         """The placement of one episode without exploration."""
@@ -219,7 +219,7 @@ class LearnablePolicy(Policy):
 
 
 class Trainer(Plugin):
-    """Improves a learnable policy by what backends say of its placements."""
+    """Improves a learnable policy by the values that backends give its placements."""
 
     @abstractmethod
     def fit(
@@ -230,10 +230,10 @@ class Trainer(Plugin):
         state: State | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        """Train `policy` on `tasks`, all of them, until an evaluator ends it by BudgetExhausted; it returns no earlier.
+        """Train `policy` on all `tasks` until an evaluator ends it by BudgetExhausted; never return earlier.
 
-        `checkpoint` is called with the trainer's state where everything (policy, optimiser, generators, baselines,
-        evaluators) is consistent; the run adds the policy, the generators and the evaluators.
+        Call `checkpoint` with the trainer's state at points where everything (policy, optimiser, generators, baselines,
+        evaluators) is consistent; the run adds the states of policy, generators and evaluators.
         """
 
 
@@ -251,7 +251,7 @@ class Backend(Plugin):
         return None
 
     def hardware(self) -> str:
-        """What it measures on, for people: processor or GPUs, and the versions that decide; empty for simulators."""
+        """The hardware that it measures on, as text: processor or GPUs, and versions that matter; empty for simulators."""
         return ""
 
     @abstractmethod
@@ -259,7 +259,7 @@ class Backend(Plugin):
         """Get ready to evaluate placements of `problem`. Raises BackendError if it cannot."""
 
     def calibrate(self, programs: Sequence[Program], cluster: Cluster | None = None, repeats: int = 9) -> Calibration:
-        """Measure what the operations of `programs`, launches and links take on the devices of `cluster` (or `devices()`).
+        """Measure the operations of `programs`, launches and links on the devices of `cluster` (or of `devices()`).
 
         Every figure is a median of `repeats` samples. Operations with equal signatures are measured once. Raises
         BackendError: a simulator measures nothing.

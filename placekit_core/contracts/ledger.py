@@ -14,20 +14,20 @@ from placekit_core.contracts.files import FileModel
 
 
 class LedgerState(FileModel):
-    """What of a budget is used."""
+    """The used part of a budget."""
 
     evaluations: int = Field(ge=0)
     seconds: float = Field(ge=0)
 
 
 class Ledger:
-    """A budget and what was used of it; None is unlimited. Evaluators of one family of programs share a ledger."""
+    """A budget and the used part of it; None is unlimited. Evaluators of one family of programs share a ledger."""
 
     def __init__(self, evaluations: int | None = None, seconds: float | None = None) -> None:
         self.limit, self.limit_s = evaluations, seconds
         self.evaluations = 0
         self._used_s = 0.0
-        self._since: float | None = None  # None while the clock stands
+        self._since: float | None = None  # None while the clock is stopped
         self._new = True  # neither started nor stopped yet
 
     @property
@@ -36,7 +36,7 @@ class Ledger:
         return self._used_s + (0.0 if self._since is None else time.perf_counter() - self._since)
 
     def start(self) -> None:
-        """Let the clock run (what was used before stays used)."""
+        """Start the clock; seconds used before still count."""
         self._new = False
         if self._since is None:
             self._since = time.perf_counter()
@@ -46,12 +46,12 @@ class Ledger:
             self.start()
 
     def stop(self) -> None:
-        """Let the clock stand."""
+        """Stop the clock."""
         self._used_s, self._since, self._new = self.seconds, None, False
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Let the clock stand meanwhile: for what is not searching, such as logging."""
+        """Stop the clock inside the block, for work that is not searching, such as logging."""
         ran = self._since is not None
         if ran:
             self.stop()
@@ -63,7 +63,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def limited(self, evaluations: int) -> Iterator[None]:
-        """Give a budget without a limit this one for a while."""
+        """Limit an unlimited budget to so many evaluations inside the block."""
         limit, self.limit = self.limit, evaluations if self.limit is None else self.limit
         try:
             yield
@@ -72,7 +72,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def reserved(self, evaluations: int) -> Iterator[None]:
-        """Keep some of the evaluations for later."""
+        """Hold back this many evaluations inside the block."""
         limit = self.limit
         if limit is not None:
             self.limit = max(limit - evaluations, 0)
@@ -98,11 +98,11 @@ class Ledger:
         return min(used, 1.0)
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs."""
+        """The state that `restore` takes."""
         return {"evaluations": self.evaluations, "seconds": self.seconds}
 
     def restore(self, state: Mapping[str, Any] | LedgerState) -> None:
-        """Continue from a `state`."""
+        """Continue from a value of `state`."""
         saved = LedgerState.model_validate(state)
         self.evaluations, self._used_s = saved.evaluations, saved.seconds
         self._since, self._new = None, True

@@ -1,4 +1,4 @@
-"""What a backend says about placements: values and memory of a batch, the timed events of one run."""
+"""Results of a backend: values and memory of a batch of placements, and the timed events of one run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Measurements:
         value_s: [b] the objective in seconds; NaN where `error` says why there is none.
         peak_bytes: [b, D] highest memory in use on each device.
         fits: [b] no device went over its memory and nothing failed.
-        error: [b] None, or why a placement could not be measured.
+        error: [b] None, or the reason why a placement could not be measured.
         spread_s: [b] standard deviation of repeated measurements, or None for backends that do not repeat.
     """
 
@@ -55,9 +55,9 @@ class Schedule:
 
     Attributes:
         op_device, op_stream: [n] where each operation ran.
-        op_start_s, op_end_s: [n] when.
-        transfer_tensor, transfer_src, transfer_dst: [x] what was sent from where to where.
-        transfer_start_s, transfer_end_s: [x] when.
+        op_start_s, op_end_s: [n] when each operation started and ended.
+        transfer_tensor, transfer_src, transfer_dst: [x] tensor of each transfer, and the devices it went from and to.
+        transfer_start_s, transfer_end_s: [x] when each transfer started and ended.
         value_s: the objective of the run.
     """
 
@@ -75,23 +75,25 @@ class Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Where `Kernel.function` leaves when and why everything started, in its working arrays.
+    """Where `Kernel.function` records, in its working arrays, when and why everything started.
 
-    Tasks are numbers: operation v is v; the transfer that makes received copy k is n + k, for k from 0 in the order of
-    announcement. With multicast, one task makes all copies of a tensor and has the number of the first; the numbers of
-    the others stay unused.
+    Each task has a number: operation v is task v; the transfer that makes received copy k is task n + k, with k counted
+    from 0 in the order in which the copies are announced. With multicast, one task makes all copies of a tensor and has
+    the number of the first copy; the numbers of the other copies stay unused.
+
+    Every attribute but `tasks` is the index at which a value or an array begins in a scratch array.
 
     Attributes:
-        tasks: how many numbers there can be.
-        times: place in the float scratch of [tasks] starts, then [tasks] ends, seconds; only of tasks that ran. Sources
-            end at 0.
-        cause: place in the integer scratch of [tasks], only of tasks that ran, which are kernels and transfers: the task
-            at whose end this one started, because it produced or brought the last thing waited for, or released the
-            stream or channel. What waited for none that ran, and started at 0, has the number of a source that it reads
-            or sends, or -1. Causes followed from any task end there.
-        last: place in the integer scratch of the task that ended last; -1 if none ran.
-        copies: place in the integer scratch of the number of received copies.
-        copy_tensor, copy_dst: places in the integer scratch of the tensor and destination of each received copy.
+        tasks: the highest possible number of tasks.
+        times: in the float scratch: [tasks] starts, then [tasks] ends, seconds; set for tasks that ran only. Sources end
+            at 0.
+        cause: in the integer scratch: [tasks], set for tasks that ran (kernels and transfers) only. The task at whose end
+            this one started: it produced or brought the last input, or released the stream or channel. A task that
+            started at 0 and waited for no task has the number of a source that it reads or sends, or -1. Every chain of
+            causes ends there.
+        last: in the integer scratch: the task that ended last; -1 if none ran.
+        copies: in the integer scratch: the number of received copies.
+        copy_tensor, copy_dst: in the integer scratch: tensor and destination of each received copy.
     """
 
     tasks: int
@@ -109,18 +111,18 @@ class Kernel:
 
     `function(device, priority, ints, floats, scratch_ints, scratch_floats, peak_bytes)` returns the objective in seconds
     and fills `peak_bytes`. Memory over capacity does not change the value: compare `peak_bytes` yourself. All arguments
-    are writable contiguous arrays; `device` must hold existing devices only, nothing checks it again.
+    are writable contiguous arrays. `device` must hold existing devices only: it is not checked again.
 
     Attributes:
         function: compiled function of the signature `kernel_signature()`.
         ints, floats: the packed problem; `function` only reads them.
         scratch_ints, scratch_floats: sizes of the working arrays (int32, float64) that each thread allocates for itself.
-        trace: where the critical path of the run can be read afterwards, or None where the backend does not leave one.
+        trace: where the critical path of the run can be read afterwards; None if the backend does not record it.
 
     `device` is [g] int16; `priority` is [g] float32, or of length 0 for none; `peak_bytes` is [D] float64.
 
     A loop that takes the function as an argument of numba's type `types.FunctionType(kernel_signature())` is compiled
-    once for all backends, and numba keeps it on disk (`cache=True`) as long as its own signature is explicit::
+    once for all backends. With an explicit signature of its own, numba can cache it on disk (`cache=True`)::
 
         signature = types.float64(types.FunctionType(kernel_signature()), ..., types.int32[::1], types.float64[::1], ...)
 

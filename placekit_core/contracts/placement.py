@@ -16,8 +16,8 @@ class Placements:
 
     Attributes:
         device: [b, g] int16 device of each group.
-        priority: [b, g] float32 or None. Among ready tasks the higher priority runs first, under backends whose ready
-            order is `priority`; None means that the placement has no opinion.
+        priority: [b, g] float32, or None for no preference. Among ready tasks the higher priority runs first, on backends
+            with ready order `priority`.
     """
 
     device: NDArray[np.int16]
@@ -58,7 +58,7 @@ class Placement:
     Attributes:
         device: [g] int16 device of each group.
         priority: [g] float32 or None; higher first.
-        graph, cluster: fingerprints of the graph and the cluster that it is for.
+        graph, cluster: fingerprints of its graph and cluster.
     """
 
     device: NDArray[np.int16]

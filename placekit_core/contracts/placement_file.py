@@ -19,11 +19,11 @@ from placekit_core.contracts.placement import Placement
 from placekit_core.contracts.problem import Problem
 
 PLACEMENT_FILE = "placement.json"
-"""What a run calls the file, in the folder of each program."""
+"""Name of the placement file of a run, in the folder of each program."""
 
 
 class PlacementFile(FileModel):
-    """A placement file. `placekit apply --format json` adds what was measured of it, in the last three fields."""
+    """A placement file. `placekit apply --format json` adds measurements in the last three fields."""
 
     format: Literal["placekit-placement"]
     version: Literal[1]
@@ -84,14 +84,14 @@ def load_placement(path: str | Path, problem: Problem) -> Placement:
 
 
 def load_assignment(path: str | Path, graph: Graph) -> Assignment:
-    """Read a placement of `graph`, on whatever machine. Raises PlacementError as `load_placement` does."""
+    """Read a placement of `graph`, on any machine. Raises PlacementError as `load_placement` does."""
     file = read_placement(path)
     _check_same(path, "graph", file.graph, file.fingerprints, graph.fingerprint)
     return Assignment(*_by_operation(path, file, graph, tuple(file.devices)), tuple(file.devices))
 
 
 def read_placement(path: str | Path) -> PlacementFile:
-    """What a placement file holds. Raises PlacementError if it is none."""
+    """The content of a placement file. Raises PlacementError if the file is not one."""
     hint = "a run that found a placement writes it as placement.json"
     return read_json(Path(path), PlacementFile, error=PlacementError, what="placement", hint=hint)
 
@@ -120,5 +120,5 @@ def _by_operation(
     device = np.asarray([index[file.assignment[o]] for o in operations], np.int16)
     if file.priority is None:
         return device, None
-    with np.errstate(over="ignore"):  # beyond float32 is infinite, and a priority may be
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which a priority may be
         return device, np.asarray([file.priority[o] for o in operations]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What is to be placed: a graph in groups, on a cluster, with costs."""
+"""The problem to solve: a graph in groups, to be placed on a cluster, with costs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Problem:
     def __post_init__(self) -> None:
         self.grouping.check(self.graph)
         self.costs.check(self.graph)
-        _ = self.op_s  # refuses costs that lack a kind of the cluster
+        _ = self.op_s  # raises if the costs lack a kind of the cluster
         stuck = np.flatnonzero(~self.allowed.any(axis=1))
         if len(stuck):
             members = np.flatnonzero(self.grouping.group_of == stuck[0])
@@ -70,7 +70,7 @@ class Problem:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of graph, grouping, cluster and costs: problems of one fingerprint have the same answers."""
+        """Hash of graph, grouping, cluster and costs: problems with equal fingerprints have the same answers."""
         digest = hashlib.sha256(f"placekit-problem-1 {self.graph.fingerprint} {self.cluster.fingerprint}".encode())
         digest.update(self.grouping.group_of.tobytes())
         digest.update(self.op_s.tobytes())
@@ -134,7 +134,7 @@ class Problem:
     def collapse(
         self, device: NDArray[np.int16], priority: NDArray[np.float32] | None, source: str
     ) -> tuple[NDArray[np.int16], NDArray[np.float32] | None]:
-        """[n] devices and priorities of operations to [g]. Raises PlacementError if a group is torn apart."""
+        """[n] devices and priorities of operations to [g]. Raises PlacementError if a group is split over devices."""
         group = self.grouping.group_of
         _, first = np.unique(group, return_index=True)
         torn = np.flatnonzero(device != device[first][group])
@@ -151,7 +151,7 @@ class Problem:
         batch = self.check(Placements.of(device, priority))
         if len(batch) != 1:
             raise PlacementError(f"one placement has one row of {self.g} devices, not {len(batch)} rows")
-        own, order = batch.one(0)  # may be the caller's arrays: a placement keeps its own
+        own, order = batch.one(0)  # may be the caller's arrays, so copy them
         weights = None if order is None else order.copy()
         return Placement(own.copy(), weights, self.graph.fingerprint, self.cluster.fingerprint)
 

@@ -1,4 +1,4 @@
-"""What an importer gives: a graph, and where the source has them its costs, its machine, and how to execute it."""
+"""What an importer returns: a graph and, if the source has them, its costs, its machine, and a way to execute it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from placekit_core.contracts.graph import Graph
 class Executable(Protocol):
     """How to run a program for real; the core never imports torch for it.
 
-    Values are tensors of whatever library the importer uses, addressed by the tensor numbers of the graph. What must be
-    kept are the values of base tensors: one in `views` is redone from its base wherever the base is. A device without the
-    base receives just the view; copies between devices keep strides, or the last bits of results may change.
+    Values are tensors of the library that the importer uses, addressed by the tensor numbers of the graph. Only the
+    values of base tensors need to be kept: a tensor in `views` is made again from its base on any device that has the
+    base. A device without the base receives just the view. Copies between devices must keep strides, or the last bits of
+    results may change.
     """
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """`{"importer": name, "options": {...}}`, from which another process rebuilds it; empty if none can."""
+        """`{"importer": name, "options": {...}}` for another process to rebuild it from; empty if that is impossible."""
         ...
 
     def initial(self, seed: int | None = None) -> dict[int, Any]:
-        """Values of all sources (parameters, buffers, optimiser state, example inputs), without views; own copies.
+        """Values of all sources (parameters, buffers, optimiser state, example inputs), without views, as fresh copies.
 
-        None: the seed of the importer's options.
+        With `seed` None, the seed of the importer's options.
         """
         ...
 
@@ -36,15 +37,16 @@ class Executable(Protocol):
     ) -> Callable[..., dict[int, Any]]:
         """`run(values, step=0)`, which runs kernels `ops`, in this order, on `device` (of the library; None: the CPU).
 
-        `values` has the tensors that the operations read and do not produce; of a tensor in `views`, itself or its base.
-        It returns the tensors that they produce, without views; with `keep`, only those of them, and others are dropped
-        after their last use. Random operations are seeded by (`step`, operation). One function is not for two threads.
+        `values` holds the tensors that the operations read but do not produce; for a tensor in `views`, the tensor or its
+        base. `run` returns the tensors that the operations produce, without views. With `keep`, it returns only those in
+        `keep` and drops the others after their last use. Random operations are seeded by (`step`, operation). Do not call
+        one function from two threads at once.
         """
         ...
 
     @property
     def views(self) -> Mapping[int, int]:
-        """Tensors that are views, with the tensor of which each is one (itself no view)."""
+        """Each tensor that is a view, with its base (which is no view itself)."""
         ...
 
     def view(self, tensor: int) -> Callable[[Any], Any]:
@@ -53,12 +55,12 @@ class Executable(Protocol):
 
     @property
     def updates(self) -> Mapping[int, int]:
-        """New value for old: tensor that replaces a source's tensor at the end of the step, by the source's tensor."""
+        """Updates at the end of a step: for the tensor of each updated source, the tensor that replaces it."""
         ...
 
     @property
     def results(self) -> Mapping[str, int]:
-        """What the step computes (`loss`, `output.0`, ...): the tensor that each is made of, to be kept for `result`."""
+        """Results of the step by name (`loss`, `output.0`, ...): for each, the tensor to keep for `result`."""
         ...
 
     def result(self, name: str, values: Mapping[int, Any]) -> Any:
@@ -67,13 +69,13 @@ class Executable(Protocol):
 
     @property
     def random_ops(self) -> frozenset[int]:
-        """Operations that draw random numbers: seeded by (step, operation), whatever the placement."""
+        """Operations that draw random numbers; they are seeded by (step, operation), independent of the placement."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What an importer gives: a graph, and where the source has them its costs, its machine, and how to execute it."""
+    """What an importer returns: a graph and, if the source has them, its costs, its machine, and a way to execute it."""
 
     graph: Graph
     costs: CostTable | None = None

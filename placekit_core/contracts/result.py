@@ -1,4 +1,4 @@
-"""What came out of a run: the numbers, which result.json holds, and the objects."""
+"""The result of a run: the numbers that result.json holds, and the objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from placekit_core.contracts.units import mebibytes, percent, seconds
 
 
 class Found(FileModel):
-    """What a search found. Times in seconds, memory in bytes; null where there is nothing to say.
+    """What a search found. Times in seconds, memory in bytes; null where there is no value.
 
     `error` says why the last measurement failed, if no placement has a value.
     """
@@ -61,9 +61,9 @@ class ProgramSummary(Found):
 class Summary(Found):
     """`result.json`.
 
-    `value_s` is the objective of the best placement (null if none fits); `bound_s` a proven lower bound, `gap` =
-    value/bound - 1 or null where nothing is proven. Over several programs these are means, `peak_bytes` maxima, the
-    others sums; `programs` has each.
+    `value_s` is the objective of the best placement (null if none fits); `bound_s` is a proven lower bound, and `gap` =
+    value/bound - 1; both are null if nothing is proven. Over several programs these are means, `peak_bytes` are maxima,
+    and the other numbers are sums; `programs` has each program's own.
     """
 
     status: str
@@ -93,9 +93,9 @@ class ProgramResult:
     Attributes:
         summary: the numbers, as in result.json.
         problem: what was placed: graph, groups, cluster, costs.
-        placement: the best placement that fits; None if there is none, and then neither of the next two.
-        measurements: a batch of one: what was measured of it.
-        schedule: its timed events.
+        placement: the best placement that fits; None if none fits, and then the next two are None, too.
+        measurements: the measurements of the placement, a batch of one.
+        schedule: the timed events of the placement.
         history: a row per evaluated batch, columns `HISTORY` of contracts/task.py.
     """
 
@@ -111,12 +111,12 @@ class ProgramResult:
 class Result:
     """What a run found; times in seconds, memory in bytes.
 
-    `problem`, `placement`, `measurements` and `schedule` are those of its only program; a family has them in `programs`.
+    `problem`, `placement`, `measurements` and `schedule` are those of the only program; a family has them in `programs`.
 
     Attributes:
-        summary: the numbers, with seed, budget, versions and configuration: what result.json holds.
-        programs: each program's placement and what was measured of it.
-        run_dir: where the files are; None where none were asked for.
+        summary: the numbers, with seed, budget, versions and configuration: the content of result.json.
+        programs: each program's placement and its measurements.
+        run_dir: the folder of the files; None if none were asked for.
     """
 
     summary: Summary
@@ -151,7 +151,7 @@ class Result:
         return self._only.schedule
 
     def lines(self) -> list[tuple[str, str]]:
-        """What to say of it, as (name, text)."""
+        """The lines to print, as (name, text)."""
         s = self.summary
         kind = "simulated" if s.simulated else "measured"
         count = f"{s.evaluations} evaluation{'s' if s.evaluations != 1 else ''}"

@@ -1,4 +1,4 @@
-"""What a policy or trainer gets to work on: a problem, and evaluators. It never talks to a backend in another way."""
+"""What a policy or trainer works on: a problem, and evaluators. Evaluators are its only way to a backend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HISTORY = ("evaluations", "seconds", "value_s", "mean_s", "best_s")
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """The best placement that fits, and what was measured of it."""
+    """The best placement that fits, and its measurements."""
 
     placement: Placement
     value_s: float
@@ -31,7 +31,7 @@ class Best:
     spread_s: float | None
     evaluation: int
     again: tuple[float, ...] = ()
-    """Where values vary: those of all turns against others, whose median is `value_s`."""
+    """Where values vary: the values of all comparisons with other placements; `value_s` is their median."""
 
 
 class Session(ABC):
@@ -39,14 +39,14 @@ class Session(ABC):
 
     @abstractmethod
     def evaluate(self, placements: Placements) -> Measurements:
-        """Measure a batch. What does not fit, or fails, is a value of the measurement, not an exception."""
+        """Measure a batch. A placement that does not fit or fails is marked in the measurements, not raised."""
 
     @abstractmethod
     def schedule(self, placement: Placement) -> Schedule:
         """The timed events of one run."""
 
     def lower_bound(self) -> float | None:
-        """A value that no placement can beat, proven for this objective, in seconds; None where nothing is proven."""
+        """A proven lower bound on this objective over all placements, in seconds; None if nothing is proven."""
         return None
 
     def kernel(self) -> Kernel | None:
@@ -54,7 +54,7 @@ class Session(ABC):
         return None
 
     def close(self) -> None:
-        """Give back what the session holds."""
+        """Release the resources of the session."""
         return None
 
 
@@ -67,12 +67,12 @@ class Evaluator(ABC):
         problem: what is placed.
         session: the backend, open on the problem.
         ledger: the budget, and how much of it is used.
-        objective: what the backend says, `Backend.objective`; None where nobody said.
-        failing_signal_s: what `scores` says of a placement that does not fit, seconds.
-        evaluations: how many placements were evaluated.
+        objective: the backend's `Backend.objective`; None if not given.
+        failing_signal_s: the score of a placement that does not fit, seconds.
+        evaluations: number of placements evaluated.
         best: the best placement so far that fits, or None.
         proven_s: the highest lower bound that was proven, seconds, or None.
-        notes: what the user is told besides the result.
+        notes: sentences that the user is told besides the result.
     """
 
     problem: Problem
@@ -99,7 +99,7 @@ class Evaluator(ABC):
     def __call__(self, placements: Placements) -> Measurements:
         """Evaluate a batch of b placements, in order.
 
-        Raises BudgetExhausted when the budget ends within the batch: what was evaluated until then is recorded.
+        Raises BudgetExhausted if the budget ends within the batch; the evaluations until then are recorded.
         Raises PlacementError if a placement is not one of this problem.
         """
 
@@ -112,13 +112,13 @@ class Evaluator(ABC):
 
     @abstractmethod
     def kernel(self) -> Kernel | None:
-        """The backend's compiled evaluation, or None. Whoever uses it calls `charge`."""
+        """The backend's compiled evaluation, or None. After using it, call `charge`."""
 
     @abstractmethod
     def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
         """Count `evaluations` that were made through `kernel()`, and record the best placements among them.
 
-        `best` is measured once more by the backend itself, which is not counted.
+        The backend measures `best` once more; this is not counted.
         """
 
     def prove(self, bound_s: float) -> None:
@@ -126,14 +126,14 @@ class Evaluator(ABC):
         self.proven_s = bound_s if self.proven_s is None else max(self.proven_s, bound_s)
 
     def note(self, text: str) -> None:
-        """Tell the user, in one plain sentence, of something done beyond the request; the same sentence is kept once."""
+        """Tell the user, in one plain sentence, about something done beyond the request; repeated sentences are kept once."""
         if text not in self.notes:
             self.notes.append(text)
 
 
 @dataclass(eq=False)
 class Task:
-    """A problem with its evaluators: what a policy or trainer gets to work on.
+    """A problem with its evaluators, for a policy or trainer to work on.
 
     Attributes:
         problem: what to place.
@@ -141,7 +141,7 @@ class Task:
         open_proxy: opens `proxy` at first use; None if there is no other backend.
         executable: how to run the program for real, if its importer knows.
         proxy_evaluations: `budget.proxy_evaluations`.
-        measures: the run's backend measures, and does not simulate.
+        measures: whether the run's backend measures (and does not simulate).
     """
 
     problem: Problem
@@ -153,7 +153,7 @@ class Task:
 
     @property
     def pretraining(self) -> Evaluator | None:
-        """The proxy, if it is another backend and the run gives it evaluations: what learns begins there."""
+        """The proxy, if it is another backend and the run gives it evaluations; a learner trains there first."""
         return self.proxy if self.open_proxy is not None and self.proxy_evaluations else None
 
     @property
@@ -165,7 +165,7 @@ class Task:
     def proxy(self) -> Evaluator:
         """Evaluator of a cheaper backend (config group `backend@proxy`, the simulator by default).
 
-        For screening and pretraining; counts against `budget.proxy_evaluations`. The same object as `evaluate` where
+        For screening and pretraining; counts against `budget.proxy_evaluations`. It is the same object as `evaluate` if
         the run's backend is the proxy.
         """
         return self.open_proxy() if self.open_proxy else self.evaluate

@@ -24,7 +24,7 @@ def count(value: float) -> str:
 
 
 def mebibytes(value: float) -> str:
-    """Bytes as MiB or GiB; a little as KiB or bytes."""
+    """Bytes as MiB or GiB; small sizes as KiB or bytes."""
     if 0 < value < 2**10:
         return f"{value:.0f} B"
     if 0 < value < 0.1 * 2**20:

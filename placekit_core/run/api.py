@@ -1,7 +1,7 @@
 """placekit from Python: `place` runs the pipeline, `search` lends its evaluator to a search of your own.
 
-Both take the same arguments as `placekit run`, and find the same for the same seed. Nothing is written unless `run_dir` is
-given.
+Both take the same arguments as `placekit run`, and the same seed gives the same result. Nothing is written unless
+`run_dir` is given.
 """
 
 from __future__ import annotations
@@ -67,26 +67,27 @@ def place(
 
     Args:
         source, about: what to place; see `load_programs`.
-        cluster: a preset, a YAML file, its data, or a `Cluster`; `auto`, the default, is the program's own, else what the
-            backend finds, else p100x4.
+        cluster: a preset, a YAML file, its data, or a `Cluster`; `auto`, the default, is the program's own cluster, else
+            the one that the backend finds, else p100x4.
         policy: a policy, or a function `f(task, rng) -> Placement`; None is the default of `placekit run`.
         budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is 10,000 evaluations
             on a simulator and 600 s on a backend that measures.
-        seed: the one seed.
-        grouper, trainer, backend, proxy: the other components, likewise; `trainer="auto"` is the policy's own.
-        costs: file of measured costs; the roofline model where it has none.
-        failing_signal_s: what a learner is told of a placement that does not fit, seconds.
-        run_dir: where to write what `placekit run` writes; None writes nothing.
+        seed: random seed.
+        grouper, trainer, backend, proxy: the other components, given as for `policy`; `trainer="auto"` is the policy's
+            own.
+        costs: file of measured costs; an operation that it does not have gets its cost from the roofline model.
+        failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
+        run_dir: folder for the files that `placekit run` writes; None writes nothing.
         log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
-        resume: continue what was interrupted in `run_dir`, with the same arguments.
+        resume: continue the interrupted run in `run_dir`, with the same arguments.
         progress: show a progress bar.
 
     Raises:
-        PlacekitError: what is wrong, and what exists; NothingFits if no placement that fits was found.
-        RunFailed: a component raised after something was evaluated; `__cause__` is what it raised. What it raises before
-            is raised as it is.
+        PlacekitError: says what is wrong, and what exists; NothingFits if no placement that fits was found.
+        RunFailed: a component raised an exception, `__cause__`, after something was evaluated. An exception before any
+            evaluation is raised unchanged.
         Interrupted: on Ctrl-C.
-        The last three and BoundError have a `result` with what was found until then.
+        NothingFits, RunFailed, Interrupted and BoundError have a `result` with everything found until then.
     """
     if resume and run_dir is None:
         raise ConfigError("resume=True without a run_dir", "give the run_dir of the run that was interrupted")
@@ -108,13 +109,13 @@ def place(
 
 
 def load_programs(source: Any, **about: Any) -> list[Program]:
-    """What there is to place in `source`.
+    """The programs in `source`.
 
     Args:
-        source: a `Graph`, `Program` or list of them; a graph file; an importer (its name, its name with options, or
-            itself); or an object that an importer takes, such as a torch module or a `placekit_torch.Step`.
-        about: options of a named importer, or what the importer needs to know of an object: for a torch module `inputs`,
-            and for a training step `loss`, `targets`, `optimizer`.
+        source: a `Graph`, `Program` or list of them; a graph file; an importer (its name, its name with options, or an
+            instance); or an object that an importer takes, such as a torch module or a `placekit_torch.Step`.
+        about: options of a named importer, or what the importer needs to know about an object: for a torch module
+            `inputs`, and for a training step `loss`, `targets`, `optimizer`.
 
     Raises:
         PlacekitError: what is wrong with the source, or which sources there are.
@@ -139,7 +140,7 @@ def search(
 ) -> Search:
     """Lend the evaluator of one program to a search of your own.
 
-    The arguments are those of `place`; `name` is what results call the method. Use it as a context manager::
+    The arguments are those of `place`; `name` is the name of the method in results. Use it as a context manager::
 
         with placekit_core.search(graph, cluster="p100x4", budget=1000) as s:
             while s.remaining > 0:
@@ -159,8 +160,8 @@ def search(
 class Search:
     """One program with its evaluator and its budget; made by `search`.
 
-    What is evaluated counts against the budget, and the best that fits is kept, as for every policy. The block ends
-    quietly where the budget is exceeded within it; `result` is there after the block, also after an exception.
+    As for every policy, evaluations count against the budget, and the best placement that fits is kept. If the block
+    exceeds the budget, it ends there without an exception. `result` is set after the block, also after an exception.
 
     Attributes:
         problem: what is placed: `problem.g` groups, `problem.cluster.size` devices, `problem.allowed` [g, D].
@@ -204,7 +205,7 @@ class Search:
             status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         with self._stack:
             if status == "finished" or evaluate.evaluations:
-                # the failure of the block is to be heard of, not one that follows from it
+                # report the failure of the block, not one that follows from it
                 with contextlib.suppress(*([Exception] if status == "failed" else [])):
                     result = report(self._parts, [self._opened], folder, status)
                     self._lifecycle.finished(result)
@@ -215,7 +216,7 @@ class Search:
     @property
     def _evaluate(self) -> Evaluator:
         if not self._open:
-            raise PlacekitError("a search evaluates within its block only", "write `with search(...) as s:`")
+            raise PlacekitError("a search can evaluate within its block only", "write `with search(...) as s:`")
         return self._opened.evaluate
 
     @property
@@ -225,7 +226,7 @@ class Search:
 
     @property
     def best(self) -> Best | None:
-        """The best placement so far that fits: `placement`, `value_s`, `peak_bytes`, and at which evaluation."""
+        """The best placement so far that fits: `placement`, `value_s`, `peak_bytes`, and the number of its evaluation."""
         return self._opened.evaluate.best if hasattr(self, "_opened") else None
 
     def evaluate(self, device: ArrayLike | Placements, priority: ArrayLike | None = None) -> Measurements:
@@ -237,7 +238,7 @@ class Search:
 
         Raises:
             PlacementError: a placement is not one of this problem.
-            BudgetExhausted: the budget ended within the batch; what was evaluated is recorded.
+            BudgetExhausted: the budget ended within the batch; the evaluations until then are recorded.
         """
         return self._evaluate(device if isinstance(device, Placements) else Placements.of(device, priority))
 
@@ -253,7 +254,7 @@ class Search:
 
 @contextlib.contextmanager
 def _folder(run_dir: str | Path | None) -> Iterator[Path]:
-    """The run directory; one that is removed again where none is asked for."""
+    """The run directory; if none is asked for, a temporary one."""
     if run_dir is not None:
         yield Path(run_dir)
         return
@@ -276,5 +277,5 @@ NAMES = frozenset({*inspect.signature(place).parameters, *inspect.signature(sear
 
 
 def _kept(result: Result, run_dir: str | Path | None) -> Result:
-    """Without the folder that is gone."""
+    """`result`, without the path of a temporary folder, which is gone."""
     return result if run_dir is not None else replace(result, run_dir=None)

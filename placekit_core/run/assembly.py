@@ -1,4 +1,4 @@
-"""The one way from a configuration to what is placed: its components, programs, machine, problems, open backends."""
+"""Builds everything that a configuration names: components, programs, machine, problems, open backends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from placekit_core.run.registry import Entry, Registry
 DEFAULT_CLUSTER = "p100x4"
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
 SECTIONS = ("importer", "grouper", "policy", "trainer", "backend", "proxy")
-"""The sections of a configuration that name a component. That of the proxy names a backend."""
+"""The sections of a configuration that name a component. The section `proxy` names a backend."""
 
 
 def kind_of(section: str) -> str:
@@ -38,7 +38,7 @@ def kind_of(section: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """Objects of a Python program that take the place of what its configuration names; None where there is none."""
+    """Objects that a Python program gives in place of components that its configuration names; None where not given."""
 
     programs: Sequence[Program] | None = None
     grouper: Grouper | None = None
@@ -50,7 +50,7 @@ class Given:
 
 @dataclass(eq=False)
 class OpenProgram:
-    """One program that is being placed: its problem, the backend open on it, and what the policy gets."""
+    """One program that is being placed: its problem, the backend open on it, and the task for the policy."""
 
     program: Program
     problem: Problem
@@ -72,9 +72,9 @@ class OpenProgram:
 
 
 class Assembly:
-    """Builds what `config` names, each thing at first use.
+    """Builds the things that `config` names, each at first use.
 
-    `load` gives what the importer would, where that is known already.
+    `load`, if given, returns the importer's programs when they are known already.
 
     Attributes:
         streams: the random generators of the run.
@@ -118,7 +118,7 @@ class Assembly:
 
     @cached_property
     def trainer(self) -> Trainer | None:
-        """The trainer of a learnable policy: the one asked for, else the policy's own; None where nothing is trained."""
+        """The trainer of a learnable policy: the one asked for, else the policy's own; None if nothing is trained."""
         if self.given.trainer is not None:
             return self.given.trainer
         policy, name = self.policy, self.config.trainer["name"]
@@ -149,14 +149,14 @@ class Assembly:
 
     @property
     def level(self) -> str:
-        """`Policy.level` of the policy, which is not built for it."""
+        """`Policy.level` of the policy; does not build the policy."""
         if self.given.policy is not None:
             return self.given.policy.level
         return str(self.component("policy")[0].load().level)
 
     @cached_property
     def programs(self) -> Sequence[Program]:
-        """What the importer gives, one at least."""
+        """The programs of the importer, at least one."""
         if self.given.programs is not None:
             programs = self.given.programs
         else:
@@ -166,13 +166,13 @@ class Assembly:
         return programs
 
     def one_program(self, what: str) -> Program:
-        """The only program. Raises ConfigError if there are more; `what` says what is of one program."""
+        """The only program. Raises ConfigError if there are more; `what` names the thing that needs a single program."""
         if len(self.programs) != 1:
-            raise ConfigError(f"{what} is of one program, not of {len(self.programs)}", "choose one of them")
+            raise ConfigError(f"{what} works on one program, not on {len(self.programs)}", "choose one of them")
         return self.programs[0]
 
     def cluster(self, program: Program) -> Cluster:
-        """The cluster that is named; `auto` is the program's own, else what the backend sees, if any, else p100x4."""
+        """The named cluster; `auto` is the program's own, else the one that the backend sees, if any, else p100x4."""
         data = dict(self.config.cluster)
         if data.get("name") == "file":
             return load_cluster(str(data.get("path", "")))
@@ -182,14 +182,14 @@ class Assembly:
         return own or load_cluster(conf_dir() / "cluster" / f"{DEFAULT_CLUSTER}.yaml")
 
     def costs(self, program: Program, cluster: Cluster) -> CostTable:
-        """The program's own costs, else the roofline; measured ones in their place where a file is named."""
+        """The program's own costs, else the roofline; measured costs from a named file replace them."""
         costs = program.costs or roofline(program.graph, cluster)
         if self.config.costs.file is not None:
             costs = with_measured(costs, program.graph, self.config.costs.file)
         return costs
 
     def problem(self, program: Program, grouped: bool = True) -> Problem:
-        """The program on its machine, grouped for the policy; or as fine as it can be placed."""
+        """The program on its machine, grouped for the policy, or else with only co-located operations grouped."""
         cluster = self.cluster(program)
         if not grouped or self.level == "operation":
             grouping = Grouping.colocated(program.graph)
@@ -202,8 +202,8 @@ class Assembly:
     ) -> list[OpenProgram]:
         """Open the backend on the problem of every program; `stack` closes the sessions.
 
-        The programs that a learnable policy is trained on share one budget, also on the proxy; every other one has its
-        own. `on_row` is called for each new row of a history.
+        The programs that a learnable policy is trained on share one budget, also on the proxy; every other program has
+        its own. `on_row` is called for each new row of a history.
         """
         programs, learns = self.programs, self.trainer is not None
         shared = self._ledger(), Ledger(self.config.budget.proxy_evaluations)
@@ -224,7 +224,7 @@ class Assembly:
         stack: contextlib.ExitStack,
         on_row: Callable[[OpenProgram, Mapping[str, float]], None],
     ) -> OpenProgram:
-        """Open one program; `ledgers` are those of the backend and of the proxy."""
+        """Open one program; `ledgers` are the ledgers of the backend and of the proxy."""
         problem = self.problem(program)
 
         def evaluator(backend: Backend, ledger: Ledger, **more: Any) -> BudgetedEvaluator:
@@ -265,7 +265,7 @@ def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entr
 
 
 def validate(data: Mapping[str, Any], registry: Registry) -> RunConfig:
-    """The configuration, every section checked before anything runs. Raises ConfigError or PluginError."""
+    """The configuration; all its sections are checked before anything runs. Raises ConfigError or PluginError."""
     try:
         config = RunConfig.model_validate(dict(data))
     except ValidationError as e:
@@ -283,7 +283,7 @@ def own_trainer(config: RunConfig, registry: Registry) -> str:
 
 
 def distributions(config: RunConfig, registry: Registry, importer: bool = True) -> list[str]:
-    """The distributions that the components of `config` come from, where they are installed; maybe not the importer's."""
+    """The installed distributions that the components of `config` come from, with or without the importer's."""
     names = [(kind_of(s), str(getattr(config, s)["name"])) for s in SECTIONS if importer or s != "importer"]
     if config.trainer["name"] == AUTO:
         names.append(("trainer", own_trainer(config, registry)))

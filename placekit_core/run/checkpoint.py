@@ -1,6 +1,6 @@
-"""Checkpoints: `checkpoint.npz`, sealed by a checksum, so that a damaged one is never continued from.
+"""Checkpoints: `checkpoint.npz`, with a checksum, so that a run never continues from a damaged one.
 
-Its arrays are members, everything else is one JSON member, and the SHA-256 of all of that is the last 32 bytes.
+Its arrays are members, everything else is one JSON member, and the last 32 bytes are the SHA-256 of all before them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _HINT = "remove it to start this run again"
 
 
 class Saved(FileModel):
-    """What a run saves: `done` of its stages are complete, and `state` is that of the next one.
+    """The content of a checkpoint: `done` stages are complete, and `state` is the state of the next one.
 
-    It belongs to what `identity` says; `parameters` are those of a learnable policy.
+    `identity` says which run it belongs to; `parameters` are the parameters of a learnable policy.
     """
 
     done: int = Field(ge=0)
@@ -71,7 +71,7 @@ def save_checkpoint(run_dir: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_saved(run_dir: Path) -> Saved | None:
-    """What a run saved, or None if there is nothing. Raises RunError if it is damaged."""
+    """The checkpoint in `run_dir`, or None if there is none. Raises RunError if it is damaged."""
     state = load_checkpoint(run_dir)
     with reading(run_dir / CHECKPOINT, RunError, hint=_HINT):
         return None if state is None else checked(state, Saved)
@@ -87,7 +87,7 @@ def load_checkpoint(run_dir: Path) -> dict[str, Any] | None:
         content, seal = data[:-_SEAL], data[-_SEAL:]
         if hashlib.sha256(content).digest() != seal:
             raise ValueError("its checksum is wrong")
-        arrays = parse_arrays(content, MAX_ARRAYS, len(content))  # none is compressed
+        arrays = parse_arrays(content, MAX_ARRAYS, len(content))  # none of them is compressed
         try:
             state: dict[str, Any] = _filled(parse_json(arrays["tree.json"].tobytes(), MAX_VALUES), arrays)
         except (KeyError, TypeError) as e:
@@ -96,7 +96,7 @@ def load_checkpoint(run_dir: Path) -> dict[str, Any] | None:
 
 
 def _filled(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """A tree with its arrays in place."""
+    """The tree `value` with its arrays put back."""
     if isinstance(value, dict):
         return arrays[value["array"]] if "array" in value else {k: _filled(v, arrays) for k, v in value["items"]}
     return [_filled(v, arrays) for v in value] if isinstance(value, list) else value

@@ -1,6 +1,6 @@
-"""What a run is configured by. Hydra composes it; these models check it, and hold the only defaults.
+"""The configuration of a run. Hydra composes it; these models check it, and hold the only defaults.
 
-Every component's options are a pydantic model, too: `assembly.py` checks a section against the model of the component
+Every component's options are a pydantic model, too: `assembly.py` checks each section against the model of the component
 that the section names. `conf/` holds presets only.
 """
 
@@ -20,9 +20,9 @@ from placekit_core.contracts.files import checked, parse_yaml, read_bytes, readi
 AUTO = "auto"
 NONE = "none"
 GIVEN = "given"
-"""Name of the importer, in configurations, where the programs were objects of a Python program."""
+"""Name of the importer in the configuration of a run whose programs were objects of a Python program."""
 CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "given"})
-"""Options that do not change what a run finds: runs that differ only in them are the same run."""
+"""Options that do not change the result of a run: runs that differ only in these options are the same run."""
 
 
 class _Section(BaseModel):
@@ -30,9 +30,9 @@ class _Section(BaseModel):
 
 
 class BudgetConfig(_Section):
-    """What a run may use. Without a limit: 10,000 evaluations on a simulator, 600 s on a measuring backend.
+    """The budget of a run. Without a limit: 10,000 evaluations on a simulator, 600 s on a measuring backend.
 
-    Each program of a family has a budget of its own, except that the programs that a learnable policy is trained on share
+    Each program of a family has a budget of its own, except that programs on which a learnable policy is trained share
     one.
     """
 
@@ -48,7 +48,7 @@ class BudgetConfig(_Section):
 
 
 class CostsConfig(_Section):
-    """Where costs come from."""
+    """The source of the costs."""
 
     file: str | None = Field(default=None, description="file of measured costs; null: the roofline model alone")
 
@@ -63,28 +63,28 @@ class RunConfig(_Section):
     backend: dict[str, Any]
     proxy: dict[str, Any]
     cluster: dict[str, Any]
-    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="the one seed; equal seeds give equal results")
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="random seed; equal seeds give equal results")
     budget: BudgetConfig = BudgetConfig()
     costs: CostsConfig = CostsConfig()
     failing_signal_s: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="what a learner is told of a placement that does not fit, seconds; null: ten times all operations"
+        description="value that a learner gets for a placement that does not fit, seconds; null: ten times all operations"
         " in sequence, plus a second",
     )
     checkpoint_s: Annotated[float, Field(ge=0)] | None = Field(
-        default=2.0, description="least seconds between checkpoints; null: none are written"
+        default=2.0, description="minimum seconds between checkpoints; null: none are written"
     )
     log: Annotated[tuple[str, ...] | None, BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = Field(
         default=None, description="loggers to call; null: csv, and the installed ones that are on by default"
     )
     run_dir: str = Field(default="", description="folder of the run's files, or of a sweep")
-    workload: str = Field(default="", description="what results call the program; empty: its own name")
+    workload: str = Field(default="", description="name of the program in results; empty: its own name")
     given: tuple[str, ...] = ()
-    """What a Python program gave as objects (`placekit_core.place`), which no configuration can name."""
+    """Parts that a Python program gave as objects (`placekit_core.place`); no configuration can name these objects."""
 
 
 class Streams:
-    """One seed, a generator per name: adding a component changes no other's random numbers."""
+    """A generator per name, all from one seed: adding a component leaves the random numbers of the others unchanged."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -102,7 +102,7 @@ class Streams:
         return {name: dict(g.bit_generator.state) for name, g in self._generators.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state`."""
+        """Continue from a value of `state`."""
         for name, value in state.items():
             self(name).bit_generator.state = value
 
@@ -124,7 +124,7 @@ class _Hydra(BaseModel):
 
 
 class Preset(BaseModel):
-    """What is read of a preset before Hydra reads all of it."""
+    """The parts of a preset that are read before Hydra reads all of it."""
 
     defaults: list[str | dict[str, Any]] | None = None
     hydra: _Hydra | None = None
@@ -137,7 +137,7 @@ def load_preset(path: Path) -> Preset:
 
 
 def defaults_list(path: Path) -> dict[str, str]:
-    """Group to name of a file's defaults list; the group of a bare name is ''. Raises ConfigError."""
+    """The defaults list of a file, as group to name; the group of a bare name is ''. Raises ConfigError."""
     found = {}
     for entry in load_preset(path).defaults or ():
         if isinstance(entry, dict):

@@ -1,4 +1,4 @@
-"""Logger `csv`: the history of each program as `history.csv`, a row per evaluated batch, readable while the run goes on."""
+"""Logger `csv`: the history of each program as `history.csv`, a row per evaluated batch, readable during the run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _ROW = re.compile(r"^(\d{1,18})(,[^,\n]*){4}\n", re.M)
 
 
 def _cells(row: Sequence[float]) -> list[str]:
-    """Counts as integers, numbers with 17 digits, so that they read back exactly; empty where there is none."""
+    """The count as an integer, numbers with enough digits to read back exactly; empty for a missing value."""
     return [str(int(row[0])), f"{row[1]:.6f}", *(repr(float(x)) if math.isfinite(x) else "" for x in row[2:])]
 
 
 def _begin(path: Path, evaluations: float) -> TextIO:
-    """Open for appending. Rows of a run that was killed after its checkpoint are dropped: they come again.
+    """Open for appending. Rows after the last checkpoint of a killed run are dropped: the resumed run writes them again.
 
-    So is what is no row: the file gets the exact history when the run ends.
+    Lines that are no rows are dropped, too. The file gets the exact history when the run ends.
     """
     kept: list[str] = []
     if path.is_file():
@@ -42,7 +42,7 @@ def _begin(path: Path, evaluations: float) -> TextIO:
 
 
 class CsvLog:
-    """The logger: keeps the files of the runs that go on open."""
+    """The logger: keeps the files of unfinished runs open."""
 
     LOGS_BY_DEFAULT = True
 
@@ -65,7 +65,7 @@ class CsvLog:
 
     @hookimpl
     def placekit_run_finished(self, run_dir: Path, result: Result) -> None:
-        """The exact history, whatever was written on the way."""
+        """Write the exact history over the rows written during the run."""
         for program in result.programs:
             path = run_dir / program.summary.directory / FILE
             if path in self._open:

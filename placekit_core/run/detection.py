@@ -1,4 +1,4 @@
-"""Which importer reads a file: what the ending of its name says, and how the file begins."""
+"""Finds the importer that reads a file, by the ending of its name and its first bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from placekit_core.contracts.interfaces import Importer
 from placekit_core.run.registry import Registry
 
 HEAD_BYTES = 4096
-"""What `Component.detect` gets to see of a file."""
+"""Number of bytes of a file that `Component.detect` sees."""
 
 
 def endings(registry: Registry) -> list[str]:
@@ -25,8 +25,8 @@ def readers_of(path: str | Path, registry: Registry) -> list[str]:
 def importer_of(path: str | Path, registry: Registry) -> str:
     """Name of the importer that reads a file.
 
-    Of those that its ending names, the one whose `detect` says yes, or the only one without `detect`; where the ending
-    names none, the only one whose `detect` says yes. Raises GraphError for anything else.
+    Among the importers for its ending, this is the one with a `detect` that says yes, or the only one without `detect`.
+    If there is none for its ending, it is the only one with a `detect` that says yes. Raises GraphError otherwise.
     """
     detects = {e.component.name: e.component.detect for e in registry.all() if e.component.files}
     named = readers_of(path, registry)

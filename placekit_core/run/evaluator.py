@@ -1,7 +1,7 @@
 """The evaluator of a run: the only way from a policy or trainer to a backend.
 
-It counts against the budget, caches equal placements where the backend is deterministic (a cached answer still counts, so
-that budgets compare), keeps the best placement that fits (measured again where values vary), and writes the history.
+It counts against the budget, and keeps the history and the best placement that fits (measured again where values vary).
+If the backend is deterministic, it caches the answers; a cached answer still counts, so that budgets are comparable.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.task import HISTORY, Best, Evaluator, Session
 
 TURNS = 4
-"""How often a placement must be faster than the best, where values vary, to become the best."""
+"""Where values vary, a placement must be faster than the best this many times in a row to become the best."""
 _CACHE_ENTRIES = 200_000
-_CHUNK_S = 0.25  # how long one call to the backend may take before budget and progress are looked at again
+_CHUNK_S = 0.25  # how long one call to the backend should take, so that budget and progress are checked in between
 
 
 def _an_array(value: Any) -> Any:
@@ -40,7 +40,7 @@ Array = Annotated[Any, AfterValidator(_an_array)]
 
 
 class BestState(FileModel):
-    """The best of an evaluator, in a checkpoint; see `Best`."""
+    """The best placement of an evaluator, in a checkpoint; see `Best`."""
 
     device: Array
     priority: Array = None
@@ -90,7 +90,7 @@ class BudgetedEvaluator(Evaluator):
         self.last_error: str | None = None
         self.history: list[tuple[float, ...]] = []
         self._cache: dict[bytes, Measurements] = {}
-        self._rate = 0.0  # evaluations per second of the last calls, only to size calls to the backend
+        self._rate = 0.0  # evaluations per second of the last call; sets the size of the next call to the backend
 
     def __call__(self, placements: Placements) -> Measurements:
         self.problem.check(placements)
@@ -165,10 +165,10 @@ class BudgetedEvaluator(Evaluator):
                 self.on_row(dict(zip(HISTORY, self.history[-1], strict=True)))
 
     def _challenge(self, placement: Placement, m: Measurements) -> None:
-        """Make a placement the best, whose value is below that of the best so far.
+        """Make `placement`, which has a lower value than the best so far, the new best.
 
-        Where values vary, the lowest of many is mostly luck. There the two are measured again in turns, for a machine has
-        slow minutes, and the new one must be faster in each of TURNS. These measurements are not counted.
+        Where values vary, the lowest of many is mostly luck. The two are then measured again in turns, because a machine
+        has slow minutes, and the new one must be faster in each of `TURNS` turns. These measurements are not counted.
         """
         best = self.best
         if best is not None and not self.deterministic:
@@ -194,7 +194,7 @@ class BudgetedEvaluator(Evaluator):
         self.best = Best(placement, value_s, m.peak_bytes.max(axis=0), spread, self.evaluations, again)
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on from here."""
+        """The state that `restore` takes."""
         best = self.best
         state: dict[str, Any] = {
             "evaluations": self.evaluations,
@@ -220,7 +220,7 @@ class BudgetedEvaluator(Evaluator):
         return state
 
     def restore(self, state: Mapping[str, Any] | EvaluatorState) -> None:
-        """Continue from a `state`."""
+        """Continue from a value of `state`."""
         saved = EvaluatorState.model_validate(state)
         self.evaluations = saved.evaluations
         self.ledger.restore(saved.ledger)

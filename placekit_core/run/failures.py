@@ -1,4 +1,4 @@
-"""Endings of a run that come as exceptions, and carry what the run had found."""
+"""Exceptions that end a run, and hold what the run found until then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from placekit_core.contracts.result import Result
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended the search early; what it had found is written, and `result` has it."""
+    """Ctrl-C ended the search early; everything found until then is written, and is in `result`."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
@@ -15,7 +15,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class RunFailed(PlacekitError):
-    """A policy, trainer or backend raised; `result` has the best so far, `__cause__` is what was raised."""
+    """A policy, trainer or backend raised the exception `__cause__`; `result` has the best so far."""
 
     def __init__(self, cause: BaseException, result: Result) -> None:
         self.result = result
@@ -26,7 +26,7 @@ class RunFailed(PlacekitError):
 
 
 class BoundError(RunError):
-    """A value is below its proven bound, so that one of the two is wrong; `result` has both."""
+    """A value is below its proven bound, so one of the two is wrong; `result` has both."""
 
     def __init__(self, message: str, hint: str, result: Result) -> None:
         self.result = result

@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM from schedulers: deferred to the next point from which a run can continue exactly."""
+"""Ctrl-C and SIGTERM (from schedulers), deferred to the next point from which a run can continue exactly."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 
 class Interruption:
-    """While it is entered, the first signal is only noted (`asked`); the second one raises KeyboardInterrupt at once.
+    """Inside its block, the first signal is only noted (`asked`); the second one raises KeyboardInterrupt at once.
 
     Attributes:
-        asked: a signal has come.
-        deferred: what is running calls `checkpoint`, so it is worth waiting for that.
+        asked: whether a signal has come.
+        deferred: whether the running policy or trainer calls `checkpoint`, so that the run can stop there.
     """
 
     def __init__(self) -> None:

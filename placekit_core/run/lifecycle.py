@@ -1,4 +1,4 @@
-"""Calls the lifecycle hooks of the loggers that a run names; one that fails is left out, and the run goes on."""
+"""Calls the lifecycle hooks of the loggers of a run; a logger that fails is left out, and the run goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placekit_core.contracts.result import Result
 from placekit_core.run.registry import Registry
 
 BY_DEFAULT = "LOGS_BY_DEFAULT"
-"""A plugin that sets this to True is one of the loggers of a run that names none (`log=null`)."""
+"""Attribute of a plugin: if it is True, the plugin is a logger of every run that names none (`log=null`)."""
 HOOKS = ("placekit_run_started", "placekit_evaluated", "placekit_checkpoint", "placekit_run_finished")
 
 
@@ -24,7 +24,7 @@ def loggers(registry: Registry) -> list[str]:
 
 
 class Lifecycle:
-    """The loggers `names` of one run, or for None those that ask to be called by default (`BY_DEFAULT`).
+    """The loggers `names` of one run; None stands for the loggers that are on by default (`BY_DEFAULT`).
 
     Raises PluginError for a name that no plugin with lifecycle hooks has.
     """
@@ -52,10 +52,10 @@ class Lifecycle:
                 continue
             try:
                 implementation.function(*(arguments[a] for a in implementation.argnames))
-            except (Exception, SystemExit) as e:  # what a logger does wrong must not cost what the run has found
+            except (Exception, SystemExit) as e:  # a faulty logger must not cost the results of the run
                 self._calls = {k: v for k, v in self._calls.items() if k[1] != plugin}
                 reason = f"{type(e).__name__}: {' '.join(str(e).split())}"
-                with contextlib.suppress(Warning):  # not even where warnings are errors
+                with contextlib.suppress(Warning):  # never raise, even if warnings are errors
                     warnings.warn(f"logger {plugin!r} failed and is left out from here on: {reason}", stacklevel=3)
 
     def started(self, config: Mapping[str, Any]) -> None:

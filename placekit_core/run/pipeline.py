@@ -39,7 +39,7 @@ from placekit_core.run.trained import load_policy, save_policy
 
 
 class Observer:
-    """What a run tells while it goes on; the command line shows it. Every method may be left as it is."""
+    """Receives the progress of a run; the command line shows it. Override any of the methods."""
 
     def stage(self, text: str) -> None:
         """Something that takes a while begins."""
@@ -60,19 +60,19 @@ def run(
 ) -> Result:
     """Place the programs that `config` names, and write the run directory.
 
-    With `resume`, continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. `given`
-    holds objects that take the place of what `config` names. `load` gives what the importer of `config` would, if that is
-    known already.
+    With `resume`, it continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. `given`
+    holds objects that replace components named in `config`. `load`, if given, returns the importer's programs when they
+    are known already.
 
     Raises PlacekitError; NothingFits if no placement that fits was found; RunFailed if a component raised after something
-    was evaluated; Interrupted after Ctrl-C. These three have the result so far, and it is written.
+    was evaluated; Interrupted after Ctrl-C. The last three hold the result so far, which is also written.
     """
     run_dir, observer = Path(run_dir), observer or Observer()
     assembly = Assembly(config, registry, given, load)
     with contextlib.ExitStack() as stack:
         lifecycle = begin(config, run_dir, registry, resume, stack)
         saved = load_saved(run_dir) if resume else None
-        _ = assembly.grouper, assembly.policy, assembly.backend, assembly.trainer  # a mistake in one is told at once
+        _ = assembly.grouper, assembly.policy, assembly.backend, assembly.trainer  # fail at once if one has a mistake
 
         observer.stage(f"importing {config.importer['name']}")
         if assembly.trainer is not None and all(p.split == "test" for p in assembly.programs):
@@ -96,11 +96,11 @@ def run(
 
 
 def begin(config: RunConfig, run_dir: Path, registry: Registry, resume: bool, stack: contextlib.ExitStack) -> Lifecycle:
-    """Take the run directory, until `stack` is closed, and tell the loggers. Raises RunError if it cannot be had."""
+    """Lock the run directory until `stack` is closed, and tell the loggers. Raises RunError if that is not possible."""
     lifecycle = Lifecycle(registry, config.log, run_directory.prepare(run_dir, resume))
     stack.enter_context(run_directory.locked(run_dir))
-    run_directory.refuse_used(run_dir, resume)  # another run may have been faster
-    registry.code(distributions(config, registry, importer=False))  # of what runs now: a plugin may be edited meanwhile
+    run_directory.refuse_used(run_dir, resume)  # another run may have written there before the lock
+    registry.code(distributions(config, registry, importer=False))  # now, because a plugin may be edited during the run
     data = config.model_dump(mode="json")
     if resume and run_directory.holds_run(run_dir):
         run_directory.check_same(run_dir, config)
@@ -135,12 +135,12 @@ class _Placing:
 
     @property
     def identity(self) -> list[str]:
-        """What a checkpoint belongs to: the configuration without what changes no result, and the problems."""
+        """What a checkpoint belongs to: the problems, and the configuration without options that change no result."""
         text = self.config.model_dump_json(exclude=set(CHANGES_NO_RESULT))
         return [hashlib.sha256(text.encode()).hexdigest(), *(s.problem.fingerprint for s in self.searches)]
 
     def check(self, saved: Saved | None) -> None:
-        """Raise RunError if the checkpoint is one of another run."""
+        """Raise RunError if the checkpoint belongs to another run."""
         if saved is not None and saved.identity != self.identity:
             raise RunError(
                 f"the checkpoint in {self.run_dir} was made with another configuration, program, grouping, cluster or costs",
@@ -157,9 +157,9 @@ class _Placing:
         except Exception as e:
             if not self.has_begun:
                 raise
-            try:  # what was found before the failure is not lost
+            try:  # keep what was found before the failure
                 result = self._write(report(self.assembly, self.searches, self.run_dir, "failed"))
-            except Exception:  # the first failure is the one to hear of
+            except Exception:  # report the first failure
                 raise e from None
             finally:
                 with contextlib.suppress(Exception):
@@ -167,7 +167,7 @@ class _Placing:
             raise RunFailed(e, result) from e
 
     def finish(self, status: str) -> Result:
-        """Write what was found. Raises BoundError."""
+        """Write the results. Raises BoundError."""
         self._keep_policy()
         result = report(self.assembly, self.searches, self.run_dir, status)
         wrong = bound_error(result)
@@ -185,7 +185,7 @@ class _Placing:
         return any(s.evaluate.evaluations for s in self.searches)
 
     def _write(self, result: Result) -> Result:
-        """Loggers first: whoever sees result.json finds the rest complete."""
+        """Loggers first: once result.json exists, all other files are complete."""
         self.lifecycle.finished(result)
         commit(result, self.run_dir)
         return result
@@ -205,7 +205,7 @@ class _Placing:
         save_policy(self.policy, self.run_dir, about)
 
     def _start(self, saved: Saved | None) -> tuple[int, State | None]:
-        """Build the policy, and restore everything from a checkpoint: stages that are done, and the state of the next."""
+        """Build the policy and restore a checkpoint; returns the number of complete stages and the state of the next one."""
         policy = self.policy
         if isinstance(policy, LearnablePolicy):
             policy.build([s.problem for s in self.searches], self.streams("parameters"))
@@ -253,13 +253,13 @@ class _Placing:
     def _train(self, tasks: Sequence[Task], state: State | None, checkpoint: Checkpoint) -> None:
         assert self.trainer is not None
         assert isinstance(self.policy, LearnablePolicy)
-        # what the trained policy places is evaluated too, and what was best on the proxy; of seconds nothing is kept for it
+        # keep evaluations for the trained policy's placements and the best ones on the proxy; no seconds are kept for them
         kept = sum(1 if task.pretraining is None else 2 for task in tasks)
         with tasks[0].evaluate.ledger.reserved(kept), contextlib.suppress(BudgetExhausted):
             self.trainer.fit(self.policy, tasks, self.streams("trainer"), state, checkpoint)
 
     def _checkpoint(self, stage: int, ledger: Ledger) -> Checkpoint:
-        """What a policy or trainer calls in this stage: it writes from time to time, and ends the run after Ctrl-C."""
+        """The `checkpoint` function for this stage: it writes from time to time, and ends the run after Ctrl-C."""
 
         def checkpoint(state: State) -> None:
             self.stop.deferred = True
@@ -274,7 +274,7 @@ class _Placing:
         return checkpoint
 
     def _save(self, done: int, state: State | None) -> None:
-        """Write a checkpoint: `done` stages are complete, `state` is that of the next one."""
+        """Write a checkpoint: `done` stages are complete, `state` is the state of the next one."""
         parts: dict[str, Any] = {
             "done": done,
             "identity": self.identity,
@@ -291,7 +291,7 @@ class _Placing:
 
 
 def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, checkpoint: Checkpoint | None) -> None:
-    """Let the policy place one program, and measure what it returned and what it found only on the proxy."""
+    """Let the policy place one program; evaluate the placement that it returned, and the best one on the proxy."""
     found: list[Placement] = []
     with contextlib.suppress(BudgetExhausted):
         if isinstance(policy, ResumablePolicy):
@@ -312,6 +312,6 @@ def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, 
 
 
 def _offer(evaluate: Evaluator, placement: Placement, learned: bool) -> None:
-    """Evaluate `placement` unless the budget is used up, or it is the best already and no result of training."""
+    """Evaluate `placement`, unless the budget is used up, or it is the best already and not `learned`."""
     if evaluate.remaining > 0 and (learned or not (evaluate.best and evaluate.best.placement.same_as(placement))):
         evaluate(placement.batch())

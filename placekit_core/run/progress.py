@@ -15,7 +15,7 @@ from placekit_core.run.pipeline import Observer
 
 
 class Progress(Observer):
-    """A progress bar on standard error; quiet when that is not a terminal, or somebody else's (`wanted` is false)."""
+    """A progress bar on standard error; none if that is no terminal, or if `wanted` is false."""
 
     def __init__(self, wanted: bool = True) -> None:
         self._bars = Bars(

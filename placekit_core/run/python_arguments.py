@@ -1,4 +1,4 @@
-"""What a Python program gives to `place` and `search`, as the configuration and the objects of a run."""
+"""Turns the arguments of `place` and `search` into the configuration and the objects of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from placekit_core.run.detection import endings, importer_of, readers_of
 from placekit_core.run.registry import Registry
 
 Spec = str | Mapping[str, Any] | Plugin
-"""A component: its name, its name with options (`{"name": "annealing", "starts": 32}`), or itself."""
+"""A component: its name, its name with options (`{"name": "annealing", "starts": 32}`), or an instance."""
 PolicySpec = Spec | Callable[[Task, Generator], Placement]
 ClusterSpec = str | Path | Mapping[str, Any] | Cluster
 BudgetSpec = float | Mapping[str, float] | None
@@ -37,7 +37,7 @@ INTERFACES: Mapping[str, type[Plugin]] = {
 
 
 class FunctionPolicy(Policy):
-    """The caller's own method: a function `f(task, rng) -> Placement`; without one, a loop of theirs (`search`)."""
+    """The caller's own method: a function `f(task, rng) -> Placement`; None for the caller's own loop (`search`)."""
 
     def __init__(self, name: str, function: Callable[[Task, Generator], Placement] | None = None) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def load_programs(source: Any, registry: Registry, about: Mapping[str, Any]) -> 
 
 @dataclass(frozen=True, eq=False)
 class Arguments:
-    """The arguments of `place` and `search`; see there."""
+    """The arguments of `place` and `search`, which describe them."""
 
     source: Any
     about: Mapping[str, Any]
@@ -103,13 +103,13 @@ class Arguments:
     costs: str | Path | None
     run_dir: str | Path | None
     options: Mapping[str, Any]
-    """Options of RunConfig as they are; None leaves one at its default."""
+    """Options of RunConfig, unchanged; None leaves an option at its default."""
 
 
 def configure(arguments: Arguments, names: Collection[str], registry: Registry) -> tuple[RunConfig, Given]:
-    """The configuration of a run from Python, and the objects that take the place of what it names.
+    """The configuration of a run from Python, and the objects that replace components named in it.
 
-    `names` are the arguments that the caller knows, for what is misspelt among `about`.
+    `names` are the arguments of the caller, to suggest one for a misspelt name in `about`.
     """
     source, about, run_dir = arguments.source, arguments.about, arguments.run_dir
     defaults = defaults_list(conf_dir() / "config.yaml")
@@ -154,7 +154,7 @@ def configure(arguments: Arguments, names: Collection[str], registry: Registry) 
 
 
 def _is_installed(kind: str, component: Plugin, registry: Registry) -> bool:
-    """Whether a configuration can name the component."""
+    """Whether the component is an installed one, which a configuration can name."""
     entries = registry.entries.get((kind, component.name), [])
     return len(entries) == 1 and entries[0].load() is type(component)
 
@@ -192,7 +192,7 @@ def _section(kind: str, spec: Any, registry: Registry) -> dict[str, Any]:
 
 
 def _file_importer(source: Any, registry: Registry) -> str | None:
-    """The importer that reads the file `source`, or None if `source` is no file's name. Raises GraphError."""
+    """The importer that reads the file `source`, or None if `source` is not the name of a file. Raises GraphError."""
     if not isinstance(source, str | Path) or ("importer", str(source)) in registry.entries:
         return None
     return importer_of(source, registry) if readers_of(source, registry) or os.path.isfile(source) else None

@@ -1,8 +1,8 @@
-"""Finds plugins, isolates broken ones, looks components and commands up by name.
+"""Finds plugins, isolates broken ones, looks up components and commands by name.
 
-Plugins are found one by one through the entry points of group `placekit`, in the order of their names. One that needs
-another version of the core, cannot be imported, misspells a hook, or whose hook raises is set aside with the reason; the
-others work.
+Plugins are found one by one through the entry points of group `placekit`, in the order of their names. A plugin is set
+aside, with the reason, if it needs another version of the core, cannot be imported, misspells a hook, or has a hook that
+raises; the others work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from placekit_core.run.csv_log import CsvLog
 
 GROUP = "placekit"
 CORE = "placekit-core"
-"""The distribution that this module is in."""
+"""The distribution of this module."""
 T = TypeVar("T")
 
 PLURAL = {"policy": "policies"} | {k: f"{k}s" for k in KINDS if k != "policy"}
@@ -107,7 +107,7 @@ class Broken:
 
     @property
     def reason(self) -> str:
-        """Why, in one line."""
+        """Why the plugin was set aside, in one line."""
         if isinstance(self.cause, PlacekitError):
             return self.cause.message
         place = where(self.cause)
@@ -119,7 +119,7 @@ class Broken:
         return getattr(self.cause, "hint", "") or f"reinstall or remove {self.distribution}"
 
     def answers(self, name: str) -> bool:
-        """Whether `name` is probably the name of one of its components: they are not known."""
+        """Whether `name` is probably one of its components; a guess, because they are not known."""
         names = {self.plugin, self.distribution.removeprefix("placekit-")}
         return name.replace("_", "-") in {n.replace("_", "-") for n in names}
 
@@ -135,10 +135,10 @@ class Package:
 
     @cached_property
     def code(self) -> str:
-        """Hash of its Python sources, by which a result says what made it: an editable package keeps its version."""
+        """Hash of its Python sources, kept in results: an edited package keeps its version, but not its hash."""
         try:
             spec = importlib.util.find_spec(self.module)
-        except ValueError:  # a module that was made, not imported
+        except ValueError:  # a module made by hand, not imported
             spec = None
         folders = [Path(f) for f in (spec.submodule_search_locations or ())] if spec else []
         files = {p.relative_to(f).as_posix(): p for f in folders for p in f.rglob("*.py") if not p.name.startswith(".")}
@@ -152,25 +152,27 @@ class Package:
 
 @dataclass(frozen=True)
 class Choice:
-    """What `GROUP=NAME` picks: a component, or a preset in a `conf` folder."""
+    """The choice that `GROUP=NAME` makes: a component, or a preset in a `conf` folder."""
 
     group: str
     name: str
     distribution: str
     version: str
-    path: Path | None = None  # of a preset
+    path: Path | None = None  # for a preset
 
     @property
     def owner(self) -> str:
-        """Where it comes from: distribution and version, and for a preset its file."""
+        """The origin of the choice: distribution and version, and for a preset its file."""
         file = "" if self.path is None else f" (conf/{'/'.join(filter(None, (self.group, self.name)))}.yaml)"
         return f"{self.distribution} {self.version}{file}"
 
 
 @dataclass(eq=False)
 class Registry:
-    """All that is installed. Two components of one kind and name, or two commands of one name, are both kept, and an error
-    once they are asked for."""
+    """Everything that is installed.
+
+    If two components of one kind, or two commands, have the same name, both are kept; asking for that name is an error.
+    """
 
     manager: pluggy.PluginManager
     entries: dict[tuple[str, str], list[Entry]] = field(default_factory=dict)
@@ -179,9 +181,9 @@ class Registry:
     packages: list[Package] = field(default_factory=list)
 
     def add(self, plugin: str, hooks: Any, distribution: str, version: str) -> None:
-        """Register a plugin, a module or a class that is built here, and collect its components.
+        """Register a plugin (a module, or a class that is built here) and collect its components.
 
-        Sets it aside if anything about it is wrong.
+        If anything about the plugin is wrong, it is set aside.
         """
         try:
             self.manager.register(hooks() if isinstance(hooks, type) else hooks, name=plugin)
@@ -200,7 +202,7 @@ class Registry:
             self.commands.setdefault(command.name, []).append(CommandEntry(command, distribution, version))
 
     def _contributed(self, hook: str, plugin: str, kind: type[T]) -> list[T]:
-        """What the plugin's implementation of `hook` returns. Raises TypeError for anything else than `kind`."""
+        """The values that the plugin's `hook` returns. Raises TypeError for a value that is no `kind`."""
         found: list[T] = []
         for implementation in getattr(self.manager.hook, hook).get_hookimpls():
             if implementation.plugin_name == plugin:
@@ -214,11 +216,11 @@ class Registry:
         for component in self._contributed(f"placekit_{PLURAL[kind]}", plugin, Component):
             if "name" in component.config.model_fields:
                 raise TypeError(f"an option of {kind} {component.name!r} is called `name`, which the core uses")
-            component.config()  # every option has a default, or no configuration could be composed
+            component.config()  # raises if an option has no default: then no configuration could be composed
             yield component
 
     def code(self, distributions: Iterable[str]) -> dict[str, str]:
-        """`Package.code` of the plugins and libraries among the distributions and what they require, by distribution."""
+        """`Package.code` by distribution, for the plugins and libraries among these distributions and their requirements."""
         packages = {p.distribution: p for p in self.packages}
         found: dict[str, str] = {}
         todo = sorted(distributions)
@@ -230,16 +232,16 @@ class Registry:
         return dict(sorted(found.items()))
 
     def versions(self, distributions: Iterable[str]) -> dict[str, str]:
-        """Versions of Python, placekit, and these distributions with what they require."""
+        """Versions of Python, placekit, and these distributions with their requirements."""
         found = {"python": platform.python_version(), "placekit": __version__}
         names = {n for d in {CORE, *distributions} for n in (d, *required(d))} - {CORE}
         for name in sorted(names):
-            with contextlib.suppress(PackageNotFoundError):  # an optional one
+            with contextlib.suppress(PackageNotFoundError):  # an optional requirement
                 found[name] = version(name)
         return found
 
     def facts(self) -> dict[str, Any]:
-        """What plugins say of this process (`placekit_facts`), by name."""
+        """The facts about this process that plugins give (`placekit_facts`), by name."""
         hook = self.manager.hook.placekit_facts
         return dict(sorted(item for facts in hook() for item in facts.items()))
 
@@ -281,14 +283,14 @@ class Registry:
         return found[0]
 
     def mention_broken(self, error: PlacekitError) -> PlacekitError:
-        """`error` about an unknown name, with the broken plugins in its hint: it may be in one of them."""
+        """`error` about an unknown name, with the broken plugins in its hint: one of them may have the name."""
         if not self.broken:
             return error
         names = dict.fromkeys(f"{b.distribution} {b.version}" for b in self.broken)
         return type(error)(error.message, f"{error.hint}; broken plugins: {', '.join(names)}")
 
     def conf_folders(self) -> list[tuple[str, Path]]:
-        """(plugin, folder) of the presets that plugins ship; found without importing anything."""
+        """(plugin, folder) for the presets that plugins ship; found without importing anything."""
         return [(package.plugin, folder) for package, folder in self._conf_folders()]
 
     def _conf_folders(self) -> Iterator[tuple[Package, Path]]:
@@ -300,7 +302,7 @@ class Registry:
                     yield package, folder
 
     def presets(self) -> list[Choice]:
-        """Every preset, the core's first: what is `conf/GROUP/NAME.yaml` in the core or a plugin."""
+        """Every preset (`conf/GROUP/NAME.yaml` in the core or a plugin), the core's first."""
         core = Package("placekit", "placekit_core", CORE, __version__)
         found = []
         for package, folder in [(core, conf_dir()), *self._conf_folders()]:
@@ -311,7 +313,7 @@ class Registry:
         return found
 
     def duplicates(self) -> dict[tuple[str, str], list[Choice]]:
-        """What is defined more than once, by (group, name): of two, Hydra would take one without a word."""
+        """Choices that are defined more than once, by (group, name); Hydra would silently take one of them."""
         found: dict[tuple[str, str], list[Choice]] = {}
         for key in BUILT_IN:
             found[key] = [Choice(*key, CORE, __version__)]
@@ -335,7 +337,7 @@ class Registry:
 
 
 def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
-    """A registry of logger `csv` and of every plugin among `points`: by default the installed ones, with the core's commands."""
+    """A registry of the logger `csv` and the plugins in `points`; by default the installed plugins and the core's commands."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
     registry = Registry(manager)
@@ -361,7 +363,7 @@ def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
 
 
 def _owner(point: EntryPoint) -> tuple[str, str]:
-    """Distribution and version; `?` where the metadata does not say, as after an uninstallation that broke off."""
+    """Distribution and version; `?` if the metadata is missing, as after an incomplete uninstallation."""
     return (point.dist.name or "?", point.dist.version or "?") if point.dist else ("?", "?")
 
 
@@ -380,7 +382,7 @@ def required(distribution: str) -> tuple[str, ...]:
 def check_version(point: EntryPoint) -> None:
     """Raise PluginError if the plugin's distribution needs another version of the core than this one."""
     for text in (point.dist.requires or ()) if point.dist else ():
-        if not re.match(r"placekit[-_.]+core\s*[^\w.\s-]", text, re.I):  # another distribution, or any version
+        if not re.match(r"placekit[-_.]+core\s*[^\w.\s-]", text, re.I):  # not the core, or any version of it
             continue
         from packaging.requirements import Requirement
 
@@ -390,12 +392,12 @@ def check_version(point: EntryPoint) -> None:
         if not needed.specifier.contains(__version__, prereleases=True):
             raise PluginError(
                 f"needs placekit-core{needed.specifier}, and this is placekit-core {__version__}",
-                "install a version of one that fits the other",
+                "install versions that fit each other",
             )
 
 
 def where(error: BaseException) -> str:
-    """`FILE, line N` of code outside the core where `error` came up, or of a syntax error; empty if there is none."""
+    """`FILE, line N` where `error` was raised outside the core, or of a syntax error; empty if there is no such place."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     core, library = (
@@ -409,5 +411,5 @@ def where(error: BaseException) -> str:
 
 @cache
 def installed() -> Registry:
-    """The registry of this process: for entry points, which pass it on, and components that look others up."""
+    """The registry of this process, for entry points (which pass it on) and components that look up others."""
     return discover()

@@ -1,4 +1,4 @@
-"""What came out of a run: from the evaluators of its programs to a `Result`, and the files of the run directory."""
+"""The results of a run: makes a `Result` from the evaluators of its programs, and writes files of the run directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from placekit_core.run.run_directory import PLACEMENT, RESULT
 
 
 def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, status: str) -> Result:
-    """What was found for every program; writes the placements. result.json comes last (`commit`)."""
+    """The result for every program; writes the placements. result.json is written last (`commit`)."""
     config, registry, backend, trainer = assembly.config, assembly.registry, assembly.backend, assembly.trainer
     found = tuple(_report_program(s, run_dir) for s in searches)
     programs = [p.summary for p in found]
@@ -33,7 +33,7 @@ def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, s
     notes = list(dict.fromkeys(note for p in programs for note in p.notes))
     asked = config.budget.proxy_evaluations
     if asked and status == "finished" and not any(p.proxy_evaluations for p in programs):
-        notes.append(f"budget.proxy_evaluations={asked} was not used: policy {config.policy['name']!r} asked no proxy")
+        notes.append(f"budget.proxy_evaluations={asked} was not used: policy {config.policy['name']!r} used no proxy")
     ledger, complete = searches[0].evaluate.ledger, len(values) == len(programs)
     summary = Summary(
         status=status,
@@ -67,7 +67,7 @@ def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, s
         programs=programs,
         facts=registry.facts(),
         versions=registry.versions(distributions(config, registry)),
-        # what the importer does is in the fingerprints
+        # the fingerprints already cover the importer
         code=registry.code(distributions(config, registry, importer=False)),
         config=config.model_dump(mode="json"),
     )
@@ -75,7 +75,7 @@ def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, s
 
 
 def commit(result: Result, run_dir: Path) -> None:
-    """Write result.json, by which a run counts as written."""
+    """Write result.json, which marks a run as complete."""
     write_json(run_dir / RESULT, result.summary.model_dump(mode="json"))
 
 
@@ -122,7 +122,7 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
 
 
 def bound_error(result: Result) -> BoundError | None:
-    """The error if a value is below what was proven to be its bound; the status of its result is `failed`."""
+    """The error if a value is below its proven bound, else None; the status of its result is `failed`."""
     for p in result.programs:
         value, bound = p.summary.value_s, p.summary.bound_s
         if value is not None and bound is not None and value < bound * (1 - 1e-9):

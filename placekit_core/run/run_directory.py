@@ -1,10 +1,10 @@
 """The run directory: what a run writes, atomically, and how to read it back.
 
-result.json            what was found, of what, within which budget, by which versions (see `Summary`)
+result.json            what was found, for which program, within which budget, by which versions (see `Summary`)
 placement.json         operation name -> device name, priorities, fingerprints
 config.json            the complete configuration
-policy.safetensors     what a learnable policy has learned, with policy.json (trained.py)
-checkpoint.npz         from which `placekit run resume=DIR` continues; removed when the run has finished (checkpoint.py)
+policy.safetensors     the parameters of a trained policy, with policy.json (trained.py)
+checkpoint.npz         `placekit run resume=DIR` continues from it; removed when the run has finished (checkpoint.py)
 
 Loggers add their own files: `csv` adds history.csv. A sweep has sweep.json in its folder, and failed.json in the folder of
 a job that failed (cli/sweep.py).
@@ -34,7 +34,7 @@ def holds_run(run_dir: Path) -> bool:
 
 
 def refuse_used(run_dir: Path, resume: bool) -> None:
-    """Raise RunError if there is something in `run_dir` that a run would overwrite."""
+    """Raise RunError if `run_dir` holds something that a run would overwrite."""
     if (run_dir / SWEEP).exists() or (not resume and holds_run(run_dir)):
         unfinished = (run_dir / CHECKPOINT).exists() or (run_dir / SWEEP).exists()
         raise RunError(
@@ -59,7 +59,7 @@ def prepare(run_dir: Path, resume: bool = False) -> Path:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[None]:
-    """Make a folder before the work that fills it; it goes again if it is left empty. Raises RunError if it cannot be made."""
+    """Make a folder before the work that fills it; remove it if it stays empty. Raises RunError if it cannot be made."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:
@@ -78,7 +78,7 @@ def locked(run_dir: Path) -> Iterator[None]:
     """Keep other processes and threads out of a run directory. Raises RunError if one is there already."""
     try:
         import fcntl
-    except ImportError:  # Windows has no such lock: two runs in one folder are the user's to avoid
+    except ImportError:  # Windows has no such lock: the user must avoid two runs in one folder
         yield
         return
     folder = os.open(run_dir, os.O_RDONLY)
@@ -110,7 +110,7 @@ def load_config(run_dir: Path) -> RunConfig:
 
 
 def check_same(run_dir: Path, config: RunConfig) -> None:
-    """Raise RunError, naming the options, unless the run in `run_dir` was started with this configuration."""
+    """Raise RunError that names the options, unless the run in `run_dir` was started with this configuration."""
     data, asked = (finite(c.model_dump(mode="json")) for c in (load_config(run_dir), config))
     keys = sorted(k for k in data.keys() - CHANGES_NO_RESULT if data[k] != asked[k])
     if keys:
@@ -121,7 +121,7 @@ def check_same(run_dir: Path, config: RunConfig) -> None:
 
 
 def load_summary(run_dir: str | Path) -> Summary:
-    """Summary of a finished or interrupted run. Raises RunError that says what is there instead."""
+    """Summary of a finished or interrupted run. Raises RunError if there is none."""
     path = Path(run_dir) / RESULT
     if not path.is_file():
         raise RunError(f"no {RESULT} in {run_dir}", "give directories that `placekit run` wrote")
@@ -129,7 +129,7 @@ def load_summary(run_dir: str | Path) -> Summary:
 
 
 def find_runs(folders: Sequence[str | Path]) -> list[Path]:
-    """Run directories at or below `folders`, sorted. Raises RunError where there is none."""
+    """Run directories at or below `folders`, sorted. Raises RunError for a folder without one."""
     found: list[Path] = []
     for folder in folders:
         paths = sorted(p.parent.resolve() for p in Path(folder).rglob(RESULT))

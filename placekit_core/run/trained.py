@@ -1,9 +1,9 @@
-"""Trained policies: what a run has learned, as files that another run loads (`policy.checkpoint=RUN_DIR`).
+"""Trained policies, as files that another run loads (`policy.checkpoint=RUN_DIR`).
 
 policy.safetensors     the parameters: arrays by name
 policy.json            the policy's name and options, what it was trained on and with, and every parameter's shape
 
-Neither is executed when it is read: safetensors holds plain arrays. What `pkg://` names is imported, as any installed package.
+Reading them executes nothing: safetensors holds plain arrays. But a package named by `pkg://` is imported, as any other.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 PARAMETERS, ABOUT = "policy.safetensors", "policy.json"
 MAX_PARAMETER_BYTES = 2**31
-PACKAGE = "pkg://"  # Hydra's prefix of what a package ships: pkg://PACKAGE/FOLDER
+PACKAGE = "pkg://"  # Hydra's prefix for folders that a package ships: pkg://PACKAGE/FOLDER
 
 
 class About(FileModel):
-    """`policy.json`; besides these fields, what `save_policy` was told."""
+    """`policy.json`; besides these fields, it holds the `about` of `save_policy`."""
 
     model_config = ConfigDict(extra="ignore")
     format: Literal["placekit-policy"]
@@ -56,20 +56,20 @@ def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any])
     parameters = {name: np.ascontiguousarray(values) for name, values in policy.state_dict().items()}
     write_atomically(folder / PARAMETERS, save(parameters))
     options = policy.options.model_dump(mode="json")
-    options.pop("checkpoint", None)  # where these parameters began is not what they are
+    options.pop("checkpoint", None)  # where training started from is no property of the result
     shapes = {name: _shape(values) for name, values in sorted(parameters.items())}
     data = {"format": "placekit-policy", "version": 1, "placekit": __version__, "policy": policy.name}
     write_json(folder / ABOUT, {**data, "options": options, **about, "parameters": shapes})
 
 
 def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
-    """Load what `save_policy` wrote into `policy`, which is built: from a folder, one of the two files, or a package's folder.
+    """Load a trained policy into `policy`, which is built already. `path` is its folder or one of its two files.
 
-    A trained policy that an installed package ships is `pkg://PACKAGE/FOLDER`.
+    For a trained policy that an installed package ships, `path` is `pkg://PACKAGE/FOLDER`.
 
-    Raises RunError if there is nothing to load, it is damaged, or it was trained as another policy or with other sizes;
-    it then names what does not fit, and the options that differ. Where one side leaves an option to the problems (null),
-    only the shapes count.
+    Raises RunError if there is nothing to load, if it is damaged, or if it was trained as another policy or with other
+    sizes; the error then names what does not fit, and the options that differ. If an option is null on one side (the
+    problems decide), only the shapes count.
     """
     if str(path).startswith(PACKAGE):
         folder: Traversable = _shipped(str(path))
@@ -114,7 +114,7 @@ def _parameters(data: bytes, about: About) -> dict[str, NDArray[Any]]:
 
     try:
         parameters: dict[str, NDArray[Any]] = load(data)
-    except Exception as e:  # its own, and those of types that numpy has not
+    except Exception as e:  # errors of safetensors, and of types that numpy does not have
         raise ValueError(f"{PARAMETERS}: {e}") from None
     for name, values in parameters.items():
         if about.parameters.get(name, shape := _shape(values)) != shape:
@@ -129,7 +129,7 @@ def _shape(values: NDArray[Any]) -> list[str | int]:
 
 
 def _shipped(path: str) -> Traversable:
-    """The folder of an installed package that `pkg://PACKAGE/FOLDER` names."""
+    """The folder in an installed package that `pkg://PACKAGE/FOLDER` names."""
     package, _, folder = path.removeprefix(PACKAGE).partition("/")
     parts = [p for p in folder.split("/") if p]
     if not package or not parts or ".." in parts:

@@ -17,12 +17,12 @@ __all__ = ["CPUOptions", "CUDAOptions", "MeasuringOptions", "PlacedStep"]
 class MeasuringOptions(Options):
     """How a placement is measured."""
 
-    steps: int = Field(3, ge=1, description="steps that are timed; the value is their mean")
-    warm_up: int = Field(1, ge=0, description="steps before them that are not timed")
+    steps: int = Field(3, ge=1, description="number of timed steps; the value is their mean")
+    warm_up: int = Field(1, ge=0, description="steps before the timed ones")
     schedule: Literal["dynamic", "static", "bulk_synchronous"] = Field(
         "dynamic",
-        description="`dynamic`: what starts next is decided as operations end; `static`: each device keeps to an order fixed"
-        " before; `bulk_synchronous`: level by level, with barriers",
+        description="`dynamic`: decides what starts next whenever an operation ends; `static`: each device keeps to an order"
+        " fixed before the step; `bulk_synchronous`: level by level, with barriers",
     )
     fuse: bool = Field(True, description="operations between two synchronisation points are launched as one")
     timeout_s: float = Field(60.0, gt=0, description="seconds after which a step counts as hanging")
@@ -31,11 +31,11 @@ class MeasuringOptions(Options):
     )
     devices: int | None = Field(None, ge=1, le=64, description="devices of `cluster=auto`; null: as many as there are")
     memory_bytes: int | None = Field(
-        None, ge=1, description="memory of each device of `cluster=auto`; null: equal parts of what there is"
+        None, ge=1, description="memory of each device of `cluster=auto`; null: equal parts of all memory"
     )
     links: Literal["memory", "cluster"] = Field(
         "memory",
-        description="`memory`: copies take what they take; `cluster`: at least the seconds that the cluster's links would take",
+        description="`memory`: copies run at full speed; `cluster`: they take at least as long as on the cluster's links",
     )
 
 
@@ -49,7 +49,7 @@ class CUDAOptions(MeasuringOptions):
     """Options of backend `cuda`."""
 
     gpus: list[int] | None = Field(
-        None, min_length=1, description="GPU of each device, some perhaps more than once; null: all, in turn"
+        None, min_length=1, description="GPU of each device; GPUs may repeat; null: all GPUs, in turn"
     )
 
 

@@ -1,4 +1,4 @@
-"""The backends `cpu` and `cuda`: placements are worth what they take."""
+"""The backends `cpu` and `cuda`: they run placements and measure the seconds of a step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from placekit_cuda.machine import CPUMachine, LinkSeconds, Machine
 from placekit_cuda.processor import processor
 from placekit_cuda.session import MeasuredSession
 
-# of one core: float32 operations and bytes per second, nominal; `auto` must give the same machine each time
+# float32 operations and bytes per second of one core; nominal, as `auto` must give the same machine each time
 _FLOPS_PER_S, _BYTES_PER_S, _OVERHEAD_S = 3e10, 1e10, 3e-6
 
 
@@ -43,7 +43,7 @@ class MeasuringBackend(Backend):
 
     @abstractmethod
     def machine(self, cluster: Cluster) -> Machine:
-        """As many devices as `cluster` has. Raises BackendError if it has some that this backend cannot be."""
+        """As many devices as `cluster` has. Raises BackendError if this backend cannot provide one of them."""
 
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
         if executable is None:
@@ -54,13 +54,13 @@ class MeasuringBackend(Backend):
         o, cluster = self.options, problem.cluster
         if (o.devices or cluster.size) != cluster.size:
             raise BackendError(
-                f"backend.devices={o.devices} says how many devices cluster=auto has, and the cluster here is"
+                f"backend.devices={o.devices} sets how many devices cluster=auto has, but the cluster here is"
                 f" {cluster.name!r} with {cluster.size}",
                 "leave one of the two out",
             )
         if o.memory_bytes is not None and (cluster.memory_bytes != o.memory_bytes).any():
             raise BackendError(
-                f"backend.memory_bytes={o.memory_bytes} is for cluster=auto, and the devices of {cluster.name!r} have"
+                f"backend.memory_bytes={o.memory_bytes} is for cluster=auto, but the devices of {cluster.name!r} have"
                 f" {', '.join(str(b) for b in dict.fromkeys(cluster.memory_bytes.tolist()))}",
                 "leave one of the two out, or change `memory_bytes` in the cluster's file",
             )
@@ -69,11 +69,11 @@ class MeasuringBackend(Backend):
         return MeasuredSession(problem, executable, o, partial(self.machine, cluster))
 
     def calibrate(self, programs: Sequence[Program], cluster: Cluster | None = None, repeats: int = 9) -> Calibration:
-        """What the devices and the operations of `programs` take, measured in this process. Raises BackendError."""
+        """Measure the devices and the operations of `programs`, in this process. Raises BackendError."""
         from placekit_cuda.calibration import calibrate
 
         if self.options.isolation != "none":
-            raise BackendError("a machine is measured in this process", "leave out backend.isolation")
+            raise BackendError("calibration measures in this process", "leave out backend.isolation")
         known = cluster or self.devices()
         assert known is not None  # a measuring backend sees its machine
         machine = self.machine(known)
@@ -91,14 +91,14 @@ class MeasuringBackend(Backend):
 
 
 class CPUBackend(MeasuringBackend):
-    """Each device is a thread of this process with `threads` torch threads, and memory of its own that is counted."""
+    """Each device is a thread of this process, with `threads` torch threads and its own count of memory in use."""
 
     name = "cpu"
     options_class = CPUOptions
     options: CPUOptions
 
     def devices(self) -> Cluster:
-        """As many devices as the cores allow, or option `devices`, of equal parts of the memory, at nominal rates."""
+        """Option `devices`, or as many as the cores allow; with equal parts of the memory, and nominal rates."""
         threads = self.options.threads
         count = self.options.devices or max(1, usable_cores() // threads)
         memory = self.options.memory_bytes
@@ -126,16 +126,16 @@ class CPUBackend(MeasuringBackend):
 
 
 class CUDABackend(MeasuringBackend):
-    """Each device is a GPU, or a stream of one that it shares with others.
+    """Each device is a GPU, or a stream on a GPU that several devices share.
 
-    Raises BackendError on creation if there is no GPU: nothing of a run that needs one should be done before it is told.
+    Raises BackendError on creation if there is no GPU, so that a run that needs one fails at once.
     """
 
     name = "cuda"
     options_class = CUDAOptions
     options: CUDAOptions
     cuda: Any = torch.cuda
-    """What tests replace."""
+    """Tests replace this."""
 
     def __init__(self, options: Any = None, **values: Any) -> None:
         super().__init__(options, **values)
@@ -147,9 +147,9 @@ class CUDABackend(MeasuringBackend):
             )
 
     def devices(self) -> Cluster:
-        """All GPUs, or as many devices as the options say; rates and links were measured when they were first detected.
+        """All GPUs, or the devices in the options; rates and links are measured when the GPUs are first detected.
 
-        Devices that share a GPU have equal parts of its memory, and each has the rates of the whole.
+        Devices that share a GPU have equal parts of its memory, and each has the rates of the whole GPU.
         """
         o = self.options
         gpus = self.gpus(o.devices or len(o.gpus or ()) or self.cuda.device_count())
@@ -171,13 +171,13 @@ class CUDABackend(MeasuringBackend):
         return CUDAMachine(self.gpus(cluster.size), self.link_s(cluster), self.cuda)
 
     def gpus(self, size: int) -> list[int]:
-        """The GPU of each of `size` devices: option `gpus`, else all in turn. Raises BackendError."""
+        """The GPU of each of `size` devices: option `gpus`, else all GPUs in turn. Raises BackendError."""
         given, there = self.options.gpus, self.cuda.device_count()
         if given is None:
             return [d % there for d in range(size)]
         if len(given) != size or not all(0 <= g < there for g in given):
             raise BackendError(
-                f"backend.gpus={given} says where {len(given)} devices are, and the cluster has {size}"
+                f"backend.gpus={given} is for {len(given)} devices, but the cluster has {size}"
                 if len(given) != size
                 else f"backend.gpus={given} names GPUs that are not there",
                 f"give {size} numbers, each 0..{there - 1}",

@@ -1,8 +1,9 @@
-"""What a machine really does: seconds of operations, launches and copies, as medians of repeated samples.
+"""Measures a machine: seconds of operations, launches and copies, as medians of repeated samples.
 
-Operations are timed where they stand in the program: it is run again and again in the order of the graph, in each pass one
-operation of every signature is timed, with the inputs that it has there. A figure is the median over the passes, so that what
-else the computer does for a while spoils few samples of each. What fails or is interrupted costs what would have come after it.
+Operations are timed at their place in the program, with the inputs that they have there. The program runs several times, in
+the order of the graph, and each pass times one operation of every signature. A figure is the median over the passes, so a
+temporary disturbance spoils only a few samples of each figure. After a failure or an interruption, the operations that
+would have followed have no figures.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ from placekit_cuda.machine import Machine, Stream
 
 Tensors = dict[int, torch.Tensor]
 Key = tuple[str, str]
-"""`signatures` or `operations`, and which."""
+"""(`signatures` or `operations`, the signature or the operation's name)."""
 Samples = dict[Key, list[float]]
 
 _SAMPLE_S = {"cpu": 2e-5, "cuda": 1e-3}
-"""A sample launches a kernel as often as it takes for it to last so long: on a GPU, whose clock begins before the host has
-launched anything, many times; on a processor only if it is tiny, because a second one finds its inputs in the cache."""
+"""Minimum seconds of a sample, which launches its kernel as often as needed. On a GPU that is many times, because its clock
+starts before the host has launched anything. On a processor, only tiny kernels are repeated, because a repetition finds its
+inputs in the cache."""
 _MAX_TIMES = 1000
 _LAUNCHES = 500
-_RATE_S = 2e-2  # products grow until one takes so long
-_RATE_SIZE = 8192  # rows of the largest
+_RATE_S = 2e-2  # products grow until one takes this long
+_RATE_SIZE = 8192  # rows of the largest product
 _BANDWIDTH_BYTES = 2**28
-_SEEN = 0.05  # of the seconds of the largest copy, what its bytes take at least where a bandwidth is to be told
+_SEEN = 0.05  # to derive a bandwidth, the bytes of the largest copy must take at least this share of its seconds
 _COPIES_BYTES = (4, 2**12, 2**16, 2**20, 2**22, 2**24)
-_COPY_S = 2e-2  # no larger ones once one takes so much longer than the smallest
+_COPY_S = 2e-2  # no larger copies once one takes this much longer than the smallest
 
 
 class Clock:
-    """Times what streams do. Raises BackendError for what does not end within `timeout_s`, and what work raises."""
+    """Times work on streams. Raises BackendError for work that does not end within `timeout_s`, and whatever work raises."""
 
     def __init__(self, repeats: int, timeout_s: float) -> None:
         self.repeats, self.timeout_s = repeats, timeout_s
@@ -69,25 +71,25 @@ class Clock:
         return end.since(start) / times
 
     def median(self, stream: Stream, work: Callable[[], object], sample_s: float) -> float:
-        """Median seconds of `repeats` samples of `sample_s` at least, after one that does not count."""
+        """Median seconds of `repeats` samples of at least `sample_s`, after one that does not count."""
         times = often(min(self.once(stream, work), self.once(stream, work)), sample_s)
         return float(np.median([self.once(stream, work, times) for _ in range(self.repeats + 1)][1:]))
 
 
 def often(seconds: float, sample_s: float) -> int:
-    """How many times in a row what takes `seconds` is launched for one sample."""
+    """How many times in a row work that takes `seconds` is launched for one sample."""
     return min(max(math.ceil(sample_s / max(seconds, 1e-9)), 1), _MAX_TIMES)
 
 
 @dataclass(eq=False)
 class _Piece:
-    """Operations that are run as one: a single one that is timed, or all up to the next.
+    """Operations that are run as one: a single operation that is timed, or all up to the next timed one.
 
     Attributes:
         key: what is timed, or None.
-        reads: base tensors that it needs and does not make.
-        keeps: those that it makes and later pieces read.
-        drops: those that no later piece reads.
+        reads: base tensors that the piece needs and does not make.
+        keeps: base tensors that it makes and later pieces read.
+        drops: base tensors that no later piece reads.
     """
 
     ops: list[int]
@@ -99,13 +101,13 @@ class _Piece:
 
 
 class Walk:
-    """A program on one device, operation after operation; `keys` says which of them are timed.
+    """A program on one device, operation after operation; `keys` says which operations are timed.
 
-    Sources stay with the host, and are brought to the device for the operations that read them; values are dropped after
-    their last reader. So there is room for programs that are too large for one device.
+    Sources stay on the host, and are copied to the device for the operations that read them; values are dropped after
+    their last reader. So even programs that are too large for one device can run.
 
     Attributes:
-        error: what was wrong with an operation that failed; it and what follows it are not run again.
+        error: why an operation failed; that operation and the following ones are not run again.
     """
 
     def __init__(self, program: Program, keys: Mapping[int, Key], device: torch.device) -> None:
@@ -122,7 +124,7 @@ class Walk:
                 groups.append([])
             groups[-1].append(op)
         while groups and groups[-1][0] not in keys:
-            groups.pop()  # what comes after the last one that is timed
+            groups.pop()  # the operations after the last timed one
         reads = [{views.get(int(t), int(t)) for op in ops for t in graph.inputs(op)} for ops in groups]
         last = {t: i for i, tensors in enumerate(reads) for t in tensors}
         self.pieces: list[_Piece] = []
@@ -134,7 +136,7 @@ class Walk:
             self.pieces.append(_Piece(ops, keys.get(ops[0]), run, reads[i] - made, keeps, drops))
 
     def run(self, clock: Clock, stream: Stream) -> dict[Key, float]:
-        """One pass: seconds of what is timed. Raises BackendError if the device hangs."""
+        """One pass: the seconds of the timed operations. Raises BackendError if the device hangs."""
         values: Tensors = {}
         found = {}
         for i, piece in enumerate(self.pieces):
@@ -169,7 +171,7 @@ class Walk:
             seconds = clock.once(stream, work)
         elif piece.key in self.times:
             seconds = clock.once(stream, work, self.times[piece.key])
-        else:  # the first pass loads kernels, and says how often each has to be launched
+        else:  # the first pass loads kernels, and shows how often each has to be launched
             seconds = min(clock.once(stream, work), clock.once(stream, work, 2))
             self.times[piece.key] = often(seconds, _SAMPLE_S[self.device.type])
         for t in piece.drops:
@@ -181,10 +183,10 @@ class Walk:
 def calibrate(
     programs: Sequence[Program], cluster: Cluster, machine: Machine, repeats: int, timeout_s: float, hardware: str = ""
 ) -> Calibration:
-    """`cluster`, and the operations of `programs` on one device of each kind, as `machine` measures them.
+    """Measure `cluster`, and the operations of `programs` on one device of each kind, on `machine`.
 
-    Ctrl-C ends the measuring of operations, not what has been found. Raises BackendError for a program that cannot be run,
-    and if a device hangs or fails before operations are measured.
+    Ctrl-C ends the measuring of operations, but keeps the figures so far. Raises BackendError for a program that cannot be
+    run, and if a device hangs or fails before operations are measured.
     """
     begun = time.perf_counter()
     for program in programs:
@@ -237,7 +239,7 @@ def calibrate(
 def _operations(
     programs: Sequence[Program], machine: Machine, device: int, clock: Clock, samples: Samples
 ) -> list[str]:
-    """Add samples of every signature, or where an operation has none, of the operation. Returns what failed."""
+    """Add samples for every signature, and for every operation without one. Returns the failures."""
     failures = []
     for program in programs:
         graph, new = program.graph, dict[Key, int]()
@@ -271,9 +273,9 @@ def _rates(
     for name in dtypes:
         try:
             flops[name] = _rounded(_matmul_rate(getattr(torch, name), kind, stream, where, clock))
-        except RuntimeError as e:  # torch has no such product
+        except RuntimeError as e:  # torch has no product of this type
             said = str(e).partition("\n")[0]
-            notes.append(f"products of {name} could not be measured ({said}): the rate of {name} is as it was given")
+            notes.append(f"products of {name} could not be measured ({said}): the given rate of {name} is kept")
     try:
         size = min(_BANDWIDTH_BYTES, kind.memory_bytes // 8) // 4
         x = torch.rand(max(size, 1), device=where)
@@ -283,7 +285,7 @@ def _rates(
     except RuntimeError as e:
         raise BackendError(
             f"device {device} could not be measured: {str(e).partition(chr(10))[0]}",
-            "give it less to do: a smaller `backend.memory_bytes`",
+            "use a smaller `backend.memory_bytes`",
         ) from e
     return kind.model_copy(
         update={
@@ -297,7 +299,7 @@ def _rates(
 def _matmul_rate(dtype: torch.dtype, kind: DeviceKind, stream: Stream, where: torch.device, clock: Clock) -> float:
     n = 128
     while True:
-        # numbers as programs have them: a GPU takes less power, and so has a higher clock, where all are equal
+        # random numbers, as in programs: with equal numbers a GPU takes less power, and so has a higher clock
         a, b = (torch.randn(n, n, device=where).to(dtype) for _ in range(2))
         seconds = clock.median(stream, partial(torch.mm, a, b), _SAMPLE_S[where.type])
         if seconds >= _RATE_S or n >= _RATE_SIZE or 12 * a.nbytes > kind.memory_bytes // 8:
@@ -306,7 +308,7 @@ def _matmul_rate(dtype: torch.dtype, kind: DeviceKind, stream: Stream, where: to
 
 
 def _launch_s(stream: Stream, where: torch.device, clock: Clock) -> float:
-    """Seconds for each of many launches, one after the other, of a kernel with almost nothing to do."""
+    """Seconds per launch, over many launches in a row of a kernel with almost nothing to do."""
     one, samples = torch.ones(1, device=where), []
 
     def tiny() -> None:
@@ -334,7 +336,7 @@ def _links(cluster: Cluster, machine: Machine, clock: Clock, notes: list[str]) -
 
 
 def _link(cluster: Cluster, machine: Machine, src: int, dst: int, clock: Clock, notes: list[str]) -> dict[str, float]:
-    """As the host sees it that launches a copy and waits for its end, as the engine does; medians for several sizes."""
+    """A link as the host sees it when it launches a copy and waits for its end, like the engine; medians for several sizes."""
     sizes, medians = list[int](), list[float]()
     room = int(cluster.memory_bytes.min()) // 8
     for size in _COPIES_BYTES:
@@ -348,8 +350,8 @@ def _link(cluster: Cluster, machine: Machine, src: int, dst: int, clock: Clock, 
     if s_per_byte * sizes[-1] < _SEEN * medians[-1]:
         s_per_byte = float(cluster.routes.s_per_byte[src, dst])
         notes.append(
-            f"copies from {cluster.device_names[src]} to {cluster.device_names[dst]} took no longer with their size:"
-            " the bandwidth of this link is as it was given"
+            f"copies from {cluster.device_names[src]} to {cluster.device_names[dst]} take no longer if they are larger:"
+            " the given bandwidth of this link is kept"
         )
     return {"latency_s": _rounded(latency), "bytes_per_s": _rounded(1 / s_per_byte)}
 
@@ -373,18 +375,18 @@ def _copy_s(machine: Machine, value: torch.Tensor, src: int, dst: int, timeout_s
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Latency in seconds and seconds per byte: least squares of relative errors; neither is negative, 0 if none is seen."""
+    """Latency in seconds and seconds per byte, by least squares of relative errors; negative results become 0."""
     x, y = np.asarray(sizes, np.float64), np.asarray(seconds, np.float64)
     latency, slope = np.linalg.lstsq(np.stack([1 / y, x / y], axis=1), np.ones(len(x)), rcond=None)[0]
-    if slope < 0:  # the best constant
+    if slope < 0:  # then take the best constant
         return float((1 / y).sum() / (1 / y**2).sum()), 0.0
-    if latency < 0:  # the best proportion
+    if latency < 0:  # then take the best proportion
         return 0.0, float((x / y).sum() / ((x / y) ** 2).sum())
     return float(latency), float(slope)
 
 
 def _dtypes(programs: Sequence[Program], kind: DeviceKind) -> list[str]:
-    """Floating-point types that operations compute in, as torch names them, and those that the device has rates of."""
+    """Floating-point types, by torch's names, that operations compute in or that the device has rates for."""
     computed = {d for p in programs for d in p.graph.dtype.take(np.flatnonzero(p.graph.kernel)).tolist()}
     return sorted(
         d for d in {*kind.flops_per_s, *computed} if getattr(getattr(torch, d, None), "is_floating_point", False)
@@ -392,11 +394,11 @@ def _dtypes(programs: Sequence[Program], kind: DeviceKind) -> list[str]:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Half the interquartile range over the median; NaN of one sample."""
+    """Half the interquartile range, divided by the median; NaN for one sample."""
     low, middle, high = np.percentile(values, [25, 50, 75])
     return float((high - low) / 2 / middle) if middle > 0 and len(values) > 1 else math.nan
 
 
 def _rounded(value: float) -> float:
-    """Four digits: more were not measured."""
+    """`value` with four digits: the measurement is not more precise."""
     return float(f"{value:.4g}")

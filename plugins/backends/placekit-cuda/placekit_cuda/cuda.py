@@ -1,7 +1,7 @@
-"""CUDA devices as the engine sees them: streams of `torch.cuda`, several logical devices on one GPU if there are fewer.
+"""CUDA devices for the engine: streams of `torch.cuda`, with several logical devices on one GPU if there are too few GPUs.
 
-Kernels are asynchronous, and so is their memory. Of the caching allocator's rules two matter here: a block belongs to the
-stream that it was allocated on, and is reused by that stream as soon as its tensor is dropped on the host. A tensor that
+Kernels are asynchronous, and so is their memory. Two rules of the caching allocator matter here: a block belongs to the
+stream that it was allocated on, and that stream reuses it as soon as its tensor is dropped on the host. A tensor that
 another stream reads must therefore be recorded for that stream (`record_stream`).
 """
 
@@ -19,9 +19,9 @@ import torch
 from placekit_core import BackendError
 from placekit_cuda.machine import Event, LinkSeconds, Machine, Stream, Work, copied
 
-_CLOCKS = 50  # attempts at most
+_CLOCKS = 50  # maximum number of attempts
 STREAMS = 32
-"""Streams of a GPU, for each priority: `torch.cuda` hands out the same ones again beyond that."""
+"""Number of streams of a GPU for each priority; beyond that, `torch.cuda` hands out the same streams again."""
 
 
 class CUDAEvent(Event):
@@ -42,11 +42,12 @@ class CUDAEvent(Event):
 
 
 class CUDAStream(Stream):
-    """One stream for kernels; for copies between two GPUs two: that of the source and that of the destination.
+    """One stream for kernels; two for copies between two GPUs: one of the source and one of the destination.
 
-    torch copies on the source's current stream, and lets it wait for the destination's current stream before the copy and
-    the destination's for it afterwards. The last of `streams` is therefore where a copy's memory belongs and where it ends.
-    Both wait: without peer access torch first packs a strided tensor, on the source's stream, before that barrier.
+    torch copies on the source's current stream. Before the copy, that stream waits for the destination's current stream;
+    after it, the destination's stream waits for the source's. A copy's memory therefore belongs to the last of `streams`,
+    and the copy ends there. Both streams wait for events, because without peer access torch packs a strided tensor on the
+    source's stream before that barrier.
     """
 
     def __init__(self, cuda: Any, *streams: Any) -> None:
@@ -74,9 +75,9 @@ class CUDAMachine(Machine):
 
     Args:
         gpus: GPU of each device. Devices on one GPU share its cores, its memory and its memory bandwidth.
-        link_s: emulates slower links, by kernels on the link's stream that only take time, after each copy; None: copies are as
-            fast as they go.
-        cuda: `torch.cuda`, or what tests put in its place.
+        link_s: emulates slower links, by kernels after each copy, on the link's stream, that only take time; None: copies run
+            at full speed.
+        cuda: `torch.cuda`, or a test's replacement of it.
 
     Raises BackendError for a GPU that is not there, and for more devices on one GPU than there are streams for the links
     between them.
@@ -101,7 +102,7 @@ class CUDAMachine(Machine):
                     f" their links, and torch has {STREAMS}",
                     "use fewer devices",
                 )
-        # of another priority than links: so no two of a machine are the same
+        # with another priority than links, so that no two streams of a machine are the same
         self._compute = [
             CUDAStream(cuda, cuda.Stream(self.torch_device(d), priority=-1)) for d in range(len(self.gpus))
         ]
@@ -139,7 +140,7 @@ class CUDAMachine(Machine):
         return made
 
     def keep(self, value: torch.Tensor, stream: Any) -> None:
-        """Do not reuse the memory of `value`, once it is dropped, before `stream` has done all that it was given."""
+        """Reuse the memory of `value`, once it is dropped, only after `stream` has finished all work given to it so far."""
         value.record_stream(stream)
 
     def follow(self) -> None:
@@ -155,17 +156,17 @@ class CUDAMachine(Machine):
         self._watch.end()
         streams = [s for stream in (*self._compute, *self._links.values()) for s in stream.streams]
         self._compute, self._links = [], {}
-        with contextlib.suppress(RuntimeError):  # after a failed kernel, nothing can be given back
-            if all(s.query() for s in streams):  # or it would wait for what hangs
+        with contextlib.suppress(RuntimeError):  # after a failed kernel, nothing can be released
+            if all(s.query() for s in streams):  # else it would wait for a hanging one
                 self._cuda.empty_cache()
 
     def _clock(self) -> dict[int, float]:
-        """Cycles a second of each GPU, by a kernel that waits for cycles to pass."""
+        """Cycles per second of each GPU, measured with a kernel that waits for cycles to pass."""
         found, cycles = {}, 10_000_000
         for gpu in set(self.gpus):
             stream = self._compute[self.gpus.index(gpu)]
             before = 0.0
-            for _ in range(_CLOCKS):  # the first one is loaded, and clocks rise with work
+            for _ in range(_CLOCKS):  # the first attempt loads the kernel, and clocks rise with work
                 start = stream.record(timed=True)
                 stream.launch(lambda: self._cuda._sleep(cycles))
                 end = stream.record(timed=True)
@@ -178,7 +179,7 @@ class CUDAMachine(Machine):
 
 
 class _Watch:
-    """The host event loop of a machine: one thread that asks which events are reached, and calls who waits for them."""
+    """The host event loop of a machine: one thread that checks which events are reached, and calls their callbacks."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[CUDAEvent, Callable[[BaseException | None], None]]] = []
@@ -195,7 +196,7 @@ class _Watch:
             self._some.notify()
 
     def end(self) -> None:
-        """Forget what is waited for."""
+        """Forget all pending callbacks."""
         with self._some:
             self._ended = True
             self._some.notify()
@@ -215,7 +216,7 @@ class _Watch:
                 error: BaseException | None = None
                 try:
                     reached = event.wait(0.0)
-                except Exception as e:  # a kernel failed: whoever waits is told
+                except Exception as e:  # a kernel failed: tell the callback
                     reached, error = True, e
                 if reached:
                     done(error)

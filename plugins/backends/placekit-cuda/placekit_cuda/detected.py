@@ -1,4 +1,4 @@
-"""The machine that backend `cuda` detects: GPUs and their memory from the driver, rates and links as measured once."""
+"""The machine that backend `cuda` detects: GPUs and memory from the driver, rates and links measured once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MEASURED: dict[Path, Cluster] = {}
 
 
 def described(cuda: Any, gpus: Sequence[int], memory_bytes: int | None) -> Cluster:
-    """Devices on `gpus`, each with its part of the GPU's memory (or `memory_bytes`). Rates and links are still to be measured."""
+    """Devices on `gpus`, each with its part of the GPU's memory (or `memory_bytes`), before rates and links are measured."""
     shares, kinds, devices = Counter(gpus), dict[str, Any](), list[dict[str, str]]()
     for gpu in gpus:
         found = cuda.get_device_properties(gpu)
@@ -43,9 +43,9 @@ def described(cuda: Any, gpus: Sequence[int], memory_bytes: int | None) -> Clust
 
 
 def remembered(cuda: Any, gpus: Sequence[int], nominal: Cluster, measure: Callable[[], Cluster]) -> Cluster:
-    """What `measure` found when it was first called for these GPUs and this torch, from the user's cache folder.
+    """The first result of `measure` for these GPUs and this version of torch, kept in the user's cache folder.
 
-    Another measurement would differ in its last digits, and make another machine of what is the same one.
+    A second measurement would differ in its last digits, and turn the same machine into another one.
     """
     uuids = [str(getattr(cuda.get_device_properties(g), "uuid", g)) for g in gpus]
     about = json.dumps([uuids, torch.__version__, nominal.model_dump(mode="json")])
@@ -63,8 +63,8 @@ def remembered(cuda: Any, gpus: Sequence[int], nominal: Cluster, measure: Callab
         write_atomically(path, found.model_dump_json().encode())
     except OSError as e:
         warnings.warn(
-            f"what was measured of this machine's GPUs cannot be kept in {path} ({e.strerror}): the next run measures anew, and"
-            " has another machine; `placekit cluster profile` writes one to name",
+            f"the measurements of this machine's GPUs cannot be kept in {path} ({e.strerror}): the next run measures again and"
+            " gets another machine; `placekit cluster profile` writes a cluster file to use instead",
             stacklevel=2,
         )
     return found

@@ -21,14 +21,14 @@ from placekit_core import (
 
 
 def with_efficiency(cluster: Cluster, graphs: Sequence[Graph], costs: CostFile) -> Cluster:
-    """`cluster`, whose rates were measured, with the fractions of them that classes of operations reach.
+    """`cluster`, which has measured rates, with the fractions of them that classes of operations reach.
 
-    Rates are what a product and an elementwise operation reach, so these two reach all of theirs, and other classes what
-    their nominal fractions say of them beside these. Where `costs` has figures of a class, its fraction is the
-    median, over the operations of `graphs`, of the seconds at full rates over the measured ones without
-    the launch overhead. Operations that full rates would do in less than a launch, or that took less than three, are mostly
-    fixed cost: they say nothing of rates and are left out. It makes the roofline a fair guess for operations of the class that
-    were not measured.
+    The measured rates are those of a matrix product and of an elementwise operation, so these two classes reach them fully by
+    definition; other classes keep their nominal fractions, relative to these two. If `costs` has figures for a class, its
+    fraction is a median over the operations of `graphs`: the seconds at full rates, divided by the measured seconds without
+    the launch overhead. An operation that would take less than one launch at full rates, or took less than three launches, is
+    mostly fixed cost; it says nothing about rates and is left out. The fraction makes the roofline a fair guess for
+    operations of the class that were not measured.
     """
     full = dict.fromkeys(EFFICIENCY, Efficiency(compute=1.0, memory=1.0))
     bare = {
@@ -59,7 +59,7 @@ def with_efficiency(cluster: Cluster, graphs: Sequence[Graph], costs: CostFile) 
 
 
 def _beside_measured(kind: DeviceKind) -> dict[OperationClass, Efficiency]:
-    """Fractions of rates that a product (of arithmetic) and an elementwise operation (of memory) reach by definition."""
+    """Fractions relative to a product (for arithmetic) and an elementwise operation (for memory), which reach the rates."""
     own = {**EFFICIENCY, **kind.efficiency}
     compute, memory = own["matmul"].compute, own["elementwise"].memory
 

@@ -1,4 +1,4 @@
-"""Runs a plan on a machine, again and again, in one of three ways; see `Way`."""
+"""Runs a plan on a machine, any number of times, in one of three ways; see `Way`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Tensors = dict[int, torch.Tensor]
 Way = Literal["dynamic", "static", "bulk_synchronous"]
 """How a plan is run.
 
-`dynamic`: the host starts a node when its inputs have arrived. `static`: all is launched at once, in the order of the plan, and
-streams wait for events. `bulk_synchronous`: phase by phase, and the host waits for the end of each.
+`dynamic`: the host starts a node when its inputs have arrived. `static`: the host launches all nodes at once, in the order of
+the plan, and streams wait for events. `bulk_synchronous`: phase by phase, and the host waits for the end of each phase.
 """
 
 
 @dataclass(eq=False)
 class Step:
-    """One step as it went.
+    """The record of one step.
 
     Attributes:
         kept: tensors of `Plan.home`, each on its device.
         seconds: from the first launch to the end of all work.
-        peak_bytes: [D] most memory that values took on each device at once, sources included.
+        peak_bytes: [D] highest memory of the values on each device, sources included.
         times: [nodes, 2] when each node began and ended, seconds from the start; NaN if the step was not timed.
     """
 
@@ -45,7 +45,7 @@ class Step:
 
 
 class MemoryExceeded(BackendError):
-    """The values on a device took more than its memory. `peak_bytes` [D]: the most on each device until then."""
+    """The values on a device need more than its memory. `peak_bytes` [D]: the highest use of each device until then."""
 
     def __init__(self, message: str, peak_bytes: Sequence[float]) -> None:
         super().__init__(message)
@@ -56,8 +56,8 @@ class Engine:
     """A plan, compiled for a machine.
 
     Args:
-        priority: [nodes] what starts first of what could start on one stream: the highest; ties in the order of the plan.
-        memory_bytes: [D] what values may take on each device; more ends the step with `MemoryExceeded`.
+        priority: [nodes] of the nodes ready on one stream, the highest starts first; ties in the order of the plan.
+        memory_bytes: [D] limit for the values on each device; more ends the step with `MemoryExceeded`.
     """
 
     def __init__(
@@ -106,11 +106,13 @@ class Engine:
         timeout_s: float | None = None,
         timed: bool = False,
     ) -> Step:
-        """One step. Raises BackendError if it did not end within `timeout_s`, and what an operation raised, with a note
-        (`__notes__`) of which it was."""
+        """Run one step. Raises BackendError if it does not end within `timeout_s`.
+
+        An exception of an operation is raised with a note (`__notes__`) that names the operation.
+        """
         state = _State(self, sources, step, timed)
         for device in range(self.machine.size):
-            state.check_memory(device)  # also where nothing runs
+            state.check_memory(device)  # also on devices where nothing runs
         start = time.perf_counter()
         try:
             if way == "dynamic":
@@ -119,11 +121,11 @@ class Engine:
                 done = self._static(state, timeout_s)
             else:
                 done = self._bulk_synchronous(state, timeout_s)
-        except BaseException as e:  # Ctrl-C: what is left of the step is skipped
+        except BaseException as e:  # Ctrl-C: skip the rest of the step
             state.error = state.error or e
             raise
         seconds = time.perf_counter() - start
-        if not done and state.error is None:  # what is left of the step is skipped if the hang ever ends
+        if not done and state.error is None:  # if the hang ever ends, skip the rest of the step
             state.error = BackendError(
                 f"a step did not end within {timeout_s:g} s", "raise `backend.timeout_s`, or look for a hang"
             )
@@ -158,7 +160,7 @@ class Engine:
 
 
 class _Dynamic:
-    """Starts what could start: whoever ends a node starts what waited for it, in the thread that it is told in."""
+    """Starts each node as soon as it is ready: the thread that is told of a node's end starts the nodes waiting for it."""
 
     def __init__(self, engine: Engine, state: _State) -> None:
         self.engine, self.state = engine, state
@@ -180,7 +182,7 @@ class _Dynamic:
         return self.left == 0 or self.end.wait(timeout_s)
 
     def _start(self, stream: Stream) -> None:
-        """Give `stream` the first of what is ready, if it is free. With the lock."""
+        """Give `stream` its first ready node, if the stream is free. Call it with the lock held."""
         if stream in self.busy or not self.ready[stream] or self.end.is_set():
             return
         _, i = heapq.heappop(self.ready[stream])
@@ -215,7 +217,7 @@ class _Dynamic:
 
 
 class _State:
-    """What one step has made so far."""
+    """The state of one step while it runs."""
 
     def __init__(self, engine: Engine, sources: Sequence[Tensors], step: int, timed: bool) -> None:
         self.engine, self.step = engine, step
@@ -231,7 +233,7 @@ class _State:
         self.events: dict[int, tuple[Event, Event]] = {}
 
     def launch(self, i: int) -> Event | None:
-        """Give node `i` to its stream; if the step is timed, the event of its end."""
+        """Give node `i` to its stream; returns the event of its end if the step is timed."""
         stream = self.engine.streams[i]
         if not self.timed:
             stream.launch(lambda: self._do(i))
@@ -251,14 +253,14 @@ class _State:
         return found
 
     def check_memory(self, device: int) -> None:
-        """Raise MemoryExceeded if more is in use than there is."""
+        """Raise MemoryExceeded if the device uses more memory than it has."""
         used, limit = self.used[device], self.engine.limit[device]
         if used > limit:
             raise MemoryExceeded(f"device {device} is out of memory: {used:.0f} of {limit:.0f} bytes", self.peak)
 
     def _do(self, i: int) -> None:
         if self.error is not None:
-            return  # what follows a failure has nothing to work on
+            return  # after a failure, inputs are missing
         engine, node = self.engine, self.engine.plan.nodes[i]
         at = node.src if node.transfers else node.device
         try:
@@ -268,7 +270,7 @@ class _State:
                 self.check_memory(node.device)
             self._account(node, at, engine.functions[i](self.values[at], self.step))
         except BaseException as e:
-            # a note is what a traceback shows too; Python 3.10 has no add_note
+            # tracebacks show notes; Python 3.10 has no add_note
             e.__notes__ = [*getattr(e, "__notes__", ()), engine.plan.about(node)]
             self.error = self.error or e
 

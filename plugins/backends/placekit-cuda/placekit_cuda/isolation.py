@@ -1,4 +1,4 @@
-"""`isolation: process`: what measures is another process, and a crash costs one measurement and nothing else."""
+"""`isolation: process`: another process measures, so that a crash costs one measurement and nothing else."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from placekit_cuda import MeasuringOptions
 from placekit_cuda.engine import MemoryExceeded
 from placekit_cuda.session import Row, joined
 
-_GRACE_S = 30.0  # for what a measurement does besides its steps: planning, copies of the parameters
-_LONGEST_S = 1e6  # the system takes no longer ones
+_GRACE_S = 30.0  # extra time for the work besides the steps: planning, copies of the parameters
+_LONGEST_S = 1e6  # the longest timeout that the system accepts
 
 
 class IsolatedSession(Session):
-    """A `MeasuredSession` in a child, which builds the program anew from its recipe.
+    """A `MeasuredSession` in a child process, which builds the program anew from its recipe.
 
     Attributes:
         process: the child; None before the first measurement, and after a crash until the next one.
@@ -44,7 +44,7 @@ class IsolatedSession(Session):
         self._pipe: Connection | None = None
 
     def evaluate(self, placements: Placements) -> Measurements:
-        """Measure a batch, one placement after the other; one whose child dies or hangs is a measurement that says so."""
+        """Measure a batch, one placement at a time; if the child dies or hangs, the measurement has that as its error."""
         self.problem.check(placements)
         rows = [self._row(placements[i : i + 1]) for i in range(len(placements))]
         return joined(rows, self.problem.cluster.size)
@@ -59,7 +59,7 @@ class IsolatedSession(Session):
         return found
 
     def close(self) -> None:
-        """End the child; its memory is given back."""
+        """End the child, which frees its memory."""
         self._end()
 
     def _row(self, placement: Placements) -> Row:
@@ -68,11 +68,11 @@ class IsolatedSession(Session):
             return np.nan, np.nan, np.full(self.problem.cluster.size, np.nan), found
         error = found.error[0]
         if error is not None and not error.startswith(MemoryExceeded.__name__):
-            self._end()  # something may hang in it, or its device be broken
+            self._end()  # it may hang, or its device may be broken
         return float(found.value_s[0]), float(found.spread_s[0]), found.peak_bytes[0], error
 
     def _ask(self, what: str, about: Any, steps: int) -> Any:
-        """The answer of the child, or a text: how it ended."""
+        """The answer of the child, or a text that says how the child ended."""
         if self.process is None:
             self._start()
         assert self._pipe is not None
@@ -84,7 +84,7 @@ class IsolatedSession(Session):
             kind, answer = self._pipe.recv()
         except (EOFError, OSError):
             return f"the process that ran it {self._end()}"
-        except BaseException:  # Ctrl-C: or the next question would get this one's answer
+        except BaseException:  # Ctrl-C: else the next request would get this answer
             self._end()
             raise
         if kind == "error":
@@ -92,15 +92,15 @@ class IsolatedSession(Session):
         return answer
 
     def _start(self) -> None:
-        """Raises BackendError if the child cannot open the program."""
+        """Start the child. Raises BackendError if it cannot open the program."""
         here, there = Pipe()
         there_fd = there.fileno()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         command = [sys.executable, "-m", "placekit_cuda.worker", str(there_fd)]
         self.process = subprocess.Popen(
             command, pass_fds=[there_fd], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
-        )  # Ctrl-C is for this process, which ends the other one
-        there.close()  # the child's end: or its death would not end what is read here
+        )  # Ctrl-C goes to this process only, which ends the child
+        there.close()  # the child's end of the pipe; while it is open here, the child's death would not end reading
         self._pipe = here
         try:
             here.send(self._about)
@@ -115,7 +115,7 @@ class IsolatedSession(Session):
             raise BackendError(answer)
 
     def _end(self) -> str:
-        """End the child, and say how it ended."""
+        """End the child, and return how it ended."""
         if self.process is None:
             return "had ended"
         if self._pipe is not None:

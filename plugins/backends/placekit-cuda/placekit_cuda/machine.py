@@ -1,4 +1,4 @@
-"""Devices as the engine sees them: streams that work in order, events between them, copies from one device to another."""
+"""Devices for the engine: streams that work in order, events between them, copies from one device to another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 Work = Callable[[], None]
 LinkSeconds = Callable[[int, int, int], float]
-"""(src, dst, bytes) to the least seconds that a copy takes: an emulated link."""
+"""An emulated link: a function of (src, dst, bytes) that gives the minimum seconds of a copy."""
 
 
 class Event(ABC):
@@ -21,15 +21,15 @@ class Event(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Let the host wait until it is reached; False if it was not within `timeout_s`."""
+        """Let the host wait until the event is reached; False if that takes longer than `timeout_s`."""
 
     @abstractmethod
     def since(self, other: Any) -> float:
-        """Seconds between an earlier event on the same `Machine.clock` and this one; both are reached, and recorded timed."""
+        """Seconds from an earlier event on the same `Machine.clock` to this one; both must be timed and reached."""
 
 
 class Stream(ABC):
-    """Does what it is given one after the other, while the host goes on."""
+    """A queue of work that runs in order, while the host goes on."""
 
     @abstractmethod
     def launch(self, work: Work) -> None:
@@ -37,15 +37,15 @@ class Stream(ABC):
 
     @abstractmethod
     def record(self, timed: bool = False) -> Event:
-        """Append an event, reached when all before it is done; `timed` if the moment matters."""
+        """Append an event, reached when all work before it is done; with `timed`, it also records the time."""
 
     @abstractmethod
     def wait(self, event: Any) -> None:
-        """Let what is appended from here on wait for `event`, of any stream of this machine."""
+        """Let all work appended from now on wait for `event`, which may be of any stream of this machine."""
 
 
 class Machine(ABC):
-    """Some devices. Closed after use; then it cannot be used again."""
+    """Some devices. Close it after use; then it cannot be used again."""
 
     @property
     @abstractmethod
@@ -54,7 +54,7 @@ class Machine(ABC):
 
     @abstractmethod
     def torch_device(self, device: int) -> torch.device:
-        """What torch calls a device."""
+        """torch's device for a device."""
 
     @abstractmethod
     def compute(self, device: int) -> Stream:
@@ -66,26 +66,26 @@ class Machine(ABC):
 
     @abstractmethod
     def copy(self, value: torch.Tensor, src: int, dst: int) -> torch.Tensor:
-        """A copy of `value`, of `compute(src)`, for `compute(dst)`, with its strides. Called in work of `link(src, dst)`."""
+        """Copy `value` of `compute(src)` for `compute(dst)`, with its strides. Called in work on `link(src, dst)`."""
 
     @abstractmethod
     def clock(self, stream: Any) -> int:
         """Number of the clock by which the events of a stream are timed."""
 
     def follow(self) -> None:
-        """Let all devices wait for what the calling thread has launched by itself.
+        """Let all devices wait for the work that the calling thread has launched by itself.
 
-        It may be making what they will read, and reading what they made, whose memory they will use again.
+        That work may write values that the devices will read, or read values in memory that they will reuse.
         """
         return None
 
     @abstractmethod
     def notify(self, stream: Any, done: Callable[[BaseException | None], None]) -> None:
-        """Call `done`, in any thread, once all that `stream` was given so far is done, with what went wrong if it did."""
+        """Call `done`, in any thread, once all work given to `stream` so far has ended; its argument is an error or None."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back streams and threads."""
+        """Release streams and threads."""
 
 
 class _ThreadEvent(Event):
@@ -124,11 +124,11 @@ class ThreadStream(Stream):
         self._queue.put(lambda: (event.wait(), None)[1])
 
     def end(self) -> None:
-        """Stop after all that was appended."""
+        """Stop after all appended work."""
         self._queue.put(None)
 
     def _work(self) -> None:
-        torch.get_num_threads()  # or torch gives this thread the process's number when it first computes
+        torch.get_num_threads()  # else torch sets this thread's number to the process's when it first computes
         torch.set_num_threads(self._threads)
         with torch.no_grad():
             while (work := self._queue.get()) is not None:
@@ -137,10 +137,10 @@ class ThreadStream(Stream):
 
 
 def _stream(name: str, threads: int) -> ThreadStream:
-    """A stream; the number of torch threads that other threads of the process begin with stays what it was."""
+    """A stream; it leaves the number of torch threads that other new threads of the process get unchanged."""
     before = torch.get_num_threads()
     stream = ThreadStream(name, threads)
-    stream.record().wait()  # it has set its own, and with it that of threads to come
+    stream.record().wait()  # by now it has set its own number, and with it that of new threads
     torch.set_num_threads(before)
     return stream
 
@@ -151,7 +151,7 @@ class CPUMachine(Machine):
     Args:
         size: number of devices.
         threads: torch threads of each device.
-        link_s: emulates slower links; None: copies are as fast as they go.
+        link_s: emulates slower links; None: copies run at full speed.
     """
 
     def __init__(self, size: int, threads: int = 1, link_s: LinkSeconds | None = None) -> None:
@@ -193,15 +193,15 @@ class CPUMachine(Machine):
         streams = [*self._compute, *self._links.values()]
         for stream in streams:
             stream.end()
-        until = time.perf_counter() + 1.0  # what hangs is left behind
+        until = time.perf_counter() + 1.0  # a hanging thread is left behind
         for stream in streams:
             stream.thread.join(timeout=max(until - time.perf_counter(), 0.0))
 
 
 def copied(value: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy on `device`, with the same strides, or the last bits of what is computed from it may change.
+    """A copy on `device` with the same strides; with others, the last bits of results may change.
 
-    What is repeated (a stride of 0) is copied once, and repeated again.
+    A repeated dimension (a stride of 0) is copied once, and repeated again.
     """
     once = value
     for d, (n, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):

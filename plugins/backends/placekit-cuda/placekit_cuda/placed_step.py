@@ -36,7 +36,7 @@ from placekit_cuda.machine import CPUMachine, Machine, copied
 from placekit_cuda.plan import plan, priorities
 
 _HOW = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
-"""Entries of an optimiser's parameter group that do not change what it computes but for rounding."""
+"""Entries of an optimiser's parameter group that change its results by rounding only."""
 
 
 class PlacedStep:
@@ -48,22 +48,22 @@ class PlacedStep:
                 value = step(x, y)
             step.copy_to(module)
 
-    It computes what the step computes on one device, to the last bit, whatever the placement (on GPUs as far as torch's kernels
-    repeat themselves: `torch.use_deterministic_algorithms`). It begins with the values of
-    `module`, which it does not touch before `copy_to`, and with a new optimiser. What Python numbers decide is part of the
-    traced step: shapes, learning rates and other settings stay what they were.
+    Under any placement, its results equal those on one device to the last bit (on GPUs, if torch's kernels are deterministic:
+    `torch.use_deterministic_algorithms`). It begins with the values of `module`, which it does not change before `copy_to`,
+    and with a new optimiser. Everything that Python numbers decide is fixed when the step is traced: shapes, learning rates
+    and other settings.
 
     Args:
         module, optimizer, loss, inputs, targets: as in `placekit_core.place`; `inputs` and `targets` are examples.
         placement: a result of `place`, a placement that it found, a run directory, or a `placement.json`.
-        machine: as many devices as the placement is for; closed by whoever made it. None: threads of this process.
+        machine: the devices, as many as the placement is for; close it yourself. None: threads of this process.
         timeout_s: seconds after which a step counts as hanging; None: never.
 
     Raises:
-        PlacekitError: the step cannot be imported, or the placement is of another one.
+        PlacekitError: the step cannot be imported, or the placement is for another step.
 
     Attributes:
-        steps: steps done so far. It seeds the random operations: set it when going on from a checkpoint.
+        steps: number of steps done so far. It seeds the random operations: set it when you continue from a checkpoint.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class PlacedStep:
         initial = executable.initial()
         self._arguments = _Arguments(graph, initial, inputs, targets)
         self._tensor = {graph.op_name[v]: graph.outputs(v)[0] for v in np.flatnonzero(~graph.kernel).tolist()}
-        self._state: dict[str, dict[str, int]] = {}  # of the optimiser, by parameter and key
+        self._state: dict[str, dict[str, int]] = {}  # the optimiser's, by parameter and key
         for name in (graph.op_name[v] for v in np.flatnonzero(graph.op_type.is_value("state"))):
             owner, _, key = name.rpartition("/")
             self._state.setdefault(owner, {})[key] = self._tensor[name]
@@ -113,8 +113,8 @@ class PlacedStep:
     def __call__(self, inputs: Any, targets: Any = ()) -> torch.Tensor:
         """Do one step, and return the loss before it.
 
-        `inputs` and `targets` are nested as in the example, of its shapes and types. A step that fails changes nothing.
-        Raises PlacekitError for others, and what an operation raises.
+        `inputs` and `targets` have the nesting, shapes and types of the examples; others raise PlacekitError. An exception
+        of an operation is raised unchanged. A step that fails changes nothing.
         """
         if self._machine is None:
             raise PlacekitError("this step is closed", "make another one")
@@ -137,19 +137,19 @@ class PlacedStep:
         for key in state:
             if key in self._names:
                 state[key] = self._value(self._names[key])
-            elif not key.endswith("_extra_state"):  # what a module keeps beside tensors is its own
+            elif not key.endswith("_extra_state"):  # the module's own extra data, no tensors
                 raise PlacekitError(
                     f"the module has {key!r} in its state_dict, but no parameter or buffer of that name"
                 )
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the values of a `state_dict` of the module. Raises PlacekitError that names what does not fit."""
+        """Continue with the values of a `state_dict` of the module. Raises PlacekitError that names what does not fit."""
         known = [key for key in self._module.state_dict() if key in self._names]
         missing = [key for key in known if key not in state]
         strange = [key for key in state if key not in known and not key.endswith("_extra_state")]
         if missing or strange:
-            what = f"lacks {missing[0]!r}" if missing else f"has {strange[0]!r}, which the module has not"
+            what = f"lacks {missing[0]!r}" if missing else f"has {strange[0]!r}, which the module does not have"
             raise PlacekitError(f"this state_dict {what}", "it must be one of the same module")
         self._put({self._names[key]: self._fitting(self._names[key], state[key], key) for key in known})
 
@@ -167,16 +167,17 @@ class PlacedStep:
         return {**plain, "state": state}
 
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the state of an optimiser of the same kind; what it lacks begins with zeros.
+        """Continue with the state of an optimiser of the same kind; missing entries begin with zeros.
 
-        The settings stay those of this step; others are warned of. Raises PlacekitError for one of other parameters.
+        The settings stay those of this step; a warning tells if the given ones differ. Raises PlacekitError if the state is
+        for other parameters.
         """
         plain, names = self._plain_optimizer()
         if not {"state", "param_groups"} <= state.keys():
-            raise PlacekitError("this is no state of an optimizer", "give what `optimizer.state_dict()` returns")
+            raise PlacekitError("this is not the state of an optimizer", "give what `optimizer.state_dict()` returns")
         sizes = [[len(g["params"]) for g in groups] for groups in (plain["param_groups"], state["param_groups"])]
         if sizes[0] != sizes[1]:
-            raise PlacekitError(f"this state is of an optimizer of {sizes[1]} parameters by group, not {sizes[0]}")
+            raise PlacekitError(f"this state is for an optimizer of {sizes[1]} parameters by group, not {sizes[0]}")
         for own, given in zip(plain["param_groups"], state["param_groups"], strict=True):
             for key in sorted(own.keys() - _HOW):
                 if key in given and given[key] != own[key]:
@@ -193,17 +194,17 @@ class PlacedStep:
         self._put(values)
 
     def copy_to(self, module: torch.nn.Module | None = None) -> torch.nn.Module:
-        """Write the values now into `module`, by default the one that the step was made of. Returns it."""
+        """Write the current values into `module`, by default the one that the step was made from. Returns it."""
         module = self._module if module is None else module
         module.load_state_dict(self.state_dict())
         with torch.no_grad():
-            for key, buffer in module.named_buffers():  # also those that a state_dict leaves out
+            for key, buffer in module.named_buffers():  # also buffers that a state_dict leaves out
                 if key in self._names:
                     buffer.copy_(self._value(self._names[key]))
         return module
 
     def close(self) -> None:
-        """Give the devices back. The values can still be read."""
+        """Release the devices. The values can still be read."""
         if self._owns_machine and self._machine is not None:
             self._machine.close()
         self._machine = None
@@ -223,7 +224,7 @@ class PlacedStep:
         return self._sources[self._device(tensor)][tensor].detach().to("cpu", copy=True)
 
     def _put(self, values: Tensors) -> None:
-        """Copy values of sources to their devices, and wait: links, which read them too, do not wait for this."""
+        """Copy values of sources to their devices, and wait, because links read them, too, and would not wait."""
         if self._machine is None:
             raise PlacekitError("this step is closed", "make another one")
         self._machine.follow()
@@ -234,12 +235,12 @@ class PlacedStep:
             stream.launch(partial(_copy, own, self._sources[device], self._machine.torch_device(device), errors))
             events.append(stream.record())
         if not all(event.wait(self._timeout_s) for event in events):
-            raise PlacekitError("a device is not done with what it did before", "make another step")
+            raise PlacekitError("a device has not finished its earlier work", "make another step")
         if errors:
             raise errors[0]
 
     def _fitting(self, tensor: int, given: Any, name: str, fill: bool = False) -> torch.Tensor:
-        """A value for a source, in the layout that it has. Raises PlacekitError for one of another shape."""
+        """`given` as a value for a source, in the source's layout. Raises PlacekitError if it has another shape."""
         old = self._sources[self._device(tensor)][tensor]
         value = torch.as_tensor(given)
         if value.shape != old.shape and not fill:
@@ -255,12 +256,12 @@ class PlacedStep:
 
 
 class _Arguments:
-    """The inputs and targets of a step: which tensor goes where, and what may not change."""
+    """The inputs and targets of a step: where each tensor goes, and which values are constants."""
 
     def __init__(self, graph: Graph, initial: Tensors, inputs: Any, targets: Any) -> None:
         sources = np.flatnonzero(graph.op_type.is_value("input") & ~graph.kernel).tolist()
         self.leaves, self.spec = pytree.tree_flatten((inputs, targets))
-        # the importer has one source for each distinct tensor, in the order in which it meets them
+        # the importer makes one source for each distinct tensor, in the order in which it meets them
         distinct = list(dict.fromkeys(id(x) for x in self.leaves if isinstance(x, torch.Tensor)))
         assert len(distinct) == len(sources), "each tensor among the inputs is a source"
         self.source = [sources[distinct.index(id(x))] if isinstance(x, torch.Tensor) else -1 for x in self.leaves]
@@ -282,7 +283,7 @@ class _Arguments:
                 if leaf is not example and leaf != example:
                     raise PlacekitError(
                         f"the step was made with {example!r} among its inputs, and cannot have {leaf!r} there",
-                        "what is no tensor is a constant of a step: make another one",
+                        "anything but a tensor is a constant of a step: make another step",
                     )
                 continue
             self._check(v, leaf)
@@ -299,7 +300,7 @@ class _Arguments:
             found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise PlacekitError(
                 f"{self.name[source]!r} is {found}, and the step was made for {like.dtype} {tuple(like.shape)}",
-                "a step is for one shape: make another one, and leave out a last batch that is smaller",
+                "a step is for one shape: make another step, and leave out a last batch that is smaller",
             )
 
 
@@ -324,7 +325,7 @@ def _copy(values: Tensors, into: Tensors, device: torch.device, errors: list[Bas
 
 
 def _own_names(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
-    """Every name of a parameter or buffer, with the first name of the same tensor, which is the one in the graph."""
+    """Every name of a parameter or buffer, with the first name of the same tensor, which the graph uses."""
     for named in (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
         first: dict[int, str] = {}
         for name, value in named:
@@ -332,7 +333,7 @@ def _own_names(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _by_operation(placement: Result | ProgramResult | Placement | str | Path, graph: Graph) -> Assignment:
-    """Devices of the operations. Raises PlacementError if the placement is of another graph."""
+    """Devices of the operations. Raises PlacementError if the placement is for another graph."""
     if isinstance(placement, str | Path):
         path = Path(placement)
         return load_assignment(path / PLACEMENT_FILE if path.is_dir() else path, graph)
@@ -347,12 +348,12 @@ def _by_operation(placement: Result | ProgramResult | Placement | str | Path, gr
     if found.graph != graph.fingerprint:
         raise PlacementError(
             f"the placement is of another step (fingerprint {found.graph}, this one has {graph.fingerprint})",
-            "module, loss, optimizer, inputs and targets must be those that were placed, in shapes and settings; a tensor that is"
-            " given twice is one input",
+            "module, loss, optimizer, inputs and targets must have the shapes and settings of those that were placed; a tensor"
+            " that is given twice is one input",
         )
     if len(found.device) != grouping.count:
         raise PlacementError(
-            f"the placement has {len(found.device)} groups, and which operations they are is not known here",
+            f"the placement has {len(found.device)} groups, and it is not known here which operations they hold",
             "give the result that it comes from, or its placement.json",
         )
     names = names or tuple(f"device {d}" for d in range(int(found.device.max()) + 1))

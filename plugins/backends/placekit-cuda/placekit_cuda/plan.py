@@ -1,4 +1,4 @@
-"""What a placement makes of a program: runs of operations on devices, and transfers between them."""
+"""Turns a program and a placement into a plan: runs of operations on devices, and transfers between them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from placekit_core import Executable, Graph
 
 @dataclass(eq=False)
 class Node:
-    """One thing to be done by one stream: a run of operations, or a transfer.
+    """One piece of work for one stream: a run of operations, or a transfer.
 
     Attributes:
         device: where it computes, or where the transfer goes.
         ops: operations of the run, in the order in which they run; none for a transfer.
-        tensor: what is sent; -1 for a run.
+        tensor: the tensor that is sent; -1 for a run.
         src: device that it is sent from; -1 for a run.
-        reads: tensors of `device` (of `src` for a transfer) that must stay until it is done: bases, or views that were sent.
+        reads: tensors on `device` (on `src` for a transfer) that must stay until the node is done: bases, or views that were
+            sent.
         makes: tensors that it leaves on `device`.
-        before, after: numbers of the nodes that it waits for, and that wait for it.
-        peak_bytes: most memory that what it makes takes at once on `device` while it is done; what it reads is not in it.
-        phase: of bulk-synchronous runs, 2 L + 1 for the operations of level L, 2 L + 2 for the transfers of what they made, 0
-            for those of sources; otherwise 0.
+        before, after: numbers of the nodes that it waits for, and of the nodes that wait for it.
+        peak_bytes: highest memory on `device` of the tensors that it makes, while it runs; without the tensors that it reads.
+        phase: for bulk-synchronous runs, 2 L + 1 for the operations of level L, 2 L + 2 for the transfers of their outputs, 0
+            for the transfers of sources; otherwise 0.
     """
 
     device: int
@@ -48,14 +49,14 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All nodes of one step, each after those that it waits for.
+    """All nodes of one step, each after the nodes that it waits for.
 
     Attributes:
         nodes: runs and transfers.
-        uses: for each device, how many nodes read each tensor that is on it; what is kept to the end has one more.
+        uses: for each device, how many nodes read each tensor on it; one more if the tensor is kept to the end.
         sources: for each device, the sources' tensors that live on it.
         home: device of each tensor that is kept to the end.
-        graph: whose operations and tensors they are.
+        graph: the graph with the operations and tensors.
     """
 
     nodes: list[Node]
@@ -65,24 +66,24 @@ class Plan:
     graph: Graph
 
     def about(self, node: Node) -> str:
-        """What a node does, for people."""
+        """What a node does, as text."""
         names = self.graph.op_name
         if node.transfers:
-            return f"sending what {names[self.graph.tensor_producer[node.tensor]]!r} made"
+            return f"sending the result of {names[self.graph.tensor_producer[node.tensor]]!r}"
         first, last = names[node.ops[0]], names[node.ops[-1]]
         return f"in {first!r}" if len(node.ops) == 1 else f"in one of {len(node.ops)} operations, {first!r} to {last!r}"
 
 
 def priorities(made: Plan, graph: Graph, priority: NDArray[np.float32]) -> list[float]:
-    """[nodes] from those of operations [n]: of a run that of its first, of a transfer that of what made the tensor."""
+    """[nodes] priorities, from those of the operations [n]: a run has its first operation's, a transfer its producer's."""
     return [float(priority[node.ops[0] if node.ops else graph.tensor_producer[node.tensor]]) for node in made.nodes]
 
 
 class Values:
-    """Which value each reader finds on its device: the tensor itself, or the base that it is a view of.
+    """The value that each reader finds on its device: the tensor itself, or the base that it is a view of.
 
-    A tensor goes once to each device that reads it. A view is redone from its base where the base is read too; elsewhere
-    it is sent as it is.
+    A tensor is sent once to each device that reads it. On a device that also has the base, a view is made again from the
+    base; to other devices the view itself is sent.
     """
 
     def __init__(self, graph: Graph, executable: Executable, device: NDArray[np.int16]) -> None:
@@ -97,11 +98,11 @@ class Values:
         return self.views.get(tensor, tensor)
 
     def owner(self, tensor: int) -> int:
-        """Device on which it is made."""
+        """Device on which the tensor is made."""
         return int(self.device[self.graph.tensor_producer[tensor]])
 
     def found(self, tensor: int, device: int) -> int:
-        """What is on `device` for a reader of `tensor`: the tensor or its base."""
+        """The tensor that a reader of `tensor` finds on `device`: the tensor itself or its base."""
         base = self.base(tensor)
         return base if self.owner(base) == device or (base, device) in self._whole else tensor
 
@@ -121,16 +122,16 @@ def plan(
 
     Args:
         device: [n] device of each operation, of `size` devices.
-        order: kernels, each after those that it reads from: the order in which nodes are made.
-        fuse: operations of a device that follow one another without a synchronisation point between them are one run.
-        fixed: the devices keep to `order`. Otherwise a run is one that could begin at the same moment whatever the order.
-        keep: tensors to be there at the end, besides the new values of sources.
+        order: kernels, each after those that it reads from; nodes are made in this order.
+        fuse: successive operations of a device without a synchronisation point between them become one run.
+        fixed: the devices keep to `order`. Otherwise operations are joined only if this delays and reorders nothing.
+        keep: tensors to keep to the end, besides the new values of sources.
         level: [n] for bulk-synchronous runs, the level of each kernel; `order` goes level by level.
     """
     values = Values(graph, executable, device)
     nodes: list[Node] = []
     made_by: dict[tuple[int, int], int] = {}  # (tensor, device): the node that leaves it there; sources have none
-    last: dict[int, int] = {}  # the run of each device that may still grow
+    last: dict[int, int] = {}  # device -> its run that may still grow
     sends = _sent(graph, values)
 
     def arrival(tensor: int, to: int) -> int | None:
@@ -177,7 +178,7 @@ def plan(
 
 
 def _sent(graph: Graph, values: Values) -> set[tuple[int, int]]:
-    """(tensor, device that makes it) of all that another device reads."""
+    """(tensor, device that makes it) for all tensors that another device reads."""
     found = set()
     for op in range(graph.n):
         to = int(values.device[op])
@@ -189,13 +190,13 @@ def _sent(graph: Graph, values: Values) -> set[tuple[int, int]]:
 
 
 def _joins(node: Node, number: int, before: set[int], fixed: bool) -> bool:
-    """Whether an operation that waits for `before` may follow in the run `node` without delaying or reordering anything."""
+    """Whether an operation that waits for `before` may join the run `node` without delaying or reordering anything."""
     others = before - {number}
     return others <= node.before and (fixed or number in before)
 
 
 def _peak(graph: Graph, values: Values, run: Node) -> float:
-    """Most bytes at once of what a run makes: what no other node reads is dropped after its last reader in the run."""
+    """Highest bytes of the tensors that a run makes; one that no other node reads is dropped after its last reader."""
     last: dict[int, int] = {}
     for i, op in enumerate(run.ops):
         made = [int(t) for t in graph.outputs(op) if values.base(int(t)) == t]
@@ -216,7 +217,7 @@ def _peak(graph: Graph, values: Values, run: Node) -> float:
 def _with_uses(
     graph: Graph, executable: Executable, values: Values, nodes: list[Node], size: int, keep: Collection[int]
 ) -> Plan:
-    """Drop what no other node reads from what runs leave, and count the readers of the rest."""
+    """Remove tensors that no other node reads from `makes` of the nodes, and count the readers of the rest."""
     uses: list[dict[int, int]] = [defaultdict(int) for _ in range(size)]
     home = {t: values.owner(t) for t in {*executable.updates.values(), *map(values.base, keep)}}
     for node in nodes:

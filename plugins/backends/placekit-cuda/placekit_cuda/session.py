@@ -1,4 +1,4 @@
-"""One program on a machine: what its placements take, measured."""
+"""Measures the placements of one program on a machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from placekit_cuda.machine import Machine
 from placekit_cuda.plan import Plan, plan, priorities
 
 Row = tuple[float, float, NDArray[np.float64], str | None]
-"""Mean and standard deviation in seconds, peaks [D] in bytes, and what went wrong."""
+"""Mean and standard deviation in seconds, peaks [D] in bytes, and the error or None."""
 
 
 class MeasuredSession(Session):
@@ -60,8 +60,8 @@ class MeasuredSession(Session):
     def evaluate(self, placements: Placements) -> Measurements:
         """Measure a batch, one placement after the other.
 
-        A value is the mean of `steps`; `peak_bytes` counts the tensors that a step keeps, without what kernels take for
-        themselves while they run.
+        A value is the mean over `steps`; `peak_bytes` counts the tensors that a step keeps, without the memory that kernels
+        use internally while they run.
         """
         self.problem.check(placements)
         rows = [self._measure(self.problem.placement(*placements.one(i))) for i in range(len(placements))]
@@ -69,17 +69,17 @@ class MeasuredSession(Session):
 
     def _measure(self, placement: Placement) -> Row:
         o, peak, seconds, error = self.options, np.zeros(self.problem.cluster.size), list[float](), None
-        engine = self.engine(placement)  # what is wrong with the program is no measurement: it ends the run
+        engine = self.engine(placement)  # an error in the program is no measurement: it ends the run
         try:
             sources = engine.place(self.initial)
             for i in range(o.warm_up + o.steps):
                 step = engine.run(sources, i, o.schedule, o.timeout_s)
                 seconds.append(step.seconds)
                 peak = np.maximum(peak, step.peak_bytes)
-                del step  # its values: the next step needs the memory
-        except Exception as e:  # what a step does is a value of the measurement
+                del step  # with its values: the next step needs the memory
+        except Exception as e:  # the error of a step is part of the measurement
             error = "; ".join([f"{type(e).__name__}: {e}", *getattr(e, "__notes__", ())])
-            # otherwise nobody knows what it would have taken
+            # otherwise the memory that it would have taken is unknown
             peak = np.maximum(peak, e.peak_bytes) if isinstance(e, MemoryExceeded) else np.full(len(peak), np.nan)
         if error is not None:
             del engine
@@ -91,7 +91,7 @@ class MeasuredSession(Session):
         return float(timed.mean()), float(timed.std()), peak, None
 
     def schedule(self, placement: Placement) -> Schedule:
-        """One step with every operation launched by itself, and when each began and ended."""
+        """The schedule of one step in which every operation is launched by itself."""
         self.problem.check(placement.batch())
         engine = self.engine(placement, fuse=False)
         sources = engine.place(self.initial)
@@ -101,7 +101,7 @@ class MeasuredSession(Session):
         return _schedule(self.problem, engine.plan, step, placement.device)
 
     def engine(self, placement: Placement, fuse: bool | None = None) -> Engine:
-        """`placement`, ready to run; each operation by itself with `fuse` False, else as the options say."""
+        """`placement`, ready to run; with `fuse` False, each operation is launched by itself, else as the options say."""
         problem, order, level = self.problem, self.order, None
         way, device = self.options.schedule, problem.expand(placement.device)
         if way == "static":
@@ -119,7 +119,7 @@ class MeasuredSession(Session):
         return Engine(made, self.executable, self.machine, rank, problem.cluster.memory_bytes.tolist())
 
     def _abandon(self) -> None:
-        """Leave the machine to what hangs on it, and its memory to others."""
+        """Give up the machine, on which something hangs, and free its memory."""
         if self._machine is not None:
             self._machine.close()
             self._machine = None
@@ -130,7 +130,7 @@ class MeasuredSession(Session):
 
 
 def joined(rows: list[Row], size: int) -> Measurements:
-    """Measurements of single placements, as those of a batch on `size` devices."""
+    """Measurements of single placements, joined to a batch on `size` devices."""
     return Measurements(
         np.array([value for value, *_ in rows], np.float64),
         np.array([peak for _, _, peak, _ in rows], np.float64).reshape(len(rows), size),

@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Open the program that the parent sends, and answer until the pipe is closed."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux: do not outlive the parent, whatever hangs here
+    with contextlib.suppress(OSError, AttributeError):  # Linux: do not outlive the parent, even if something hangs here
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with contextlib.suppress(EOFError, OSError):  # the parent has closed the pipe
         _serve(Connection(int(sys.argv[1])))
@@ -39,13 +39,13 @@ def _serve(pipe: Connection) -> None:
 
 
 def opened(backend: str, options: dict[str, object], recipe: dict[str, object], problem: Problem) -> Session:
-    """The session of the program that `recipe` makes and `problem` is of. Raises BackendError if it makes another one."""
+    """The session of the program in `recipe`. Raises BackendError if `recipe` makes another program than `problem` has."""
     importer = installed().get("importer", str(recipe["importer"]))
     programs = importer.build(importer.component.config.model_validate(recipe["options"])).load()
     program = next((p for p in programs if p.graph.fingerprint == problem.graph.fingerprint), None)
     if program is None:
         raise BackendError(
-            f"importer {recipe['importer']!r} makes another program of {problem.graph.name!r} than it did before",
+            f"importer {recipe['importer']!r} makes another program {problem.graph.name!r} than it did before",
             "the code or a file that it reads has changed: start a new run",
         )
     entry = installed().get("backend", backend)

@@ -188,7 +188,7 @@ def test_a_bandwidth_that_is_not_seen_is_as_it_was_given(seconds: float, monkeyp
     assert found["bytes_per_s"] == 1e8
     assert found["latency_s"] >= seconds
     assert notes == [
-        "copies from a:0 to a:1 took no longer with their size: the bandwidth of this link is as it was given"
+        "copies from a:0 to a:1 take no longer if they are larger: the given bandwidth of this link is kept"
     ]
 
 
@@ -297,7 +297,7 @@ def test_what_cannot_be_run_is_refused() -> None:
 
     with pytest.raises(BackendError, match="have no signatures, and those of several programs share names"):
         CPUBackend(devices=1).calibrate([unnamed(), chain()])
-    with pytest.raises(BackendError, match="measured in this process"):
+    with pytest.raises(BackendError, match="calibration measures in this process"):
         CPUBackend(devices=1, isolation="process").calibrate([chain()])
 
 

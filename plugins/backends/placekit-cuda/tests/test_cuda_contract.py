@@ -142,7 +142,7 @@ def test_without_a_gpu_nothing_is_begun(tmp_path: Path) -> None:
 def test_options_of_another_machine_are_refused() -> None:
     program = EinsumImporter(program="chainmm", sizes={"n": 32}).load()[0]
     problem = Problem.of(program.graph, CPUBackend(devices=2).devices())
-    with pytest.raises(BackendError, match=r"backend\.devices=3 says how many .* cluster here is 'cpu2' with 2"):
+    with pytest.raises(BackendError, match=r"backend\.devices=3 sets how many .* cluster here is 'cpu2' with 2"):
         CPUBackend(devices=3).open(problem, program.executable)
     with pytest.raises(BackendError, match=r"backend\.memory_bytes=7 is for cluster=auto"):
         CPUBackend(memory_bytes=7).open(problem, program.executable)
@@ -175,7 +175,7 @@ def test_devices_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CUDABackend, "cuda", TwoGPUs)
     assert CUDABackend().gpus(5) == [0, 1, 0, 1, 0]
     assert CUDABackend(gpus=[1, 1, 0]).gpus(3) == [1, 1, 0]
-    with pytest.raises(BackendError, match=r"gpus=\[0, 1\] says where 2 devices are, and the cluster has 3"):
+    with pytest.raises(BackendError, match=r"gpus=\[0, 1\] is for 2 devices, but the cluster has 3"):
         CUDABackend(gpus=[0, 1]).gpus(3)
     with pytest.raises(BackendError, match=r"(?s)gpus=\[0, 2\] names GPUs that are not there.*0\.\.1"):
         CUDABackend(gpus=[0, 2]).gpus(2)

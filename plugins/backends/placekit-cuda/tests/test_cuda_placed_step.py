@@ -316,7 +316,7 @@ def test_state_that_does_not_fit() -> None:
         before = step.state_dict()
         for state, message in (
             ({k: v for k, v in before.items() if k != "scale"}, "lacks 'scale'"),
-            ({**before, "other": X}, "has 'other', which the module has not"),
+            ({**before, "other": X}, "has 'other', which the module does not have"),
             ({**before, "scale": torch.ones(3)}, r"scale has shape \(3,\) here, and \(8,\) in the step"),
         ):
             with pytest.raises(PlacekitError, match=message):

@@ -10,7 +10,7 @@ from placekit_core import Component, Options, hookimpl
 
 
 class SimulatorOptions(Options):
-    """Options of both backends; docs/machine-model.md says exactly what each means."""
+    """Options of both backends; docs/machine-model.md defines each exactly."""
 
     ready_order: Literal["priority", "fifo", "depth_first", "breadth_first", "random"] = Field(
         default="priority",

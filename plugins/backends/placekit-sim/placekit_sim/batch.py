@@ -1,4 +1,4 @@
-"""Batches of placements on the compiled kernel, over threads; and its recorded runs."""
+"""Runs batches of placements on the compiled kernel, over threads, and records single runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _evaluate_rows(  # type: ignore[no-untyped-def]
 def evaluate(
     packed: Packed, placements: Placements, size: int, threads: int = 1, pool: Executor | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[b] makespans and [b, D] peak bytes. Each placement is simulated on its own, so threads do not change a bit."""
+    """[b] makespans and [b, D] peak bytes. Placements are simulated one by one, so threads do not change the results."""
     b = len(placements)
     device, priority = _arguments(placements.device, placements.priority)
     value_s, peak_bytes = np.empty(b), np.empty((b, size))
@@ -67,7 +67,7 @@ def record(problem: Problem, packed: Packed, device: NDArray[np.int16], priority
     peak_bytes = np.empty(size)
     value_s = simulate(devices[0], priorities[0], packed.ints, packed.floats, work_ints, times, peak_bytes)
     start_s, end_s = times[packed.recorded : packed.recorded + 2 * packed.tasks].reshape(2, packed.tasks)
-    # the received copies: each tensor once per device with remote consumers, and the copy whose task brought it
+    # the received copies: each tensor once per device with remote consumers, and the number of the task that brought it
     home = problem.expand(device).astype(np.int64)
     producer = home[graph.tensor_producer[graph.input_tensor]]
     remote = producer != home[graph.edge_op]
@@ -95,7 +95,7 @@ def record(problem: Problem, packed: Packed, device: NDArray[np.int16], priority
 def _arguments(
     device: NDArray[np.int16], priority: NDArray[np.float32] | None
 ) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
-    """Writable contiguous arrays: numba's signature accepts no others."""
+    """Writable contiguous arrays; numba's signature accepts no others."""
     devices = np.require(device, np.int16, ["C", "W"])
     if priority is None:
         return devices, np.empty((len(devices), 0), np.float32)

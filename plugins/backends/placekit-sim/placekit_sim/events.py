@@ -19,8 +19,8 @@ class Run:
         value_s: makespan.
         peak_bytes: [D] highest memory in use.
         op_start_s, op_end_s: [n]; 0 for sources.
-        copy_tensor, copy_dst: [x] which tensor, to which device.
-        copy_start_s, copy_end_s: [x] when its transfer ran; a multicast send brings several copies at once.
+        copy_tensor, copy_dst: [x] tensor and destination device of each copy.
+        copy_start_s, copy_end_s: [x] when the transfer of each copy ran; a multicast send brings several copies at once.
     """
 
     value_s: float
@@ -33,7 +33,7 @@ class Run:
     copy_end_s: NDArray[np.float64]
 
     def schedule(self, problem: Problem, device: NDArray[np.int16]) -> Schedule:
-        """The events with streams: an operation takes the lowest stream of its device that is free; sources have -1.
+        """The events with streams: an operation takes the lowest free stream of its device; sources have -1.
 
         `device` is [g].
         """
@@ -58,12 +58,12 @@ def streams(
 ) -> NDArray[np.int32]:
     """[n] stream of each operation, lowest free one first; -1 for sources.
 
-    Among operations that start together those that take no time come first and give their stream back at once, so the
-    number of streams never exceeds the number of operations that really ran side by side; then the order is by index.
+    Of operations that start together, those that take no time come first and free their stream at once, so there are never
+    more streams than operations that really ran side by side. Ties are resolved by index.
     """
     result = np.full(len(kernel), -1, np.int32)
     free: dict[int, list[int]] = {}
-    busy: dict[int, list[tuple[float, int]]] = {}  # device -> (end, stream) of what runs there
+    busy: dict[int, list[tuple[float, int]]] = {}  # device -> (end, stream) of each operation that runs there
     used: dict[int, int] = {}
     for v in np.lexsort((end_s > start_s, start_s)).tolist():
         if not kernel[v]:

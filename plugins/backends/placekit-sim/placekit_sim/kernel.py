@@ -1,11 +1,11 @@
 """The machine model compiled by numba: in rounds, without allocating anything.
 
-Tasks are numbers: operation v is v; the transfer that makes received copies k, k+1, ... is n + k. Copies are numbered as
-they are announced, which is in the order (round, tensor, destination). Queues are intrusive: lists through `link` in
-first-come order, pairing heaps through `link` and `child` where a rank or priority decides.
+Tasks are numbers: operation v is task v; the transfer that makes received copies k, k+1, ... is task n + k. Copies are
+numbered as they are announced, in the order (round, tensor, destination). Queues are intrusive: lists through `link` in
+first-come order, or pairing heaps through `link` and `child` if a rank or priority decides.
 """
 # mypy: ignore-errors
-# Types in here are numba's business; the signature of `simulate` is explicit.
+# numba checks the types here; the signature of `simulate` is explicit.
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Field(NamedTuple):
 
     name: str
     where: str
-    size: str  # of an array in the scratch space: a number of the machine, or one that packing.py knows
+    size: str  # the size of an array in the scratch space: the name of a number field, or of a size in packing.py
 
 
 def _fields(where: str, names: str, size: str = "") -> list[Field]:
@@ -33,9 +33,9 @@ def _fields(where: str, names: str, size: str = "") -> list[Field]:
 
 
 FIELDS = [
-    # operations, tensors, edges, tasks, devices, groups; queues of devices and channels, those from `first_shared` compete
+    # operations, tensors, edges, tasks, devices, groups; queues of devices and channels: from `first_shared` on they compete
     *_fields("number", "n t e tasks size g n_queues first_shared n_channels n_sources n_roots n_levels"),
-    *_fields("number", "order"),  # of the ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
+    *_fields("number", "order"),  # order of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
     *_fields("flag", "memory multicast bulk noisy record"),
     # the problem
     *_fields("ints", "group_of n_inputs output_ptr input_ptr input_tensor consumer_ptr consumer_op storage"),
@@ -52,12 +52,12 @@ FIELDS = [
     *_fields("scratch_ints", "to to_readers to_rank", "size"),
     *_fields("scratch_floats", "event_s key", "tasks"),  # the keys are integers of 64 bits
     *_fields("scratch_floats", "used", "size"),
-    # what a recorded run leaves
+    # the results of a recorded run
     *_fields("scratch_ints", "cause ready_by", "recorded_tasks"),
     *_fields("scratch_ints", "released_by", "recorded_ends"),
     *_fields("scratch_floats", "times", "recorded_times"),
 ]
-"""Everything that `simulate` works on. Entry i of the integers is the number i, or where array i begins in its space."""
+"""Everything that `simulate` works on. Entry i of the integers is number i, or the index where array i begins in its space."""
 
 Machine = namedtuple("Machine", [field.name for field in FIELDS])
 
@@ -112,7 +112,7 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
         bits = priority.view(np.int32)
         for v in range(m.n):
             b = bits[m.group_of[v]] if bits[m.group_of[v]] != -2147483648 else 0  # -0.0 equals 0.0
-            # floats order like the integers of their bits, negative ones backwards; the highest is to come first
+            # floats sort like the integers of their bits, negative ones in reverse; the highest must come first
             m.rank[v] = ~b if b >= 0 else ~(b ^ 2147483647)
     if m.memory:
         for x in range(m.t):
@@ -249,7 +249,7 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                         if m.channel_free[m.held[j]] == 0:
                             can = False
                             break
-                if not can:  # and it will not be before a channel is released
+                if not can:  # nor can it before a channel is released
                     n_candidates -= 1
                     m.candidates[i] = m.candidates[n_candidates]
                     continue
@@ -296,7 +296,7 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                 m.times[task] = now
                 m.times[m.tasks + task] = end
                 why = np.int64(-1) if m.bulk else np.int64(m.ready_by[task])
-                if not m.bulk and now > (m.times[m.tasks + why] if why >= 0 else 0.0):  # it waited for what runs it
+                if not m.bulk and now > (m.times[m.tasks + why] if why >= 0 else 0.0):  # it waited in its queue
                     q = a if task < m.n else np.int64(m.queue_of_route[route])
                     if q < m.first_shared:
                         why = np.int64(m.released_by[q])

@@ -1,4 +1,4 @@
-"""One problem under one set of rules as two flat arrays: what the compiled kernel reads, laid out by `kernel.FIELDS`."""
+"""Packs one problem under one set of rules into two flat arrays for the compiled kernel, laid out by `kernel.FIELDS`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Packed:
     """Arguments of the kernel, and where a recorded run leaves its results.
 
     Attributes:
-        ints, floats, scratch_ints, scratch_floats: as of `placekit_core.Kernel`.
-        tasks: n + e, room for all operations and all received copies.
-        recorded: where the recorded times begin in the float scratch: starts of all tasks, then their ends.
-        first_copy: where the first received copy of each tensor is noted in the integer scratch.
-        trace: where a recorded run leaves why everything started when it did.
+        ints, floats, scratch_ints, scratch_floats: as in `placekit_core.Kernel`.
+        tasks: n + e, enough for all operations and all received copies.
+        recorded: index in the float scratch where the recorded times begin: starts of all tasks, then their ends.
+        first_copy: index in the integer scratch where the first received copies of the tensors begin.
+        trace: where a recorded run stores when and why everything started.
     """
 
     ints: NDArray[np.int32]
@@ -38,10 +38,10 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class _Queues:
-    """What tasks wait for, as queues: one per device, then one per set of channels that some route holds.
+    """The queues in which tasks wait: one per device, then one per set of channels that a route holds.
 
-    The first kind of channel queues is simple: no other queue holds any of its channels, so that it is no different from
-    a device that runs `capacity` tasks at a time. The second kind, from `first_shared`, competes for channels.
+    There are two kinds of channel queues. The first shares no channel with another queue, so it works like a device that
+    runs `capacity` tasks at a time. The second kind, from `first_shared` on, competes for channels.
     """
 
     capacity: NDArray[np.int32]
@@ -120,7 +120,7 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
 def _laid_out(
     numbers: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], dict[str, int], int, int]:
-    """Integers and floats of `kernel.FIELDS`, where each array begins in its space, and the sizes of the two scratch spaces."""
+    """Integers and floats of `kernel.FIELDS`, the index where each array begins, and the sizes of the two scratch spaces."""
     used = {"ints": len(FIELDS), "floats": 0, "scratch_ints": 0, "scratch_floats": 0}
     begin = {}
     for field in FIELDS:

@@ -1,4 +1,4 @@
-"""What a simulation adds to its problem: the order of ready tasks, noise, barriers."""
+"""The rules that a simulation adds to its problem: the order of ready tasks, noise, barriers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Rules:
 
     @classmethod
     def of(cls, problem: Problem, options: SimulatorOptions, bulk: bool = False, repetition: int = 0) -> Rules:
-        """The rules that `options` mean for `problem`; `repetition` picks the noise."""
+        """The rules for `problem` under `options`; `repetition` selects the noise."""
         graph, order = problem.graph, options.ready_order
         rank = None
         if order == "breadth_first":

@@ -28,7 +28,7 @@ from placekit_sim.rules import Rules
 
 
 class Simulator(Backend):
-    """Work-conserving machine: transfers overlap compute, and nothing that could run waits."""
+    """Work-conserving machine: transfers overlap compute, and no task waits that could run."""
 
     name = "simulator"
     options_class = SimulatorOptions
@@ -59,7 +59,7 @@ class SimulatorSession(Session):
 
     @property
     def repetitions(self) -> int:
-        """Simulations per placement: without noise, all would be alike."""
+        """Number of simulations per placement; one without noise, because all would be alike."""
         return self.options.noise_repeats if self.options.noise > 0 else 1
 
     @cached_property
@@ -85,7 +85,7 @@ class SimulatorSession(Session):
         )
 
     def schedule(self, placement: Placement) -> Schedule:
-        """The events of one run, the first repetition where there is noise. Sources have stream -1 and take no time.
+        """The events of one run; with noise, of the first repetition. Sources have stream -1 and take no time.
 
         A multicast send appears once per destination.
         """
@@ -96,20 +96,20 @@ class SimulatorSession(Session):
         )
 
     def lower_bound(self) -> float | None:
-        """Makespan that no placement can beat, seconds; None with noise, which may shorten operations.
+        """A lower bound on the makespan of every placement, seconds; None with noise, which may shorten operations.
 
-        It holds for bulk-synchronous runs too: they are schedules of the same operations on the same streams that only
-        add waiting.
+        It also holds for bulk-synchronous runs: they are schedules of the same operations on the same streams, with more
+        waiting.
         """
         return None if self.options.noise > 0 else self._bound_s
 
     @cached_property
     def _bound_s(self) -> float:
-        """`makespan_bound` of the problem: policies and reports ask for it, and it does not change."""
+        """`makespan_bound` of the problem, cached because policies and reports ask for it and it does not change."""
         return makespan_bound(self.problem)
 
     def kernel(self) -> Kernel | None:
-        """The compiled evaluation of one placement; None where a value is the mean of several simulations."""
+        """The compiled evaluation of one placement; None if a value is the mean of several simulations."""
         if self.repetitions > 1:
             return None
         packed = pack(self.problem, self._rules(0), record=not self.bulk)

@@ -1,4 +1,4 @@
-"""For those who test plugins: one contract class per kind of component, random problems (`strategies`), and `new-plugin`.
+"""Tests for plugins: a contract class for each kind of component, random problems (`strategies`), and `new-plugin`.
 
 See docs/conformance-kit.md. Importing this module is light; the contract classes are loaded at first use.
 """

@@ -1,4 +1,4 @@
-"""`python -m placekit_testing`: every contract, its checks, and what each of them demands."""
+"""`python -m placekit_testing` lists every contract, its checks, and what each check demands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTRACTS: tuple[type[Contract], ...] = (
 
 
 def own_checks(contract: type[Contract]) -> dict[str, Callable[..., Any]]:
-    """The checks that a contract adds to the one that it extends."""
+    """The checks that a contract adds to the contract that it extends."""
     inherited = checks_of(contract.__mro__[1])
     return {name: check for name, check in checks_of(contract).items() if name not in inherited}
 

@@ -1,4 +1,4 @@
-"""The contract of backends: values that can be trusted, and that say the same however they are asked for."""
+"""The contract of backends: their values can be trusted, and do not depend on how they are asked for."""
 
 from __future__ import annotations
 
@@ -46,37 +46,37 @@ _OBJECTIVES = ("makespan", "max_load", "blocking_latency")
 
 
 class BackendContract(Contract, defines_checks=True):
-    """What every backend does; what it declares of itself decides which checks apply to it.
+    """The checks of a backend; its class attributes decide which checks apply to it.
 
-    Simulators (`simulated`) must keep to the times of the problem, those of objective `makespan` to the meaning of a
-    makespan, deterministic ones to the bit. A backend that measures says with `problems` what it is given to run.
+    Simulators (`simulated`) must keep to the times of the problem; with objective `makespan`, values must be makespans;
+    deterministic backends must repeat values to the bit. A backend that measures overrides `problems` with programs to run.
     """
 
     kind = "backend"
     interface = Backend
     seeds: ClassVar[range] = range(6)
-    """Seeds of the random problems; fewer for a backend that takes long."""
+    """Seeds of the random problems; use fewer for a slow backend."""
     clock_s: ClassVar[float] = 0.0
-    """For a backend that measures: how far apart the clocks of its devices are in a schedule, at most, in seconds."""
+    """For a backend that measures: the largest difference between the clocks of its devices in a schedule, seconds."""
 
     @hook
     def problems(self, make: Make) -> Iterable[tuple[Problem, Executable | None]]:
-        """What is opened, each with its executable: random problems without one, of the seeds.
+        """The problems to open, each with its executable; by default random problems from `seeds`, without executables.
 
-        A backend that runs programs overrides this: a small program, on the machine that the backend sees (`devices`).
+        A backend that runs programs overrides this with a small program, on the machine that the backend sees (`devices`).
         """
         return [(seeded_problem(seed), None) for seed in self.seeds]
 
     @hook
     def too_large(self, make: Make) -> tuple[Problem, Executable | None] | None:
-        """A problem that device 0 cannot hold alone, and its executable. None: the check of it is skipped.
+        """A problem too large for device 0 alone, and its executable. None: the check that needs it is skipped.
 
-        There is one for simulations. A backend that measures overrides this if it can be brought out of memory.
+        Simulations have a default. A backend that measures overrides this if its devices can run out of memory.
         """
         return (too_large_for_one(), None) if make().simulated else None
 
     def test_declares_what_it_is(self, make: Make) -> None:
-        """`simulated`, `deterministic`, `parallel` are True or False, the objective exists; simulations repeat exactly."""
+        """`simulated`, `deterministic`, `parallel` are True or False; the objective exists; simulations are deterministic."""
         backend = make()
         for key in ("simulated", "deterministic", "parallel"):
             assert isinstance(getattr(backend, key, None), bool), f"{key} is {getattr(backend, key, None)!r}"
@@ -84,7 +84,7 @@ class BackendContract(Contract, defines_checks=True):
         assert backend.deterministic or not backend.simulated, "a simulation, and not deterministic"
 
     def test_measurements_have_their_shapes(self, make: Make) -> None:
-        """b placements on D devices, with and without priorities: b values, b x D peaks, b answers whether it fits."""
+        """b placements on D devices, with and without priorities, give b values, b x D peaks, and b flags `fits`."""
         for problem, session in self._sessions(make):
             for priorities in (False, True):
                 result = session.evaluate(seeded_placements(problem, 5, priorities=priorities))
@@ -123,7 +123,7 @@ class BackendContract(Contract, defines_checks=True):
             assert result.value_s[0] == 0, f"nothing takes {result.value_s[0]} s"
 
     def test_batch_equals_one_by_one(self, make: Make) -> None:
-        """If deterministic: a placement is worth the same in a batch, alone, and among others."""
+        """If deterministic: a placement has the same value alone, in a batch, and among other placements."""
         for problem, session in self._sessions(make, deterministic=True):
             placements = seeded_placements(problem, 12)
             alone = Measurements.join([session.evaluate(placements[i : i + 1]) for i in range(12)])
@@ -141,7 +141,7 @@ class BackendContract(Contract, defines_checks=True):
             check_same(evaluate_once(make(), problem, executable, placements), first)
 
     def test_placements_are_left_alone(self, make: Make) -> None:
-        """Placements are the same afterwards; their arrays may be read-only."""
+        """Evaluating does not change the placements; their arrays may be read-only."""
         for problem, session in self._sessions(make):
             placements = seeded_placements(problem, 5)
             assert placements.priority is not None
@@ -154,7 +154,7 @@ class BackendContract(Contract, defines_checks=True):
             session.evaluate(placements)
 
     def test_problem_is_left_alone(self, make: Make) -> None:
-        """The arrays of graph, grouping, cluster, costs and problem are the same after evaluating."""
+        """Evaluating does not change the arrays of graph, grouping, cluster, costs and problem."""
         for problem, session in self._sessions(make):
             before = contents(problem)
             session.evaluate(seeded_placements(problem, 5))
@@ -176,7 +176,7 @@ class BackendContract(Contract, defines_checks=True):
             mine.close()
 
     def test_closing_twice(self, make: Make) -> None:
-        """`close` may be called again, and before anything was evaluated."""
+        """`close` may be called twice, and before anything was evaluated."""
         problem, executable = self._problems(make)[0]
         for used in (False, True):
             session = make().open(problem, executable)
@@ -197,7 +197,7 @@ class BackendContract(Contract, defines_checks=True):
                 continue
 
     def test_options_rebuild_the_backend(self, make: Make) -> None:
-        """If deterministic: a backend made from the options alone, as another process makes it, gives the same bits."""
+        """If deterministic: a backend rebuilt from its options alone, as in another process, gives the same bits."""
         backend = make()
         _deterministic(backend)
         options = backend.options_class.model_validate(json.loads(backend.options.model_dump_json()))
@@ -207,7 +207,7 @@ class BackendContract(Contract, defines_checks=True):
             check_same(evaluate_once(type(backend)(options), problem, executable, placements), first)
 
     def test_other_processes_give_the_same(self, make: Make) -> None:
-        """If simulated: two new processes, with other hash seeds, give the same bits; at once, if `parallel`."""
+        """If simulated: two new processes with other hash seeds give the same bits; both run at once if `parallel`."""
         backend = make()
         _deterministic(backend)
         if not backend.simulated:
@@ -219,7 +219,7 @@ class BackendContract(Contract, defines_checks=True):
             assert set(found) == {values_digest(backend, seeds)}, "other values in another process"
 
     def test_out_of_memory_is_a_value(self, make: Make) -> None:
-        """A placement that exceeds a device's memory is measured as not fitting; simulated, its peak is above the memory."""
+        """A placement that needs more than a device's memory does not fit; in a simulation, its peak is above the memory."""
         found = self.too_large(make)
         if found is None:
             pytest.skip("`too_large` has nothing that is too large for this machine")
@@ -241,7 +241,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert np.all(result.peak_bytes[row] >= least), f"peaks {result.peak_bytes[row]} are below {least}"
 
     def test_peaks_hold_the_largest_output(self, make: Make) -> None:
-        """In a simulation of a makespan: a peak also holds the outputs of one kernel (the largest sum of those that are read)."""
+        """In a simulation of a makespan: peaks also include the outputs of the kernel with the most bytes that are read."""
         for problem, session in self._simulated(make):
             placements = seeded_placements(problem, 8)
             result = session.evaluate(placements)
@@ -250,7 +250,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert np.all(result.peak_bytes[row] >= least), f"peaks {result.peak_bytes[row]} are below {least}"
 
     def test_fits_means_within_memory(self, make: Make) -> None:
-        """If `fits` is True, no peak is above its device's memory; in a simulation, it is True if no peak is above."""
+        """If `fits` is True, no peak is above its device's memory; in a simulation, the reverse holds, too."""
         for problem, session in self._sessions(make):
             result = session.evaluate(seeded_placements(problem, 8))
             within = np.asarray((result.peak_bytes <= problem.cluster.memory_bytes).all(axis=1))
@@ -259,7 +259,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert np.all(result.fits[within]), "a placement whose peaks are within the memory does not fit"
 
     def test_no_value_beats_the_bound(self, make: Make) -> None:
-        """If a session proves a lower bound, no placement is below it, not even the only one on one device."""
+        """If a session proves a lower bound, no placement is below it, not even the only one on a single device."""
         found = list(self._problems(make))
         if make().simulated:
             found += [(on_one_device(problem), None) for problem, _ in found]
@@ -283,7 +283,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert value >= load.max() * (1 - ROUNDING), f"{value} s is below the load of a device, {load.max()} s"
 
     def test_one_device_takes_the_sum(self, make: Make) -> None:
-        """If simulated: one device with one stream takes the sum of its operations' seconds; blocking latency, at least that."""
+        """If simulated: one device with one stream takes the sum of its operations' seconds, or at least that if blocking."""
         for problem, _ in self._simulated(make, _OBJECTIVES):
             alone = on_one_device(problem)
             value = evaluate_once(make(), alone, None, Placements.of(np.zeros((1, alone.g), np.int16))).value_s[0]
@@ -291,7 +291,7 @@ class BackendContract(Contract, defines_checks=True):
             assert blocking or value == alone.op_s.sum(), f"{value} s, not {alone.op_s.sum()} s"
 
     def test_idle_device_changes_nothing(self, make: Make) -> None:
-        """In a simulation of a makespan: a further device that runs nothing, directly linked, changes no value."""
+        """In a simulation of a makespan: one more device, directly linked, that runs nothing changes no value."""
         for problem, _ in self._simulated(make):
             results = []
             for devices in (2, 3):
@@ -308,35 +308,35 @@ class BackendContract(Contract, defines_checks=True):
             schedules.check_columns(problem, placement, schedule, self._clock_s(make))
 
     def test_operations_wait_for_their_inputs(self, make: Make) -> None:
-        """No operation starts before its inputs are on its device: their producers or their transfers have ended."""
+        """No operation starts before its inputs are there: each producer, or the transfer to its device, has ended."""
         views = {p.fingerprint: e.views if e is not None else {} for p, e in self._problems(make)}
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_inputs(problem, schedule, views[problem.fingerprint], self._clock_s(make))
 
     def test_transfers_wait_for_their_tensors(self, make: Make) -> None:
-        """A transfer starts after its tensor was written, on the device of its producer, and leads to another device."""
+        """A transfer starts after its tensor was written, and goes from its producer's device to another device."""
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_transfers(problem, schedule, self._clock_s(make))
 
     def test_streams_run_one_operation_at_a_time(self, make: Make) -> None:
-        """Kernels of one stream do not overlap, and a device has no more streams than the machine says."""
+        """Kernels on one stream do not overlap, and a device has no more streams than its cluster says."""
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_streams(problem, schedule, self._clock_s(make))
 
     def test_operations_take_their_seconds(self, make: Make) -> None:
-        """In a simulation of a makespan: an operation takes its seconds on that device, a source ends at once."""
+        """In a simulation of a makespan: an operation takes its seconds on its device, and a source takes no time."""
         _makespan(make())
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_operation_seconds(problem, schedule)
 
     def test_transfers_take_their_seconds(self, make: Make) -> None:
-        """In a simulation of a makespan: a tensor is sent once to a device, in no less than latency and bytes demand."""
+        """In a simulation of a makespan: a tensor is sent to a device once, in at least the time of its route."""
         _makespan(make())
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_transfer_seconds(problem, schedule)
 
     def test_schedule_agrees_with_the_value(self, make: Make) -> None:
-        """If simulated and deterministic: the schedule's value is what `evaluate` says; a makespan is its last end."""
+        """If simulated and deterministic: the schedule has the value of `evaluate`; a makespan is the schedule's last end."""
         backend = make()
         if not (backend.simulated and backend.deterministic):
             pytest.skip("runs of this backend differ")
@@ -348,7 +348,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert end == value, f"the last operation ends at {end} s, the makespan is {value} s"
 
     def test_kernel_equals_evaluate(self, make: Make) -> None:
-        """Where a session offers a compiled evaluation, it gives the same bits as `evaluate`."""
+        """If a session offers a compiled evaluation, it gives the same bits as `evaluate`."""
         for problem, session in self._sessions(make):
             kernel = session.kernel()
             if kernel is None:
@@ -356,7 +356,7 @@ class BackendContract(Contract, defines_checks=True):
             check_kernel(problem, session, kernel)
 
     def test_trace_says_why_everything_started(self, make: Make) -> None:
-        """Where a compiled evaluation leaves a trace: its times are the schedule's; tasks start as their causes end, or at 0."""
+        """If a compiled evaluation leaves a trace: its times are the schedule's; tasks start when their causes end, or at 0."""
         traced = [check_trace(problem, session) for problem, session in self._sessions(make)]
         if not any(traced):
             pytest.skip("this backend offers no compiled evaluation that leaves a trace")

@@ -1,7 +1,7 @@
-"""A component rebuilt in other processes, as another run on another day does: same class, same options, other hash seed.
+"""Rebuilds a component in other processes, like a run on another day: same class, same options, other hash seed.
 
-Each value of PYTHONHASHSEED has one server per test session, which imports what it is asked for and forks a fresh process
-for every piece of work: imports are paid once, and no piece of work sees what another left behind.
+Each value of PYTHONHASHSEED has one server per test session. The server imports what a job needs, and forks a fresh process
+for the job. So each import is paid once, and no job sees the leftovers of another.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _START = "import sys; sys.path[:] = {path!r}; from placekit_testing.children imp
 def in_children(
     component: Plugin, work: Callable[..., str], *arguments: Any, hash_seeds: Sequence[int] = (1, 2)
 ) -> list[str]:
-    """What `work(component, *arguments)` gives in new processes, one for each value of PYTHONHASHSEED, side by side.
+    """The results of `work(component, *arguments)` in new processes, one for each value of PYTHONHASHSEED, side by side.
 
-    `work` is a function at the top level of its module, and so should be the component's class: if no other process can
-    import that by its name, the test is skipped. `arguments` are plain data. Raises AssertionError, with the child's
-    traceback, if one fails.
+    `work` is a function at the top level of its module. The component's class should be at the top level, too: if another
+    process cannot import it by its name, the test is skipped. `arguments` are plain data. If a process fails, this raises
+    AssertionError with its traceback.
     """
     assert "PLACEKIT_CHILD" not in os.environ, (
         f"importing {type(component).__module__} runs checks; guard its main code"
@@ -74,10 +74,10 @@ class _Server:
         self._process.stdin.flush()
 
     def answer(self) -> tuple[str, bool]:
-        """What the job gave, or its traceback; and whether it failed."""
+        """The result of the job or its traceback, and whether the job failed."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        if not line:  # it was killed, or a library of the component ended it while it was imported
+        if not line:  # the server was killed, or a library of the component ended it during its import
             _server.cache_clear()
             return f"it ended with {self._process.wait()}", True
         text, failed = json.loads(line)
@@ -90,16 +90,16 @@ def _server(hash_seed: int) -> _Server:
 
 
 def serve() -> None:
-    """What a server does: for each line of standard input, a fresh process does the job, and its answer is one line."""
+    """The loop of a server: for each line of standard input, a fresh process does the job and answers with one line."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a component prints is no answer
+    os.dup2(2, 1)  # so that text printed by a component is not taken for an answer
     for line in sys.stdin:
         answers.write(json.dumps(_in_a_fork(json.loads(line))) + "\n")
         answers.flush()
 
 
 def _in_a_fork(job: dict[str, Any]) -> tuple[str, bool]:
-    """What the job gives in a process of its own, and whether it failed. What it needs is imported here, and stays."""
+    """The result of the job in a process of its own, and whether it failed. Its imports are made here, and stay."""
     sys.path[:] = job["path"]
     try:
         load(*job["component"])
@@ -129,7 +129,7 @@ def _in_a_fork(job: dict[str, Any]) -> tuple[str, bool]:
 
 
 def digest(parts: Iterable[Any]) -> str:
-    """A short text that differs when any of the parts does: arrays by type, shape and bytes, others by `repr`."""
+    """A short text that differs if any of the parts does; arrays count by type, shape and bytes, others by `repr`."""
     found = hashlib.sha256()
     for part in parts:
         array = isinstance(part, np.ndarray)
@@ -138,14 +138,14 @@ def digest(parts: Iterable[Any]) -> str:
 
 
 def address_of(item: Any) -> tuple[str, str, str]:
-    """Module, its file, and qualified name of a class or function; skips the test if these do not lead to it."""
+    """Module, file and qualified name of a class or function; skips the test if they do not lead back to `item`."""
     file = getattr(sys.modules.get(item.__module__), "__file__", None) or ""
     address = item.__module__, file, item.__qualname__
     try:
         found = _at(sys.modules[item.__module__], item.__qualname__)
     except (KeyError, AttributeError):
         found = None
-    if found is not item or item.__module__ == "__main__":  # which is another module in every process
+    if found is not item or item.__module__ == "__main__":  # `__main__` is another module in each process
         pytest.skip(f"no other process can import {item.__qualname__} of {item.__module__}")
     return address
 
@@ -155,7 +155,7 @@ def _at(module: Any, qualname: str) -> Any:
 
 
 def load(name: str, file: str, qualname: str) -> Any:
-    """By the module's name, or by its file: tests are often in no package, and in no folder of `sys.path`."""
+    """Load by the module's name, or by its file, because tests are often outside packages and `sys.path`."""
     try:
         module = importlib.import_module(name)
     except ImportError:

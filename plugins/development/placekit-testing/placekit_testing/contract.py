@@ -1,4 +1,4 @@
-"""What all contract classes share: the factory, the guard, and the checks of every component.
+"""The common part of all contract classes: the factory, the guard, and the checks of every component.
 
 A plugin's conformance test is a subclass with one fixture::
 
@@ -8,8 +8,8 @@ A plugin's conformance test is a subclass with one fixture::
             return MyMethod  # called with options as keywords; functools.partial(MyMethod, ...) for cheaper defaults
 
 Everything else is inherited. A check is a method `test_*` that takes `make` (and maybe `tmp_path`); its docstring says
-what it checks. One that an implementation knowingly fails is overridden under `@pytest.mark.xfail(reason=...)`, and in no
-other way.
+what it checks. If an implementation knowingly fails a check, the test class overrides the check under
+`@pytest.mark.xfail(reason=..., strict=True)`; no other override is allowed.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ Make = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 HEAVY = ("torch", "numba", "hydra")
-"""What importing a plugin's top module must not import."""
+"""Modules that a plugin's top module must not import."""
 
 
 def hook(method: F) -> F:
-    """A method of a contract class that a plugin's may override."""
+    """Mark a method of a contract class that a plugin's class may override."""
     vars(method)["is_hook"] = True
     return method
 
 
 def needs(*claims: str) -> Callable[[F], F]:
-    """A check for classes whose attributes `claims` are all true; for others it is not collected.
+    """Mark a check as one for classes with all attributes in `claims` true; it is not collected for other classes.
 
-    Another check finds out whether what a class claims is so.
+    A separate check tests whether the claims of a class are true.
     """
 
     def marked(check: F) -> F:
@@ -60,7 +60,7 @@ def needs(*claims: str) -> Callable[[F], F]:
 
 
 def is_claimed(contract: type, check: object) -> bool:
-    """Whether a contract class has this check: the class makes all claims that it needs."""
+    """Whether a contract class makes all claims that this check needs, and so has the check."""
     return all(getattr(contract, claim) for claim in getattr(check, "claims", ()))
 
 
@@ -73,7 +73,7 @@ class Contract:
     """The abstract base class in `placekit_core.contracts.interfaces`."""
 
     def __init_subclass__(cls, defines_checks: bool = False, **kwargs: Any) -> None:
-        """`defines_checks` is for the contract classes of placekit. Raises TypeError for a check put out of action."""
+        """`defines_checks` is for the contract classes of placekit. Raises TypeError if a check is disabled."""
         super().__init_subclass__(**kwargs)
         if defines_checks:
             if not cls.__module__.startswith("placekit_testing."):
@@ -84,7 +84,7 @@ class Contract:
 
     @pytest.fixture
     def make(self) -> Make:
-        """The factory: `make(**options)` gives the component. The one thing that a plugin writes."""
+        """The factory: `make(**options)` returns the component. A plugin's test class defines only this fixture."""
         raise NotImplementedError(f"{type(self).__name__} needs a fixture `make` that returns the component's class")
 
     def test_is_a_component(self, make: Make) -> None:
@@ -103,7 +103,7 @@ class Contract:
             make().options_class(no_such_option_of_anybody=1)
 
     def test_options_are_plain_data(self, make: Make) -> None:
-        """Options survive a round trip through JSON, and rebuild the component (in another process, say)."""
+        """Options survive a round trip through JSON, and rebuild the component, for example in another process."""
         component = make()
         options = component.options_class.model_validate(json.loads(component.options.model_dump_json()))
         assert options == component.options, f"read from JSON, {component.options!r} are {options!r}"
@@ -125,7 +125,7 @@ class Contract:
         from placekit_core.cli.compose import register, to_dict
 
         def compose(*overrides: str) -> Any:
-            # an empty configuration with this one component: those that a run has by default may not be installed
+            # a configuration with this component only: the default components of a run may not be installed
             with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
                 return to_dict(hydra.compose(overrides=[f"+{self.kind}={component.name}", *overrides]))
 
@@ -145,7 +145,7 @@ class Contract:
         assert plugin is not None
         module = plugin.__name__
         target = entry.component.target.partition(":")[0]
-        # options that are defined beside the component bring its module with them
+        # options defined in the component's module import that module, too
         unwanted = {*HEAVY, *({target} - {module, entry.component.config.__module__})}
         found = sorted(unwanted & modules_of_listing(module, tuple(sys.path)))
         assert not found, f"listing {module} imports {', '.join(found)}"
@@ -153,7 +153,7 @@ class Contract:
 
 @cache
 def modules_of_listing(module: str, path: tuple[str, ...]) -> frozenset[str]:
-    """What importing a plugin's top module and calling its hooks imports, in a new process; found out once per plugin."""
+    """The modules that are imported with a plugin's top module and by its hooks, in a new process; found once per plugin."""
     hooks = [f"placekit_{plural}" for plural in PLURAL.values()]
     code = (
         f"import importlib, sys\nsys.path[:0] = {list(path)!r}\nmodule = importlib.import_module({module!r})\n"
@@ -179,11 +179,11 @@ def checks_of(contract: type) -> dict[str, Callable[..., Any]]:
 
 
 def refusal(contract: type) -> str | None:
-    """Why a plugin's contract class, or a class decorator or a mark on it, puts a check out of action; None if none does.
+    """Why a plugin's contract class, or a decorator or mark on it, disables a check; None if it does not.
 
-    A check may be skipped by a condition (`skipif`), and replaced by a method under
-    `xfail(reason=..., strict=True)`: it fails, and is noticed when it no longer does. Class attributes may be set; what
-    the checks use (`kind`, `interface`, methods) may not.
+    A check may be skipped under a condition (`skipif`), or replaced by a method under `xfail(reason=..., strict=True)`,
+    which shows when the check passes again. Class attributes may be set, except those that the checks use (`kind`,
+    `interface`, methods).
     """
     name = contract.__name__
     if not getattr(contract, "__test__", True):
@@ -218,7 +218,7 @@ def _marks(*owners: Any) -> list[pytest.Mark]:
 
 
 def marks_refused(marks: Iterable[pytest.Mark]) -> str | None:
-    """What is wrong with the marks of a class, its module, or a check; None if nothing is."""
+    """The mistake in the marks of a class, its module, or a check; None if there is none."""
     for mark in marks:
         if mark.name == "skip":
             return "it is skipped without a condition"

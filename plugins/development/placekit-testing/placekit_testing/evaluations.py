@@ -1,4 +1,4 @@
-"""What the contract of backends evaluates, and how it compares measurements."""
+"""The problems and placements that the contract of backends evaluates, and comparisons of measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def seeded_placements(problem: Problem, b: int, seed: int = 1, priorities: bool 
 def evaluate_once(
     backend: Backend, problem: Problem, executable: Executable | None, placements: Placements
 ) -> Measurements:
-    """In a session of its own."""
+    """Evaluate in a new session."""
     session = backend.open(problem, executable)
     result = session.evaluate(placements)
     session.close()
@@ -44,7 +44,7 @@ def evaluate_once(
 
 
 def values_digest(backend: Backend, seeds: Sequence[int]) -> str:
-    """A digest of what it says about random problems."""
+    """A digest of the backend's measurements of random problems."""
     results = [evaluate_once(backend, p, None, seeded_placements(p, 5)) for p in map(seeded_problem, seeds)]
     return digest(part for r in results for part in (r.value_s, r.peak_bytes, r.fits, r.error))
 
@@ -64,9 +64,9 @@ def too_large_for_one() -> Problem:
 
 
 def least_peaks(problem: Problem, home: NDArray[np.int16]) -> NDArray[np.float64]:
-    """[D] bytes that are in use at some time, whatever the order, with the operations on the devices `home` [n].
+    """[D] lower bound on the peak memory in bytes, for any order, with the operations on the devices `home` [n].
 
-    What is persistent, and with it all that one kernel writes and some operation reads: it is there when the kernel ends.
+    It is the persistent bytes plus the largest outputs of one kernel that are read: they are in memory when it ends.
     """
     graph, size = problem.graph, problem.cluster.size
     read = np.isin(np.arange(graph.t), graph.input_tensor)
@@ -104,7 +104,7 @@ def check_same(one: Measurements, other: Measurements) -> None:
 
 
 def check_kernel(problem: Problem, session: Session, kernel: Kernel) -> None:
-    """Values and peaks of the compiled evaluation are those of `session`, to the bit."""
+    """Check that values and peaks of the compiled evaluation equal those of `session`, to the bit."""
     ints, floats = np.empty(kernel.scratch_ints, np.int32), np.empty(kernel.scratch_floats)
     for priorities in (False, True):
         placements = seeded_placements(problem, 5, priorities=priorities)
@@ -119,7 +119,7 @@ def check_kernel(problem: Problem, session: Session, kernel: Kernel) -> None:
 
 
 def check_trace(problem: Problem, session: Session) -> bool:
-    """Whether the compiled evaluation leaves a trace. If so, it is that of the schedule, and causes end where tasks start."""
+    """Whether the compiled evaluation leaves a trace; if so, check it against the schedule, and its causes."""
     kernel, graph = session.kernel(), problem.graph
     if kernel is None or kernel.trace is None:
         return False
@@ -155,7 +155,7 @@ def check_trace(problem: Problem, session: Session) -> bool:
 def check_causes(
     tasks: set[int], cause: Sequence[int], start: NDArray[np.float64], end: NDArray[np.float64], graph: Graph
 ) -> None:
-    """Each of the `tasks` that ran starts when its cause ends, or at 0; causes lead to what started at 0."""
+    """Check that each of the `tasks` that ran starts when its cause ends, or at 0, and that causes lead to one at 0."""
     known: set[int] = set()
     for task in sorted(tasks):
         path: list[int] = []

@@ -14,7 +14,7 @@ from placekit_core import Kernel, Problem
 
 
 def kernel_of(problem: Problem, largest_bytes: NDArray[np.float64], failing: float) -> Kernel:
-    """The evaluation of `FakeSession` as a kernel; `ints[0]` counts what was evaluated by it."""
+    """The evaluation of `FakeSession` as a kernel; `ints[0]` counts its evaluations."""
     size = problem.cluster.size
     ints = np.array([0, size], np.int32)
     parts = problem.cluster.memory_bytes, problem.group_persistent_bytes, largest_bytes, problem.group_s.ravel()
@@ -23,7 +23,7 @@ def kernel_of(problem: Problem, largest_bytes: NDArray[np.float64], failing: flo
 
 @njit(kernel_signature(), cache=True, nogil=True)
 def evaluate(device: Any, priority: Any, ints: Any, floats: Any, work_ints: Any, work_floats: Any, peak: Any) -> Any:
-    """The sum of the groups' seconds; what fails, by the checksum of the devices (zlib.crc32), fits on no device."""
+    """The sum of the groups' seconds; placements that fail, chosen by a checksum (zlib.crc32), fit on no device."""
     ints[0] += 1
     g, size = len(device), np.int64(ints[1])
     value = 0.0

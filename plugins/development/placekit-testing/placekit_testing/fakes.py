@@ -1,7 +1,7 @@
 """Small problems and components with a known optimum, for tests of policies and trainers. Plain numpy.
 
-The machine of `FakeBackend` runs one operation at a time and transfers for nothing: the value of a placement is the sum of
-what its groups take where they are, so the optimum puts every group on the device that is fastest for it, and is known.
+The machine of `FakeBackend` runs one operation at a time, and transfers take no time. The value of a placement is the sum of
+the seconds of its groups on their devices, so the optimum is known: every group on its fastest device.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def sources_only() -> Problem:
 
 
 def mixed() -> Problem:
-    """Two GPUs and a CPU: of twelve operations on a chain a third may run on the CPU only, a third on GPUs only."""
+    """Twelve operations in a chain on two GPUs and a CPU; a third may run on the CPU only, a third on GPUs only."""
     b = GraphBuilder("mixed")
     t = b.source("x", 1000, op_type="input")
     for i in range(12):
@@ -129,7 +129,7 @@ def grouped() -> Problem:
 
 
 def unequal(n: int = 8, devices: int = 3) -> Problem:
-    """n independent operations on devices that are each of a kind of their own: each operation has one fast device."""
+    """n independent operations on devices of different kinds; each operation has one fast device."""
     kind = {"flops_per_s": {"float32": 1e12}, "memory_bytes": 2**30, "memory_bytes_per_s": 1e15}
     names = [f"gpu{d}" for d in range(devices)]
     cluster = Cluster.parse(
@@ -149,8 +149,8 @@ def unequal(n: int = 8, devices: int = 3) -> Problem:
 class FakeOptions(Options):
     """Options of the fake backend."""
 
-    failing: float = Field(0.0, ge=0, le=1, description="share of placements that fail: they go wrong, or do not fit")
-    compiled: bool = Field(False, description="offer a compiled evaluation too; what fails then does not fit")
+    failing: float = Field(0.0, ge=0, le=1, description="share of placements that fail, by an error or by not fitting")
+    compiled: bool = Field(False, description="offer a compiled evaluation, too; failing placements then do not fit")
 
 
 class FakeSession(Session):
@@ -158,8 +158,8 @@ class FakeSession(Session):
 
     def __init__(self, problem: Problem, failing: float = 0.0, compiled: bool = False) -> None:
         self.problem, self.failing, self.compiled = problem, failing, compiled
-        self.asked = 0  # placements that `evaluate` was asked for, whoever asked
-        self.seen: set[bytes] = set()  # the devices of each
+        self.asked = 0  # number of placements given to `evaluate`, by any caller
+        self.seen: set[bytes] = set()  # the devices of each of them
         self._kernel: Kernel | None = None
         graph = problem.graph
         read = np.isin(np.arange(graph.t), graph.input_tensor)
@@ -169,7 +169,7 @@ class FakeSession(Session):
 
     @property
     def evaluated(self) -> int:
-        """Placements that were evaluated, by `evaluate` or through the kernel."""
+        """Number of placements evaluated, by `evaluate` or through the kernel."""
         return self.asked + (0 if self._kernel is None else int(self._kernel.ints[0]))
 
     @property
@@ -178,9 +178,9 @@ class FakeSession(Session):
         return self._kernel is not None
 
     def evaluate(self, placements: Placements) -> Measurements:
-        """The sum over the groups of their seconds. Some fail, by `failing`.
+        """The sum of the groups' seconds; a share `failing` of the placements fails.
 
-        Peak memory is what is persistent, and what the kernel writes that writes most to be read.
+        Peak memory is the persistent bytes plus the largest outputs of one kernel that are read.
         """
         p, device = self.problem, placements.device
         self.asked += len(device)
@@ -199,7 +199,7 @@ class FakeSession(Session):
         return Measurements(np.where(broken, np.nan, self._value_s(device)), peak, fits, error)
 
     def kernel(self) -> Kernel | None:
-        """Compiled where the options say so."""
+        """The compiled evaluation, if the options ask for one."""
         if self.compiled and self._kernel is None:
             from placekit_testing.fake_kernel import kernel_of
 
@@ -207,7 +207,7 @@ class FakeSession(Session):
         return self._kernel
 
     def _value_s(self, device: NDArray[np.int16]) -> NDArray[np.float64]:
-        """[b] seconds of [b, g] devices, added up in the order of the groups, as the kernel does."""
+        """[b] seconds for devices [b, g], added up in the order of the groups, as in the kernel."""
         total = np.zeros(len(device))
         for group, column in enumerate(device.T):
             total += self.problem.group_s[group, column]
@@ -230,7 +230,7 @@ class FakeSession(Session):
         )  # fmt: skip
 
     def optimum(self) -> NDArray[np.int16]:
-        """[g] the fastest allowed device of each group, which is the optimum where everything fits."""
+        """[g] the fastest allowed device of each group; the optimum if everything fits."""
         fastest = np.where(self.problem.allowed, self.problem.group_s, np.inf).argmin(axis=1)
         return np.asarray(fastest, np.int16)
 
@@ -249,14 +249,14 @@ class FakeBackend(Backend):
     deterministic = True
 
     def open(self, problem: Problem, executable: Executable | None = None) -> FakeSession:
-        """Ready at once."""
+        """A session, ready at once."""
         return FakeSession(problem, self.options.failing, self.options.compiled)
 
 
 def fake_task(problem: Problem, budget: int | Ledger = 200, failing: float = 0.0, compiled: bool = False) -> Task:
     """A task on `FakeBackend`; `budget` is a number of evaluations, or a ledger to share with other tasks.
 
-    Its evaluator fails the test if it is asked again and again after the end of the budget.
+    Its evaluator fails the test if it is called again and again after the end of the budget.
     """
     ledger = Ledger(budget) if isinstance(budget, int) else budget
     return Task(problem, Patient(problem, FakeBackend(failing=failing, compiled=compiled).open(problem), ledger))
@@ -269,10 +269,10 @@ def session_of(task: Task) -> FakeSession:
 
 
 class FakeLearnable(LearnablePolicy):
-    """An independent softmax over the allowed devices for each group: the smallest policy that holds the contract.
+    """An independent softmax over the allowed devices for each group: the smallest policy that passes the contract.
 
-    Parameters: `logits`, of the most groups and the most devices of the problems that it is built for; group i has row i.
-    Any `explore` but 0 draws the devices; 0 takes the most likely ones.
+    Parameters: `logits`, sized for the most groups and devices among the problems that it is built for; group i has row i.
+    With `explore` 0 it takes the most likely devices, else it draws them.
     """
 
     name = "fake_learnable"
@@ -284,7 +284,7 @@ class FakeLearnable(LearnablePolicy):
         self.logits = 0.01 * rng.standard_normal(shape)
 
     def probability(self, problem: Problem) -> NDArray[np.float64]:
-        """[g, D] of each device for each group."""
+        """[g, D] probability of each device for each group."""
         g, size = problem.allowed.shape
         if g > len(self.logits) or size > self.logits.shape[1]:
             raise PlacekitError(
@@ -360,7 +360,7 @@ class FakeLearnable(LearnablePolicy):
 
 
 def _log(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """log p, and 0 where p is 0: the terms p log p vanish there."""
+    """log p, or 0 if p is 0, where the terms p log p vanish."""
     return np.log(np.where(p > 0, p, 1.0))
 
 
@@ -376,7 +376,7 @@ class FakeTrainerOptions(Options):
 
 
 class FakeTrainer(Trainer):
-    """REINFORCE (Williams 1992) on one task after another, the batch's normalised scores as advantages."""
+    """REINFORCE (Williams 1992) on one task after another, with the batch's normalised scores as advantages."""
 
     name = "fake_trainer"
     options_class = FakeTrainerOptions
@@ -389,7 +389,7 @@ class FakeTrainer(Trainer):
         state: State | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        """Until the budget ends."""
+        """Train until the budget ends."""
         updates = 0 if state is None else int(state["updates"])
         while True:
             task = tasks[updates % len(tasks)]

@@ -1,4 +1,4 @@
-"""The contract of groupers: a partition that can be placed, with all the promises that it makes."""
+"""The contract of groupers: their partitions can be placed, and keep all promises of the grouper."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SIZES = (1, 2, 3, 5, 8, 12, 20, 30, 45, 60)
 
 
 class GrouperContract(Contract, defines_checks=True):
-    """What every grouper does, on random graphs and on graphs that look like training steps."""
+    """The checks of a grouper, on random graphs and on graphs that look like training steps."""
 
     kind = "grouper"
     interface = Grouper
     limit_option: ClassVar[str | None] = None
-    """Name of the option that limits the number of groups. None: `max_groups`, where the options have it; "": none does."""
+    """Name of the option that limits the number of groups. None: `max_groups` if there is such an option; "": no option."""
 
     def test_groups_are_numbered(self, make: Make) -> None:
         """`group_of` has one int32 per operation: numbers from 0 on, without gaps."""
@@ -49,7 +49,7 @@ class GrouperContract(Contract, defines_checks=True):
                 assert len(groups) == 1, f"{graph}: co-located operations are in the groups {groups.tolist()}"
 
     def test_forward_phase_is_acyclic(self, make: Make) -> None:
-        """Where `acyclic` promises it: no groups wait for each other in the forward phase."""
+        """If `acyclic` promises it, no groups wait for each other in the forward phase."""
         if not make().acyclic:
             pytest.skip("this grouper promises no order among its groups")
         for graph, grouping in _grouped(make):
@@ -63,12 +63,12 @@ class GrouperContract(Contract, defines_checks=True):
             assert not len(waiting), f"{graph}: the groups {waiting.tolist()} wait for each other"
 
     def test_every_group_has_a_device(self, make: Make) -> None:
-        """On a machine with CPU and GPU, no group mixes operations that run on one only with those of the other only."""
+        """On a machine with CPU and GPU, no group mixes CPU-only operations with GPU-only ones."""
         for graph, grouping in _grouped(make):
-            Problem.of(graph, machine(), grouping)  # refuses a group that no device may run, by name
+            Problem.of(graph, machine(), grouping)  # raises an error that names a group that no device may run
 
     def test_limit_is_kept(self, make: Make) -> None:
-        """There are at most as many groups as the option that limits them says, if every operation may run anywhere."""
+        """The option that limits the number of groups is kept if every operation may run anywhere."""
         option = self.limit_option
         if option is None:
             option = "max_groups" if "max_groups" in make().options_class.model_fields else ""
@@ -81,7 +81,7 @@ class GrouperContract(Contract, defines_checks=True):
                 assert count <= limit, f"{graph}: {count} groups, not {limit}"
 
     def test_same_seed_same_groups(self, make: Make) -> None:
-        """Groups depend on the graph, the options and the given generator; numpy's and Python's own are left alone."""
+        """Groups depend on the graph, the options and the given generator; numpy's and Python's generators are not used."""
         for graph, grouping in _grouped(make):
             with global_random(1) as untouched:
                 again = _group(make, graph.replace())
@@ -90,14 +90,14 @@ class GrouperContract(Contract, defines_checks=True):
             assert again.names == grouping.names, f"{graph}: other names the second time"
 
     def test_other_processes_give_the_same(self, make: Make) -> None:
-        """Two new processes, in which sets of strings have another order, make the same groups."""
+        """Two new processes, in which sets of strings are ordered differently, make the same groups."""
         found = in_children(make(), groups_digest)
         assert set(found) == {groups_digest(make())}, "other groups in another process"
 
     def test_graph_is_left_alone(self, make: Make) -> None:
-        """The graph is the same afterwards, its extra columns and attributes included."""
+        """Grouping does not change the graph, nor its extra columns and attributes."""
         for graph in _graphs():
-            before = graph.replace().fingerprint, dict(graph.attributes)  # `replace`: fingerprints are kept
+            before = graph.replace().fingerprint, dict(graph.attributes)  # `replace`: graphs cache fingerprints
             _group(make, graph)
             assert (graph.replace().fingerprint, dict(graph.attributes)) == before, f"{graph} was changed"
 
@@ -117,7 +117,7 @@ class GrouperContract(Contract, defines_checks=True):
         assert 1 <= _group(make, graph).check(graph).count <= 3
 
     def test_large_graphs(self, make: Make) -> None:
-        """Several thousand operations, and a chain of as many, are grouped: nothing recurses."""
+        """Several thousand operations, also as one long chain, are grouped without deep recursion."""
         b = GraphBuilder("chain")
         tensors = [b.source("x", 4)]
         for i in range(5000):
@@ -133,7 +133,7 @@ def _graphs() -> Iterator[Graph]:
 
 
 def groups_digest(grouper: Grouper) -> str:
-    """A digest of its groups of all graphs, and their names."""
+    """A digest of the groups, and their names, that `grouper` makes for all graphs."""
     made = [grouper.group(graph, np.random.default_rng(7)) for graph in _graphs()]
     return digest(part for grouping in made for part in (grouping.group_of, grouping.names))
 

@@ -1,6 +1,6 @@
-"""The contract of importers: valid graphs, the same each time, and executables whose tensors are those of the graph.
+"""The contract of importers: valid graphs, the same each time, and executables whose tensors match the graph.
 
-That an executable computes the right numbers is not checked here: only its importer knows which these are.
+The contract does not check that an executable computes the right numbers: only its importer knows them.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from placekit_testing.children import digest, in_children
 from placekit_testing.contract import Contract, Make, entry_of, needs
 from placekit_testing.strategies import machine
 
-_last: dict[tuple[type, str], tuple[Importer, list[Program]]] = {}  # of one importer: loading may take seconds
+_last: dict[tuple[type, str], tuple[Importer, list[Program]]] = {}  # the last importer only: loading may take seconds
 
 
 class ImporterContract(Contract, defines_checks=True):
-    """What every importer does. `make` should build its smallest program; it is loaded three times, and executed."""
+    """The checks of an importer. `make` should build its smallest program; it is loaded three times, and executed."""
 
     kind = "importer"
     interface = Importer
     reads_files: ClassVar[bool] = False
-    """It reads files, of the endings that its component names."""
+    """It reads files with the endings that its component names."""
     detects: ClassVar[bool] = False
-    """Its component says of a file whether it reads it."""
+    """Its component has `detect`, which recognises its files."""
     executable: ClassVar[bool] = True
     """Its programs have an executable."""
     executes: ClassVar[bool] = True
-    """Their executables are run; False where the smallest program is too large for a test."""
+    """The executables are run; False if the smallest program is too large for a test."""
 
     def test_claims_what_it_is(self, make: Make) -> None:
-        """`reads_files`, `detects` and `executable` say what the component and its programs say."""
+        """`reads_files`, `detects` and `executable` agree with the component and its programs."""
         component = entry_of(self.kind, make().name).component
         assert bool(component.files) == self.reads_files, "set `reads_files` in the test's class"
         assert (component.detect is not None) == self.detects, "set `detects` in the test's class"
@@ -56,14 +56,14 @@ class ImporterContract(Contract, defines_checks=True):
         assert found == self.executable, "set `executable` in the test's class"
 
     def test_loads_a_program(self, make: Make) -> None:
-        """`load` gives a list of programs, at least one."""
+        """`load` returns a list of at least one program."""
         programs = _loaded(make)[1]
         assert isinstance(programs, list), f"load gave {type(programs).__name__}, not a list"
         assert programs, "load gave no program"
         assert all(isinstance(p, Program) for p in programs), "load gave something else than programs"
 
     def test_operation_names_are_unique(self, make: Make) -> None:
-        """No two operations of a graph have one name."""
+        """No two operations of a graph have the same name."""
         for graph in _graphs(make):
             names, counts = np.unique(np.asarray(graph.op_name), return_counts=True)
             assert np.all(counts == 1), f"{graph.name}: {str(names[counts > 1][0])!r} occurs twice"
@@ -100,26 +100,26 @@ class ImporterContract(Contract, defines_checks=True):
                 assert np.all(np.isfinite(column) & (column >= 0)), f"{graph.name}: {key} is negative or not finite"
 
     def test_graphs_are_valid(self, make: Make) -> None:
-        """Every other rule of `Graph` holds too: sources read nothing, only co-located operations share memory, ..."""
+        """All other rules of `Graph` hold, too: sources read nothing, only co-located operations share memory, ..."""
         for graph in _graphs(make):
-            validate_graph(graph.replace())  # a copy: nothing that it has computed before counts
+            validate_graph(graph.replace())  # a copy, without the values that the graph has cached
 
     def test_loading_twice_gives_the_same(self, make: Make) -> None:
-        """Another importer of the same options loads the same graphs, in the same order."""
+        """Another importer with the same options loads the same graphs, in the same order."""
         first, again = _loaded(make)[1], make().load()
         assert [p.graph.name for p in again] == [p.graph.name for p in first]
         assert [p.graph.fingerprint for p in again] == [p.graph.fingerprint for p in first], "another fingerprint"
         assert [p.split for p in again] == [p.split for p in first]
 
     def test_other_processes_give_the_same(self, make: Make) -> None:
-        """A new process, in which sets of strings have another order, loads the same graphs and initial values."""
+        """A new process, in which sets of strings are ordered differently, loads the same graphs and initial values."""
         importer, programs = _loaded(make)
         other = 2 if os.environ.get("PYTHONHASHSEED") == "1" else 1
         found = in_children(importer, loaded_digest, self.executes, hash_seeds=[other])
         assert found == [programs_digest(programs, self.executes)], "another program in another process"
 
     def test_graphs_survive_a_file(self, make: Make, tmp_path: Path) -> None:
-        """Written to a graph file and read again, name, attributes and fingerprint are the same."""
+        """A graph that is written to a graph file and read again has the same name, attributes and fingerprint."""
         for graph in _graphs(make):
             again = load_graph(save_graph(graph, tmp_path / "graph.graph.npz"))
             assert again.name == graph.name
@@ -127,14 +127,14 @@ class ImporterContract(Contract, defines_checks=True):
             assert again.fingerprint == graph.fingerprint
 
     def test_programs_can_be_placed(self, make: Make) -> None:
-        """A problem can be made of each program, with its own costs and machine where it has them."""
+        """A problem can be made from each program, with the program's own costs and machine if it has them."""
         for program in _loaded(make)[1]:
             kinds = program.costs.kinds if program.costs is not None else ("cpu", "gpu")
             problem = Problem.of(program.graph, program.cluster or machine(kinds), costs=program.costs)
             assert problem.grouped.n == problem.g
 
     def test_loading_changes_no_option(self, make: Make) -> None:
-        """The options are the same after `load`: a run's configuration is written down from them."""
+        """`load` does not change the options, because a run writes its configuration from them."""
         before, after = make().options.model_dump_json(), _loaded(make)[0].options.model_dump_json()
         assert after == before, f"the options are {after} after loading"
 
@@ -149,7 +149,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("reads_files")
     def test_a_damaged_file_is_an_error(self, make: Make, tmp_path: Path) -> None:
-        """For importers that read files: one of random bytes, and an empty one, is a PlacekitError that names it."""
+        """For importers that read files: an empty file, or one of random bytes, is a PlacekitError that names the file."""
         for ending in self._files(make):
             path = tmp_path / f"damaged{ending}"
             for content in (np.random.default_rng(0).bytes(1000), b""):
@@ -175,7 +175,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_initial_values_are_those_of_the_sources(self, make: Make) -> None:
-        """`initial` has a value for every tensor of a source that is no view of another, and for nothing else."""
+        """`initial` has a value for every source tensor that is no view, and for nothing else."""
         for graph, executable in self._executables(make):
             wanted = _source_tensors(graph) - executable.views.keys()
             found = executable.initial().keys()
@@ -183,7 +183,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_initial_values_are_own_copies(self, make: Make) -> None:
-        """Two calls of `initial` give the same bits, and overwriting the values of one leaves the other alone."""
+        """Two calls of `initial` give the same bits; overwriting the values of one does not change those of the other."""
         for graph, executable in self._executables(make):
             first, second = executable.initial(), executable.initial()
             before = _all_bits(second)
@@ -196,7 +196,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_views_have_a_base(self, make: Make) -> None:
-        """`views` leads from tensors that exist to tensors that exist and are no views themselves."""
+        """`views` maps existing tensors to existing tensors that are no views themselves."""
         for graph, executable in self._executables(make):
             for tensor, base in executable.views.items():
                 assert 0 <= tensor < graph.t, f"{graph.name}: view {tensor} is no tensor"
@@ -205,7 +205,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_updates_renew_sources(self, make: Make) -> None:
-        """`updates` leads from tensors of sources to tensors that kernels write."""
+        """`updates` maps tensors of sources to tensors that kernels write."""
         for graph, executable in self._executables(make):
             for old, new in executable.updates.items():
                 assert old in _source_tensors(graph), f"{graph.name}: {old} is renewed, and no source has it"
@@ -214,7 +214,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_results_can_be_read(self, make: Make) -> None:
-        """`results` names tensors that exist, and `result` makes each from what a run keeps."""
+        """`results` names existing tensors, and `result` makes each result from the tensors that a run keeps."""
         for graph, executable in self._executables(make):
             for name, tensor in executable.results.items():
                 assert 0 <= tensor < graph.t, f"{graph.name}: result {name!r} is tensor {tensor}, which does not exist"
@@ -231,7 +231,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_steps_differ_by_random_operations(self, make: Make) -> None:
-        """If two steps from the same values have other results, `random_ops` says which operations are random."""
+        """If two steps from the same values have different results, `random_ops` names the random operations."""
         for graph, executable in self._executables(make):
             first, later = (_outcome(executable, _run_fused(graph, executable, step)) for step in (0, 3))
             differ = _differ(first, later)
@@ -239,7 +239,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_values_have_their_bytes(self, make: Make) -> None:
-        """Values that operations read or a step renews have the bytes that the graph gives a transfer; a view, its own part."""
+        """Values that operations read or a step updates have the bytes in the graph's `tensor_bytes`; a view has its own."""
         for graph, executable in self._executables(make):
             values, views = _run_one_by_one(graph, executable), executable.views
             for tensor in sorted({*graph.input_tensor.tolist(), *executable.updates.values()}):
@@ -251,7 +251,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_running_leaves_values_alone(self, make: Make) -> None:
-        """A compiled function changes none of its input values, and returns the same when it runs again."""
+        """A compiled function changes none of its inputs, and gives the same bits when it runs again."""
         for graph, executable in self._executables(make):
             values, run = executable.initial(), executable.compile(_kernels(graph), keep=_kept(graph, executable))
             before = _all_bits(values)
@@ -261,7 +261,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_running_keeps_what_is_asked_for(self, make: Make) -> None:
-        """A function that was compiled with `keep` returns those tensors, and no others."""
+        """A function compiled with `keep` returns the tensors in `keep`, and no others."""
         for graph, executable in self._executables(make):
             keep = _kept(graph, executable)
             found = executable.compile(_kernels(graph), keep=keep)(executable.initial()).keys()
@@ -278,7 +278,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_a_view_stands_for_its_base(self, make: Make) -> None:
-        """Kernels that get views made by `view` give the same bits as kernels that get the bases."""
+        """Kernels give the same bits from the views that they read, made by `view`, as from the bases."""
         for graph, executable in self._executables(make):
             from_bases = _outcome(executable, _run_one_by_one(graph, executable))
             wrong = _differ(_outcome(executable, _run_one_by_one(graph, executable, views=True)), from_bases)
@@ -286,7 +286,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     def test_recipe_rebuilds_the_program(self, make: Make) -> None:
-        """Where there is a recipe, its importer and options load a program of the same fingerprint and initial values."""
+        """If there is a recipe, its importer and options load a program with the same fingerprint and initial values."""
         found = [(g, e) for g, e in self._executables(make) if e.recipe]
         if not found:
             pytest.skip("no program has a recipe")
@@ -324,7 +324,7 @@ def _loaded(make: Make) -> tuple[Importer, list[Program]]:
 
 
 def programs_digest(programs: Sequence[Program], executes: bool) -> str:
-    """A digest of graphs, splits, and where they are executed of the initial values."""
+    """A digest of graphs and splits, and with `executes` of the initial values."""
     parts: list[Any] = []
     for p in programs:
         parts += [p.graph.name, p.graph.fingerprint, p.split]
@@ -334,7 +334,7 @@ def programs_digest(programs: Sequence[Program], executes: bool) -> str:
 
 
 def loaded_digest(importer: Importer, executes: bool) -> str:
-    """The same of what an importer loads."""
+    """The same digest for the programs that an importer loads."""
     return programs_digest(importer.load(), executes)
 
 
@@ -352,13 +352,13 @@ def _source_tensors(graph: Graph) -> set[int]:
 
 
 def _kept(graph: Graph, executable: Executable) -> set[int]:
-    """Base tensors that kernels write and a step leaves behind: new values of sources, and results."""
+    """Base tensors that kernels write and that stay after a step: new values of sources, and results."""
     made = {*executable.updates.values(), *executable.results.values()}
     return {executable.views.get(t, t) for t in made} - _source_tensors(graph)
 
 
 def _run_fused(graph: Graph, executable: Executable, step: int = 0) -> dict[int, Any]:
-    """Values of the sources, and what one function of all kernels keeps."""
+    """Values of the sources, and the tensors kept by one function of all kernels."""
     values = executable.initial()
     return values | executable.compile(_kernels(graph), keep=_kept(graph, executable))(values, step)
 
@@ -390,12 +390,12 @@ def _all_bits(values: Mapping[int, Any]) -> dict[int, Any]:
 
 
 def _differ(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> list[Any]:
-    """Keys of the values that are not the same: short enough for a message, as the bits are not."""
+    """Keys of the values that differ; short enough for a message, unlike the bits."""
     return [key for key in {**one, **other} if one.get(key) != other.get(key)]
 
 
 def _bits(value: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """Type, shape and bits of a tensor: an array of numpy, a tensor of torch, or what numpy can read."""
+    """Type, shape and bits of a tensor: a numpy array, a torch tensor, or anything that numpy can read."""
     to_numpy = partial(value.numpy, force=True) if hasattr(value, "detach") else partial(np.asarray, value)
     try:
         array = to_numpy()

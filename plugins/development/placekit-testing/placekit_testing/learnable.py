@@ -1,4 +1,4 @@
-"""What every learnable policy keeps to, beyond what every policy does."""
+"""The contract of learnable policies, in addition to that of policies."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from placekit_testing.contract import Make, needs
 from placekit_testing.policies import PolicyContract
 
 EPISODES = 5
-SEEDS = 50  # generators of which one must give episodes that stay the same under a tiny step
-STEPS = 30  # updates of the check that learning changes what is drawn
+SEEDS = 50  # number of generators to try; one must give episodes that a tiny step does not change
+STEPS = 30  # updates in the check that learning changes the draws
 Parameters = dict[str, NDArray[Any]]
 CLAIMS = {
     "recomputes_log_prob": "log_prob", "reports_kl": "kl", "imitates": "imitate", "teaches": "teach",
     "follows": "rollout_near",
 }  # fmt: skip
-"""Class attributes of a contract, and the method of the policy that each is about."""
+"""Class attributes of a contract, each with the policy's method that it is about."""
 
 
 class LearnablePolicyContract(PolicyContract, defines_checks=True):
@@ -33,7 +33,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
     interface: ClassVar[type[Plugin]] = LearnablePolicy
 
     recomputes_log_prob: ClassVar[bool] = False
-    """It has `log_prob`, by which gradients are checked."""
+    """It has `log_prob`, with which gradients are checked."""
     reports_kl: ClassVar[bool] = False
     """It has `kl`."""
     imitates: ClassVar[bool] = False
@@ -43,9 +43,9 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
     follows: ClassVar[bool] = False
     """It has `rollout_near`."""
     distinguishes_devices: ClassVar[bool] = True
-    """It can tell equal devices apart by their numbers, and prefer one. A policy that sees what devices are like cannot."""
+    """It can prefer one of several equal devices, by its number. A policy that sees only the devices' properties cannot."""
     step: ClassVar[float] = 1e-3
-    """Length of the step along a gradient that must improve what the gradient is of."""
+    """Length of a step along a gradient that must improve the objective of the gradient."""
 
     def learner(self, make: Make, *problems: Problem, seed: int = 0) -> LearnablePolicy:
         """A new policy, built for `problems`."""
@@ -58,7 +58,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         return policy.rollout(problem, EPISODES, np.random.default_rng(seed), explore)
 
     def test_claims_what_it_can(self, make: Make) -> None:
-        """Every method that it overrides is claimed by a class attribute: only claimed methods are checked."""
+        """Every method that it overrides is claimed by the class attribute for it, because only claims are checked."""
         for claim, method in CLAIMS.items():
             overrides = getattr(type(make()), method) is not getattr(LearnablePolicy, method)
             assert getattr(self, claim) or not overrides, f"set `{claim} = True` in the test's class: it has `{method}`"
@@ -96,7 +96,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         problem.check(self.drawn(self.learner(make, problem), problem).placements)
 
     def test_placements_agree_with_decisions(self, make: Make) -> None:
-        """A group is where its last decision put it; undecided groups stay where they start; -1 only after an episode's end."""
+        """Each group is where its last decision put it, else where the episode started; -1 only after an episode's end."""
         problem = fakes.chain()
         r = self.drawn(self.learner(make, problem), problem)
         expected = np.full((EPISODES, problem.g), -1) if r.start is None else r.start.device.astype(int)
@@ -110,7 +110,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert np.array_equal(r.placements.device, expected), "the placements are not where the decisions lead"
 
     def test_same_generator_same_rollouts(self, make: Make) -> None:
-        """Equal parameters and equal generators give equal episodes, and another generator others."""
+        """Equal parameters and generators give equal episodes; another generator gives other episodes."""
         problem = fakes.chain()
         a, b, c = (self.drawn(self.learner(make, problem), problem, seed) for seed in (3, 3, 4))
         assert _same(a, b), "equal generators gave different episodes"
@@ -139,7 +139,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
             _shaped(policy, policy.gradients(problem, r, np.ones(r.log_prob.shape)))
 
     def test_gradients_are_of_the_parameters(self, make: Make) -> None:
-        """Gradients are finite, and have names and shapes of `state_dict`."""
+        """Gradients are finite, and have the names and shapes of `state_dict`."""
         problem = fakes.mixed()
         policy = self.learner(make, problem)
         r = self.drawn(policy, problem)
@@ -147,12 +147,12 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("recomputes_log_prob")
     def test_gradients_match_finite_differences(self, make: Make) -> None:
-        """Gradients are those of sum(weight * log_prob) + entropy_weight * sum(entropy), in random directions."""
+        """Gradients are those of sum(weight * log_prob) + entropy_weight * sum(entropy), tested in random directions."""
         for problem in (fakes.mixed(), fakes.diamond()):
             policy = self.learner(make, problem)
-            _shake(policy, 0.1)  # initial parameters are often where gradients vanish
+            _shake(policy, 0.1)  # gradients often vanish at the initial parameters
             for entropy_weight in (0.0, 0.7):
-                # a tiny step may change the decisions, of which new episodes are then no measure: others are drawn
+                # if a tiny step changes the decisions, nothing can be compared: draw other episodes
                 if not any(self._compared(policy, problem, seed, entropy_weight) for seed in range(SEEDS)):
                     pytest.fail(f"tiny steps changed the decisions of the episodes of each of {SEEDS} generators")
 
@@ -165,7 +165,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
         def objective() -> float | None:
             value = float((weight * policy.log_prob(problem, r))[active].sum())
-            if entropy_weight:  # it is told of new episodes only: these are the same ones
+            if entropy_weight:  # only new episodes have the new entropy; these make the same decisions
                 again = self.drawn(policy, problem, seed)
                 if not _alike(again, r):
                     return None
@@ -176,17 +176,17 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("reports_kl")
     def test_gradients_of_kl_match_finite_differences(self, make: Make) -> None:
-        """Where `reports_kl` is claimed: `kl_weight` subtracts that many times the gradient of sum(kl)."""
+        """If `reports_kl` is claimed: `kl_weight` subtracts that many times the gradient of sum(kl)."""
         for problem in (fakes.mixed(), fakes.diamond()):
             policy = self.learner(make, problem)
             r = self.drawn(policy, problem)
-            _shake(policy, 0.3)  # the divergence has no gradient where the episodes were drawn
+            _shake(policy, 0.3)  # at the parameters of the episodes, the divergence has gradient 0
             gradient = policy.gradients(problem, r, np.zeros(r.log_prob.shape), 0.0, 2.0)
             _agrees(policy, gradient, functools.partial(_minus_twice_kl, policy, problem, r), "kl_weight 2")
 
     @needs("recomputes_log_prob")
     def test_step_raises_rewarded_decisions(self, make: Make) -> None:
-        """A small step along the gradient of decisions of weight 1 makes them more probable."""
+        """A small step along the gradient of decisions with weight 1 makes them more probable."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
         r = self.drawn(policy, problem)
@@ -195,15 +195,15 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert policy.log_prob(problem, r)[r.group >= 0].sum() > before, "the step made them less probable"
 
     def test_rewarded_decisions_become_frequent(self, make: Make) -> None:
-        """Steps along the gradients of episodes, weighted by how often they use certain devices, make it use them more."""
+        """Steps along gradients weighted by how often episodes use certain devices make the policy use them more."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
         wanted = np.arange(problem.g) % problem.cluster.size
         used = []
         for step in range(STEPS + 1):
-            # the first and the last episodes are more, to be counted
+            # more episodes at the beginning and the end, where devices are counted
             r = policy.rollout(problem, 16 if 0 < step < STEPS else 256, np.random.default_rng(step), 1.0)
-            if not self.distinguishes_devices:  # those of the group before, on a chain
+            if not self.distinguishes_devices:  # reward the device of the previous group of the chain
                 wanted = np.roll(r.placements.device, 1, axis=1)
             right = r.device == np.take_along_axis(np.broadcast_to(wanted, r.placements.device.shape), r.group, axis=1)
             used.append(float((r.placements.device == wanted).mean()))
@@ -211,7 +211,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
             weight = np.where(active, right - right[active].mean(), 0.0)
             gradient = policy.gradients(problem, r, weight)
             if not any(values.any() for values in gradient.values()):
-                break  # all episodes are alike: there is no more to learn from
+                break  # all episodes are alike: there is nothing more to learn
             policy.apply(self._small(gradient, 100 * self.step))
         assert used[-1] > used[0] + 0.02, f"the share of those devices changed from {used[0]:.3f} to {used[-1]:.3f}"
 
@@ -222,7 +222,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         return {name: ((length or self.step) / norm * values).astype(values.dtype) for name, values in gradient.items()}
 
     def test_apply_adds(self, make: Make) -> None:
-        """`apply` adds to the parameters named, and changes no other."""
+        """`apply` adds to the named parameters, and changes no others."""
         policy = self.learner(make, fakes.diamond())
         for name in policy.state_dict():
             before = {key: np.array(values) for key, values in policy.state_dict().items()}
@@ -255,7 +255,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("recomputes_log_prob")
     def test_log_prob_is_that_of_the_rollouts(self, make: Make) -> None:
-        """Where `recomputes_log_prob` is claimed: at unchanged parameters `log_prob` is what the rollouts say, [b, T]."""
+        """If `recomputes_log_prob` is claimed: at unchanged parameters, `log_prob` equals that of the rollouts, [b, T]."""
         problem = fakes.mixed()
         policy = self.learner(make, problem)
         r = self.drawn(policy, problem)
@@ -266,7 +266,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("reports_kl")
     def test_kl(self, make: Make) -> None:
-        """Where `reports_kl` is claimed: the divergence is 0 at unchanged parameters, and positive after a step."""
+        """If `reports_kl` is claimed: the divergence is 0 at unchanged parameters, and positive after a step."""
         problem = fakes.mixed()
         policy = self.learner(make, problem)
         r = self.drawn(policy, problem)
@@ -281,7 +281,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("imitates")
     def test_imitates(self, make: Make) -> None:
-        """Where `imitates` is claimed: small steps along its gradient lower the loss, which is at least 0."""
+        """If `imitates` is claimed: small steps along its gradient lower the loss, which is at least 0."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
         teacher, rng = policy.rollout(problem, 1, np.random.default_rng(9), 1.0), np.random.default_rng(0)
@@ -295,7 +295,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("teaches")
     def test_teaches(self, make: Make) -> None:
-        """Where `teaches` is claimed: equal generators give equal lessons, and imitating some lessons helps with later ones."""
+        """If `teaches` is claimed: `imitate` on one lesson helps with later lessons; equal generators give equal lessons."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
         a, b = (policy.teach(problem, EPISODES, np.random.default_rng(3), 1.0) for _ in range(2))
@@ -311,7 +311,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("follows")
     def test_rollouts_near_a_placement(self, make: Make) -> None:
-        """Where `follows` is claimed: without exploration, episodes are the placement, else near it; only draws are learned."""
+        """If `follows` is claimed: episodes are near the placement (with `explore` 0, equal to it); only draws are learned."""
         problem = fakes.independent(20)
         policy = self.learner(make, problem)
         device, priority = self.drawn(policy, problem).placements.one(0)
@@ -328,7 +328,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
 
 def _agrees(policy: LearnablePolicy, gradient: Parameters, objective: Callable[[], float | None], what: str) -> bool:
-    """Check a gradient by differences of `objective` in random directions; False if it is None somewhere."""
+    """Check a gradient by differences of `objective` in random directions; False if `objective` is None somewhere."""
     exact = all(values.dtype == np.float64 for values in policy.state_dict().values())
     h, tolerance = (1e-5, 1e-4) if exact else (3e-3, 3e-2)
     rng = np.random.default_rng(2)
@@ -356,14 +356,14 @@ def _minus_twice_kl(policy: LearnablePolicy, problem: Problem, r: Rollouts) -> f
 
 
 def _alike(a: Rollouts, b: Rollouts) -> bool:
-    """Equal decisions, those in `extra` included: its whole numbers."""
+    """Whether the decisions are equal, including those in `extra` (its whole numbers)."""
     whole = [name for name, values in a.extra.items() if values.dtype.kind in "iu"]
     same = np.array_equal(a.group, b.group) and np.array_equal(a.device, b.device)
     return same and all(np.array_equal(a.extra[name], b.extra[name]) for name in whole)
 
 
 def _same(a: Rollouts, b: Rollouts) -> bool:
-    """Equal decisions, and equal probabilities of them to the last bit."""
+    """Whether the decisions and, to the last bit, their probabilities are equal."""
     names = ("group", "device", "log_prob", "entropy")
     return np.array_equal(a.placements.device, b.placements.device) and all(
         np.array_equal(getattr(a, name), getattr(b, name)) for name in names

@@ -1,6 +1,6 @@
 """`placekit new-plugin KIND NAME [DIR]`: write a package with a working component.
 
-The packages in `templates/` are real ones, called `my_method`; what is written is a copy with another name.
+The packages in `templates/` are real ones, called `my_method`; the command writes a copy with another name.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-LONGEST = 60  # characters of a name: it becomes the name of folders and modules
-SOFTMAX = "_softmax"  # the trainer's package adds a policy of this ending, which it trains
+LONGEST = 60  # maximum length of a name, which becomes the name of folders and modules
+SOFTMAX = "_softmax"  # ending of the name of the policy that a trainer's package adds, to train it
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Write the package, and say what to do with it."""
+    """Write the package, and print what to do next."""
     parser = Parser("new-plugin", "Write a package with a working component, its tests and its README.")
     parser.add_argument("kind", metavar="KIND", help=f"what it contributes: {', '.join(KINDS)}")
     parser.add_argument("name", metavar="NAME", help="what users write: lower-case letters, digits and single dashes")
@@ -66,7 +66,7 @@ def write(kind: str, name: str, parent: Path, registry: Registry) -> Path:
             whole.rename(folder)
     except OSError as e:
         raise PlacekitError(
-            f"cannot write {folder}: {e.strerror}", "choose a folder that exists and may be written"
+            f"cannot write {folder}: {e.strerror}", "choose a folder that exists and is writable"
         ) from None
     return folder
 

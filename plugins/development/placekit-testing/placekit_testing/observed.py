@@ -1,4 +1,4 @@
-"""What the contract classes observe: inputs before and after, checkpoints as a run writes them, results without seconds."""
+"""Observations of the contract classes: inputs before and after, checkpoints as in a run, results without seconds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from placekit_core import Labels, LearnablePolicy, Measurements, Placements, Pol
 from placekit_core.run.checkpoint import load_checkpoint, save_checkpoint
 from placekit_core.run.evaluator import BudgetedEvaluator
 
-PATIENCE = 100  # how often an evaluator may be asked after the end of its budget
-RESUMED = 12  # checkpoints that a check resumes from, at most
+PATIENCE = 100  # how often an evaluator may be called after the end of its budget
+RESUMED = 12  # maximum number of checkpoints that a check resumes from
 
 
 def built(policy: Policy, problems: Sequence[Problem], seed: int = 0) -> Policy:
-    """`policy`, with its parameters initialised for `problems` if it is one that learns, as a run does first of all."""
+    """`policy`; a learnable one gets its parameters initialised for `problems`, as at the start of a run."""
     if isinstance(policy, LearnablePolicy):
         policy.build(problems, np.random.default_rng([seed, 1]))
     return policy
@@ -65,7 +65,7 @@ def rows(task: Task) -> list[str]:
 
 @contextmanager
 def global_random(seed: int) -> Iterator[Callable[[], bool]]:
-    """numpy's and Python's global generators set to `seed`; gives a function that says whether they are still there."""
+    """Set numpy's and Python's global generators to `seed`; gives a function that tells whether they are untouched."""
     numpy_before, python_before = np.random.get_state(), random.getstate()
     np.random.seed(seed)
     random.seed(seed)
@@ -78,10 +78,10 @@ def global_random(seed: int) -> Iterator[Callable[[], bool]]:
 
 
 class Patient(BudgetedEvaluator):
-    """An evaluator that ends the test of whoever does not stop asking after the end of the budget."""
+    """An evaluator that fails the test if it is called again and again after the end of the budget."""
 
     asked = 0
-    again = 0  # placements that `charge` measured once more, which nobody is charged for
+    again = 0  # placements that `charge` measured once more, without counting them
 
     def __call__(self, placements: Placements) -> Measurements:
         if self.remaining <= 0:
@@ -96,21 +96,21 @@ class Patient(BudgetedEvaluator):
 
 
 def uncounted(task: Task) -> int:
-    """Placements of a `fakes.fake_task` that its backend evaluated, and that were not counted against the budget."""
+    """Number of placements that the backend of a `fakes.fake_task` evaluated without counting against the budget."""
     evaluate = task.evaluate
     assert isinstance(evaluate, Patient)
     return int(evaluate.session.evaluated) - evaluate.again - evaluate.evaluations  # type: ignore[attr-defined]
 
 
 class Recorder:
-    """A checkpoint function that writes and reads what a run does, and keeps it: `saved`, one entry per checkpoint."""
+    """A checkpoint function that writes and reads like a run, and keeps one entry per checkpoint in `saved`."""
 
     def __init__(self, folder: Path, rng: Generator, tasks: Sequence[Task], policy: Policy) -> None:
         self.folder, self.rng, self.tasks, self.policy = folder, rng, tasks, policy
         self.saved: list[dict[str, Any]] = []
 
     def __call__(self, state: State) -> None:
-        """Raises TypeError, naming the entry, for a state that no checkpoint file can hold."""
+        """Save a state. Raises TypeError that names an entry that no checkpoint file can hold."""
         parts: dict[str, Any] = {
             "state": dict(state),
             "rng": self.rng.bit_generator.state,
@@ -131,7 +131,7 @@ class Recorder:
 
 
 def restore(saved: dict[str, Any], rng: Generator, tasks: Sequence[Task], policy: Policy) -> Any:
-    """Set everything to what a checkpoint says, as a resumed run does; returns the state."""
+    """Set everything to its state in a checkpoint, like a resumed run; returns the state of the policy or trainer."""
     rng.bit_generator.state = saved["rng"]
     for task, state in zip(tasks, saved["evaluators"], strict=True):
         evaluator_of(task).restore(state)

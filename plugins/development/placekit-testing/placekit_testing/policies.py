@@ -1,4 +1,4 @@
-"""What every policy keeps to."""
+"""The contract of policies."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from placekit_testing.observed import (
 )
 
 BACKENDS = (False, True)
-"""Whether the backend offers a compiled evaluation: most checks are made on both."""
+"""Whether the backend offers a compiled evaluation; most checks run on both kinds."""
 SECONDS = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """What became of one call of `place`: the placement (None: ended by its budget), and the task as it was left."""
+    """The outcome of one call of `place`: the placement (None: ended by its budget), and the task afterwards."""
 
     placement: Placement | None
     task: Task
 
     def outcome(self) -> tuple[list[int] | None, list[float] | None, list[str]]:
-        """Devices, priorities and history, to be compared exactly."""
+        """Devices, priorities and history, for exact comparison."""
         p = self.placement
         priority = None if p is None or p.priority is None else p.priority.tolist()
         return None if p is None else p.device.tolist(), priority, rows(self.task)
 
 
 def _outcomes(policy: Policy, budget: int) -> str:
-    """What a child process does: the outcomes on both backends."""
+    """The work of a child process: the outcomes on both kinds of backend."""
     problem = fakes.mixed()
     built(policy, [problem])
     outcomes = []
@@ -61,17 +61,17 @@ def _outcomes(policy: Policy, budget: int) -> str:
 
 
 class PolicyContract(Contract, defines_checks=True):
-    """The checks of a policy. Most place small problems on `fakes.FakeBackend`, whose optimum is known."""
+    """The checks of a policy. Most of them place small problems on `fakes.FakeBackend`, where the optimum is known."""
 
     kind = "policy"
     interface: ClassVar[type[Plugin]] = Policy
 
     budget: ClassVar[int] = 60
-    """Evaluations that most checks give: enough for a checkpoint or two, few enough for all checks to take seconds."""
+    """Budget of most checks, in evaluations: enough for a checkpoint or two, but all checks take only seconds."""
     finds_optimum: ClassVar[bool] = False
     """It finds the optimum of a problem of 729 placements within `optimum_budget` evaluations."""
     optimum_budget: ClassVar[int] = 2000
-    """Evaluations that the check of `finds_optimum` gives."""
+    """Budget of the check of `finds_optimum`, in evaluations."""
     resumable: ClassVar[bool] = False
     """It is a `ResumablePolicy`."""
 
@@ -90,9 +90,9 @@ class PolicyContract(Contract, defines_checks=True):
         compiled: bool = False,
         before: Sequence[Problem] = (),
     ) -> Played:
-        """Build the policy and let it place `problem`, after the problems `before` with the same instance.
+        """Build the policy and let it place the problems `before`, and then `problem`, with the same instance.
 
-        `compiled`: on a backend that offers a compiled evaluation.
+        `compiled`: use a backend that offers a compiled evaluation.
         """
         policy = built(make(), [*before, problem], seed)
         for other in before:
@@ -109,12 +109,12 @@ class PolicyContract(Contract, defines_checks=True):
         return Played(placement, task)
 
     def test_allowed_devices(self, make: Make) -> None:
-        """On a mixed machine, every group is on one device that exists and may run it."""
+        """On a mixed machine, every group is on an existing device that may run it."""
         for compiled in BACKENDS:
             self.play(make, fakes.mixed(), compiled=compiled)
 
     def test_placement_is_bound_to_its_problem(self, make: Make) -> None:
-        """The placement has int16 devices and no or finite float32 priorities, [g] each, and the problem's fingerprints."""
+        """The placement has int16 devices [g], finite float32 priorities [g] or none, and the problem's fingerprints."""
         problem = fakes.diamond()
         placement = self.play(make, problem, budget=10 * self.budget).placement
         if placement is None:
@@ -129,16 +129,16 @@ class PolicyContract(Contract, defines_checks=True):
             assert np.isfinite(placement.priority).all(), "a priority is not finite"
 
     def test_one_device(self, make: Make) -> None:
-        """A machine of one device is no special case."""
+        """A machine with one device is no special case."""
         for compiled in BACKENDS:
             self.play(make, fakes.diamond(devices=1), compiled=compiled)
 
     def test_one_operation(self, make: Make) -> None:
-        """A graph of one operation, without edges, is no special case."""
+        """A graph with one operation and no edges is no special case."""
         self.play(make, fakes.independent(1, devices=3))
 
     def test_sources_only(self, make: Make) -> None:
-        """A graph without kernels, where nothing takes any time, can be placed."""
+        """A graph without kernels, which takes no time, can be placed."""
         self.play(make, fakes.sources_only())
 
     def test_more_devices_than_operations(self, make: Make) -> None:
@@ -150,23 +150,23 @@ class PolicyContract(Contract, defines_checks=True):
         self.play(make, fakes.independent(40, devices=2))
 
     def test_single_operations_as_groups(self, make: Make) -> None:
-        """Where every operation is a group of its own, all of a chain's operations are placed."""
+        """If every operation is a group of its own, all operations of a chain are placed."""
         self.play(make, fakes.chain())
 
     def test_groups_of_several_operations(self, make: Make) -> None:
-        """Where groups hold several operations (co-located ones at least), the groups are placed, not the operations."""
+        """If groups hold several operations (at least co-located ones), the groups are placed, not the operations."""
         problem = fakes.grouped()
-        if make().level == "operation":  # a run groups co-located operations only for such a policy
+        if make().level == "operation":  # for such a policy, a run groups only co-located operations
             problem = Problem.of(problem.graph, problem.cluster, Grouping.colocated(problem.graph))
         self.play(make, problem)
 
     def test_too_little_memory_for_one_device(self, make: Make) -> None:
-        """Where no device holds more than a third of the parameters, it returns a placement or ends by its budget."""
+        """If no device holds more than a third of the parameters, it returns a placement or ends by its budget."""
         for compiled in BACKENDS:
             self.play(make, fakes.tight(), compiled=compiled)
 
     def test_prefers_what_fits(self, make: Make) -> None:
-        """If it measured a placement that fits, it returns none that it measured not to fit."""
+        """If it has measured a placement that fits, it does not return one that it measured not to fit."""
         for seed in range(3):
             played = self.play(make, fakes.tight(), budget=10 * self.budget, seed=seed)
             if played.placement is not None and played.task.evaluate.best is not None:
@@ -194,12 +194,12 @@ class PolicyContract(Contract, defines_checks=True):
             assert outcomes[0] == outcomes[1], "the result depends on a global generator"
 
     def test_same_result_in_another_process(self, make: Make) -> None:
-        """Processes whose strings hash differently (PYTHONHASHSEED), and so order sets differently, give the same result."""
+        """Processes with another PYTHONHASHSEED, in which sets are ordered differently, give the same result."""
         first, second = in_children(make(), _outcomes, self.budget)
         assert first == second, "two processes with other values of PYTHONHASHSEED gave different results"
 
     def test_one_instance_places_several_problems(self, make: Make) -> None:
-        """An instance that has placed another problem places the next one as a new instance would."""
+        """An instance that has placed another problem before gives the same result as a new instance."""
         problem, other = fakes.unequal(12), fakes.independent(5, devices=2)
         for compiled in BACKENDS:
             used = self.play(make, problem, before=[other], compiled=compiled)
@@ -213,7 +213,7 @@ class PolicyContract(Contract, defines_checks=True):
             )
 
     def test_problem_is_unchanged(self, make: Make) -> None:
-        """The arrays of graph, grouping, cluster, costs and problem are the same afterwards."""
+        """It does not change the arrays of graph, grouping, cluster, costs and problem."""
         for compiled in BACKENDS:
             problem = fakes.mixed()
             before = contents(problem)
@@ -221,7 +221,7 @@ class PolicyContract(Contract, defines_checks=True):
             assert_unchanged(problem, before)
 
     def test_budget_is_kept(self, make: Make) -> None:
-        """All evaluations by the backend and its compiled kernel are counted, and are no more than the budget."""
+        """All evaluations, by the backend or its compiled kernel, are counted, and stay within the budget."""
         for compiled in BACKENDS:
             task = self.play(make, fakes.chain(), compiled=compiled).task
             assert task.evaluate.evaluations <= self.budget
@@ -229,31 +229,31 @@ class PolicyContract(Contract, defines_checks=True):
             assert uncounted(task) <= 0, "reached the backend past the evaluator, or charged less than it used"
 
     def test_small_budgets(self, make: Make) -> None:
-        """Budgets of 1, 2 and 7 evaluations are kept, and end it: it does not go on asking."""
+        """Budgets of 1, 2 and 7 evaluations are kept, and end it: it does not go on evaluating."""
         for budget, compiled in itertools.product((1, 2, 7), BACKENDS):
             task = self.play(make, fakes.chain(), budget=budget, compiled=compiled).task
             assert task.evaluate.evaluations <= budget
 
     def test_budget_of_seconds(self, make: Make) -> None:
-        """Where only seconds are limited, `remaining` is infinite until it is 0: it places, and ends soon after."""
+        """If only seconds are limited, `remaining` is infinite until it is 0; the policy places, and ends soon after that."""
         for compiled in BACKENDS:
             ledger = Ledger(None, seconds=SECONDS)
             self.play(make, fakes.chain(), budget=ledger, compiled=compiled)
             assert ledger.seconds < 100 * SECONDS, f"took {ledger.seconds:.1f} s of {SECONDS} s"
 
     def test_no_compiled_kernel(self, make: Make) -> None:
-        """A backend without a compiled evaluation (`kernel()` is None) is enough."""
+        """It works on a backend without a compiled evaluation (`kernel()` is None)."""
         assert fakes.fake_task(fakes.diamond()).evaluate.kernel() is None
         self.play(make, fakes.diamond())
 
     def test_failing_placements(self, make: Make) -> None:
-        """Placements that fail (value not a number) or do not fit are survived: half of them, and all of them."""
+        """It copes with placements that fail (the value is NaN) or do not fit: half of them, and all of them."""
         for failing, compiled in itertools.product((0.5, 1.0), BACKENDS):
             self.play(make, fakes.chain(), failing=failing, compiled=compiled)
 
     @needs("resumable")
     def test_checkpoints_can_be_stored(self, make: Make, tmp_path: Path) -> None:
-        """The states given to `checkpoint` hold only what a checkpoint file can: arrays, numbers, strings, lists, dicts."""
+        """The states given to `checkpoint` hold only arrays, numbers, strings, lists and dicts, as a checkpoint file can."""
         self._records(make, tmp_path)
 
     @needs("resumable")
@@ -274,9 +274,9 @@ class PolicyContract(Contract, defines_checks=True):
                 )
 
     def _records(self, make: Make, folder: Path) -> list[tuple[bool, Recorder, Played]]:
-        """An uninterrupted run on each of `BACKENDS` with its checkpoints, of which there must be one at least.
+        """An uninterrupted run on each of `BACKENDS`, with its checkpoints; there must be at least one.
 
-        Skips the check for a policy that ends of its own accord within ten times `budget` and makes none.
+        Skips the check for a policy that ends by itself within ten times `budget` without a checkpoint.
         """
         return [(compiled, *self._recorded(make, folder, compiled)) for compiled in BACKENDS]
 
@@ -291,7 +291,7 @@ class PolicyContract(Contract, defines_checks=True):
             with contextlib.suppress(BudgetExhausted):
                 placement = policy.place(task, rng, None, recorder)
             ended = task.evaluate.evaluations < budget
-            # compiled loops take thousands of evaluations from one checkpoint to the next, and little time for them
+            # compiled loops make thousands of evaluations between two checkpoints, in little time
             if ended or len(recorder.saved) > 1 or (budget > self.budget and not fakes.session_of(task).gave_kernel):
                 break
         if ended and not recorder.saved:
@@ -301,7 +301,7 @@ class PolicyContract(Contract, defines_checks=True):
 
     @needs("finds_optimum")
     def test_finds_optimum(self, make: Make) -> None:
-        """Where `finds_optimum` is claimed: the optimum of 729 placements within `optimum_budget` evaluations."""
+        """If `finds_optimum` is claimed: it finds the optimum of 729 placements within `optimum_budget` evaluations."""
         problem = fakes.unequal(6, devices=3)
         played = self.play(make, problem, budget=self.optimum_budget)
         session, best = fakes.session_of(played.task), played.task.evaluate.best

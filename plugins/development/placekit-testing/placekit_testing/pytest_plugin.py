@@ -1,4 +1,4 @@
-"""Loaded by pytest wherever placekit is installed (entry point `pytest11`); light for those who use none of it."""
+"""Loaded by pytest wherever placekit is installed (entry point `pytest11`); light for projects that do not use it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytest.register_assert_rewrite(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> list[Any] | None:
-    """Leaves out checks that a contract class does not have; an error for a class that puts a check out of action."""
+    """Leave out checks that do not apply to a contract class; raise an error for a class that disables a check."""
     kit = sys.modules.get("placekit_testing.contract")
     if kit is None:
         return None
@@ -46,7 +46,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> list[An
 
 
 class Outcome(NamedTuple):
-    """What a command did."""
+    """The outcome of a command."""
 
     code: int
     out: str
@@ -65,7 +65,7 @@ def placekit(
         monkeypatch.setattr(sys, "argv", ["placekit", *args])
         try:
             code = main()
-        except SystemExit as e:  # Hydra's --cfg leaves this way
+        except SystemExit as e:  # Hydra's --cfg exits like this
             code = int(e.code or 0)
         out, err = capsys.readouterr()
         return Outcome(code, out, err)

@@ -1,4 +1,4 @@
-"""Another registry for a test: with one more plugin, or none."""
+"""Other registries for a test: with one more plugin, or without plugins."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _numbers = itertools.count()
 
 
 def use_registry(monkeypatch: pytest.MonkeyPatch, found: Registry) -> None:
-    """Let the registry of this process hold what `found` holds until the test ends.
+    """Let the registry of this process hold the content of `found` until the test ends.
 
-    It is changed in place: every module has `installed`, which returns this one object.
+    The registry is changed in place, because `installed` returns this one object in every module.
     """
     for part in dataclasses.fields(found):
         monkeypatch.setattr(registry.installed(), part.name, getattr(found, part.name))
@@ -31,13 +31,13 @@ def use_registry(monkeypatch: pytest.MonkeyPatch, found: Registry) -> None:
 
 
 def _own_config_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Hydra forget what is stored in it from here on when the test ends."""
+    """Let Hydra forget, at the end of the test, everything stored in it from here on."""
     from hydra.core.config_store import ConfigStore
     from hydra.core.plugins import Plugins
 
     from placekit_core.cli import compose
 
-    Plugins.instance()  # stores its own configurations once, and not in the copy that is thrown away
+    Plugins.instance()  # so that it stores its own configurations now, and not in the copy that is thrown away
     monkeypatch.setattr(ConfigStore.instance(), "repo", copy.deepcopy(ConfigStore.instance().repo))
     monkeypatch.setattr(compose, "_store", functools.lru_cache(maxsize=1)(compose._store.__wrapped__))
 
@@ -47,8 +47,8 @@ def listed(
 ) -> None:
     """Install a plugin with these component classes of `kind`, which are at the top level of their modules.
 
-    The plugin's module is written to `folder`; `code` is executed when it is imported; `fields` are further fields of
-    the components. What was listed before stays. The test's end uninstalls it.
+    The plugin's module is written to `folder`; `code` is executed when the module is imported; `fields` are further fields
+    of the components. Other plugins stay listed. The end of the test uninstalls the plugin.
     """
     module = f"fake_plugin_{next(_numbers)}"
     components = []

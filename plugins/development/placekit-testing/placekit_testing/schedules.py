@@ -1,6 +1,6 @@
-"""Whether a schedule is possible: each function raises AssertionError that names the first operation or tensor that is not.
+"""Checks that a schedule is possible: each function raises AssertionError that names the first wrong operation or tensor.
 
-`clock_s` is how far apart the clocks of devices may be, in seconds: 0 for a simulation.
+`clock_s` is the allowed difference between the clocks of devices, in seconds: 0 for a simulation.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import numpy as np
 
 from placekit_core import Placement, Problem, Schedule
 
-_ROUNDING = 1e-9  # of the end of a run: an end less a start is rounded
+_ROUNDING = 1e-9  # relative to the end of a run, because an end minus a start is rounded
 
 
 def check_columns(problem: Problem, placement: Placement, schedule: Schedule, clock_s: float = 0.0) -> None:
-    """Every operation once, on the device of its group; nothing begins before the run, or ends before it begins."""
+    """Each operation runs once, on the device of its group; nothing begins before the run, or ends before it begins."""
     n, x = problem.graph.n, len(schedule.transfer_tensor)
     for column in (schedule.op_device, schedule.op_stream, schedule.op_start_s, schedule.op_end_s):
         assert column.shape == (n,), f"a column of operations has shape {column.shape}, not {(n,)}"
@@ -31,7 +31,7 @@ def check_columns(problem: Problem, placement: Placement, schedule: Schedule, cl
 
 
 def check_inputs(problem: Problem, schedule: Schedule, views: Mapping[int, int], clock_s: float = 0.0) -> None:
-    """Nothing starts before all that it reads is there, written there or sent; a view also where its base (`views`) is."""
+    """No operation starts before its inputs are on its device, written or sent; for a view, its base (`views`) counts, too."""
     graph, home = problem.graph, schedule.op_device
     arrived: dict[tuple[int, int], float] = {}
     for t, d, end in zip(
@@ -49,7 +49,7 @@ def check_inputs(problem: Problem, schedule: Schedule, views: Mapping[int, int],
 
 
 def check_transfers(problem: Problem, schedule: Schedule, clock_s: float = 0.0) -> None:
-    """A tensor is sent after it was written, from the device of its producer, to another one."""
+    """A tensor is sent after it was written, from the device of its producer to another device."""
     producer = problem.graph.tensor_producer[schedule.transfer_tensor]
     assert np.array_equal(schedule.transfer_src, schedule.op_device[producer]), "a transfer from elsewhere"
     assert np.all(schedule.transfer_src != schedule.transfer_dst), "a transfer to where the tensor is"
@@ -67,7 +67,7 @@ def check_streams(problem: Problem, schedule: Schedule, clock_s: float = 0.0) ->
     for i in np.lexsort((end, start)).tolist():
         at = int(device[i]), int(stream[i])
         until = busy.get(at, -np.inf)
-        shared = min(float(end[i]), until) - start[i]  # what is shorter than the clocks differ may have been before
+        shared = min(float(end[i]), until) - start[i]  # if shorter than the clocks' difference, it may have run before
         overlap = start[i] < until - clock_s and shared >= clock_s
         assert not overlap, f"{problem.graph.op_name[kernel[i]]!r} starts while its stream is busy"
         busy[at] = max(until, float(end[i]))

@@ -1,4 +1,4 @@
-"""Random graphs, machines and placements, small and nasty: for tests of backends, policies and bounds.
+"""Random graphs, machines and placements, small and nasty, for tests of backends, policies and bounds.
 
 `random_*` take a numpy Generator and need nothing else; `problems()` is a hypothesis strategy over them. Durations and
 sizes are small multiples of powers of two, so that events coincide often and sums are exact.
@@ -114,7 +114,7 @@ def random_step(rng: Generator, n: int) -> Graph:
 
 
 def machine(kinds: Sequence[str] = ("cpu", "gpu"), devices: int = 1, memory_bytes: int = 2**60, **kind: Any) -> Cluster:
-    """Every two of its devices linked directly; kind `cpu` holds CPUs, all others GPUs; huge memory."""
+    """A machine with a direct link between any two devices; kind `cpu` are CPUs, other kinds GPUs; huge memory."""
     properties = {
         "flops_per_s": {"float32": 1 / TICK_S}, "memory_bytes": memory_bytes, "memory_bytes_per_s": 1 / TICK_S, **kind
     }  # fmt: skip
@@ -158,7 +158,7 @@ def random_cluster(rng: Generator, max_devices: int = 4) -> Cluster:
         links.append({"a": "node0", "b": "node1", **way()})
     elif shape == "chain":
         links = [{"a": a, "b": b, **way()} for a, b in pairwise(names)]
-    else:  # what leaves a device goes over its one egress; what arrives waits for nothing
+    else:  # each device sends over its single egress channel, and receives without waiting
         egress = way()
         links = [{"a": d, "b": "switch", **egress, "reverse": free} for d in names]
     return Cluster.parse(
@@ -183,7 +183,7 @@ def random_costs(rng: Generator, graph: Graph, cluster: Cluster) -> CostTable:
 
 
 def random_grouping(rng: Generator, graph: Graph) -> Grouping:
-    """Only co-located operations together, or a few random groups of them."""
+    """Groups of co-located operations only, or a few random groups of those."""
     finest = Grouping.colocated(graph)
     if finest.count == 0 or rng.random() < 0.7:
         return finest
@@ -198,7 +198,7 @@ def random_problem(rng: Generator, n: int = 12, max_devices: int = 4) -> Problem
 
 
 def random_placements(rng: Generator, problem: Problem, b: int = 1, priorities: bool = False) -> Placements:
-    """b random placements on allowed devices; priorities are few distinct numbers of either sign, and both zeros."""
+    """b random placements on allowed devices; priorities take a few values of either sign, and both zeros."""
     weight = problem.allowed * rng.random((b, problem.g, problem.cluster.size))
     device = weight.argmax(axis=2)
     order = rng.choice([-2.5, -1.0, -0.0, 0.0, 1.0, 2.0, 1e9], (b, problem.g)) if priorities else None
@@ -207,7 +207,7 @@ def random_placements(rng: Generator, problem: Problem, b: int = 1, priorities: 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem and its generator, from which a test draws what else it needs."""
+    """A problem and its generator, from which a test draws anything else it needs."""
 
     problem: Problem
     rng: Generator

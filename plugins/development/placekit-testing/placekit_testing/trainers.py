@@ -1,4 +1,4 @@
-"""What every trainer keeps to."""
+"""The contract of trainers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECONDS = 0.1
 
 
 class Trained:
-    """A policy and the tasks that it was trained on, which share one budget as in a run."""
+    """A policy and the tasks that it was trained on; the tasks share one budget, as in a run."""
 
     def __init__(
         self, policy: LearnablePolicy, problems: Sequence[Problem], budget: int | Ledger, failing: float = 0.0
@@ -41,13 +41,13 @@ class Trained:
         self.evaluations = ledger
 
     def outcome(self) -> tuple[dict[str, bytes], list[list[str]]]:
-        """Parameters and histories, to be compared exactly."""
+        """Parameters and histories, for exact comparison."""
         parameters = {name: values.tobytes() for name, values in self.policy.state_dict().items()}
         return parameters, [rows(task) for task in self.tasks]
 
 
 def _outcome(trainer: Trainer, policy: Sequence[str], budget: int) -> str:
-    """What a child process does: the parameters and histories of two tasks."""
+    """The work of a child process: the parameters and histories of two tasks."""
     trained = Trained(load(*policy)(), [fakes.unequal(12), fakes.mixed()], budget)
     with contextlib.suppress(BudgetExhausted):
         trainer.fit(trained.policy, trained.tasks, np.random.default_rng(0))
@@ -55,19 +55,19 @@ def _outcome(trainer: Trainer, policy: Sequence[str], budget: int) -> str:
 
 
 class TrainerContract(Contract, defines_checks=True):
-    """The checks of a trainer. It trains `policy` on `fakes.FakeBackend`, whose optimum is known."""
+    """The checks of a trainer. It trains `policy` on `fakes.FakeBackend`, where the optimum is known."""
 
     kind = "trainer"
     interface: ClassVar[type[Plugin]] = Trainer
 
     policy: ClassVar[type[LearnablePolicy]] = fakes.FakeLearnable
-    """The policy that is trained; a trainer that asks for more than `FakeLearnable` has names another one."""
+    """The policy that is trained; a trainer that needs more than `FakeLearnable` offers sets another one."""
     budget: ClassVar[int] = 200
-    """Evaluations that most checks give: enough for a few updates and checkpoints."""
+    """Budget of most checks, in evaluations: enough for a few updates and checkpoints."""
     finds_optimum: ClassVar[bool] = True
     """It finds the optimum of a problem of 531,441 placements within `optimum_budget` evaluations."""
     optimum_budget: ClassVar[int] = 4000
-    """Evaluations that the checks of learning give."""
+    """Budget of the checks of learning, in evaluations."""
 
     def train(
         self, make: Make, *problems: Problem, budget: int | Ledger | None = None, seed: int = 0, failing: float = 0.0
@@ -81,30 +81,30 @@ class TrainerContract(Contract, defines_checks=True):
         return trained
 
     def test_budget_is_kept(self, make: Make) -> None:
-        """The backend is asked for no more placements than the evaluators count, which are no more than the budget."""
+        """The backend evaluates no more placements than the evaluators count, and these stay within the budget."""
         [task] = self.train(make, fakes.chain()).tasks
         assert task.evaluate.evaluations <= self.budget
         assert uncounted(task) <= 0, "reached the backend past the evaluator"
 
     def test_small_budgets(self, make: Make) -> None:
-        """Budgets of 1, 2 and 7 evaluations are kept, and end it: it does not go on asking."""
+        """Budgets of 1, 2 and 7 evaluations are kept, and end it: it does not go on evaluating."""
         for budget in (1, 2, 7):
             trained = self.train(make, fakes.chain(), budget=budget)
             assert trained.evaluations.evaluations <= budget
 
     def test_budget_of_seconds(self, make: Make) -> None:
-        """Where only seconds are limited, `remaining` is infinite until it is 0: it trains, and ends soon after."""
+        """If only seconds are limited, `remaining` is infinite until it is 0; the trainer trains, and ends soon after that."""
         ledger = Ledger(None, seconds=SECONDS)
         self.train(make, fakes.chain(), budget=ledger)
         assert ledger.seconds < 100 * SECONDS, f"took {ledger.seconds:.1f} s of {SECONDS} s"
 
     def test_ends_by_its_budget(self, make: Make) -> None:
-        """It goes on until the evaluators have no budget left: the run decides how long to train."""
+        """It goes on until the evaluators have no budget left, because the run decides how long to train."""
         used = self.train(make, fakes.unequal(12), budget=self.optimum_budget).evaluations
         assert used.remaining <= 0, f"returned after {used.evaluations} of {self.optimum_budget} evaluations"
 
     def test_finds_optimum(self, make: Make) -> None:
-        """Where `finds_optimum` is claimed (the default): the optimum is among the placements evaluated."""
+        """If `finds_optimum` is claimed (the default): the optimum is among the placements evaluated."""
         [task] = self.train(make, fakes.unequal(12), budget=self.optimum_budget).tasks
         best, optimum_s = task.evaluate.best, fakes.session_of(task).lower_bound()
         assert best is not None
@@ -120,7 +120,7 @@ class TrainerContract(Contract, defines_checks=True):
             assert after < before, f"mean of 64 episodes: {before:.6g} s before, {after:.6g} s after"
 
     def test_best_never_worsens(self, make: Make) -> None:
-        """The best so far of the history never rises, and is the value of the best placement that is kept."""
+        """The best value so far in the history never rises, and equals the value of the best placement kept."""
         [task] = self.train(make, fakes.unequal(12)).tasks
         best_s = np.asarray(evaluator_of(task).history)[:, 4]
         assert (np.diff(best_s) <= 0).all(), "the best so far got worse"
@@ -128,7 +128,7 @@ class TrainerContract(Contract, defines_checks=True):
         assert task.evaluate.best.value_s == best_s[-1], "the best placement that was seen is not the one kept"
 
     def test_every_task_gets_its_share(self, make: Make) -> None:
-        """Of several tasks of different sizes, each gets at least half of an equal share of the evaluations."""
+        """Each of several tasks of different sizes gets at least half of an equal share of the evaluations."""
         problems = fakes.chain(), fakes.independent(3, devices=4), fakes.mixed()
         tasks = self.train(make, *problems, budget=self.optimum_budget).tasks
         total = sum(task.evaluate.evaluations for task in tasks)
@@ -137,12 +137,12 @@ class TrainerContract(Contract, defines_checks=True):
             assert evaluations >= total / len(tasks) / 2, f"{name} got {evaluations} of {total} evaluations"
 
     def test_same_result_in_another_process(self, make: Make) -> None:
-        """Processes whose strings hash differently (PYTHONHASHSEED), and so order sets differently, give the same result."""
+        """Processes with another PYTHONHASHSEED, in which sets are ordered differently, give the same result."""
         first, second = in_children(make(), _outcome, address_of(self.policy), self.budget)
         assert first == second, "two processes with other values of PYTHONHASHSEED gave different results"
 
     def test_failing_placements(self, make: Make) -> None:
-        """Placements that fail or do not fit are survived, half of them or all of them; parameters stay finite."""
+        """It copes with placements that fail or do not fit, half of them or all of them; parameters stay finite."""
         for failing in (0.5, 1.0):
             trained = self.train(make, fakes.chain(), failing=failing)
             for name, values in trained.policy.state_dict().items():
@@ -163,14 +163,14 @@ class TrainerContract(Contract, defines_checks=True):
         assert outcomes[0] == outcomes[1], "the result depends on a global generator"
 
     def test_problem_is_unchanged(self, make: Make) -> None:
-        """The arrays of graph, grouping, cluster, costs and problem are the same afterwards."""
+        """It does not change the arrays of graph, grouping, cluster, costs and problem."""
         problem = fakes.mixed()
         before = contents(problem)
         self.train(make, problem)
         assert_unchanged(problem, before)
 
     def test_checkpoints_can_be_stored(self, make: Make, tmp_path: Path) -> None:
-        """The states given to `checkpoint` hold only what a checkpoint file can: arrays, numbers, strings, lists, dicts."""
+        """The states given to `checkpoint` hold only arrays, numbers, strings, lists and dicts, as a checkpoint file can."""
         self._recorded(make, tmp_path)
 
     def test_resume_is_exact(self, make: Make, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ class TrainerContract(Contract, defines_checks=True):
             assert again.outcome() == whole.outcome(), "continued from a checkpoint, it ended differently"
 
     def _recorded(self, make: Make, folder: Path) -> tuple[Recorder, Trained]:
-        """An uninterrupted run on two tasks with all its checkpoints, of which there must be one at least."""
+        """An uninterrupted run on two tasks with all its checkpoints; there must be at least one."""
         whole = Trained(self.policy(), [fakes.unequal(12), fakes.chain()], self.budget)
         rng = np.random.default_rng(0)
         recorder = Recorder(folder, rng, whole.tasks, whole.policy)

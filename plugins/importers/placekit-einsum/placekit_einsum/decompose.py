@@ -1,14 +1,14 @@
 """Decomposition of a tensor program into a dataflow graph of shard operations, formations and selections.
 
-    D[i0,j0] ─┬▶ DE[i0,j1,k0] ─┐              blocks of a tensor are equal; one operation per block of the index
-    E[i0,j1] ─┘                ├▶ DE[i0,j1]   space (dimensions of the result, then those that are summed or reduced), and
-    D[i0,j1] ─┬▶ DE[i0,j1,k1] ─┘              where something is, one formation per block of the result, which
-    E[i1,j1] ─┘                               aggregates the operations along it
+    D[i0,j0] ─┬▶ DE[i0,j1,k0] ─┐              all blocks of a tensor have the same size; there is one operation per block
+    E[i0,j1] ─┘                ├▶ DE[i0,j1]   of the index space (dimensions of the result, then summed or reduced ones);
+    D[i0,j1] ─┬▶ DE[i0,j1,k1] ─┘              if there are summed or reduced dimensions, one formation per block of the
+    E[i1,j1] ─┘                               result aggregates the operations along them
 
-An expression that reads blocks smaller than its operand's reads parts of them. One that reads other blocks reads
-selections, each made of parts of several blocks. The parts are further outputs of the operation that wrote the block if all
-expressions read the operand in the same layout; otherwise parts would overlap, and a device could receive the same numbers
-twice: then everyone reads the whole block, and takes its part of it.
+An expression that reads smaller blocks than its operand has reads parts of the operand's blocks. An expression that reads
+other blocks reads selections, each made of parts of several blocks. If all expressions read the operand in the same layout,
+the parts are further outputs of the operation that wrote the block. Otherwise parts would overlap, and a device could receive
+the same numbers twice, so each reader reads the whole block and takes its part.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SHORT = {
     "complex128": "c128",
 }
 Region = tuple[tuple[int, int], ...]  # start and stop along each dimension
-Read = tuple[int, Region | None]  # a tensor, and where in it; None: all of it
+Read = tuple[int, Region | None]  # a tensor, and the region of it; None: all of it
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What an operation computes: `kind` and its settings, of `cuts` of the values of `reads`; it writes `writes`."""
+    """The computation of an operation: `kind` and its settings, on `cuts` of the tensors `reads`; it writes `writes`."""
 
     kind: str
     settings: tuple[Any, ...]
@@ -51,13 +51,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Decomposed:
-    """The graph of a program, and what a run of it needs. Tensors are numbered as in the graph.
+    """The graph of a program, and the data that a run of it needs. Tensors are numbered as in the graph.
 
     Attributes:
-        kernels: what each operation that is no input computes.
-        inputs: of each input, its blocks by their regions.
-        views: tensors that are parts of blocks: the block, and the region of it.
-        results: of each result, its blocks by their regions.
+        kernels: the computation of each operation that is no input.
+        inputs: for each input, its blocks by their regions.
+        views: for each tensor that is a part of a block, the block and the region in it.
+        results: for each result, its blocks by their regions.
     """
 
     graph: Graph
@@ -68,12 +68,12 @@ class Decomposed:
 
 
 def complex_dtype(dtype: str) -> str:
-    """The type of complex numbers that goes with a type of real ones."""
+    """The complex type that goes with a real type."""
     return "complex128" if dtype == "float64" else "complex64"
 
 
 def part(whole: Any, region: Region) -> Any:
-    """The view of a torch tensor that is a region of it."""
+    """A region of a torch tensor, as a view."""
     for dimension, (low, high) in enumerate(region):
         if high - low != whole.shape[dimension]:
             whole = whole.narrow(dimension, low, high - low)
@@ -81,7 +81,7 @@ def part(whole: Any, region: Region) -> Any:
 
 
 def decompose(program: TensorProgram, dtype: str = "float32") -> Decomposed:
-    """The graph of `program`, whose real numbers are of type `dtype`. Raises ImporterError for an unfinished program."""
+    """The graph of `program`, with real numbers of type `dtype`. Raises ImporterError for an unfinished program."""
     results = program.results
     layouts = defaultdict(set)
     for tensor in program.tensors:
@@ -99,7 +99,7 @@ class _Decomposition:
     def __init__(self, name: str, dtype: str, in_parts: set[str]) -> None:
         self.builder = GraphBuilder(name)
         self.dtype = dtype
-        self.in_parts = in_parts  # the tensors that are read in one layout
+        self.in_parts = in_parts  # the tensors that all expressions read in one layout
         self.kernels: dict[int, Kernel] = {}
         self.blocks: dict[tuple[str, tuple[int, ...]], int] = {}
         self.selections: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = {}
@@ -117,7 +117,7 @@ class _Decomposition:
             self._describe("", "input", "")
 
     def expression(self, tensor: Tensor) -> None:
-        """Shard operations, and formations where there is something to aggregate."""
+        """Shard operations, and formations if there is something to aggregate."""
         own, reduced = len(tensor.out), tensor.reduced
         size = _block(tuple(tensor.size.values()), tuple(tensor.parts.values()))
         sizes = dict(zip(tensor.size, size, strict=True))
@@ -150,7 +150,7 @@ class _Decomposition:
             self._describe(tensor.name, "reduce", self._signature(reads))
 
     def finish(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> Decomposed:
-        """The validated graph, with everything in its numbers."""
+        """The validated graph, with all tensors in the graph's numbers."""
         builder = self.builder
         for key, values in self.columns.items():
             builder.columns[key] = Labels.of(values)
@@ -173,7 +173,7 @@ class _Decomposition:
         return Decomposed(builder.build(), kernels, blocks(inputs), views, blocks(results))
 
     def _read(self, x: Tensor, parts: tuple[int, ...], index: tuple[int, ...]) -> Read:
-        """The block `index` of `x` split into `parts`: a block of it, a part of one, or a selection."""
+        """Block `index` of `x` split into `parts`: one of its own blocks, a part of one, or a selection."""
         if parts == x.layout:
             return self.blocks[x.name, index], None
         region = _region(x.shape, parts, index)
@@ -186,7 +186,7 @@ class _Decomposition:
         return self.selections[key], None
 
     def _part(self, x: Tensor, owner: tuple[int, ...], region: Region) -> Read:
-        """The part of a block of `x` that is in `region`: a further output of its operation, if `x` is read in parts."""
+        """The part of a block of `x` in `region`: a further output of the block's operation if `x` is read in parts."""
         block = _region(x.shape, x.layout, owner)
         cut = tuple((max(a, low) - low, min(b, high) - low) for (a, b), (low, high) in zip(region, block, strict=True))
         base = self.blocks[x.name, owner]
@@ -201,7 +201,7 @@ class _Decomposition:
         return self.parts[base, cut], None
 
     def _select(self, x: Tensor, parts: tuple[int, ...], index: tuple[int, ...], region: Region) -> int:
-        """A block that is made of parts of several blocks of `x`."""
+        """A block made of parts of several blocks of `x`."""
         spans = []
         for (low, high), length, count in zip(region, x.shape, x.layout, strict=True):
             step = length // count
@@ -224,10 +224,10 @@ class _Decomposition:
         self, tensor: Tensor, name: str, op_type: str, op_class: str, reads: Sequence[Read], shape: tuple[int, ...],
         flops: float, kind: str, settings: tuple[Any, ...], copies: bool,
     ) -> int:  # fmt: skip
-        """A kernel with one output of `shape`. One that copies nothing hands on what it reads, and touches no memory."""
+        """A kernel with one output of `shape`. If it copies nothing, it passes on its input, and touches no memory."""
         written = math.prod(shape) * self._item(tensor)
         read = sum(math.prod(self._shape(r)) * self._read_item(r) for r in set(reads))
-        half = ITEM_BYTES[self.dtype] < 4  # complex numbers are computed in single precision then
+        half = ITEM_BYTES[self.dtype] < 4  # complex numbers are then computed in single precision
         is_complex = tensor.is_complex or any(self._reads_complex(r) for r in reads)
         op = len(self.builder.operations)
         (output,) = self.builder.add(
@@ -247,7 +247,7 @@ class _Decomposition:
         return self.builder.tensors[tensor][3] if cut is None else tuple(high - low for low, high in cut)
 
     def _read_item(self, read: Read) -> int:
-        """Bytes of one number of what is read."""
+        """Bytes of one number in the tensor that is read."""
         _, bytes_, _, shape = self.builder.tensors[read[0]]
         return bytes_ // math.prod(shape)
 
@@ -255,9 +255,9 @@ class _Decomposition:
         return self._read_item(read) > ITEM_BYTES[self.dtype]
 
     def _signature(self, reads: Sequence[Read]) -> str:
-        """Of the operation added last: type, settings, and types and shapes of what it reads.
+        """Signature of the operation added last: type, settings, and types and shapes of its inputs.
 
-        Of a part of a block that is not contiguous also the strides, `f32[4,8]{16,1}`: kernels take longer on such.
+        A part of a block that is not contiguous also has its strides, `f32[4,8]{16,1}`, because kernels take longer on it.
         """
         op = len(self.builder.operations) - 1
         given = []
@@ -269,7 +269,7 @@ class _Decomposition:
         return f"einsum.{self.builder.operations[op].op_type}({', '.join([*given, *settings, *dtype])})"
 
     def _strides(self, read: Read) -> str:
-        """`{16,1}`, numbers between neighbours in each dimension, if what is read is not contiguous."""
+        """`{16,1}`, the distance of neighbours in each dimension, if the input is not contiguous."""
         block, shape = self.builder.tensors[read[0]][3], self._shape(read)
         strides, packed = _row_major(block), _row_major(shape)
         same = all(n == 1 or s == p for n, s, p in zip(shape, strides, packed, strict=True))
@@ -281,7 +281,7 @@ class _Decomposition:
         return 2 * max(size, 4) if tensor.is_complex else size
 
     def _copies(self, tensor: Tensor) -> bool:
-        """Whether the shards of an expression write memory: a squeezer does not, a complexer only if it changes types."""
+        """Whether the shards of an expression write memory. A squeezer does not; a complexer does if it changes types."""
         return tensor.kind != "squeezer" and (tensor.kind != "complexer" or ITEM_BYTES[self.dtype] < 4)
 
     def _settings(self, tensor: Tensor, shape: tuple[int, ...], index: tuple[int, ...]) -> tuple[Any, ...]:
@@ -323,7 +323,7 @@ def _op_class(tensor: Tensor) -> str:
 
 
 def _flops(tensor: Tensor, sizes: dict[str, int], written: int) -> float:
-    """Of one shard: 2 per multiply-add, 1 per element that a function writes or a reduction reads."""
+    """FLOPs of one shard: 2 per multiply-add, 1 per element that a function writes or a reduction reads."""
     if tensor.kind == "matmul":
         return 2.0 * math.prod(sizes.values())
     if tensor.kind == "reduction":
@@ -335,7 +335,7 @@ def _flops(tensor: Tensor, sizes: dict[str, int], written: int) -> float:
 
 
 def _per_element(function: str, is_complex: bool) -> int:
-    """Operations on real numbers; a product or quotient of complex ones takes 6, anything else 2."""
+    """Real operations per element; a product or quotient of complex numbers takes 6, other complex functions 2."""
     return 1 if not is_complex else 6 if function in ("mul", "div", "product") else 2
 
 
@@ -348,7 +348,7 @@ def _block(shape: tuple[int, ...], parts: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _region(shape: tuple[int, ...], parts: tuple[int, ...], index: tuple[int, ...]) -> Region:
-    """Where the block `index` is."""
+    """The region of block `index`."""
     sizes = _block(shape, parts)
     return tuple((i * size, (i + 1) * size) for i, size in zip(index, sizes, strict=True))
 

@@ -1,4 +1,4 @@
-"""Runs a decomposed tensor program. What only simulates one never imports torch."""
+"""Runs a decomposed tensor program. Simulating one never imports torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def import_decomposed(
     program: TensorProgram, dtype: str, seed: int, recipe: Mapping[str, Any] | None = None
 ) -> Program:
-    """The program with its graph and how to execute it."""
+    """The program, with its graph and its executable."""
     parts = decompose(program, dtype)
     return Program(parts.graph, executable=EinsumExecutable(parts, dtype, seed, recipe or {}))
 
@@ -43,7 +43,7 @@ class EinsumExecutable:
 
     @property
     def views(self) -> Mapping[int, int]:
-        """Parts of blocks that other operations read, with the block."""
+        """Parts of blocks that other operations read, each with its block."""
         return self._views
 
     @property
@@ -62,7 +62,7 @@ class EinsumExecutable:
         return self._results
 
     def initial(self, seed: int | None = None) -> dict[int, torch.Tensor]:
-        """Values of the blocks of all inputs on the CPU. Whole inputs have the same values whatever the decomposition."""
+        """Values of the blocks of all inputs, on the CPU. The decomposition does not change the values of whole inputs."""
         import torch
 
         from placekit_einsum.kernels import initial_value
@@ -115,7 +115,7 @@ class EinsumExecutable:
         return run
 
     def view(self, tensor: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The function from a block to the part of it that is `tensor`, which shares its memory."""
+        """The function from a block to its part `tensor`, which shares the block's memory."""
         _, region = self._decomposed.views[tensor]
         return lambda block: part(block, region)
 

@@ -1,4 +1,4 @@
-"""Importer `einsum`: the papers' tensor programs by name, and those that are written in Python."""
+"""Importer `einsum`: the papers' tensor programs by name, and tensor programs written in Python."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class EinsumImporter(Importer):
 
 
 def import_program(program: TensorProgram, *, dtype: Dtype = "float32", seed: int = 0) -> Program:
-    """The placekit program of a tensor program, with its graph and how to execute it.
+    """The placekit program of a tensor program, with its graph and its executable.
 
-    `seed` is that of the inputs when it is executed. It has no recipe: another process cannot rebuild it. Raises
-    ImporterError for a program that is not complete, naming the tensor.
+    `seed` is the seed of the inputs when the program is executed. It has no recipe: another process cannot rebuild it.
+    Raises ImporterError that names the tensor if the program is not complete.
     """
     return EinsumImporter.convert(program, dtype=dtype, seed=seed)[0]

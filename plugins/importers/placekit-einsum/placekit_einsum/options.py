@@ -27,7 +27,7 @@ class EinsumOptions(Options):
         "chainmm", description="the tensor program"
     )
     devices: Literal[4, 8] = Field(4, description="number of devices that it is decomposed for")
-    sizes: dict[str, Count] = Field({}, description="sizes that are not the paper's, by name")
+    sizes: dict[str, Count] = Field({}, description="sizes that differ from the paper's, by name")
     parts: dict[str, dict[str, Count]] = Field(
         {}, description="another decomposition: parts by tensor and dimension, e.g. `DE: {i: 2, k: 4, j: 2}`"
     )

@@ -1,4 +1,4 @@
-"""A language of tensor programs: named tensors, expressions over their dimensions, and how each expression is split.
+"""A language for tensor programs: named tensors, expressions over their dimensions, and how each expression is split.
 
     t = TensorProgram("chain")
     a, b, c = (t.input(name, "ij", (1000, 1000)) for name in "abc")
@@ -39,7 +39,7 @@ ON_COMPLEX = ("identity", "neg", "add", "sub", "mul", "div", "sum", "product", "
 Kind = Literal["input", "matmul", "elementwise", "reduction", "complexer", "fill", "squeezer"]
 Values = Literal["normal", "ones", "rotary"]
 
-MAX_OPERATIONS = 2**16  # of one expression
+MAX_OPERATIONS = 2**16  # per expression
 MAX_NUMBERS = 2**44  # in the results of all operations of one expression: sums of their bytes stay below 2**63
 
 
@@ -49,16 +49,16 @@ class Tensor:
 
     Attributes:
         name: unique in the program; names the meta-operation.
-        kind: what the expression is; `function` says which one (`relu`, `add`, `max`, `complex`, ...).
+        kind: kind of the expression; `function` is its function (`relu`, `add`, `max`, `complex`, ...).
         operands: the tensors that it reads; `labels`: the letters of their dimensions, one string each.
         out: the letters of its own dimensions.
-        size: dimensions of the index space by letter: those of `out`, then those that are summed or reduced.
-        parts: equal parts that each of these is split into.
+        size: dimensions of the index space by letter: those of `out`, then the summed or reduced ones.
+        parts: number of equal parts that each dimension is split into.
         shape: its own shape; differs from `size` only in the last dimension of a complexer.
         is_complex: complex rather than real numbers.
-        scale, shift: a function of one operand is f(scale * x + shift); of an input, `scale` is that of its values.
+        scale, shift: a function of one operand is f(scale * x + shift); for an input, `scale` is the scale of its values.
         values: how an input is initialised.
-        value, above: what a fill holds: on and below the diagonal of its last two dimensions, and above it.
+        value, above: the values of a fill: on and below the diagonal of its last two dimensions, and above it.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Tensor:
 
     @property
     def reduced(self) -> str:
-        """The letters of its index space that it does not have: what is summed or reduced."""
+        """The letters of its index space that are summed or reduced, and so not its own."""
         return "".join(label for label in self.size if label not in self.out)
 
 
@@ -92,12 +92,12 @@ class TensorProgram:
     """A tensor program: inputs, and expressions in the order in which they are added.
 
     Args:
-        name: what its graph is called.
-        parts: parts by tensor and letter, which take precedence over those that the expressions are added with.
+        name: name of its graph.
+        parts: parts by tensor and letter; they take precedence over the `parts` of the expressions.
 
-    `parts` of an expression are by letter; those that are not given are those of its operands, the first one's first, and
-    1 where these have none. An input without `parts` is split as the first expression that reads it.
-    The methods raise ImporterError for what does not fit together.
+    The `parts` of an expression are given by letter. A missing letter has the parts of the first operand with that letter,
+    or else 1. An input without `parts` is split like the first expression that reads it.
+    The methods raise ImporterError for arguments that do not fit together.
     """
 
     def __init__(self, name: str, parts: Mapping[str, Mapping[str, int]] | None = None) -> None:
@@ -110,7 +110,7 @@ class TensorProgram:
         self, name: str, labels: str, shape: Sequence[int], *, parts: Mapping[str, int] | None = None,
         values: Values = "normal", scale: float = 1.0,
     ) -> Tensor:  # fmt: skip
-        """An input. `values` when it is executed: normal with deviation `scale`, ones, or a rotary embedding [position, d].
+        """An input. `values` of an execution: normal with deviation `scale`, ones, or a rotary embedding [position, d].
 
         A rotary embedding (Su et al. 2021) holds cosine and sine of position / 10000^(2 r / d) at columns 2 r and 2 r + 1.
         """
@@ -137,7 +137,7 @@ class TensorProgram:
         self, name: str, function: str, spec: str, *operands: Tensor, parts: Mapping[str, int] | None = None,
         scale: float = 1.0, shift: float = 0.0,
     ) -> Tensor:  # fmt: skip
-        """An element-wise function of one operand, f(scale * x + shift), or of two, of which one may be broadcast."""
+        """An element-wise function of one operand, f(scale * x + shift), or of two operands, one of them perhaps broadcast."""
         if len(operands) not in (1, 2):
             raise ImporterError(f"{name!r} has {len(operands)} operands: an element-wise function takes one or two")
         known = UNARY if len(operands) == 1 else BINARY
@@ -163,7 +163,7 @@ class TensorProgram:
         return self._add(tensor, parts)
 
     def complexer(self, name: str, labels: str, x: Tensor, *, parts: Mapping[str, int] | None = None) -> Tensor:
-        """Real numbers as complex ones, of half as many in the last dimension (pairs); complex numbers as real ones."""
+        """Pairs of real numbers in the last dimension as complex numbers, half as many; or complex numbers as real ones."""
         self._check_own(name, x)
         function = "real" if x.is_complex else "complex"
         tensor = self._expression(name, "complexer", function, f"{labels}->{labels}", x)
@@ -200,7 +200,7 @@ class TensorProgram:
         self, name: str, labels: str, shape: Sequence[int], value: float = 0.0, *, above: float | None = None,
         parts: Mapping[str, int] | None = None,
     ) -> Tensor:  # fmt: skip
-        """A tensor of one value, or of another one above the diagonal of its last two dimensions."""
+        """A tensor of one value, with another value above the diagonal of its last two dimensions if given."""
         size = self._sizes(name, labels, [(labels, tuple(shape))])
         if above is not None and len(shape) < 2:
             raise ImporterError(f"fill {name!r} has {len(shape)} dimensions, and so no diagonal")
@@ -219,7 +219,7 @@ class TensorProgram:
 
     @property
     def results(self) -> list[Tensor]:
-        """The tensors that no expression reads. Raises ImporterError if an input is among them, or parts are for none."""
+        """The tensors that no expression reads. Raises ImporterError for an unread input, or parts of an unknown tensor."""
         read = {id(operand) for tensor in self.tensors for operand in tensor.operands}
         found = [tensor for tensor in self.tensors if id(tensor) not in read]
         idle = next((tensor for tensor in found if tensor.kind == "input"), None)
@@ -233,7 +233,7 @@ class TensorProgram:
         return found
 
     def _expression(self, name: str, kind: Kind, function: str, spec: str, *operands: Tensor) -> Tensor:
-        """An expression of `operands` without parts; the letters of `spec` agree with their shapes."""
+        """An expression of `operands`, still without parts; the letters of `spec` must agree with the operands' shapes."""
         labels, out = self._split(name, spec, len(operands))
         self._check_own(name, *operands)
         size = self._sizes(name, spec, list(zip(labels, (x.shape for x in operands), strict=True)))
@@ -291,7 +291,7 @@ class TensorProgram:
         return size
 
     def _add(self, tensor: Tensor, parts: Mapping[str, int] | None) -> Tensor:
-        """Decide the parts of `tensor`, and of the inputs that it is the first to read."""
+        """Set the parts of `tensor`, and of inputs that it is the first to read."""
         name = tensor.name
         if not isinstance(name, str) or not name or "\n" in name or name in self._by_name:
             raise ImporterError(f"tensor program {self.name!r} has a tensor {name!r}, or it is no name", "take another")

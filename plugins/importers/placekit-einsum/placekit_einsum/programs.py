@@ -32,8 +32,8 @@ LLAMA: dict[tuple[str, int], Parts] = {
 }  # fmt: skip
 """Parts of each step of the Llama programs, by program and number of devices.
 
-The paper does not say how its graphs are split. These give as many operations as it counts (182 and 229 for 4 devices, 302
-and 367 for 8), and were chosen among the decompositions that do by the makespan of ETF on p100x4 and v100x8.
+The paper does not say how its graphs are split. These parts give the paper's numbers of operations (182 and 229 for 4
+devices, 302 and 367 for 8). Among all decompositions that do, they were chosen by the makespan of ETF on p100x4 and v100x8.
 """
 
 
@@ -53,7 +53,7 @@ def build(options: EinsumOptions) -> TensorProgram:
 
 
 def called(program: str, devices: int) -> str:
-    """The name of a program's graph, which is that of its workload."""
+    """The name of a program's graph and of its workload."""
     return program if devices == 4 else f"{program}_{devices}"
 
 

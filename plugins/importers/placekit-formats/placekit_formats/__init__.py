@@ -1,4 +1,4 @@
-"""Importers of files. Importing this module reads none."""
+"""Importers of files. Importing this module reads no files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class FileOptions(Options):
 class JsonOptions(Options):
     """Options of importer `json`."""
 
-    path: str = Field("", description="a program in JSON (docs/formats.md); needed")
+    path: str = Field("", description="a program in JSON (docs/formats.md); required")
 
 
 class DopplerOptions(Options):
     """Options of importer `doppler`."""
 
-    path: str = Field("", description="a graph in Doppler's text format (docs/formats.md); needed")
+    path: str = Field("", description="a graph in Doppler's text format (docs/formats.md); required")
 
 
 def is_graph_file(head: bytes) -> bool:

@@ -21,10 +21,10 @@ _NUMBER = re.compile(r"\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 
 
 class DopplerImporter(Importer):
-    """One program, named like its file. Operation i of the file is `v<i>`; its costs stay as they are in the file.
+    """One program, named like its file. Operation i of the file is `v<i>`; its costs are those in the file.
 
-    `flops` is the operation's computation, the bytes of its only output its communication. Graph inputs are only counted
-    in the file, and are not part of the graph. An edge that is listed twice is one edge.
+    `flops` is the operation's computation, and the bytes of its only output are its communication. The file only counts the
+    graph's inputs, so they are not part of the graph. An edge that is listed twice is one edge.
     """
 
     name = "doppler"
@@ -70,7 +70,7 @@ class _Reader:
             raise self.error(4, f"{len(targets)} edges end, and {len(sources)} edges begin in line 3")
         reads: list[list[int]] = [[] for _ in range(n)]
         for u, v in zip(sources, targets, strict=True):
-            reads[v].append(u)  # operations have one output each: its number is theirs
+            reads[v].append(u)  # each operation has one output, with the operation's number
         builder = GraphBuilder(Path(self.path).stem)
         total = 0
         for v, line in enumerate(self.lines[len(_FIRST) :]):

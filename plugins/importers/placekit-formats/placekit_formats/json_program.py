@@ -39,8 +39,8 @@ from placekit_formats.reading import MAX_BYTES, MAX_TOTAL, mistake, naming, read
 
 FORMAT, VERSION = "placekit-program", 1
 MAX_VALUES, MAX_PART_VALUES = 4_000_000, 50_000
-"""Of a file, and of the machine or one operation in it."""
-MAX_MEMBERS = 100  # of the file itself: it has seven
+"""Limits on the values in a file, and in the machine or one operation of a file."""
+MAX_MEMBERS = 100  # limit on the members at the top level; the format has seven
 
 
 def _no_boolean(value: Any) -> Any:
@@ -79,7 +79,7 @@ class _Part(BaseModel):
 
 
 class Output(_Part):
-    """One output tensor, where its size does not say it all."""
+    """One output tensor with more properties than its size."""
 
     bytes: Bytes
     shape: list[Annotated[int, _Number, Field(ge=0, le=MAX_BYTES)]] = []
@@ -108,7 +108,7 @@ class Operation(_Part):
 
 
 class Document(_Part):
-    """The whole file; its operations are checked one by one, up to the first that is wrong."""
+    """The whole file; its operations are checked one by one, up to the first wrong one."""
 
     format: Literal["placekit-program"]
     version: Annotated[Literal[1], BeforeValidator(_an_integer)]
@@ -120,17 +120,17 @@ class Document(_Part):
 
 
 _OF_KERNELS = {
-    "op_class": "that of a source is `source`",
+    "op_class": "a source has the class `source`",
     "flops": "a source computes nothing",
     "bytes_accessed": "a source reads and writes nothing",
     "inputs": "a source reads nothing",
     "seconds": "a source takes no time",
 }
-"""Fields that a source has none of, and why."""
+"""Fields that a source must not have, and why."""
 
 
 class JsonImporter(Importer):
-    """One program: its graph, and where the file has them the seconds of its operations and its machine."""
+    """One program: its graph and, if the file has them, the seconds of its operations and its machine."""
 
     name = "json"
     options_class = JsonOptions
@@ -142,9 +142,9 @@ class JsonImporter(Importer):
 
     @classmethod
     def write(cls, program: Program, path: Path) -> None:
-        """Write graph, costs and machine of `program`, as far as the format holds them (docs/formats.md).
+        """Write graph, costs and machine of `program`, as far as the format can hold them (docs/formats.md).
 
-        Raises ImporterError, and writes nothing, if it cannot or if `load` would refuse the file.
+        If that fails, or if `load` would refuse the file, it raises ImporterError and writes nothing.
         """
         data = _data(program)
         _program(f"cannot write {path}", data)
@@ -157,7 +157,7 @@ class JsonImporter(Importer):
 
 
 def _parsed(content: bytes) -> Any:
-    """The data of a file, in parts so small that the models cannot find millions of mistakes. Raises ValueError."""
+    """The data of a file, limited so that the models cannot find millions of mistakes. Raises ValueError."""
     data = parse_json(content, MAX_VALUES)
     if isinstance(data, dict):
         if len(data) > MAX_MEMBERS:
@@ -171,7 +171,7 @@ def _parsed(content: bytes) -> Any:
 
 
 def _program(path: str, data: Any) -> Program:
-    """The program of a document's data. Raises ImporterError that begins with `path`."""
+    """The program in a document's data. Raises ImporterError with a message that begins with `path`."""
     try:
         document = Document.model_validate(data)
     except ValidationError as e:
@@ -188,7 +188,7 @@ def _program(path: str, data: Any) -> Program:
 
 
 class _Builder:
-    """From a document to a program."""
+    """Builds a program from a document."""
 
     def __init__(self, path: str, document: Document, operations: list[Operation]) -> None:
         self.path, self.document, self.operations = path, document, operations
@@ -261,7 +261,7 @@ class _Builder:
         return self.first[op] + k
 
     def costs(self) -> CostTable | None:
-        """The seconds: of all kernels on the same kinds of devices, or of none."""
+        """The seconds of all kernels, on the same kinds of devices; None if no kernel has them."""
         operations = self.operations
         known = next((op for op in operations if op.seconds), None)
         if known is None:
@@ -284,9 +284,9 @@ def _place(i: int, name: object) -> str:
 
 
 def _explained(where: str, error: ValidationError) -> ImporterError:
-    """The first thing that is wrong with what is at `where`."""
+    """The first mistake in the part of the file at `where`."""
     errors = error.errors(include_url=False)
-    # where a value may have several forms, what is wrong with the one that fits best
+    # if a value may have several forms, take the mistake in the form that fits best
     first = max((e for e in errors if e["loc"][:2] == errors[0]["loc"][:2]), key=lambda e: len(e["loc"]))
     said, location = first["msg"].removeprefix("Value error, "), list(first["loc"])
     said = "input should be an object" if first["type"] == "model_type" else said[:1].lower() + said[1:]

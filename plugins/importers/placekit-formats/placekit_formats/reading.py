@@ -1,4 +1,4 @@
-"""What the formats share: a file as text, and errors that name it."""
+"""The common part of the formats: a file as text, and errors that name it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import TypeVar
 from placekit_core import ImporterError, PlacekitError, read_bytes, reading, shortened
 
 HINT = "docs/formats.md describes the format"
-MAX_BYTES = 2**53  # of one tensor: whole numbers up to here are exact in floating point
+MAX_BYTES = 2**53  # per tensor: whole numbers up to here are exact in floating point
 T = TypeVar("T")
-MAX_TOTAL = 2**62  # of a graph: sums of 64-bit columns must not overflow
+MAX_TOTAL = 2**62  # per graph: sums of 64-bit columns must not overflow
 
 
 def mistake(path: str, problem: str, hint: str = HINT) -> ImporterError:
-    """The error for what is wrong with the file."""
+    """The error for a problem with the file."""
     return ImporterError(shortened(f"{path}: {problem}"), shortened(hint))
 
 
 def read_file(path: str, importer: str, parse: Callable[[bytes], T]) -> T:
-    """What `parse` makes of the file of `importer`; it raises ValueError. Raises ImporterError that names the file."""
+    """The result of `parse` on the importer's file. Turns ValueErrors of `parse` into ImporterErrors that name the file."""
     if not path:
         raise ImporterError(f"importer {importer!r} needs a file", "give importer.path=FILE")
     with reading(path, ImporterError, "program", HINT):
@@ -33,7 +33,7 @@ def read_file(path: str, importer: str, parse: Callable[[bytes], T]) -> T:
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Whatever the core finds wrong with the program is an error that names the file."""
+    """Turn any problem that the core finds in the program into an error that names the file."""
     try:
         yield
     except ImporterError:

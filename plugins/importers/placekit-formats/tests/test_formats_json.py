@@ -237,7 +237,7 @@ def test_an_error_of_the_file_as_a_whole(changes: dict[str, Any], said: str, tmp
     [
         ({"inputs": ["split"]}, "inputs: a source reads nothing"),
         ({"seconds": {"gpu": 1, "cpu": 1}}, "seconds: a source takes no time"),
-        ({"op_class": "copy"}, "op_class: that of a source is `source`"),
+        ({"op_class": "copy"}, "op_class: a source has the class `source`"),
         ({"flops": 7}, "flops: a source computes nothing"),
         ({"bytes_accessed": 7}, "bytes_accessed: a source reads and writes nothing"),
     ],

@@ -1,7 +1,7 @@
 """Importer `torch`: the whole training step of a PyTorch module, or inference, as one graph; and command `apply`.
 
-From Python: `import_module` imports a module, `device_map` and `pipeline` hand a placement back. Importing this package
-imports no torch; these are loaded at first use.
+From Python: `import_module` imports a module; `device_map` and `pipeline` convert a placement for other code. Importing this
+package does not import torch; these functions are loaded at first use.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def placekit_commands() -> list[Command]:
         Command(
             name="apply",
             usage="RUN_DIR [--format device_map|pipeline|json] [--out FILE]",
-            summary="a run's placement, in the form that other code takes",
+            summary="a run's placement, in the form that other code needs",
             target="placekit_torch.apply:main",
             group="place",
             completer="placekit_torch.apply:complete",
@@ -58,7 +58,7 @@ def placekit_commands() -> list[Command]:
 
 @hookimpl
 def placekit_facts() -> dict[str, str | int | None]:
-    """What decides the numbers that torch computes, where it was imported."""
+    """Settings that decide the numbers that torch computes, if it was imported."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}

@@ -1,4 +1,4 @@
-"""`placekit apply RUN_DIR`: the placement that a run found, in the form that other code takes."""
+"""`placekit apply RUN_DIR`: the placement that a run found, in the form that other code needs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from placekit_core.run.run_directory import PLACEMENT, RESULT, load_summary
 from placekit_torch.export import Conflict, device_map, device_names, pipeline
 
 FORMATS = ("device_map", "pipeline", "json")
-_SHOWN = 3  # modules that a warning names
+_SHOWN = 3  # number of modules that a warning names
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Print a placement as JSON, or write it to `--out`; what the form cannot hold is a warning."""
-    parser = Parser("apply", "The placement that a run found, in the form that other code takes.")
-    parser.add_argument("folder", metavar="RUN_DIR", type=Path, help="what the run called run_dir")
+    """Print a placement as JSON, or write it to `--out`; warn about anything that the form cannot hold."""
+    parser = Parser("apply", "The placement that a run found, in the form that other code needs.")
+    parser.add_argument("folder", metavar="RUN_DIR", type=Path, help="the run_dir of the run")
     parser.add_argument(
         "--format", default=FORMATS[0], metavar="|".join(FORMATS),
         help="device_map: devices of modules (the default); pipeline: the stages of one; json: the device of every"
@@ -78,8 +78,8 @@ def _device_map(folder: Path, registry: Registry) -> Any:
         warnings.warn(f"a device_map knows one 'cpu': it is all of {', '.join(others)}", stacklevel=1)
     if made.mixed:
         warnings.warn(
-            f"{_named(made.mixed)} by itself reads from modules on different devices: accelerate moves nothing there;"
-            " place it as a whole: grouper=module with a pattern of it in grouper.blocks",
+            f"{_named(made.mixed)} by itself reads from modules on different devices, and accelerate moves nothing there;"
+            " place it as a whole: grouper=module with a pattern for it in grouper.blocks",
             stacklevel=1,
         )
     return made.devices
@@ -95,7 +95,7 @@ def _pipeline(folder: Path, registry: Registry) -> Any:
 
 
 def _json(folder: Path, registry: Registry) -> Any:
-    """placement.json with the value of the placement; it is a placement file again."""
+    """placement.json with the value of the placement; the result is again a placement file."""
     run, program = _found(folder)[1:]
     value = {"objective": run.objective, "simulated": run.simulated, "value_s": program.value_s}
     return {**read_placement(folder / PLACEMENT).model_dump(exclude_unset=True), **value}
@@ -117,19 +117,19 @@ def _warn_of_conflicts(conflicts: Sequence[Conflict], elsewhere: float) -> None:
 
 
 def _named(modules: Sequence[str]) -> str:
-    """The first of some modules, and how many more there are."""
+    """The first of some modules, and the number of others."""
     first = f"module {modules[0]!r}" if modules[0] else "the network"
     return first if len(modules) == 1 else f"{first} (and {len(modules) - 1} more)"
 
 
 def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:
-    """The run directory, its summary, and the program of `folder`. Raises RunError that says what is there instead."""
+    """The run directory, its summary, and the program of `folder`. Raises RunError if `folder` has no such placement."""
     for run_dir in (folder, *folder.absolute().parents[:2]):  # DIR, or DIR/programs/NAME of a family
         if (run_dir / RESULT).is_file():
             break
     else:
         runs = sorted(p.parent for p in folder.rglob(RESULT))
-        there = f"give one of the {len(runs)} below it, e.g. {runs[0]}" if runs else "give what a run called run_dir"
+        there = f"give one of the {len(runs)} below it, e.g. {runs[0]}" if runs else "give the run_dir of a run"
         raise RunError(f"{folder} is no directory of a run: it has no {RESULT}", there)
     summary = load_summary(run_dir)
     one = len(summary.programs) == 1
@@ -153,7 +153,7 @@ def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:
 def _load(folder: Path, registry: Registry) -> tuple[Problem, Placement]:
     """The program of a run, imported again, and its placement. Raises RunError if the program or machine has changed."""
     run_dir, summary, own = _found(folder)
-    with reading(run_dir / RESULT, RunError):  # of its components, the importer alone needs to be there
+    with reading(run_dir / RESULT, RunError):  # of the run's components, only the importer must be installed
         config = checked(summary.config, RunConfig)
     if "programs" in config.given:
         raise RunError(
@@ -166,7 +166,7 @@ def _load(folder: Path, registry: Registry) -> tuple[Problem, Placement]:
         raise RunError(f"the importer of {run_dir} gives {len(programs)} programs now, not {len(summary.programs)}")
     program = programs[summary.programs.index(own)]
     try:
-        problem = parts.problem(program, grouped=False)  # the finest grouping takes the placement of any other
+        problem = parts.problem(program, grouped=False)  # any grouping's placement fits the finest one
     except BackendError as e:
         raise RunError(
             f"{run_dir} was placed on the machine that backend {config.backend['name']!r} found, which is not this one:"

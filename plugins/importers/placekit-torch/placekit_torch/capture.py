@@ -28,10 +28,10 @@ class Source:
     """A value that exists before the step.
 
     Attributes:
-        name: name of the operation that stands for it.
+        name: name of its operation.
         kind: `parameter`, `buffer`, `input`, or `state` (of the optimiser).
         node: placeholder or `get_attr` node.
-        owner: for state, the parameter that it belongs to; for others the name itself.
+        owner: for state, the parameter that it belongs to; for other sources, their own name.
         module: path of the module that it belongs to.
     """
 
@@ -49,10 +49,10 @@ class Captured:
     Attributes:
         graph: fx graph; each operation has `meta["phase"]`, and operations of an update `meta["owner"]`, the parameter.
         sources: all sources, used or not.
-        updates: node of the new value, by the name of the source that it replaces; a kernel's own output, of no other use
-            as a new value.
-        results: what the step computes: `loss` and, without optimiser, `gradient.NAME`; or `output.N`.
-        constants: values of the sources that are constants of the module's code.
+        updates: node of the new value, by the name of the source that it replaces. Each is an output of a kernel, and
+            replaces one source only.
+        results: results of the step: `loss` and, without optimiser, `gradient.NAME`; or `output.N`.
+        constants: values of the sources that are constants in the module's code.
         operations: number of operations in the traced graph, without dead code.
     """
 
@@ -95,7 +95,7 @@ class _Whole(torch.nn.Module):
         return loss
 
     def _loss(self, output: Any, targets: tuple[Any, ...]) -> Any:
-        """The loss. Raises ImporterError if it misses targets that were not given."""
+        """The loss. Raises ImporterError if it fails for lack of targets."""
         assert self.loss is not None
         try:
             return self.loss(output, *targets)
@@ -107,7 +107,7 @@ class _Whole(torch.nn.Module):
             raise ImporterError(message, hint) from e
 
     def paths(self) -> dict[torch.nn.Module, str]:
-        """Path of each module as its user knows it; operations outside the user's module belong to `loss`."""
+        """Path of each module in the user's module; operations outside the user's module belong to `loss`."""
         found: dict[torch.nn.Module, str] = {m: k for k, m in self.module.named_modules()}
         if isinstance(self.loss, torch.nn.Module):
             found.update({m: f"loss.{k}".rstrip(".") for k, m in self.loss.named_modules() if m not in found})
@@ -115,7 +115,7 @@ class _Whole(torch.nn.Module):
 
 
 def flat_inputs(step: Step, mode: Mode) -> tuple[list[torch.Tensor], list[str], Any]:
-    """The distinct tensors among the inputs and targets, a name for each, and how to put them back in place."""
+    """The distinct tensors among the inputs and targets, a name for each, and a function that puts them back in place."""
     arguments, keywords = step.arguments
     targets = step.loss_arguments if mode == "train" else ()
     keyed, spec = pytree.tree_flatten_with_path({"input": (arguments, keywords), "target": targets})
@@ -142,7 +142,7 @@ def flat_inputs(step: Step, mode: Mode) -> tuple[list[torch.Tensor], list[str], 
 
 
 def plain_tensors(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, str, torch.Tensor]]:
-    """Tensors that are neither parameters nor buffers but plain attributes: module, attribute, full name, tensor."""
+    """Tensors that are plain attributes, not parameters or buffers: module, attribute, full name, tensor."""
     for path, part in module.named_modules():
         for key, value in list(vars(part).items()):
             if isinstance(value, torch.Tensor):
@@ -150,7 +150,7 @@ def plain_tensors(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, st
 
 
 def to_fake(step: Step, mode: Any, name: str) -> Step:
-    """A copy of `step` with fake tensors; `step` itself if it has no others. Raises ImporterError."""
+    """A copy of `step` with fake tensors; `step` itself if all its tensors are fake. Raises ImporterError."""
     lazy = [k for k, p in step.module.named_parameters() if torch.nn.parameter.is_lazy(p)]
     if lazy:
         raise ImporterError(f"parameter {lazy[0]!r} of {name} has no shape yet", "run the lazy module once on an input")
@@ -164,7 +164,7 @@ def to_fake(step: Step, mode: Any, name: str) -> Step:
     for t in tensors:
         if id(t) not in known:
             known[id(t)] = t if is_fake(t) else like(t, mode)
-    memo = dict(known)  # what deepcopy takes for already copied: it copies the modules, never their tensors
+    memo = dict(known)  # deepcopy takes these for already copied, so it copies the modules but not their tensors
     try:
         module, loss = copy.deepcopy((step.module, step.loss), memo)
     except Exception as e:
@@ -197,7 +197,7 @@ def _warn_of_recurrent(module: torch.nn.Module, name: str) -> None:
             kind = type(part).__name__
             warnings.warn(
                 f"{name}: {path or 'the module'} is an nn.{kind}, which is traced with its input projection moved out of the"
-                f" loop over time: the steps wait for it and can hardly overlap. A loop of nn.{kind}Cell can be placed better.",
+                f" loop over time: all steps wait for it and can hardly overlap. A loop of nn.{kind}Cell can be placed better.",
                 stacklevel=2,
             )
 
@@ -236,14 +236,14 @@ def _assemble(joint: Joint, whole: _Whole, mode: Mode, update: Optimizer | None)
 
 
 def _own_new_values(captured: Captured) -> None:
-    """Make every new value a kernel's output that replaces one source only, by a copy where it is not."""
+    """Make every new value a kernel's output that replaces one source only; copy it if necessary."""
     graph, taken = captured.graph, set()
     old = {s.name: s.node for s in captured.sources}
     for source, node in list(captured.updates.items()):
         if node is old[source]:
             del captured.updates[source]
             continue
-        if node.target is aten.copy.default:  # what it writes over does not matter
+        if node.target is aten.copy.default:  # the overwritten tensor does not matter
             into, value = node.all_input_nodes if len(node.all_input_nodes) == 2 else (node, node)
             if value is not node and has_layout_of(value, into):
                 node.target, node.args, node.kwargs = aten.clone.default, (value,), {}
@@ -264,7 +264,7 @@ def _finish(captured: Captured) -> None:
     for node in reversed(list(captured.graph.nodes)):
         if node.op != "call_function":
             continue
-        if not node.users and node not in needed:  # a functional graph: what nobody reads has no effect
+        if not node.users and node not in needed:  # in a functional graph, an unread node has no effect
             captured.graph.erase_node(node)
             continue
         schema = getattr(node.target, "_schema", None)

@@ -1,4 +1,4 @@
-"""Runs of kernels as generated Python functions: one line per kernel, views redone from their base, dead values dropped."""
+"""Runs of kernels as generated Python functions: a line per kernel, views made again from their base, dead values dropped."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ class Call:
 
 @dataclass(frozen=True)
 class Code:
-    """How the tensors of a graph are computed; nodes are numbers, tensors those of the graph.
+    """How the tensors of a graph are computed. Nodes have numbers of their own; tensors have the graph's numbers.
 
     Attributes:
         calls: call of each kernel and each view.
-        tensor_of: tensor that a node is; views that are folded into the tensor that they are a view of have none.
+        tensor_of: the tensor of each node; a view that is folded into its base has none.
         kernel: node of each kernel operation.
-        outputs: for each kernel operation, its own tensors (no views) and where each is in the result (None: it is the result).
-        views: tensor of which each view tensor is a view; never itself a view.
+        outputs: for each kernel operation, its own tensors (no views) and the position of each in the result (None: the tensor
+            is the result).
+        views: for each view tensor, its base, which is no view itself.
         view_node: node that makes a view tensor.
-        strides: for new values: the strides of the source that they replace, which in-place updates would keep.
+        strides: for each new value, the strides of the source that it replaces; in-place updates would keep them.
     """
 
     calls: Mapping[int, Call]
@@ -53,7 +54,7 @@ class Code:
 
 
 def operation_seed(step: int, op: int) -> int:
-    """Seed of the random numbers of an operation in a step (splitmix64 of the two): the same wherever and whenever it runs."""
+    """Seed for an operation in a step (splitmix64 of the two numbers); independent of where and when the operation runs."""
     mask = (1 << 64) - 1
     z = (step * 0x9E3779B97F4A7C15 + (op + 1) * 0xD1B54A32D192ED03) & mask
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -62,7 +63,7 @@ def operation_seed(step: int, op: int) -> int:
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool | None, *, generator: torch.Generator) -> Any:
-    """aten.native_dropout with a generator, which it has no argument for."""
+    """aten.native_dropout with a generator; the operator itself has no argument for one."""
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p, generator=generator)
@@ -70,7 +71,7 @@ def _dropout(x: torch.Tensor, p: float, train: bool | None, *, generator: torch.
 
 
 def with_strides(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """`value`, copied if it has other strides: kernels choose algorithms by them, also where they do not matter."""
+    """`value`, copied if it has other strides: kernels choose algorithms by strides, even if the values are equal."""
     if value.stride() == strides:
         return value
     return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
@@ -95,7 +96,7 @@ def seeded(target: Any) -> Callable[..., Any]:
 
 
 _RESHAPE = dict.fromkeys([torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default], torch.reshape)
-"""Kernels may choose other strides than their traced ones, with which a view would be refused; then this copies."""
+"""Kernels may return other strides than the traced ones, with which a view would fail; these replacements then copy."""
 
 
 class Writer:
@@ -152,7 +153,7 @@ class Writer:
         return name
 
     def tensor(self, tensor: int) -> str:
-        """Variable that holds a tensor: computed before, redone from its base, or read from the given values."""
+        """Variable that holds a tensor: computed before, made again from its base, or read from the given values."""
         name = f"t{tensor}"
         if name in self.defined:
             return name

@@ -19,8 +19,8 @@ from placekit_torch.operators import is_random
 class TorchExecutable:
     """`placekit_core.Executable` of an imported module. Values are torch tensors.
 
-    Only base tensors are values that one must keep: a tensor in `views` is redone from its base wherever the base is, and
-    needs to be sent, as it is (with its strides), only to a device that has no copy of the base.
+    Only the values of base tensors need to be kept. A tensor in `views` is made again from its base on any device that has
+    the base; it is sent itself, with its strides, only to a device without the base.
     """
 
     def __init__(
@@ -48,22 +48,22 @@ class TorchExecutable:
 
     @property
     def views(self) -> Mapping[int, int]:
-        """Tensors that are views, with the tensor of which each is one (itself no view)."""
+        """Each tensor that is a view, with its base (which is no view itself)."""
         return self._lowered.code.views
 
     @property
     def updates(self) -> Mapping[int, int]:
-        """New tensor by the source's tensor that it replaces at the end of the step."""
+        """For the tensor of each updated source, the tensor that replaces it at the end of the step."""
         return self._lowered.updates
 
     @property
     def random_ops(self) -> frozenset[int]:
-        """Operations that draw random numbers, under the seed `operation_seed(step, op)`."""
+        """Operations that draw random numbers, with the seed `operation_seed(step, op)`."""
         return self._random
 
     @property
     def results(self) -> Mapping[str, int]:
-        """Tensor that each result (`loss`, `output.0`, `gradient.NAME`) is made of; see `result`."""
+        """For each result (`loss`, `output.0`, `gradient.NAME`), the tensor that it is made from; see `result`."""
         return {name: tensor for name, (tensor, _) in self._lowered.results.items()}
 
     @staticmethod
@@ -72,10 +72,10 @@ class TorchExecutable:
         return operation_seed(step, op)
 
     def initial(self, seed: int | None = None) -> dict[int, torch.Tensor]:
-        """Values of all sources on the CPU: what the factory builds under `seed` (None: the importer's seed).
+        """Values of all sources on the CPU, as the factory builds them with `seed` (None: the importer's seed).
 
-        The optimiser's state is zero. For a program made from objects in Python: copies of the module's own values.
-        Raises ImporterError if the factory builds something else than it did for the import.
+        The optimiser's state is zero. For a program made from objects in Python, these are copies of the module's own values.
+        Raises ImporterError if the factory builds another step than for the import.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed if seed is None else seed)
@@ -99,7 +99,7 @@ class TorchExecutable:
                 found = "nothing" if value is None else f"{value.dtype} {tuple(value.shape)} on {value.device}"
                 raise ImporterError(
                     f"{source.kind} {source.name!r} was imported as {dtype} {tuple(shape)}, and now there is {found}",
-                    "the factory must build the same step, with real tensors, each time that it is called",
+                    "the factory must build the same step, with real tensors, each time it is called",
                 )
             own = torch.empty_strided(shape, stride, dtype=dtype)
             values[tensor] = own.copy_(value.detach())
@@ -111,11 +111,11 @@ class TorchExecutable:
         """`run(values, step=0)`: runs kernels `ops` in this order and returns the tensors that they produce.
 
         Args:
-            ops: kernel operations; each after those among them that it reads from.
-            device: where tensors that are made from nothing go, and random numbers are drawn; the CPU if None.
+            ops: kernel operations, each after those that it reads from.
+            device: where tensors without inputs are created and random numbers are drawn; the CPU if None.
             keep: tensors to return; None for all. Others are dropped after their last use.
 
-        `values` has the tensors that the operations read and do not produce; of a tensor in `views`, itself or its base.
+        `values` holds the tensors that the operations read but do not produce; for a tensor in `views`, the tensor or its base.
         `step` seeds the random operations. A function must not run in two threads at once if it draws random numbers.
         """
         missing = [op for op in ops if op not in self._lowered.code.kernel]
@@ -130,7 +130,7 @@ class TorchExecutable:
         return view_function(self._lowered.code, tensor)
 
     def result(self, name: str, values: Mapping[int, torch.Tensor]) -> torch.Tensor:
-        """The result `name`, from the value of tensor `results[name]` (or of what that is a view of)."""
+        """The result `name`, from the value of tensor `results[name]` or of its base."""
         writer = Writer(self._lowered.code, None)
         variable = writer.value(self._lowered.results[name][1])
         made: torch.Tensor = writer.function("values", variable, [variable])(values)
@@ -140,7 +140,7 @@ class TorchExecutable:
 def run_sequential(
     program: Program, values: Mapping[int, torch.Tensor], step: int = 0, device: Any = None
 ) -> tuple[dict[int, torch.Tensor], dict[str, torch.Tensor]]:
-    """One step on one device, in the order of the graph: the reference for every other way to run it.
+    """Run one step on one device, in the order of the graph: the reference for every other way to run it.
 
     Returns the values of the sources after the step, and the results by name.
     """

@@ -1,7 +1,8 @@
-"""A placement in the forms that other code takes: a map from modules to devices, or the stages of a pipeline.
+"""A placement in the forms that other code needs: a map from modules to devices, or the stages of a pipeline.
 
-Both are coarser than a placement: a module goes where most of its work is, by the seconds of its operations where they are
-placed. What a form cannot hold is said: `Conflict`, `DeviceMap.mixed`, and PlacementError where nothing sensible is left.
+Both are coarser than a placement: a module goes to the device with most of its work, in seconds of its operations where they
+are placed. `Conflict` and `DeviceMap.mixed` report what a form cannot hold; PlacementError is raised if no sensible form
+exists.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Conflict:
 
     Attributes:
         module: its path.
-        device: where the whole module goes.
+        device: device that the whole module goes to.
         elsewhere: share, in (0, 1], of the seconds of its operations that the placement has on other devices.
     """
 
@@ -41,12 +42,13 @@ class DeviceMap:
     """Devices by the path of modules, as Hugging Face's transformers and accelerate take them (`device_map=`).
 
     Attributes:
-        devices: the shortest prefixes below which all are on one device; `""` is the whole network. A parameter or buffer
-            that a module has besides other modules is there by its own name, unless all of the module is on one device.
-        conflicts: what the map has elsewhere than the placement, the most seconds first.
-        elsewhere: share of the seconds of all operations for which that is so.
-        mixed: modules that are split, and whose own operations read from several devices. accelerate moves the inputs of
-            the modules of a map only: such a module fails there unless it is placed as a whole.
+        devices: the shortest prefixes below which everything is on one device; `""` is the whole network. If a module has
+            parameters or buffers besides other modules, they have entries of their own, unless the whole module is on one
+            device.
+        conflicts: modules with operations that the map puts elsewhere than the placement, the most seconds first.
+        elsewhere: share of the seconds of all operations that the map puts elsewhere.
+        mixed: split modules with operations of their own that read from several devices. accelerate moves only the inputs of
+            modules in the map, so such a module fails there unless it is placed as a whole.
     """
 
     devices: dict[str, Name]
@@ -65,7 +67,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The stages of a chain of modules, in the order of the forward pass; `conflicts`, `elsewhere` as in `DeviceMap`."""
+    """The stages of a chain of modules, in the order of the forward pass; for `conflicts`, `elsewhere` see `DeviceMap`."""
 
     stages: tuple[Stage, ...]
     conflicts: tuple[Conflict, ...]
@@ -73,12 +75,12 @@ class Pipeline:
 
     @property
     def split_spec(self) -> dict[str, str]:
-        """What `torch.distributed.pipelining.pipeline` takes, with the names of `SplitPoint` as text."""
+        """The `split_spec` of `torch.distributed.pipelining.pipeline`, with the names of `SplitPoint` as text."""
         return {stage.begins: "SplitPoint.BEGINNING" for stage in self.stages[1:]}
 
 
 def device_names(problem: Problem) -> list[Name]:
-    """[D] devices as a `device_map` has them: GPUs by the number in `cuda:N`, else by their place; all others are `cpu`."""
+    """[D] devices as in a `device_map`: GPUs by the number in `cuda:N`, else by their position; all others are `cpu`."""
     gpus = [problem.device_type(d) == "gpu" for d in range(problem.cluster.size)]
     named = [re.fullmatch(r"cuda:(\d+)(/\d+)?", name) for name in problem.cluster.device_names]
     own = [int(name[1]) if name else sum(gpus[:d]) for d, name in enumerate(named)]
@@ -86,12 +88,12 @@ def device_names(problem: Problem) -> list[Name]:
 
 
 def device_map(problem: Problem, placement: Placement) -> DeviceMap:
-    """Each leaf of the tree of modules on the device where most of its seconds are; ties go to where its parameters are.
+    """Each leaf of the tree of modules on the device with most of its seconds; ties go to the device of its parameters.
 
-    The map covers all parameters and buffers of the graph, and the leaves without any that compute something. Of a tensor
-    with several names the graph knows the first, and the modules that read it.
+    The map covers all parameters and buffers of the graph, and the leaves that compute something without any. If a tensor
+    has several names, the graph knows only the first, and the modules that read the tensor.
 
-    Raises PlacementError if the graph has no modules, or the placement is of another graph.
+    Raises PlacementError if the graph has no modules, or the placement is for another graph.
     """
     names = device_names(problem)
     placed = _Placed(problem, placement, "a device_map places modules")
@@ -105,10 +107,10 @@ def device_map(problem: Problem, placement: Placement) -> DeviceMap:
 def pipeline(problem: Problem, placement: Placement) -> Pipeline:
     """The stages of a placement that is a chain: each device runs one part of the forward pass, and sends to the next only.
 
-    A module is on the device where most of its seconds are, as in `device_map`. What else the forward pass computes, and
-    the loss, belongs to the stage within which it comes.
+    A module is on the device with most of its seconds, as in `device_map`. Other operations of the forward pass, and the
+    loss, belong to the stage in which they come.
 
-    Raises PlacementError that names the module with which it is no chain.
+    Raises PlacementError that names the module that breaks the chain.
     """
     placed = _Placed(problem, placement, "a pipeline is a chain of modules")
     runs = list(_runs(placed))
@@ -129,9 +131,9 @@ class _Placed:
 
     Attributes:
         device: [n] device of each operation.
-        seconds: [n] what each takes there.
+        seconds: [n] seconds of each operation there.
         modules: paths of modules, the vocabulary of `graph.module`.
-        forward: kernels of the forward pass without the loss, in the order in which it runs them.
+        forward: kernels of the forward pass without the loss, in the order in which they run.
     """
 
     def __init__(self, problem: Problem, placement: Placement, form: str) -> None:
@@ -152,11 +154,11 @@ class _Placed:
             )
 
     def module_of(self, op: int) -> str:
-        """Path of its module."""
+        """Path of the operation's module."""
         return self.graph.module[op]
 
     def below(self, module: str) -> NDArray[np.bool_]:
-        """[n] whether an operation belongs to the module, or to one in it."""
+        """[n] whether an operation belongs to the module, or to a module in it."""
         inside = [m == module or m.startswith(f"{module}.") for m in self.modules]
         return np.asarray(inside, np.bool_)[self.graph.module.codes]
 
@@ -166,14 +168,14 @@ class _Placed:
         found: dict[str, list[int]] = {}
         for v in np.flatnonzero(~self.graph.kernel).tolist():
             module = self.module_of(v)
-            # a constant in the code of a module has no name there
+            # a constant in a module's code has no name in the module
             if self.kinds[v] in ("parameter", "buffer") and self.graph.op_name[v].rpartition(".")[0] == module:
                 found.setdefault(module, []).append(v)
         return found
 
     @cached_property
     def leaves(self) -> dict[str, int]:
-        """Device of each module that no other one is in, as the forward pass calls them; the loss only if it has tensors."""
+        """Device of each module without submodules, in the order of the forward pass; the loss only if it has tensors."""
         inner = {part for m in self.modules for part in _above(m)}
         called = [self.module_of(v) for v in self.forward.tolist()]
         return {
@@ -191,12 +193,12 @@ class _Placed:
     def _majority(self, code: int, module: str) -> int:
         own = self.graph.module.codes == code
         total = np.bincount(self.device[own], self.seconds[own], minlength=self.problem.cluster.size)
-        most = np.flatnonzero(total >= total.max() * (1 - 1e-9))  # sums in another order differ in the last bits
+        most = np.flatnonzero(total >= total.max() * (1 - 1e-9))  # sums in different orders differ in the last bits
         homes = [int(self.device[v]) for v in self.own_tensors.get(module, ())]
         return next((d for d in homes if d in most), int(most[0]))
 
     def conflicts(self, names: Sequence[Name], entry: Sequence[Name | None]) -> tuple[tuple[Conflict, ...], float]:
-        """The modules that are elsewhere than `entry` [modules] says, the most seconds first; and the share of all seconds."""
+        """The modules with work elsewhere than on `entry` [modules], the most seconds first; and that work's share of all."""
         found = []
         for i, module in enumerate(self.modules):
             device = entry[i]
@@ -215,13 +217,13 @@ def _is_loss(module: str) -> bool:
 
 
 def _above(module: str) -> Iterator[str]:
-    """Paths of the modules that a module is in; not the root."""
+    """Paths of the modules that contain a module, without the root."""
     while module := module.rpartition(".")[0]:
         yield module
 
 
 def _collapsed(prefix: str, own: Sequence[tuple[list[str], Name]]) -> Iterator[tuple[str, Name]]:
-    """The shortest prefixes below which all are the same; `own` has the rest of each path after `prefix`."""
+    """The shortest prefixes below which all devices are equal; `own` has the rest of each path after `prefix`."""
     if len({name for _, name in own}) == 1:
         yield prefix, own[0][1]
         return
@@ -233,12 +235,12 @@ def _collapsed(prefix: str, own: Sequence[tuple[list[str], Name]]) -> Iterator[t
 
 
 def _covering(module: str, devices: Mapping[str, Name]) -> Name | None:
-    """What the map says of a module; None for one that is split."""
+    """The device of a module in the map; None if the module is split."""
     return next((devices[m] for m in (module, *_above(module), "") if m in devices), None)
 
 
 def _mixed(placed: _Placed, devices: Mapping[str, Name], entry: Sequence[Name | None]) -> Iterator[str]:
-    """Split modules whose own operations read from several devices if modules run, and move their inputs, as mapped."""
+    """Split modules with own operations that read from several devices when modules run, and get their inputs, as mapped."""
     graph, said = placed.graph, set()
     runs: dict[int, Name | None] = {}
     for v in np.flatnonzero(~graph.kernel).tolist():
@@ -276,10 +278,10 @@ def _runs(placed: _Placed) -> Iterator[tuple[int, int]]:
 
 
 def _beginning(placed: _Placed, op: int, device: int) -> str:
-    """The module whose call begins the stage that has `op` for the first operation of a leaf.
+    """The module with the call that begins a stage; `op` is the first operation of a leaf in the stage.
 
-    It is the outermost that begins there, that the forward pass calls, and once: one that only holds others, as a
-    ModuleList does, may never be called, and torch.distributed.pipelining would split nothing there.
+    It is the outermost module that begins there and that the forward pass calls exactly once. A module that only holds
+    others, like a ModuleList, may never be called; torch.distributed.pipelining would split nothing there.
     """
     leaf, graph = placed.module_of(op), placed.graph
     before = placed.forward[: int(np.flatnonzero(placed.forward == op)[0])]
@@ -295,7 +297,7 @@ def _beginning(placed: _Placed, op: int, device: int) -> str:
 
 
 def _check_chain(placed: _Placed, stage: NDArray[np.int_]) -> None:
-    """Raise PlacementError unless every operation reads from its own stage and the one before, and inputs in the first."""
+    """Raise PlacementError unless operations read only from their own stage and the one before, and inputs in the first."""
     graph, reader = placed.graph, dict[int, int]()
     for v in placed.forward.tolist():
         here = int(stage[v])

@@ -1,4 +1,4 @@
-"""Where steps come from: a factory named in the options, or the objects that a user has at hand."""
+"""The origin of steps: a factory named in the options, or objects that a user already has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from placekit_torch.where import first_line, user_line
 
 
 class Builder(Protocol):
-    """Builds the step; once under the fake mode for tracing, and for real when it is executed."""
+    """Builds the step: once under the fake mode for tracing, and for real when it is executed."""
 
     def build(self) -> Step:
         """The step; under a fake mode, tensors made here are fake. Raises ImporterError."""
@@ -30,7 +30,7 @@ class Builder(Protocol):
 
 @dataclass(frozen=True)
 class Given:
-    """A step that exists."""
+    """A step that exists already."""
 
     step: Step
 
@@ -41,7 +41,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Made:
-    """A step that `factory` makes, the same one under the same seed."""
+    """A step that `factory` makes; the same seed gives the same step."""
 
     factory: Callable[[], Any]
     name: str
@@ -61,7 +61,7 @@ class Made:
 
 
 def check_step(made: Any, name: str) -> Step:
-    """`made` as a Step; `(module, inputs)` will do. Raises ImporterError."""
+    """`made` as a Step; it may also be `(module, inputs)`. Raises ImporterError."""
     step = Step(*made) if isinstance(made, tuple) and len(made) == 2 else made
     if not isinstance(step, Step):
         raise ImporterError(
@@ -121,7 +121,7 @@ def _callables(module: Any) -> list[str]:
 
 
 def _forget_other(name: str, folder: Path) -> None:
-    """Drop a loaded module of this name unless it is the one in `folder`: two users' `model.py` are two modules."""
+    """Drop a loaded module of this name unless it comes from `folder`, because two files `model.py` are two modules."""
     spec = importlib.machinery.PathFinder.find_spec(name, [str(folder)])
     loaded = sys.modules.get(name)
     if spec is None or spec.origin is None or loaded is None or loaded.__spec__ is None:
@@ -133,7 +133,7 @@ def _forget_other(name: str, folder: Path) -> None:
 
 @contextmanager
 def searched_first(path: Path | None) -> Iterator[None]:
-    """Look for modules in `path` (None: the current folder) first."""
+    """Look for modules first in `path` (None: the current folder)."""
     folder = str((path or Path.cwd()).resolve())
     sys.path.insert(0, folder)
     importlib.invalidate_caches()
@@ -145,7 +145,7 @@ def searched_first(path: Path | None) -> Iterator[None]:
 
 
 def folder_of(path: str | None) -> Path:
-    """The folder of option `path`. Raises ImporterError if it is none."""
+    """The folder of option `path`. Raises ImporterError if it is not a folder."""
     folder = Path(os.path.expanduser(path)) if path else Path.cwd()
     if not folder.is_dir():
         raise ImporterError(f"importer.path is {str(folder)!r}, which is not a folder")

@@ -1,4 +1,4 @@
-"""Importer `torch`, and the one function behind it, which the networks of placekit-zoo use too."""
+"""Importer `torch`, and the function behind it, which the networks of placekit-zoo use, too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TRACING = threading.RLock()  # torch traces in one thread at a time
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage collection inside: each walks all nodes that were traced so far, a third of the time of an import."""
+    """Disable garbage collection inside: it walks all nodes traced so far, which takes a third of the time of an import."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -36,7 +36,7 @@ def _uncollected() -> Iterator[None]:
 def import_program(
     builder: Builder, *, name: str, mode: Mode = "train", seed: int = 0, recipe: Mapping[str, Any] | None = None
 ) -> Program:
-    """Trace what `builder` builds, without allocating memory for its tensors. Raises ImporterError."""
+    """Trace the step of `builder`, without allocating memory for its tensors. Raises ImporterError."""
     with _TRACING, _uncollected():
         captured = capture(builder, mode, name)
         lowered = lower(captured, name, {"mode": mode, "torch": torch.__version__})
@@ -45,7 +45,7 @@ def import_program(
 
 
 def import_given(step: Step, *, mode: Mode, name: str | None) -> Program:
-    """The program of objects that exist; see `placekit_torch.import_module`."""
+    """The program of existing objects; see `placekit_torch.import_module`."""
     return import_program(Given(step), name=name or type(step.module).__name__, mode=mode)
 
 
@@ -59,8 +59,8 @@ class TorchImporter(Importer):
     def convert(cls, source: Any, **about: Any) -> list[Program]:
         """The program of a module, with `inputs` and for training `loss`, `targets`, `optimizer`; or of a `Step`.
 
-        `mode` and `name` as in `import_module`; a module with neither loss nor optimizer is taken for inference. Raises
-        ImporterError.
+        `mode` and `name` are as in `import_module`; a module with neither loss nor optimizer is imported for inference.
+        Raises ImporterError.
         """
         mode: Any = about.pop("mode", None)
         name = about.pop("name", None)
@@ -74,7 +74,7 @@ class TorchImporter(Importer):
             return [import_given(source, mode=mode or "train", name=name)]
         if "inputs" not in about:
             raise ImporterError(
-                f"a {type(source).__name__} needs inputs, or nothing can be traced",
+                f"a {type(source).__name__} needs inputs to be traced",
                 "give inputs=..., and for a training step loss=..., targets=..., optimizer=...",
             )
         mode = mode or ("train" if {"loss", "optimizer"} & about.keys() else "inference")
@@ -104,6 +104,6 @@ def import_module(
     """The program of a real `torch.nn.Module`, which is not modified; the arguments are those of `Step`.
 
     `program.executable.initial()` gives copies of the module's own weights and of these inputs. It has no recipe: another
-    process cannot rebuild it. Raises ImporterError for a module that cannot be traced, naming the line.
+    process cannot rebuild it. Raises ImporterError that names the line if the module cannot be traced.
     """
     return import_given(Step(module, inputs, loss, targets, optimizer), mode=mode, name=name)

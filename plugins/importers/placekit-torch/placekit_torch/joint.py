@@ -1,4 +1,4 @@
-"""The functional graph of forward and backward, and what is done to it after tracing. Uses torch.fx only."""
+"""The functional graph of forward and backward, and changes to it after tracing. Uses torch.fx only."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import torch.utils._pytree as pytree
 from placekit_core import ImporterError
 
 TAG = "placekit"  # key of a node's Tag in its meta["custom"]
-ALIAS = "placekit_alias"  # key of a node's meta: the position among its inputs of the one whose memory it shares
+ALIAS = "placekit_alias"  # key of a node's meta: position of the input that it shares memory with
 GRADIENT_SUM = "is_gradient_acc"
 
 
 class Tag(NamedTuple):
-    """Where an operation comes from: module path, the how-manieth call of it, and that of each part of the path."""
+    """The origin of an operation: module path, call index within that module, and call index of each part of the path."""
 
     module: str = ""
     call: int = 0
@@ -26,17 +26,17 @@ class Tag(NamedTuple):
 
 
 def outside_calls(module: str) -> Tag:
-    """The tag of what belongs to a module, but to no call of it."""
+    """The tag of an operation that belongs to a module, but to no call of it."""
     return Tag(module, 0, ".".join("0" for part in module.split(".") if part))
 
 
 def own_name(name: str) -> str:
-    """The name of a parameter or buffer as the user's module, which is traced as part of another one, knows it."""
+    """The name of a parameter or buffer in the user's module, which is traced as part of another module."""
     return name.removeprefix("module.")
 
 
 class Names:
-    """All names of each parameter and of each buffer of a module: several for tied ones."""
+    """All names of each parameter and buffer of a module; tied ones have several."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.parameters = self._grouped(module.named_parameters(remove_duplicate=False))
@@ -52,7 +52,7 @@ class Names:
 
 @dataclass
 class Joint:
-    """A functional graph of forward and, when training, backward; nodes by what they are.
+    """A functional graph of forward and, when training, backward, with its nodes by role.
 
     Attributes:
         graph: its `placeholder` and `get_attr` nodes are the sources; there is no output node.
@@ -61,8 +61,8 @@ class Joint:
         constants: `get_attr` nodes by name, and their values.
         gradients: nodes by parameter name; a parameter without gradient is missing.
         new_buffers: new values of the buffers that the step changes.
-        outputs: what the module returned, flattened.
-        operations: number of operations that were traced, dead ones included.
+        outputs: the outputs of the module, flattened.
+        operations: number of traced operations, dead ones included.
     """
 
     graph: torch.fx.Graph
@@ -76,7 +76,7 @@ class Joint:
 
 
 def start_backward(graph: torch.fx.Graph, tangent: torch.fx.Node, value: float) -> None:
-    """Replace an incoming gradient by a constant: one for the loss, none for buffers that hold activations."""
+    """Replace an incoming gradient by a constant: 1 for the loss, 0 for buffers that hold activations."""
     if tangent.users:
         like = tangent.meta["val"]
         with graph.inserting_before(next(n for n in graph.nodes if n in tangent.users)):
@@ -89,9 +89,9 @@ def start_backward(graph: torch.fx.Graph, tangent: torch.fx.Node, value: float) 
 
 
 def merge_tied(joint: Joint, names: Names) -> None:
-    """Tied parameters come out as one input and one gradient per name: one input, and the gradients summed.
+    """Merge tied parameters, which tracing gives one input and one gradient per name, into one input and a summed gradient.
 
-    The sum has the order in which the backward pass makes the gradients, as autograd's has.
+    The gradients are summed in the order in which the backward pass makes them, as in autograd.
     """
     for first, *others in names.buffers:
         for name in others:
@@ -124,7 +124,7 @@ def _merge(joint: Joint, nodes: dict[str, torch.fx.Node], first: str, name: str)
 
 
 def with_value(node: torch.fx.Node) -> torch.fx.Node:
-    """`node` with a fake result of its own, computed from those of its inputs."""
+    """`node` with a fake result, computed from the fake results of its inputs."""
     arguments, keywords = pytree.tree_map_only(torch.fx.Node, lambda n: n.meta["val"], (node.args, node.kwargs))
     fake = next(v for v in pytree.tree_leaves((arguments, keywords)) if isinstance(v, torch.Tensor))
     with fake.fake_mode, torch.no_grad():  # type: ignore[attr-defined]
@@ -135,7 +135,7 @@ def with_value(node: torch.fx.Node) -> torch.fx.Node:
 def inline(
     target: torch.fx.Graph, source: torch.fx.Graph, inputs: Sequence[torch.fx.Node], meta: dict[str, Any]
 ) -> list[torch.fx.Node]:
-    """Append the operations of `source`, marked with `meta`, to `target`; `inputs` stand for its placeholders.
+    """Append the operations of `source`, marked with `meta`, to `target`; `inputs` replace its placeholders.
 
     Returns its outputs.
     """

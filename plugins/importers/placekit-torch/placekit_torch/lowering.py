@@ -1,4 +1,4 @@
-"""From the fx graph of a step to a placekit Graph, and the Code that runs it."""
+"""Turns the fx graph of a step into a placekit Graph and the Code that runs it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from placekit_torch.codegen import Call, Code, Ref
 from placekit_torch.joint import GRADIENT_SUM, TAG, Tag, outside_calls
 from placekit_torch.views import Node, Views
 
-Output = tuple[Node, int | None]  # kernel and position in its result; or source, or smaller view
+Output = tuple[Node, int | None]  # a kernel and the position in its result; or a source, or a smaller view
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A captured step as a graph, and what is needed to run it.
+    """A captured step as a graph, and the data needed to run it.
 
     Attributes:
         graph: the Graph.
         code: how its tensors are computed.
-        sources: the sources with the tensor of each.
-        updates: new tensor by the source's tensor.
-        results: by name of a result: the tensor that it is made of, and its node in `code`.
+        sources: the sources, each with its tensor.
+        updates: for the tensor of each updated source, the tensor that replaces it.
+        results: for each result by name, the tensor that it is made from, and its node in `code`.
     """
 
     graph: Graph
@@ -65,7 +65,7 @@ class _Lowering:
         captured, builder = self.captured, self.builder
         self.forward_of = self._forward_of()
         self.tags: dict[Node, Tag] = {}
-        self.small: dict[Node, list[Node]] = {}  # by base: the smaller views that something reads
+        self.small: dict[Node, list[Node]] = {}  # base -> its smaller views that are read
         for node in dict.fromkeys(self._read(n) for n in self._all_read()):
             if node in self.views:
                 self.small.setdefault(self.views.base[node], []).append(node)
@@ -98,7 +98,7 @@ class _Lowering:
         return self.views.tensor(node)
 
     def _output(self, node: Node) -> Output:
-        """Where the tensor of a source, of an output of a kernel, or of a smaller view is made."""
+        """The origin of the tensor of a source, of an output of a kernel, or of a smaller view."""
         if node not in self.views and node.target is operator.getitem:
             return node.all_input_nodes[0], cast(int, node.args[1])
         return node, None
@@ -166,9 +166,9 @@ class _Lowering:
         return tuple(outputs)
 
     def _tag(self, node: Node) -> Tag:
-        """The tag of an operation. A gradient has that of its forward operation, a sum of gradients that of its last term.
+        """The tag of an operation. A gradient has its forward operation's tag, a sum of gradients the tag of its last term.
 
-        The last term ends the waiting: along a residual connection each block then has the sum at its own input.
+        The sum can run once its last term is there; along a residual connection, each block so gets the sum at its own input.
         """
         if node not in self.tags:
             own = node.meta.get("custom", {}).get(TAG)
@@ -189,9 +189,9 @@ class _Lowering:
         return node.all_input_nodes[0] if node.target is operator.getitem else node
 
     def _forward_of(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """Forward operation of each backward one: autograd gives both one sequence number, the forward's first node has it.
+        """[n] forward operation of each backward one, found by autograd's sequence number, which both share; else -1.
 
-        For the gradient of a view: the operation that made what it is a view of, else the first that reads the view.
+        For the gradient of a view, it is the operation that made the view's base, else the first that reads the view.
         """
         first: dict[int, Node] = {}
         reader: dict[Node, Node] = {}
@@ -215,7 +215,7 @@ class _Lowering:
         return result
 
     def _colocation(self) -> list[int]:
-        """[n] sets: a parameter, its state and the operations of its update; a buffer and the kernel of its new value."""
+        """[n] co-location sets: a parameter, its state and its update's operations; a buffer and its new value's kernel."""
         parent = list(range(len(self.op)))
 
         def root(v: int) -> int:

@@ -1,9 +1,9 @@
-"""What ATen operators cost: class, FLOPs, bytes, and the signature by which measured costs are looked up.
+"""The costs of ATen operators: class, FLOPs, bytes, and the signature by which measured costs are looked up.
 
-FLOPs: matrix products, convolutions and attention by the formulas of `torch.utils.flop_counter` (a multiply-add counts 2);
-pointwise operations, optimisers included, one per output element; reductions, normalisations, softmax and pooling one per
-element of their largest input (this leaves out constant factors, which the memory traffic of these operations hides);
-copies, creations and look-ups none; anything else one per output element.
+FLOPs: matrix products, convolutions and attention follow the formulas of `torch.utils.flop_counter` (a multiply-add counts
+2). Pointwise operations, optimisers included, count one per output element. Reductions, normalisations, softmax and pooling
+count one per element of their largest input (without constant factors, which the memory traffic of these operations hides).
+Copies, creations and look-ups count none; anything else counts one per output element.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CLASSES: dict[str, str] = {
     " index_put index_add index_fill scatter_reduce _unsafe_index _unsafe_index_put _embedding_bag_dense_backward",
 }
 _CLASS_OF = {name: group for group, names in _CLASSES.items() for name in names.split()}
-# Of their first input, these read only what they look up; and these, nothing but its shape.
+# The first set reads only the looked-up part of its first input; the second set reads only its shape.
 _LOOKUPS = frozenset(["embedding", "_embedding_bag", "gather", "index", "index_select", "take", "_unsafe_index"])
 _CREATED = [f"{kind}_like" for kind in ("full", "zeros", "ones", "empty", "rand", "randn", "randint")]
 _CREATED += [f"new_{kind}" for kind in ("full", "zeros", "ones", "empty", "empty_strided")]
@@ -48,7 +48,7 @@ _SHORT = {
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors of a node's value, or of its arguments with the values in place of nodes."""
+    """The tensors in a node's value, or in its arguments with values in place of nodes."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):
@@ -95,7 +95,7 @@ def is_random(target: Any) -> bool:
 
 
 def compute_dtype(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> str:
-    """Type that the operation computes in: of its first floating-point input, else of its first tensor."""
+    """Type that the operation computes in: that of its first floating-point input, else of its first tensor."""
     both = [*inputs, *outputs]
     chosen = next((t for t in both if t.dtype.is_floating_point or t.dtype.is_complex), both[-1] if both else None)
     return "float32" if chosen is None else str(chosen.dtype).removeprefix("torch.")
@@ -115,7 +115,7 @@ def flops(target: Any, args: Any, kwargs: Any, outputs: Any) -> float:
 
 
 def bytes_read(target: Any, reads: Sequence[int], outputs: Sequence[torch.Tensor]) -> int:
-    """Bytes read; `reads` are the bytes of the distinct tensors that it reads, in the order of its arguments."""
+    """Bytes read; `reads` are the sizes of the distinct tensors that it reads, in the order of its arguments."""
     name = base_name(target)
     if name in _SHAPE_ONLY:
         return sum(reads[1:])
@@ -125,7 +125,7 @@ def bytes_read(target: Any, reads: Sequence[int], outputs: Sequence[torch.Tensor
 
 
 def signature(target: Any, args: Any, kwargs: Any) -> str:
-    """Type, shapes, types and attributes: operations with equal signatures cost the same on one device.
+    """Operator, shapes, types and attributes; operations with equal signatures cost the same on a device.
 
     A tensor is written as `f32[4,8]`, with its strides, `f32[4,8]{1,4}`, if it is not contiguous.
     """

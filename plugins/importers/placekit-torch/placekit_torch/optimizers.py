@@ -12,7 +12,7 @@ from placekit_core import ImporterError
 from placekit_torch.joint import TAG, Joint, inline, outside_calls, own_name, with_value
 from placekit_torch.tracing import Update, explain, repeat_update, trace_update
 
-# Settings under which the code of each is free of Python numbers that depend on data, and gives one operation per tensor.
+# Settings that keep each optimiser's code free of Python numbers that depend on data, and give one operation per tensor.
 _SETTINGS: dict[type, dict[str, Any]] = {
     torch.optim.SGD: {"foreach": False, "fused": False},
     torch.optim.RMSprop: {"foreach": False, "capturable": True},
@@ -22,7 +22,7 @@ _SETTINGS: dict[type, dict[str, Any]] = {
 
 
 class Optimizer:
-    """A user's optimiser of the parameters of a module; made before the module is traced, which can leave it unusable."""
+    """A user's optimiser for a module's parameters; made before tracing, which can leave the module unusable."""
 
     def __init__(self, make: Callable[[Any], Any], module: torch.nn.Module, mode: Any, name: str) -> None:
         self.mode, self.name = mode, name
@@ -42,13 +42,13 @@ class Optimizer:
         if any(id(p) not in self.names for group in self.optimizer.param_groups for p in group["params"]):
             raise ImporterError(
                 f"the optimizer of {name} updates a tensor that is no parameter of the module",
-                "build it from the parameters that it is called with",
+                "build it from the parameters that it receives",
             )
         asked = [k for k in ("foreach", "fused") if any(group.get(k) for group in self.optimizer.param_groups)]
         if asked:
             warnings.warn(
                 f"{name}: {self.kind.__name__} was made with {asked[0]}=True, but its update is traced with one kernel per"
-                " operation and parameter: in the graph it has more and smaller kernels than where it runs.",
+                " operation and parameter: the graph has more and smaller kernels than your step.",
                 stacklevel=2,
             )
 
@@ -85,7 +85,7 @@ class Optimizer:
 
 
 def has_layout_of(node: torch.fx.Node, other: torch.fx.Node) -> bool:
-    """Whether two nodes have tensors of one shape, type and layout (strides of dimensions of size 1 do not matter)."""
+    """Whether two nodes' tensors have the same shape, type and layout (strides of dimensions of size 1 do not matter)."""
     a, b = node.meta["val"], other.meta["val"]
 
     def layout(t: torch.Tensor) -> list[int]:
@@ -110,7 +110,7 @@ def _append(
         yield f"{own}/{key}", own, placeholder
     gradient = joint.gradients[parameter]
     if not has_layout_of(gradient, node) and node.meta["val"].is_contiguous():
-        # autograd gives a gradient the layout of its parameter when it stores it
+        # autograd stores a gradient in the layout of its parameter
         gradient = graph.call_function(
             torch.ops.aten.clone.default, (gradient,), {"memory_format": torch.contiguous_format}
         )

@@ -17,7 +17,5 @@ class TorchOptions(Options):
     mode: Literal["train", "inference"] = Field(
         "train", description="the whole training step, or the forward pass only"
     )
-    path: str | None = Field(
-        None, description="folder in which the module is looked for first; the current one if null"
-    )
-    seed: int = Field(0, ge=0, description="seed under which the factory builds weights and inputs")
+    path: str | None = Field(None, description="folder to search for the module first; null: the current folder")
+    seed: int = Field(0, ge=0, description="seed for the factory's weights and inputs")

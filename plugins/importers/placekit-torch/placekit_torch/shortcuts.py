@@ -1,9 +1,9 @@
-"""Shorter ways through torch's tracing for ordinary operators; the graph is the same to the last bit.
+"""Short paths through torch's tracing for ordinary operators; the graph is the same to the last bit.
 
-Torch spends about half a millisecond on an operator that it traces, in Python code of three layers: `FunctionalTensorMode`
-replaces mutation, `ProxyTorchDispatchMode` records a node, `FakeTensorMode` finds shapes and strides. Each layer gets a
-short path here, for operators and arguments of the common kinds, and does everything else as before. With tracing.py, this
-is the only file that uses private interfaces of torch (2.13).
+Torch spends about half a millisecond per traced operator, in Python code of three layers: `FunctionalTensorMode` replaces
+mutation, `ProxyTorchDispatchMode` records a node, `FakeTensorMode` finds shapes and strides. Here each layer gets a short
+path for common operators and arguments, and handles all others as before. Only this file and tracing.py use private
+interfaces of torch (2.13).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 
 APPLIES = torch.__version__.startswith("2.13.")
-"""Whether this is the torch whose internals these ways replace; every other one traces in its own time."""
+"""Whether this is the version of torch that the short paths are written for; other versions trace without them."""
 
-_torch: Any = torch  # for functions that its stubs lack
+_torch: Any = torch  # for functions that torch's stubs lack
 _Key = torch._C.DispatchKey
 _CPU = torch.device("cpu")
 _PLAIN = frozenset(
@@ -43,14 +43,14 @@ class _Uncommon(Exception):
 
 @contextlib.contextmanager
 def shortcuts() -> Iterator[None]:
-    """Trace with the short paths of functionalisation and recording; that of shapes belongs to `ShapeMode`."""
+    """Trace with the short paths of functionalisation and recording; `ShapeMode` has the short path of shapes."""
     if not APPLIES:
         yield
         return
     nothing = mock.Mock(return_value=False)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_use_lazy_graph_module(True))  # no Python code for graphs that nobody runs
-        # the caller removes dead code once; torch does so, and checks the whole graph, after each of its steps
+        stack.enter_context(_use_lazy_graph_module(True))  # no Python code for graphs that never run
+        # the caller removes dead code once; torch would do so, and check the whole graph, after each of its steps
         stack.enter_context(mock.patch.object(fx.Graph, "eliminate_dead_code", nothing))
         stack.enter_context(mock.patch.object(FunctionalTensorMode, "__torch_dispatch__", _functional))
         stack.enter_context(mock.patch.object(proxy_tensor, "proxy_call", _record))
@@ -63,7 +63,7 @@ def _has_kernel(op: Any, key: Any) -> bool:
 
 @functools.cache
 def ordinary(op: Any) -> bool:
-    """Whether the shapes and strides of the arguments decide what an operator returns, and no layer takes it apart."""
+    """Whether an operator's results depend only on shapes and strides of its arguments, and no layer takes it apart."""
     return (
         isinstance(op, torch._ops.OpOverload)
         and op.namespace in ("aten", "prims")
@@ -76,7 +76,7 @@ def ordinary(op: Any) -> bool:
 
 @functools.cache
 def _is_functional(op: Any) -> bool:
-    """Whether functionalisation of the operator is nothing but unwrapping its arguments and wrapping its results."""
+    """Whether functionalisation only unwraps the operator's arguments and wraps its results."""
     return (
         ordinary(op)
         and _can_decompose_fast(op, False, False) is None
@@ -92,7 +92,7 @@ def _only_first_aliased(op: Any) -> bool:
 
 @functools.cache
 def _out_of_place(op: Any) -> Any:
-    """The functional operator `add` of an operator `add_` that does the same to its first argument; None if there is none."""
+    """For an in-place operator such as `add_`, the functional operator `add`; None if there is none."""
     if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or torch.Tag.inplace_view in op.tags:
         return None
     name, own = op._overloadpacket.__name__, op._schema.arguments
@@ -138,7 +138,7 @@ def _functional_call(mode: Any, op: Any, functional: Any, args: Any, kwargs: Any
             return _outer(result, mode)
         return type(result)(_outer(x, mode) if isinstance(x, torch.Tensor) else x for x in result)
     if result.shape != inner[0].shape or result.dtype != inner[0].dtype:
-        raise _Uncommon  # an error, mostly
+        raise _Uncommon  # mostly an error
     changed = args[0].elem
     torch._functionalize_replace(changed, result)
     torch._functionalize_commit_update(changed)
@@ -159,7 +159,7 @@ def _functional_view(mode: Any, op: Any, args: Any, kwargs: Any) -> Any:
             _torch._disable_functionalization()
             _torch._functionalize_enable_reapply_views(before)
     view = FunctionalTensor(result, mode)
-    torch._functionalize_unsafe_set(view, base)  # wrappers of one memory share it
+    torch._functionalize_unsafe_set(view, base)  # wrappers of the same memory share it
     return view
 
 
@@ -168,16 +168,16 @@ def _outer(tensor: torch.Tensor, mode: Any) -> FunctionalTensor:
 
 
 def _inner(value: Any) -> Any:
-    """An argument without the wrapper of functionalisation, and with all changes of its memory in it."""
+    """An argument without the wrapper of functionalisation, with all changes of its memory applied."""
     if type(value) is FunctionalTensor:
         tensor = value.elem
-        if torch._functionalize_mutation_counter(tensor):  # of its memory, so also through other views
+        if torch._functionalize_mutation_counter(tensor):  # counts changes of the memory, also through other views
             tracer = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
             node = tracer and tracer.tracer.tensor_tracker[torch._from_functional_tensor(tensor)].proxy.node
             with fx_traceback.set_current_replay_node(node):  # a view that is made anew belongs where it was first made
                 torch._functionalize_sync(tensor)
         inner = torch._from_functional_tensor(tensor)
-        if inner.is_conj() or inner.is_neg():  # which some operators have to resolve first
+        if inner.is_conj() or inner.is_neg():  # some operators have to resolve these first
             raise _Uncommon
         return inner
     if type(value) in (list, tuple):
@@ -196,7 +196,7 @@ def _record(mode: Any, op: Any, pre_dispatch: bool, args: tuple[Any, ...], kwarg
         nodes = tuple([_node(x, tracer) for x in args]), {k: _node(x, tracer) for k, x in kwargs.items()}
     except _Uncommon:
         return _torch_record(mode, op, pre_dispatch, args, kwargs)
-    # not the method of the tracer, which looks for operators with rules for layouts
+    # not the tracer's method, which looks for operators with layout rules
     create = functools.partial(fx.proxy.TracerBase.create_node, tracer, "call_function")
     node = create(op, *nodes, op._overloadpacket.__name__)
     result = node.meta["val"] = op(*args, **kwargs)
@@ -229,24 +229,24 @@ def _node(value: Any, tracer: Any) -> Any:
 
 
 class ShapeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """A fake mode that remembers what operators return, by the shapes, strides and types of their arguments.
+    """A fake mode that caches the results of operators, by the shapes, strides and types of their arguments.
 
-    Torch remembers too, but takes longer to write down the arguments than many operators take.
+    Torch has such a cache, too, but takes longer to describe the arguments than many operators take to run.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        # by operator and arguments: container and, for each result, position of the tensor whose memory it shares (None:
-        # its own), shape, stride, offset from that of that tensor, type; None if it cannot be repeated so
+        # operator and arguments -> container and, for each result: position of the tensor that it shares memory with (None:
+        # none), shape, stride, offset relative to that tensor's, type; None if the result cannot be repeated like this
         self._known: dict[Any, Any] = {}
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What torch's mode returns."""
+        """The same results as torch's mode."""
         if APPLIES and op is torch.ops.prim.device.default:
             return args[0].fake_device
         tensors: list[FakeTensor] = []
         key = self._key(op, args, kwargs or {}, tensors) if APPLIES and ordinary(op) else None
-        if key is None or not tensors or op is torch.ops.aten.as_strided.default:  # whose offset is not relative
+        if key is None or not tensors or op is torch.ops.aten.as_strided.default:  # its offset is not relative
             return super().__torch_dispatch__(op, types, args, kwargs or {})
         if self._known.get(key) is None:
             result = super().__torch_dispatch__(op, types, args, kwargs or {})
@@ -301,7 +301,7 @@ def _is_common(tensor: FakeTensor) -> bool:
 
 
 def _recipe(tensors: Sequence[FakeTensor], result: Any) -> Any:
-    """How to make a result like this one; None if it cannot be made from shapes, strides and types."""
+    """A recipe for a result like this one; None if it cannot be made from shapes, strides and types."""
     kind = next((t for t in (list, tuple) if isinstance(result, t)), None)
     if kind is None and not isinstance(result, torch.Tensor):
         return None

@@ -1,4 +1,4 @@
-"""What a factory returns: a module with what one step of it needs. Imports no torch."""
+"""The return value of a factory: a module with everything that one step of it needs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Step:
         module: the `torch.nn.Module`.
         inputs: its arguments: a tensor, a tuple of arguments, or a dict of keyword arguments; tensors may be nested in
             tuples, lists and dicts. A tensor that occurs twice is one input.
-        loss: function of the module's output and the targets, whose result is a scalar tensor; None where the module
-            returns the loss itself. Not used for inference.
+        loss: function of the module's output and the targets that returns a scalar tensor; None if the module returns the
+            loss itself. Not used for inference.
         targets: arguments of `loss` after the output: a tensor or a tuple. Not used for inference.
         optimizer: makes a `torch.optim.SGD`, `RMSprop`, `Adam` or `AdamW` from a list of parameters; None for a step that
             ends with the gradients. Not used for inference.

@@ -1,8 +1,8 @@
-"""The adapter to PyTorch's tracing: the private interfaces of torch that placekit-torch uses are used here and in shortcuts.py.
+"""The adapter to PyTorch's tracing: only this file and shortcuts.py use private interfaces of torch.
 
 Written against torch 2.13. The joint graph (forward and backward, functional: nothing is mutated) comes from
-`aot_export_joint_with_descriptors`, whose descriptors say what each input and output is; the optimiser's update from
-`make_fx`. Everything runs on fake tensors, which have shapes, types and strides, and no memory.
+`aot_export_joint_with_descriptors`; its descriptors say what each input and output is. The optimiser's update comes from
+`make_fx`. Everything runs on fake tensors, which have shapes, types and strides, but no memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from placekit_torch.where import first_line, user_line
 
 
 class _Mode(ShapeMode):  # type: ignore[no-untyped-call]
-    """Copies of fake tensors belong to the mode of the original: `nn.TransformerEncoder` copies its layer."""
+    """A mode that copies share with the original, for `nn.TransformerEncoder`, which copies its layer."""
 
     def __copy__(self) -> _Mode:
         return self
@@ -50,7 +50,7 @@ class _Mode(ShapeMode):  # type: ignore[no-untyped-call]
 
 
 def fake_mode() -> FakeTensorMode:
-    """A mode under which new tensors are fake. Real tensors that it meets become constants of the trace."""
+    """A mode under which new tensors are fake. Real tensors become constants of the trace."""
     return _Mode(allow_non_fake_inputs=True)
 
 
@@ -59,10 +59,10 @@ _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.proxy_tensor
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Torch logs nothing of an error that is raised inside: the ImporterError that it becomes says it in two lines."""
+    """Keep torch from logging errors raised inside: each becomes an ImporterError, which says the same in two lines."""
 
     def silent(record: logging.LogRecord) -> bool:
-        return record.levelno < logging.ERROR  # what someone asked for with TORCH_LOGS stays
+        return record.levelno < logging.ERROR  # keep logs that the user asked for with TORCH_LOGS
 
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
@@ -76,12 +76,12 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def building(mode: FakeTensorMode) -> Iterator[None]:
-    """Tensors that are made inside are fake, and modules of fake parameters can be converted (`module.half()`)."""
+    """Inside, new tensors are fake, and modules with fake parameters can be converted (`module.half()`)."""
 
     def assign(old: torch.Tensor, new: torch.Tensor) -> None:
         old.data = new.data
 
-    swap = torch.utils.swap_tensors  # what `Module.to` uses for fake parameters; it refuses those with weak references
+    swap = torch.utils.swap_tensors  # `Module.to` uses it for fake parameters; it refuses tensors with weak references
     torch.utils.swap_tensors = assign
     try:
         with warnings.catch_warnings(), mode:
@@ -92,7 +92,7 @@ def building(mode: FakeTensorMode) -> Iterator[None]:
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether the tensor has no memory and passes for one on the CPU. Some backward formulas do nothing on `meta`."""
+    """Whether the tensor is fake and on the CPU; not on `meta`, where some backward formulas do nothing."""
     return isinstance(tensor, FakeTensor) and tensor.device.type == "cpu"
 
 
@@ -108,7 +108,7 @@ def like(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 class _Tagger:
     """Writes a Tag on every node that is traced inside a call of a module.
 
-    `nn_module_stack` stays empty outside torch.export, so module hooks do it.
+    It uses module hooks, because `nn_module_stack` stays empty outside torch.export.
     """
 
     def __init__(self, root: torch.nn.Module, paths: dict[torch.nn.Module, str]) -> None:
@@ -156,7 +156,7 @@ _WHOLE = ("upsample_", "_upsample_", "hardshrink", "softshrink", "multi_margin_l
 
 @contextlib.contextmanager
 def _whole_kernels() -> Iterator[None]:
-    """Keep operators whole that have kernels on every device, but that tracing would replace by many small ones."""
+    """Keep operators whole that have a kernel on every device; tracing would replace them by many small ones."""
     replaced: list[tuple[Any, dict[Any, Any]]] = []
     for op in decomposition_table:
         if isinstance(op, torch._ops.OpOverload) and op._overloadpacket.__name__.startswith(_WHOLE):
@@ -182,9 +182,9 @@ def _tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
         stack.enter_context(shortcuts())
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(_whole_kernels())
-        # the fused kernel of the CPU has no FLOP formula, and other devices have other ones
+        # the CPU's fused kernel has no FLOP formula, and other devices have other fused kernels
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        # modules skip checks of data, and optimisers of devices, as they do under torch.compile
+        # modules skip checks of data, and optimisers skip checks of devices, as under torch.compile
         stack.enter_context(torch.compiler._compile_session_context())
         yield stack
 
@@ -200,7 +200,7 @@ def trace_joint(
 ) -> Joint:
     """Forward and backward of `module(*arguments)`, all fake. Raises ImporterError with the line of the module.
 
-    The module must not be used afterwards: where one is registered twice, tracing leaves other tensors in it.
+    The module must not be used afterwards: if a tensor is registered twice, tracing leaves other tensors in its place.
     """
     names = Names(module)
     grad = contextlib.nullcontext() if backward else torch.no_grad()
@@ -226,7 +226,7 @@ def is_data_dependent(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, what: str) -> tuple[str, str]:
-    """Message, with the user's line, and hint for an exception under fake tensors; `what` says what did not work."""
+    """Message, with the user's line, and hint for an exception under fake tensors; `what` says what failed."""
     line = user_line(error)
     if any(isinstance(e, DataDependentOutputException) for e in _chain(error)):
         why = "a Python value depends on the data of a tensor (`.item()`, `float(t)`, `if t:`)"
@@ -266,7 +266,7 @@ def _read(traced: torch.fx.GraphModule, names: Names, name: str) -> Joint:
                 )
             node.meta["val"] = value
             joint.constants[f"constant.{len(joint.constants)}"] = (node, value)
-    mark_aliases(graph)  # before graphs are joined: shared memory can be seen within one trace only
+    mark_aliases(graph)  # before graphs are joined, because shared memory is visible within one trace only
     end = graph.output_node()
     outputs = list(pytree.tree_leaves(end.args[0], is_leaf=lambda x: x is None))
     for value, meaning in zip(outputs, end.meta["desc"], strict=True):
@@ -278,7 +278,7 @@ def _read(traced: torch.fx.GraphModule, names: Names, name: str) -> Joint:
             case aot.InputMutationAOTOutput(mutated_input=aot.ParamAOTInput(target=target)):
                 raise ImporterError(
                     f"the forward pass of {name} changes its parameter {own_name(target)!r} in place",
-                    "register what a forward pass changes as a buffer",
+                    "register values that the forward pass changes as buffers",
                 )
             case aot.PlainAOTOutput():
                 joint.outputs.append(value)
@@ -292,19 +292,19 @@ def _read(traced: torch.fx.GraphModule, names: Names, name: str) -> Joint:
 
 
 def storage(value: Any) -> list[int]:
-    """Identities of the memory behind the tensors of a node's value."""
+    """Identities of the memory of the tensors in a node's value."""
     return [t.untyped_storage()._cdata for t in tensors(value)]
 
 
 def mark_aliases(graph: torch.fx.Graph) -> None:
     """Mark the nodes that share memory with one of their inputs: views, and also `_unsafe_view` and `unsafe_split`.
 
-    Memory is compared, because the schemas of some of them do not say so. `getitem` is no such node.
+    It compares memory, because the schemas of some operators do not say that they share it. `getitem` is never marked.
     """
     for node in graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem:
             continue
-        if node.target is torch.ops.aten.lift_fresh_copy.default:  # guards a constant that nothing here can change
+        if node.target is torch.ops.aten.lift_fresh_copy.default:  # protects a constant, which nothing changes here
             node.meta[ALIAS] = 0
             continue
         own = set(storage(node.meta.get("val")))
@@ -319,8 +319,8 @@ class Update:
     """The update of one parameter as a functional graph.
 
     Attributes:
-        graph: placeholders: parameter, gradient, then the state; the output node returns the new ones in that order,
-            without the gradient.
+        graph: its placeholders are parameter, gradient, then the state; its output node returns the new parameter and state
+            in that order.
         state: names and fake values of the state's tensors, all zero before the first step.
     """
 
@@ -331,7 +331,7 @@ class Update:
 def trace_update(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: torch.Tensor, mode: FakeTensorMode
 ) -> Update:
-    """One step of `optimizer` for one parameter with the settings of `group`. The gradient has the parameter's layout."""
+    """Trace one step of `optimizer` for one parameter with the settings of `group`. The gradient has the parameter's layout."""
 
     def stepped(tensor: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any]) -> dict[str, Any]:
         single = copy.copy(optimizer)
@@ -356,7 +356,7 @@ def trace_update(
         settings = {k: v for k, v in made.items() if k not in state}
         functional: Callable[..., Any] = torch.func.functionalize(step, remove="mutations")
         graph = make_fx(functional, tracing_mode="fake")(fresh(), fresh(), state).graph
-    for node in reversed(graph.nodes):  # the copies that keep the inputs: nothing here changes them; and profiling
+    for node in reversed(graph.nodes):  # drop copies that protect the inputs (nothing changes them) and profiling
         if node.target is torch.ops.aten.clone.default and node.args[0].op == "placeholder":
             node.replace_all_uses_with(node.args[0])
         if node.op == "call_function" and not node.users:
@@ -366,9 +366,9 @@ def trace_update(
 
 
 def repeat_update(update: Update, parameter: torch.Tensor, mode: FakeTensorMode) -> Update | None:
-    """The same update for a parameter of another shape; None where it might not be the same.
+    """The same update for a parameter of another shape; None if it might differ.
 
-    It is where all operations are pointwise and all state has the layout of the parameter or is one number.
+    It is the same if all operations are pointwise, and each state tensor has the parameter's layout or is one number.
     """
     given = next(iter(update.graph.nodes)).meta["val"]
     operations = {n.target for n in update.graph.nodes if n.op == "call_function"} - {torch.ops.aten.copy.default}

@@ -1,8 +1,8 @@
 """Which nodes of an fx graph are views, and which tensor each one reads.
 
-A view is no operation. If it covers all bytes of what it is a view of (transposes, reshapes, expansions), its readers
-read that; if it covers fewer (slices, chunks), it is a tensor of its own that shares memory with its base, and equal views
-are one tensor. So a device that needs one chunk of a tensor receives that chunk, and views cost nothing.
+A view is no operation. If it covers all bytes of its base (transposes, reshapes, expansions), its readers read the base. If
+it covers fewer (slices, chunks), it is a tensor of its own that shares memory with its base, and equal views are one tensor.
+So a device that needs one chunk of a tensor receives that chunk only, and views cost nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Views:
     """The views of a functional fx graph, by node.
 
     Attributes:
-        base: for a view: the node, not a view, whose memory it shares.
-        read: for a folded view: the base or smaller view that its readers read instead.
-        same: for a smaller view: the first node that makes an equal one (maybe itself).
+        base: for a view, the node that it shares memory with, which is no view itself.
+        read: for a folded view, the base or smaller view that its readers read instead.
+        same: for a smaller view, the first node that makes an equal one (maybe itself).
     """
 
     def __init__(self, graph: torch.fx.Graph) -> None:
@@ -37,7 +37,7 @@ class Views:
                 self._add(node, source, known)
 
     def source(self, node: Node) -> Node | None:
-        """The node that this one is a view of, or an item of a list of views of."""
+        """The node that this node is a view of, directly or as an item of a list of views."""
         if node.target is operator.getitem:
             return node.args[0] if node.args[0] in self.base else None  # type: ignore[return-value]
         return node.all_input_nodes[node.meta[ALIAS]] if ALIAS in node.meta else None
@@ -61,9 +61,9 @@ class Views:
         return node in self.base
 
     def tensor(self, node: Node) -> Node:
-        """The node that stands for the tensor that readers of `node` read."""
+        """The node of the tensor that readers of `node` read."""
         return self.same.get(node) or self.read.get(node) or node
 
     def exact(self, node: Node) -> Node | None:
-        """The node that stands for the tensor that `node` is; None for folded views."""
+        """The node of the tensor that `node` makes; None for folded views."""
         return None if node in self.read else self.same.get(node, node)

@@ -1,4 +1,4 @@
-"""The line of the user's code at which something went wrong."""
+"""Finds the line of the user's code that an error comes from."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_a_program_of_a_family_is_imported_again(placekit: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nosuch"], "nosuch is no directory of a run: it has no result.json\n  give what a run called run_dir"),
+        (["nosuch"], "nosuch is no directory of a run: it has no result.json\n  give the run_dir of a run"),
         (["."], ". is no directory of a run: it has no result.json\n  give one of the 1 below it, e.g. run"),
         (["run/nosuch"], "run/nosuch holds no program"),
         ([], "usage: placekit apply"),

@@ -1,4 +1,4 @@
-"""What the networks share: a network is an importer whose `step` builds its module."""
+"""The base of the networks: a network is an importer with a `step` that builds its module."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 class ZooImporter(Importer):
-    """A network with options; a subclass says how one step of it is built."""
+    """A network with options; a subclass defines how one step of it is built."""
 
     optimizer_settings: Mapping[str, Mapping[str, Any]] = {"sgd": {"lr": 0.01, "momentum": 0.9}}
-    """Keyword arguments of each optimiser, by its name in the options; torch's defaults for others."""
+    """Keyword arguments of each optimiser, by its name in the options; other optimisers have torch's defaults."""
 
     @abstractmethod
     def step(self) -> Step:
-        """The network, with inputs, targets and loss; called under a fake mode, and for real when it is executed."""
+        """The network, with inputs, targets and loss; called under a fake mode, and for real when the program runs."""
 
     def make_optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
-        """The optimiser that the options name."""
+        """The optimiser named in the options."""
         name = self.options.optimizer
         return OPTIMIZERS[name](parameters, **self.optimizer_settings.get(name, {}))
 

@@ -22,7 +22,7 @@ class FfnnOptions(NetworkOptions):
     """Options of `ffnn`."""
 
     batch: int = Field(2**15, ge=1, description="rows of the input")
-    mode: Literal["train", "inference"] = Field("inference", description="the paper's is the forward pass")
+    mode: Literal["train", "inference"] = Field("inference", description="the paper uses the forward pass")
     features: int = Field(2**5, ge=1, description="columns of the input")
     hidden: int = Field(2**16, ge=1, description="width of the hidden layer")
     classes: int = Field(2**5, ge=2, description="columns of the output")
@@ -32,9 +32,9 @@ class LlamaBlockOptions(NetworkOptions):
     """Options of `llama_block`."""
 
     batch: int = Field(1, ge=1, description="sequences per step")
-    mode: Literal["train", "inference"] = Field("inference", description="the paper's is the forward pass")
+    mode: Literal["train", "inference"] = Field("inference", description="the paper uses the forward pass")
     embedding: int = Field(4096, ge=1, description="width of the embedding")
-    heads: int = Field(32, ge=1, description="attention heads, which divide the embedding into even widths")
+    heads: int = Field(32, ge=1, description="attention heads; must divide the embedding into even widths")
     sequence: int = Field(4096, ge=1, description="tokens per sequence")
 
     @model_validator(mode="after")
@@ -54,10 +54,10 @@ class GptOptions(NetworkOptions):
     """Options of `gpt`; the defaults are GPT-2 small."""
 
     batch: int = Field(8, ge=1, description="sequences per step")
-    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("adam", description="what updates the parameters")
+    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("adam", description="optimiser of the parameters")
     layers: int = Field(12, ge=1, description="transformer blocks")
     embedding: int = Field(768, ge=1, description="width of the embedding")
-    heads: int = Field(12, ge=1, description="attention heads, which divide the embedding")
+    heads: int = Field(12, ge=1, description="attention heads; must divide the embedding")
     sequence: int = Field(1024, ge=1, description="tokens per sequence")
     vocabulary: int = Field(50257, ge=2, description="distinct tokens")
     dropout: float = Field(0.1, ge=0, le=1, description="probability of dropping a value, at all places")

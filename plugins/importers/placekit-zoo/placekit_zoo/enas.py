@@ -1,17 +1,17 @@
-"""What a member of Placeto's families is made of: nodes and cells of ENAS (Pham et al. 2018)."""
+"""The parts of a member of Placeto's families: nodes and cells of ENAS (Pham et al. 2018)."""
 
 from __future__ import annotations
 
 from typing import TypedDict
 
 CellNode = tuple[str, int, str, int]
-"""Operation and state that it reads, twice: a node adds both results."""
+"""Two pairs of an operation and the state that it reads; a node adds both results."""
 RecurrentNode = tuple[int, str]
-"""Node that it reads (-1: the cell's inputs), activation."""
+"""The node that it reads (-1: the cell's inputs), and its activation."""
 
 
 class SampledCnn(TypedDict):
-    """A member of `placeto_cifar10`: N cells between reductions, channels, nodes of both kinds of cells."""
+    """A member of `placeto_cifar10`: N cells between reductions, channels, and the nodes of both kinds of cells."""
 
     cells: int
     width: int
@@ -20,7 +20,7 @@ class SampledCnn(TypedDict):
 
 
 class SampledRnn(TypedDict):
-    """A member of `placeto_ptb`: steps that the cell is unrolled for, and its nodes."""
+    """A member of `placeto_ptb`: number of steps that the cell is unrolled for, and its nodes."""
 
     steps: int
     cell: list[RecurrentNode]

@@ -1,9 +1,9 @@
 """Image classifiers of ENAS's micro search space (Pham et al. 2018, arXiv 1802.03268, section 2.4).
 
-N convolution cells, a reduction cell, N convolution cells, a reduction cell, N convolution cells. What is searched for are
-the nodes of the two kinds of cells. A cell has the outputs of the two cells before it as its states 0 (the older) and 1;
-each node adds the results of two operations on two states, which is a new state. The nodes that no other node reads, joined
-along the channels, are the cell's output.
+N convolution cells, a reduction cell, N convolution cells, a reduction cell, N convolution cells. The search is for the nodes
+of the two kinds of cells. States 0 (the older) and 1 of a cell are the outputs of the two cells before it. Each node adds the
+results of two operations on two states; the sum is a new state. The cell's output are the nodes that no other node reads,
+joined along the channels.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from placekit_zoo.family_options import PlacetoCifar10Options
 from placekit_zoo.nasnet import FactorizedReduction, Pair, Squeeze, operation
 
 INPUTS = 2
-"""States of a cell before its nodes."""
+"""Number of states of a cell before its nodes."""
 
 
 class Cell(nn.Module):
     """One cell: [B, channels, S, S] tensors of the two cells before it to [B, outputs, S / stride, S / stride].
 
-    `inputs` are channels and grid of both; the older may have twice the grid of the younger. 1x1 convolutions bring them
-    to `width` channels.
+    `inputs` are channels and grid of both tensors; the older may have twice the grid of the younger. 1x1 convolutions
+    bring them to `width` channels.
     """
 
     def __init__(self, nodes: list[CellNode], inputs: list[tuple[int, int]], width: int, stride: int) -> None:

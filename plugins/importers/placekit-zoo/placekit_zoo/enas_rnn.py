@@ -1,9 +1,9 @@
 """Language models of ENAS's recurrent search space (Pham et al. 2018, arXiv 1802.03268, sections 2.1 and 3.1).
 
-What is searched for are the nodes of the cell: of each, which earlier node it reads, and its activation f. From the value h
-of that node and two products of it, c and t, a node computes h + sigmoid(c) * (f(t) - h), a highway connection (Zilly et al.
-2017). The first node's h is the cell's output of the step before, its products are of that and the word. The mean of the
-nodes that no other node reads is the cell's output.
+The search is for the nodes of the cell: for each node, the earlier node that it reads, and its activation f. From the value h
+of that node and two products of h, c and t, a node computes h + sigmoid(c) * (f(t) - h), a highway connection (Zilly et al.
+2017). The first node's h is the cell's output in the step before; its products are of that output and the word. The cell's
+output is the mean of the nodes that no other node reads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class EnasCell(nn.Module):
-    """One step: word x and last output h, both [B, H], to the output [B, H]; one product per node for c and t."""
+    """One step: word x and previous output h, both [B, H], to the output [B, H]; one product per node gives c and t."""
 
     def __init__(self, nodes: list[RecurrentNode], hidden: int) -> None:
         super().__init__()

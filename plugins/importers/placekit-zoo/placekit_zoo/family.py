@@ -1,7 +1,7 @@
 """Families: importers of many graphs, sampled from a seed, with a split for training and testing. Imports no torch.
 
-A large family is traced by several processes at once. Its programs then have graphs only; what executes one is traced at
-its first use.
+A large family is traced by several processes at once. Its programs then have graphs only; a program that is to run is traced
+again at its first use.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ if TYPE_CHECKING:
     from placekit_torch.step import Step
 
 APART = 8
-"""From so many members on, other processes trace them: starting those takes seconds."""
+"""Families with at least this many members are traced by other processes, which take seconds to start."""
 
 
 class FamilyImporter(Importer):
-    """A family; a subclass says what is sampled for each member, and how its step is built."""
+    """A family; a subclass defines what is sampled for each member, and how its step is built."""
 
     @abstractmethod
     def sample(self, member: int) -> Any:
-        """What member number `member` is, as JSON values; the same whatever `graphs` is."""
+        """The sample that defines member number `member`, as JSON values; it does not depend on `graphs`."""
 
     @abstractmethod
     def step(self, sampled: Any) -> Step:
-        """The network, with inputs, targets and loss, of a member; called under a fake mode, and when it is executed."""
+        """The network of a member, with inputs, targets and loss; called under a fake mode, and when the program runs."""
 
     def rng(self, *key: int) -> Generator:
         """A generator of the family's seed, for `key`."""
         return np.random.default_rng([self.options.family_seed, *key])
 
     def split(self, member: int) -> Literal["train", "test"]:
-        """Which part of the random split the member is in."""
+        """The part of the random split that the member is in."""
         o: FamilyOptions = self.options
         place = np.random.default_rng([o.family_seed, 2**32 - 1]).permutation(o.graphs)
         return "train" if place[member] < o.train else "test"
 
     def load(self) -> list[Program]:
-        """The members by number, or the one that option `only` names."""
+        """The members by number, or only the member that option `only` names."""
         o: FamilyOptions = self.options
         if o.only is not None:
             return [self.member(o.only)]
@@ -79,7 +79,7 @@ class FamilyImporter(Importer):
         ]
 
     def recipe(self, member: int) -> dict[str, Any]:
-        """What another process rebuilds a member from."""
+        """The recipe for another process to rebuild a member from."""
         return {"importer": self.name, "options": {**self.options.model_dump(mode="json"), "only": member}}
 
     def member(self, member: int) -> Program:
@@ -97,7 +97,7 @@ class FamilyImporter(Importer):
 
 
 class Deferred:
-    """`placekit_core.Executable` of a program that is traced at the first use of it."""
+    """`placekit_core.Executable` of a program that is traced at its first use."""
 
     def __init__(self, trace: Callable[[], Program], graph: Graph, recipe: Mapping[str, Any]) -> None:
         self._trace, self._graph, self.recipe = trace, graph, recipe
@@ -130,12 +130,12 @@ class Deferred:
 
     @property
     def updates(self) -> Mapping[int, int]:
-        """New value for old."""
+        """For the tensor of each updated source, the tensor that replaces it."""
         return self._made.updates
 
     @property
     def results(self) -> Mapping[str, int]:
-        """What the step computes."""
+        """Results of the step."""
         return self._made.results
 
     def result(self, name: str, values: Mapping[int, Any]) -> Any:
@@ -149,13 +149,13 @@ class Deferred:
 
 
 def trace_apart(family: FamilyImporter, workers: int) -> list[Graph]:
-    """The graphs of all members, traced by so many new processes. Raises ImporterError for what fails in one of them.
+    """The graphs of all members, traced by `workers` new processes. Raises ImporterError if one of them fails.
 
-    Workers are started as commands, not by multiprocessing, which would run the main script of the user once more.
+    Workers are started as commands, not by multiprocessing, which would run the user's main script again.
     """
     o: FamilyOptions = family.options
     task = {"module": type(family).__module__, "class": type(family).__name__, "options": o.model_dump(mode="json")}
-    # they trace, which needs no threads; nor may a file in the current folder take the place of a module
+    # tracing needs no threads; and no file in the current folder may take the place of a module
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
     with tempfile.TemporaryDirectory(prefix="placekit-") as folder:
         (Path(folder) / _TASK).write_text(json.dumps(task))

@@ -25,13 +25,13 @@ Range = Annotated[tuple[_Positive, _Positive], AfterValidator(_ascending)]
 
 
 class FamilyOptions(Options):
-    """What all families have."""
+    """Options of all families."""
 
     graphs: int = Field(32, ge=1, description="members")
     train: int = Field(16, ge=0, description="members for training; the others are for testing")
-    only: int | None = Field(None, ge=0, description="number of one member, to load no other")
-    family_seed: int = Field(0, ge=0, description="seed of what is sampled, and of the split")
-    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("sgd", description="what updates the parameters")
+    only: int | None = Field(None, ge=0, description="number of the only member to load; null: all members")
+    family_seed: int = Field(0, ge=0, description="seed of the sampling and of the split")
+    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("sgd", description="optimiser of the parameters")
     mode: Literal["train", "inference"] = Field(
         "train", description="the whole training step, or the forward pass only"
     )
@@ -49,8 +49,8 @@ class FamilyOptions(Options):
 class PlacetoCifar10Options(FamilyOptions):
     """Options of `placeto_cifar10`."""
 
-    nodes: Range = Field((5, 9), description="least and most nodes of a cell, besides its two inputs")
-    cells: Range = Field((2, 4), description="least and most convolution cells between reductions")
+    nodes: Range = Field((5, 9), description="range of the number of nodes of a cell, besides its two inputs")
+    cells: Range = Field((2, 4), description="range of the number of convolution cells between reductions")
     widths: list[Annotated[int, Field(ge=2, multiple_of=2)]] = Field(
         [20, 28, 36, 44], min_length=1, description="channels of a cell's nodes, before the first reduction"
     )
@@ -67,8 +67,8 @@ class PlacetoCifar10Options(FamilyOptions):
 class PlacetoPtbOptions(FamilyOptions):
     """Options of `placeto_ptb`."""
 
-    nodes: Range = Field((8, 12), description="least and most nodes of the cell")
-    steps: Range = Field((20, 40), description="least and most steps that it is unrolled for")
+    nodes: Range = Field((8, 12), description="range of the number of nodes of the cell")
+    steps: Range = Field((20, 40), description="range of the number of steps that the cell is unrolled for")
     batch: int = Field(64, ge=1, description="sequences per step")
     hidden: int = Field(748, ge=1, description="width of cell and embedding")
     vocabulary: int = Field(10_000, ge=2, description="distinct words")
@@ -77,10 +77,10 @@ class PlacetoPtbOptions(FamilyOptions):
 class PlacetoNmtOptions(FamilyOptions):
     """Options of `placeto_nmt`."""
 
-    lengths: Range = Field((16, 48), description="least and most word pieces of a sentence")
-    batches: Range = Field((32, 256), description="least and most sentences per step, in steps of `batch_step`")
+    lengths: Range = Field((16, 48), description="range of the word pieces in a sentence")
+    batches: Range = Field((32, 256), description="range of the sentences per step, in multiples of `batch_step`")
     batch_step: int = Field(16, ge=1, description="batches differ by multiples of this")
-    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("adam", description="that of `nmt`")
+    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("adam", description="as in `nmt`")
     layers: int = Field(2, ge=1, description="LSTM layers of encoder and decoder, each")
     hidden: int = Field(1024, ge=1, description="width of the LSTM layers")
     vocabulary: int = Field(32_000, ge=2, description="word pieces")
@@ -103,14 +103,14 @@ class PlantedOptions(Options):
 
     layers: int = Field(8, ge=2, description="layers; each takes 1/1024 s in the optimal schedule")
     devices: int = Field(4, ge=2, description="devices of the program's machine")
-    strands: int = Field(2, ge=1, le=16, description="strands per device, which the optimum keeps together")
+    strands: int = Field(2, ge=1, le=16, description="strands per device; the optimum keeps each strand together")
     width: int = Field(3, ge=3, le=16, description="operations per layer of a strand; with two devices at least 5")
     reads: int = Field(1, ge=0, description="light tensors that an operation reads from other devices")
     communication: float = Field(
         2.0, ge=1.5, le=1024, description="time to send a heavy tensor, in layers; a light one takes less than a layer"
     )
     speeds: list[Literal[1, 2, 4, 8]] = Field(
-        [1], min_length=1, description="of the devices, over and over: `[1, 2]` alternates"
+        [1], min_length=1, description="speeds of the devices, repeated in turn: `[1, 2]` alternates"
     )
     seed: int = Field(0, ge=0, description="seed of the graph")
 

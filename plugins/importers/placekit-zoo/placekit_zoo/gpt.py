@@ -1,8 +1,8 @@
 """A decoder of GPT-2's architecture (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
 
-Layer normalisation before each half of a block and after the last block, learned positions, output weights tied to the
-token embedding; module names are those of the published weights. [B, S] tokens to [B, S, V] logits. The attention is
-written out with matrix products and a softmax, so that its operations can be placed.
+Layer normalisation before each half of a block and after the last block; learned positions; output weights tied to the token
+embedding; module names as in the published weights. [B, S] tokens to [B, S, V] logits. The attention is written out with
+matrix products and a softmax, so that its operations can be placed one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from placekit_zoo.dense_options import GptOptions
 
 
 class Attention(nn.Module):
-    """Causal self-attention of several heads; queries, keys and values from one product."""
+    """Causal self-attention with several heads; one product gives queries, keys and values."""
 
     def __init__(self, embedding: int, heads: int, sequence: int, dropout: float) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from placekit_zoo.options import NetworkOptions, refuse_one_value
 class InceptionV3Options(NetworkOptions):
     """Options of `inception_v3`."""
 
-    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("rmsprop", description="the paper's is rmsprop (section 8)")
+    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("rmsprop", description="the paper uses rmsprop (section 8)")
     image_size: int = Field(299, ge=75, description="height and width in pixels")
     classes: int = Field(1000, ge=2, description="classes")
     aux: bool = Field(False, description="with the auxiliary classifier (section 4); its loss has weight 0.4")

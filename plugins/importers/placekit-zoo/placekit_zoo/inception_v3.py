@@ -1,9 +1,9 @@
 """Inception-V3 (Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision", arXiv 1512.00567).
 
-The architecture of table 1 with the modules of figures 5, 6 and 7 and the grid reduction of figure 10; names of modules
-and details that the paper leaves open (channel counts inside the modules, pooling branches, epsilon of batch
-normalisation) are those of the widely used public definitions. Each branch is one submodule (`Mixed_5b.branch5x5`), its
-pooling included. [B, 3, S, S] images to [B, classes] logits; S = 299 in the paper.
+The architecture of table 1 with the modules of figures 5, 6 and 7 and the grid reduction of figure 10. Names of modules, and
+details that the paper leaves open (channel counts inside the modules, pooling branches, epsilon of batch normalisation), are
+those of the widely used public definitions. Each branch is one submodule (`Mixed_5b.branch5x5`), including its pooling.
+[B, 3, S, S] images to [B, classes] logits; S = 299 in the paper.
 """
 
 from __future__ import annotations

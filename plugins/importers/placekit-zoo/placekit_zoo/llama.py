@@ -1,7 +1,7 @@
 """One layer of Llama (Touvron et al. 2023, arXiv 2302.13971 and 2307.09288), and its attention block alone.
 
-The attention is written out with matrix products and a softmax, so that its operations can be placed. [B, S, E] to
-[B, S, E]; Llama-7B has E = 4096 with 32 heads and a feed-forward width of 11008, and Doppler takes S = 4096.
+The attention is written out with matrix products and a softmax, so that its operations can be placed one by one. [B, S, E] to
+[B, S, E]; Llama-7B has E = 4096 with 32 heads and a feed-forward width of 11008, and Doppler uses S = 4096.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class RMSNorm(nn.Module):
 class Rotary(nn.Module):
     """Rotary position embedding (Su et al. 2021) of [B, H, S, D] queries or keys, D even.
 
-    Feature i is the real and feature i + D/2 the imaginary part of a number that is turned, all on real tensors. (The published
-    weights have the two side by side.)
+    Features i and i + D/2 are the real and imaginary parts of a number that is rotated, all on real tensors. (In the
+    published weights the two are side by side.)
     """
 
     def __init__(self, sequence: int, width: int, base: float = 10_000.0) -> None:

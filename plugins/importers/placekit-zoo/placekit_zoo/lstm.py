@@ -1,7 +1,7 @@
-"""Parts of the recurrent networks. Each call of one is one step of one layer, so that steps and layers form a grid.
+"""Parts of the recurrent networks. Each call of a part is one step of one layer, so steps and layers form a grid.
 
-B is the batch. A module holds its weights itself, without submodules: all operations of a step have the module's own path
-and the number of the call.
+B is the batch. A module holds its weights itself, without submodules, so all operations of a step have the module's path and
+the number of the call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ State = tuple[Tensor, Tensor]
 
 
 def weight(*shape: int) -> nn.Parameter:
-    """A parameter of this shape without values; see `initialize`."""
+    """A parameter of this shape, not initialised yet; see `initialize`."""
     return nn.Parameter(torch.empty(*shape))
 
 
@@ -25,21 +25,21 @@ def initialize(network: nn.Module) -> None:
 
 
 def zeros(x: Tensor, width: int) -> Tensor:
-    """[B, width] zeros for `x`, [B, ...]; unlike those of `x.new_zeros`, they do not wait for it."""
+    """[B, width] zeros for `x`, [B, ...]; unlike `x.new_zeros`, they do not wait for `x`."""
     return torch.zeros(len(x), width, dtype=x.dtype, device=x.device)
 
 
 def dropped(x: Tensor, probability: float, training: bool) -> Tensor:
-    """`x` with dropout; `x` itself, not a copy, where nothing can be dropped."""
+    """`x` with dropout; `x` itself, not a copy, if nothing can be dropped."""
     return F.dropout(x, probability) if probability and training else x
 
 
 class LstmCell(nn.Module):
     """One step of an LSTM layer (Zaremba et al. 2014), with one matrix product for its four gates.
 
-    Takes the state (h, c), each [B, hidden], None for zeros, and inputs [B, ...] whose widths sum to `inputs`. Gives the
-    output [B, hidden] and the new state. Inputs are subject to dropout, the state is not. With `residual` the first input,
-    [B, hidden], is added to the output (Wu et al. 2016).
+    It takes the state (h, c), each [B, hidden] or None for zeros, and inputs [B, ...] with widths that sum to `inputs`. It
+    returns the output [B, hidden] and the new state. Dropout applies to the inputs, not to the state. With `residual`, the
+    first input, [B, hidden], is added to the output (Wu et al. 2016).
     """
 
     def __init__(self, inputs: int, hidden: int, dropout: float, residual: bool = False) -> None:
@@ -59,7 +59,7 @@ class LstmCell(nn.Module):
 
 
 class Softmax(nn.Module):
-    """One prediction step: [B, hidden] features and the words that follow, [B], to the sum of their cross-entropies."""
+    """One prediction step: [B, hidden] features and the next words, [B], to the sum of their cross-entropies."""
 
     def __init__(self, hidden: int, vocabulary: int, dropout: float) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """NASNet-A (Zoph et al. 2018, "Learning Transferable Architectures for Scalable Image Recognition", arXiv 1707.07012).
 
 The cells of NASNet-A in the stack for ImageNet: a convolution, two reduction cells as the stem, then three stages of N
-normal cells with a reduction cell between them. What the paper leaves open (channels of the stem, how a cell's inputs
-are brought to one shape, that the first cell after a reduction skips the reduction's input) is that of the authors'
+normal cells with a reduction cell between them. Details that the paper leaves open (channels of the stem, how a cell's inputs
+are brought to the same shape, that the first cell after a reduction skips the reduction's input) follow the authors'
 published definition of the large network, 6 @ 4032. [B, 3, S, S] images to [B, classes] logits; S = 331 in the paper.
 """
 
@@ -17,8 +17,8 @@ from placekit_zoo.base import ZooImporter
 from placekit_zoo.image_options import NasNetOptions
 from placekit_zoo.inception_v3 import Scale, loss
 
-# Pairs of (operation, state): states 0 and 1 are the outputs of the last cell and of the one before it, each pair adds
-# one. OUTPUTS are the states whose concatenation is the cell's output.
+# Pairs of (operation, state). States 0 and 1 are the outputs of the last cell and of the cell before it; each pair adds a
+# state. The cell's output is the concatenation of the states in OUTPUTS.
 Pairs = tuple[tuple[str, int, str, int], ...]
 States = tuple[int, ...]
 NORMAL: Pairs = (
@@ -41,7 +41,7 @@ EPSILON = 0.001
 
 
 class Separable(nn.Module):
-    """ReLU, separable convolution and normalisation, twice; the stride is that of the first."""
+    """ReLU, separable convolution and normalisation, twice; only the first has the stride."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class FactorizedReduction(nn.Module):
 
 
 class DropPath(nn.Module):
-    """In training, an example's whole output is zero with this probability, and scaled to the same mean otherwise."""
+    """In training, sets an example's whole output to zero with this probability; otherwise scales it to keep the mean."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -123,8 +123,8 @@ class Pair(nn.Module):
 class Cell(nn.Module):
     """A normal cell, or a reduction cell with half the grid; `x` is the last cell's output, `previous` the one before.
 
-    `previous_inputs` is the number of channels of `previous`, which has twice the grid of `x` if `halve`; None where `x`
-    is read in its place, as it is.
+    `previous_inputs` is the number of channels of `previous`, which has twice the grid of `x` if `halve`. None: the cell
+    reads `x`, unchanged, in place of `previous`.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Auxiliary(nn.Module):
 
 
 class NasNet(nn.Module):
-    """N @ 4032 for `width` 1; in training with `aux` it returns the pair (logits, auxiliary logits)."""
+    """N @ 4032 if `width` is 1; in training with `aux` it returns the pair (logits, auxiliary logits)."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class NasNet(nn.Module):
         x, previous, aux = self.bn0(self.conv0(images)), None, None
         for name in self.order:
             output = self.get_submodule(name)(x, previous)
-            # the cell after a reduction reads what the reduction read, not the reduction's input
+            # the cell after a reduction gets the reduction's own `previous`, not its `x`
             previous = previous if name.startswith("reduction") else x
             x = output
             if name == self.aux_after and self.AuxLogits is not None and self.training:

@@ -1,8 +1,8 @@
 """Neural machine translation with attention (Bahdanau et al. 2015, Luong et al. 2015, Wu et al. 2016).
 
 The workload NMT of Mirhoseini et al. 2017 (section 4.1 and figure 4), Placeto and Post: an encoder of unidirectional LSTM
-layers; a decoder whose attention follows its top layer. B is the batch, S the length of the source sentences, T that of the
-target sentences, H the width of the layers.
+layers, and a decoder with attention after its top layer. B is the batch, S the length of the source sentences, T the length
+of the target sentences, H the width of the layers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from placekit_zoo.recurrent_options import NmtOptions
 
 
 class Memory(nn.Module):
-    """What the decoder starts with, of the S outputs of the encoder, [B, H] each.
+    """Makes the decoder's start values from the S outputs of the encoder, [B, H] each.
 
-    Gives these as one [B, S, H]; its projection, the keys of the attention; and zeros for the first vector that is fed.
+    Returns the outputs as one [B, S, H]; their projection, the keys of the attention; and zeros for the first input feeding.
     """
 
     def __init__(self, hidden: int) -> None:
@@ -37,8 +37,8 @@ class Memory(nn.Module):
 class Attention(nn.Module):
     """One attention step: the decoder's output, [B, H], to the attentional vector, [B, H].
 
-    Scores of Bahdanau et al. 2015, v tanh(W query + keys); from the context the vector of Luong et al. 2015,
-    tanh(W [context; query]).
+    The scores are those of Bahdanau et al. 2015, v tanh(W query + keys). The attentional vector is that of Luong et al.
+    2015, tanh(W [context; query]).
     """
 
     def __init__(self, hidden: int) -> None:
@@ -52,15 +52,15 @@ class Attention(nn.Module):
 
 
 def layers(inputs: int, hidden: int, count: int, dropout: float) -> nn.ModuleList:
-    """LSTM layers; those from the third on are residual (Wu et al. 2016)."""
+    """LSTM layers; from the third on they are residual (Wu et al. 2016)."""
     return nn.ModuleList(LstmCell(hidden if i else inputs, hidden, dropout, residual=i >= 2) for i in range(count))
 
 
 class Nmt(nn.Module):
     """[B, S] source and [B, T + 1] target pieces to the mean cross-entropy of the last T target pieces.
 
-    The decoder starts from the final states of the encoder's layers; its first layer reads the piece before and the
-    attentional vector of the step before (input feeding, Luong et al. 2015), zeros at the first step.
+    The decoder starts from the final states of the encoder's layers. Its first layer reads the previous piece and the
+    attentional vector of the previous step (input feeding, Luong et al. 2015), which is zeros at the first step.
     """
 
     def __init__(self, vocabulary: int, embedding: int, hidden: int, count: int, dropout: float = 0.0) -> None:

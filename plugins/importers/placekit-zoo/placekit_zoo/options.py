@@ -1,4 +1,4 @@
-"""What the options of all networks share; imports no torch."""
+"""The common options of all networks; imports no torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from placekit_core import Options
 
 
 class NetworkOptions(Options):
-    """What all networks have."""
+    """Options of all networks."""
 
     batch: int = Field(32, ge=1, description="examples per step")
-    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("sgd", description="what updates the parameters")
+    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("sgd", description="optimiser of the parameters")
     mode: Literal["train", "inference"] = Field(
         "train", description="the whole training step, or the forward pass only"
     )
@@ -21,7 +21,7 @@ class NetworkOptions(Options):
 
 
 class ImageOptions(Protocol):
-    """What says how many values of a channel a step normalises."""
+    """The options that decide how many values of a channel a step normalises."""
 
     mode: Literal["train", "inference"]
     batch: int
@@ -31,7 +31,7 @@ class ImageOptions(Protocol):
 def refuse_one_value(options: ImageOptions, one_pixel: bool, remedy: str) -> None:
     """Raise ValueError for a training step on one image if the network normalises a 1x1 grid, which torch refuses.
 
-    The values of a channel are normalised over the batch and the grid: one value has no variance.
+    The values of a channel are normalised over the batch and the grid; a single value has no variance.
     """
     if one_pixel and options.batch == 1 and options.mode == "train":
         raise ValueError(

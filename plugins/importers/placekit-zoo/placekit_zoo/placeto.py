@@ -1,4 +1,4 @@
-"""Placeto's three families of graphs (Addanki et al. 2019, "Placeto", section 3.1): what is sampled. Imports no torch."""
+"""The samples of Placeto's three families of graphs (Addanki et al. 2019, "Placeto", section 3.1). Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ACTIVATIONS = ("tanh", "relu", "sigmoid", "identity")
 
 
 def sample_cell(nodes: int, rng: Generator) -> list[Any]:
-    """Nodes of a cell, each reading two of the states before it, uniformly (ENAS, section 2.4).
+    """Nodes of a cell; each reads two of the states before it, drawn uniformly (ENAS, section 2.4).
 
-    A cell that does not read its younger input, state 1, is sampled again: the cell before it would be for nothing.
+    A cell that does not read its younger input, state 1, is sampled again, because the cell before it would be unused.
     """
     while True:
         cell = [
@@ -32,7 +32,7 @@ def sample_cell(nodes: int, rng: Generator) -> list[Any]:
 
 
 def sample_recurrent_cell(nodes: int, rng: Generator) -> list[Any]:
-    """Nodes of a recurrent cell, each reading one of those before it, uniformly (ENAS, section 2.1)."""
+    """Nodes of a recurrent cell; each reads one of the nodes before it, drawn uniformly (ENAS, section 2.1)."""
     return [[int(rng.integers(i)) if i else -1, str(rng.choice(ACTIVATIONS))] for i in range(nodes)]
 
 
@@ -43,7 +43,7 @@ class PlacetoCifar10(FamilyImporter):
     options_class = PlacetoCifar10Options
 
     def sample(self, member: int) -> SampledCnn:
-        """Cells, width and the nodes of both kinds of cells, as many in both."""
+        """Number of cells, width, and the nodes of both kinds of cells, equally many in both."""
         o: PlacetoCifar10Options = self.options
         rng = self.rng(member)
         nodes = int(rng.integers(o.nodes[0], o.nodes[1] + 1))
@@ -55,7 +55,7 @@ class PlacetoCifar10(FamilyImporter):
         }
 
     def step(self, sampled: Any) -> Step:
-        """The training step of such a member."""
+        """The training step of a member."""
         from placekit_zoo.enas_cnn import step
 
         return step(self.options, sampled)
@@ -77,7 +77,7 @@ class PlacetoPtb(FamilyImporter):
         }
 
     def step(self, sampled: Any) -> Step:
-        """The training step of such a member."""
+        """The training step of a member."""
         from placekit_zoo.enas_rnn import step
 
         return step(self.options, sampled)
@@ -97,7 +97,7 @@ class PlacetoNmt(FamilyImporter):
         return {"length": length, "batch": batch}
 
     def step(self, sampled: Any) -> Step:
-        """The training step of such a member."""
+        """The training step of a member."""
         from placekit_zoo.nmt import NmtImporter
 
         o: PlacetoNmtOptions = self.options

@@ -12,17 +12,17 @@ from placekit_core import Cluster, GraphBuilder, Importer, Program
 from placekit_zoo.family_options import PlantedOptions
 
 TICK_S = 2.0**-20
-"""Every time is a multiple of this, and every speed a power of two: all sums and quotients below are exact."""
+"""Every time is a multiple of this, and every speed a power of two, so all sums and quotients below are exact."""
 LAYER = 1024  # ticks of a layer
 PER_S = 2.0**30  # operations per second of a device of speed 1, and bytes per second of a link
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The planted schedule of n operations, numbered by layer and at random within one.
+    """The planted schedule of n operations, numbered by layer and at random within a layer.
 
     Attributes:
-        layer, strand, device: [n] of each operation; a strand stays on one device.
+        layer, strand, device: [n] layer, strand and device of each operation; a strand stays on one device.
         work: [n] ticks on a device of speed 1.
         start: [n] tick at which the operation starts.
     """
@@ -38,7 +38,7 @@ class PlantedImporter(Importer):
     """Importer `planted`: a graph for D devices whose optimal makespan is L layers of length T, and its machine.
 
     The planted schedule. Device d, of speed s_d, executes `strands` strands. In each layer l a strand has `width`
-    operations, and those of all strands of one device take exactly T together: they run one after another, in random
+    operations. The operations of all strands of a device together take exactly T: they run one after another, in random
     order, from l T to (l + 1) T. An operation reads
 
     - a heavy tensor from every operation of its strand in the layer before. All of them have ended by l T on the same
@@ -46,18 +46,18 @@ class PlantedImporter(Importer):
     - light tensors from `reads` operations of other devices, two layers before, which have ended by (l - 1) T. A link
       carries any number of transfers at once, and a light tensor takes less than T: it arrives before l T.
 
-    So every operation can start when the one before it on its device ends; with priorities in planted order a work
-    conserving execution does just that, and ends at L T.
+    So every operation can start when the one before it on its device ends. With priorities in planted order, a
+    work-conserving execution does just that, and ends at L T.
 
     No schedule is shorter. All operations together are L T sum(s_d) ticks of work, and in a time t the devices do at most
     t sum(s_d). The planted schedule is optimal because no device is ever idle in it.
 
-    Why list schedulers miss it. The operations of a layer of a strand become ready together, and idle devices start them
+    Why list schedulers miss it. The operations of a strand in one layer become ready together, and idle devices start them
     at once: earliest start scatters a strand over the devices. Each operation of its next layer then reads from several
-    devices, waits for a heavy tensor (`communication` T, and nothing hides all of it, because all strands wait) and
-    is scattered again. To keep a strand together, operations must wait for a busy device while others are idle, which
-    no rule of earliest start does. Who keeps the strands together must still pack strands of different work so that
-    the devices have equal loads, in the presence of light reads between all of them.
+    devices, waits for a heavy tensor (`communication` T, and nothing hides all of it, because all strands wait), and is
+    scattered again. To keep a strand together, operations must wait for a busy device while others are idle, which no rule
+    of earliest start does. A method that keeps the strands together must still pack strands of different work so that the
+    devices have equal loads, despite light reads between all strands.
     """
 
     name = "planted"
@@ -66,8 +66,8 @@ class PlantedImporter(Importer):
     def load(self) -> list[Program]:
         """One program with its cluster.
 
-        The columns `planted_device` and `planted_priority` are the planted placement, the attribute
-        `optimal_makespan_s` is the makespan: of the program's own cluster, and of no other.
+        The columns `planted_device` and `planted_priority` are the planted placement, and the attribute
+        `optimal_makespan_s` is its makespan; both are for the program's own cluster only.
         """
         o: PlantedOptions = self.options
         rng = np.random.default_rng(o.seed)
@@ -102,7 +102,7 @@ class PlantedImporter(Importer):
 
 
 def machine(o: PlantedOptions) -> Cluster:
-    """Devices of the speeds given, every two of them linked, without contention."""
+    """Devices of the given speeds, with a link between any two, without contention."""
     kinds = {
         f"speed{s}": {
             "flops_per_s": {"float32": s * PER_S},
@@ -122,7 +122,7 @@ def _speeds(o: PlantedOptions) -> list[int]:
 
 
 def _plan(o: PlantedOptions, rng: Generator) -> _Plan:
-    """The planted schedule: each device's time in each layer cut into operations of its strands."""
+    """The planted schedule: each device's time in each layer is cut into operations of its strands."""
     per_device = o.strands * o.width
     parts = []
     for layer in range(o.layers):
@@ -141,7 +141,7 @@ def _plan(o: PlantedOptions, rng: Generator) -> _Plan:
 def _light_reads(
     o: PlantedOptions, plan: _Plan, rows: list[NDArray[np.int64]], rng: Generator
 ) -> list[NDArray[np.int64]]:
-    """For each operation those of other devices, two layers before, that it reads a light tensor from."""
+    """For each operation, the operations of other devices, two layers before, that it reads light tensors from."""
     reads = [np.empty(0, np.int64)] * len(plan.layer)
     for layer in range(2, o.layers):
         for v in rows[layer]:

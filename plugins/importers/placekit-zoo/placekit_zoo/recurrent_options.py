@@ -11,11 +11,11 @@ from placekit_zoo.options import NetworkOptions
 
 
 class RecurrentOptions(NetworkOptions):
-    """What the recurrent networks share."""
+    """Common options of the recurrent networks."""
 
     batch: int = Field(64, ge=1, description="sequences per step")
-    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("adam", description="the paper's is adam (section 4.1)")
-    layers: int = Field(2, ge=1, description="LSTM layers; of an encoder-decoder, in each of both")
+    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("adam", description="the paper uses adam (section 4.1)")
+    layers: int = Field(2, ge=1, description="LSTM layers; in an encoder-decoder, of each half")
     hidden: int = Field(1024, ge=1, description="width of the LSTM layers")
     embedding: int | None = Field(None, ge=1, description="width of the embedding; `hidden` if none")
     vocabulary: int = Field(32_000, ge=2, description="distinct words or word pieces")
@@ -28,7 +28,7 @@ class RnnlmOptions(RecurrentOptions):
     """Options of `rnnlm`."""
 
     hidden: int = Field(2048, ge=1, description="width of the LSTM layers")
-    vocabulary: int = Field(10_000, ge=2, description="distinct words; 10,000 are those of Zaremba et al. 2014")
+    vocabulary: int = Field(10_000, ge=2, description="distinct words; 10,000 as in Zaremba et al. 2014")
     dropout: float = Field(
         0.65, ge=0, lt=1, description="probability of dropping a value between layers; not between steps"
     )

@@ -1,9 +1,9 @@
 """Residual networks of bottleneck blocks (He et al. 2016, "Deep Residual Learning for Image Recognition").
 
-Depths 50, 101 and 152 are those of table 1 there, with projections where the shape changes (option B) and the stride in
-the 3x3 convolution, as in the public definitions (the paper has it in the first 1x1). Depth 200 is that of He et al.
-2016b, "Identity Mappings in Deep Residual Networks", with full pre-activation: normalisation and ReLU before
-each convolution. [B, 3, S, S] images to [B, classes] logits; S = 224 in the paper.
+Depths 50, 101 and 152 are those of the paper's table 1, with projections where the shape changes (option B). The stride is in
+the 3x3 convolution, as in the public definitions (in the paper, in the first 1x1). Depth 200 is from He et al. 2016b,
+"Identity Mappings in Deep Residual Networks", with full pre-activation: normalisation and ReLU before each convolution.
+[B, 3, S, S] images to [B, classes] logits; S = 224 in the paper.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Bottleneck(nn.Module):
 
 
 class PreActivatedBottleneck(nn.Module):
-    """Figure 4 (e) of He et al. 2016b: each convolution preceded by normalisation and ReLU; the sum stays as it is.
+    """Figure 4 (e) of He et al. 2016b: normalisation and ReLU come before each convolution; nothing follows the sum.
 
     A projection reads the input after the first normalisation and ReLU.
     """
@@ -73,7 +73,7 @@ class PreActivatedBottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """The network; `blocks` is the number of bottleneck blocks of each of the four stages, None for that of `depth`."""
+    """The network; `blocks` are the numbers of bottleneck blocks in the four stages, None for those of `depth`."""
 
     def __init__(
         self, depth: int = 50, classes: int = 1000, width: float = 1.0, blocks: tuple[int, ...] | None = None

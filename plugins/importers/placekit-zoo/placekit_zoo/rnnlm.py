@@ -1,6 +1,6 @@
 """A recurrent language model (Zaremba et al. 2014, "Recurrent Neural Network Regularization", arXiv 1409.2329).
 
-The workload RNNLM of Mirhoseini et al. 2017 (section 4.1) and Post. What depends on what, for 2 layers:
+The workload RNNLM of Mirhoseini et al. 2017 (section 4.1) and Post. Dependencies for 2 layers:
 
     softmax      0     1     2
                  ↑     ↑     ↑
@@ -25,7 +25,7 @@ from placekit_zoo.recurrent_options import RnnlmOptions
 
 
 class Rnnlm(nn.Module):
-    """[B, T + 1] words to the mean cross-entropy of each of the last T, given those before it."""
+    """[B, T + 1] words to the mean cross-entropy of the last T words, each given the words before it."""
 
     def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int, dropout: float = 0.0) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from placekit_core import PHASES, Graph, GraphBuilder, Importer, ImporterError, 
 from placekit_zoo.towers_options import TowersOptions
 
 SHARED = ("parameter", "state")
-"""Sources that there are once for all towers; buffers, and inputs of the network, are each tower's own."""
+"""Kinds of sources that all towers share; each tower has its own buffers and inputs of the network."""
 BACKWARD, UPDATE = PHASES.index("backward"), PHASES.index("update")
 
 
@@ -26,14 +26,14 @@ class TowersImporter(Importer):
     def load(self) -> list[Program]:
         """The replicated programs, without executables.
 
-        Raises ImporterError if the importer that `of` names has no option `batch`, its batch cannot be divided, it brings
-        costs of its own, or what it loads is no training step; PluginError if there is no such importer.
+        Raises ImporterError if the importer named in `of` has no option `batch`, its batch cannot be divided, it brings
+        costs of its own, or its program is no training step; PluginError if there is no such importer.
         """
         o: TowersOptions = self.options
         programs = self.inner().load()
         if any(p.costs is not None for p in programs):
             raise ImporterError(
-                f"the costs that importer {o.of['name']!r} brings are those of one replica", "use costs.file"
+                f"the costs that importer {o.of['name']!r} brings are for one replica only", "use costs.file"
             )
         return [
             Program(replicate(p.graph, o.towers, o.synchronous, o.steps), cluster=p.cluster, split=p.split)
@@ -41,7 +41,7 @@ class TowersImporter(Importer):
         ]
 
     def inner(self) -> Importer:
-        """The importer of one tower, built: with its part of the batch."""
+        """The importer of one tower, built with the tower's part of the batch."""
         o: TowersOptions = self.options
         values = dict(o.of)
         if "name" not in values:
@@ -70,18 +70,22 @@ class TowersImporter(Importer):
 def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 1) -> Graph:
     """`steps` training steps of `towers` towers, each a copy of the forward and backward operations of `graph`.
 
-    Parameters and optimiser state are there once, inputs once per tower and step, buffers (statistics of batch normalisation)
-    once per tower. Synchronous: an operation `average` for each gradient (what updates read of backward operations), of
-    which there is one per tower; then one update. An input that only updates read, as a learning rate, is there once per
-    step. Asynchronous: the updates once for each tower and step, of its own gradients; no tower waits for another. A step
-    reads what the tower's own update made of the parameters in the step before. All versions of a parameter are in its
-    memory, as on a parameter server without locks: in which order updates of different towers are applied is left open.
+    Parameters and optimiser state exist once, inputs once per tower and step, buffers (statistics of batch normalisation)
+    once per tower.
 
-    Column `tower` is the tower of each operation, -1 for what is shared: parameters, state, averages, updates; synchronous,
+    Synchronous: each gradient (an output of a backward operation that an update reads) exists once per tower; an operation
+    `average` averages the copies, and one update follows. An input that only updates read, such as a learning rate, exists
+    once per step.
+
+    Asynchronous: each tower has its own updates in each step, with its own gradients; no tower waits for another. A step
+    reads the parameters from the tower's own update in the step before. All versions of a parameter are in the same memory,
+    as on a parameter server without locks: the order of updates by different towers is left open.
+
+    Column `tower` is the tower of each operation, -1 for shared ones: parameters, state, averages, updates; if synchronous,
     also inputs that only updates read.
 
-    Raises ImporterError if nothing is updated, what is updated is read in the same step, an update writes a buffer, or a
-    synchronous one reads something else of which every tower has its own.
+    Raises ImporterError if nothing is updated, an updated value is read in the same step, an update writes a buffer, or a
+    synchronous update reads anything but gradients that exists once per tower.
     """
     order = graph.topological_order
     source = np.isin(graph.op_type.tolist(), SHARED) & ~graph.kernel
@@ -94,7 +98,7 @@ def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 
     if early.any():
         name = graph.op_name[graph.edge_op[early][0]]
         raise ImporterError(
-            f"{name!r} of {graph.name!r} reads what the step has updated: its towers would be in no order"
+            f"{name!r} of {graph.name!r} reads a value that the step has updated, so the order of towers is undefined"
         )
     given = ~graph.kernel & graph.op_type.is_value("input")
     producer, by_update = graph.tensor_producer[graph.input_tensor], update[graph.edge_op]
@@ -140,7 +144,7 @@ def _check_updates(
     if reads.any():
         reader, read = graph.edge_op[reads][0], graph.tensor_producer[graph.input_tensor[reads][0]]
         raise ImporterError(
-            f"update {graph.op_name[reader]!r} of {graph.name!r} reads {graph.op_name[read]!r}, no gradient, of which every"
+            f"update {graph.op_name[reader]!r} of {graph.name!r} reads {graph.op_name[read]!r}, no gradient, and every"
             " tower has its own",
             "importer.synchronous=false: each tower updates with its own",
         )
@@ -149,20 +153,20 @@ def _check_updates(
     if writes.any():
         raise ImporterError(
             f"update {graph.op_name[graph.tensor_producer[writes][0]]!r} of {graph.name!r} writes into"
-            f" {graph.op_name[memory[writes][0]]!r}, of which every tower has its own",
+            f" {graph.op_name[memory[writes][0]]!r}, and every tower has its own",
             f"only sources of op_type {' or '.join(SHARED)} are shared",
         )
 
 
 @dataclass
 class _Values:
-    """What stands for the tensors of the original, in one tower or among what is shared.
+    """The copies of the original's tensors, in one tower or in the shared part.
 
     Attributes:
-        now: tensor by original tensor.
-        home: tensor of a source, whose memory all its versions share, by original tensor.
+        now: current tensor by original tensor.
+        home: tensor of a source, which shares its memory with all its versions, by original tensor.
         op: operation by original operation.
-        next: what replaces the tensors of sources in the next step, by original tensor.
+        next: tensors that replace those of sources in the next step, by original tensor.
     """
 
     now: dict[int, int] = field(default_factory=dict)
@@ -172,19 +176,19 @@ class _Values:
 
 
 class _Copy:
-    """The graph of towers while it is made. Operations of `shared` [n] keep their co-location sets, others have one per tower."""
+    """Builds the graph of towers. Operations in `shared` [n] keep their co-location sets; others have one set per tower."""
 
     def __init__(self, graph: Graph, shared: NDArray[np.bool_], name: str) -> None:
         self.graph, self.builder = graph, GraphBuilder(name)
         self.one_set = set(graph.colocate[shared].tolist())
         self.sets: dict[tuple[int, int], int] = {}
-        self.rows: list[int] = []  # original of each operation; of an average, the update that reads it
+        self.rows: list[int] = []  # original of each operation; for an average, the update that reads it
         self.tower: list[int] = []
-        self.signature: dict[int, str] = {}  # of averages
+        self.signature: dict[int, str] = {}  # signatures of averages
         self.forward_of: list[int] = []
 
     def add(self, v: int, values: _Values, read: list[_Values], prefix: str, tower: int) -> None:
-        """Copy operation v; what it reads is in `read`, what it makes goes to `values`."""
+        """Copy operation v; its inputs are in `read`, its outputs go to `values`."""
         g, op = self.graph, len(self.rows)
         together = int(g.colocate[v])
         key = (together, -1 if together in self.one_set else tower)
@@ -199,7 +203,7 @@ class _Copy:
         )  # fmt: skip
         for t in sorted(
             g.outputs(v), key=lambda t: int(g.tensor_storage[t]) != t
-        ):  # what owns memory, then views of it
+        ):  # tensors that own memory first, then views of them
             owner = int(g.tensor_storage[t])
             renewed = int(g.tensor_producer[owner]) if owner != t else v
             if renewed == v:
@@ -221,7 +225,7 @@ class _Copy:
         return self.builder.output(op, int(self.graph.tensor_bytes[tensor]), self.graph.shape(tensor), storage)
 
     def averages(self, own: list[_Values], updates: list[int], prefix: str) -> _Values:
-        """Average the gradients, which are all that updates read of towers: towers - 1 additions and a scaling per element."""
+        """Average the gradients, the only values of towers that updates read: towers - 1 additions, a scaling per element."""
         g, result = self.graph, _Values()
         for v in updates:
             for t in (t for t in g.inputs(v).tolist() if t in own[0].now and t not in result.now):

@@ -14,14 +14,14 @@ class TowersOptions(Options):
 
     of: dict[str, Any] = Field(
         {"name": "inception_v3", "batch": 128},
-        description="the importer of the training step, by `name`, and its options; its `batch` is that of all towers together",
+        description="the importer of the training step, by `name`, and its options; its `batch` is the total of all towers",
     )
-    towers: int = Field(4, ge=2, description="replicas of the training step, each of an equal part of the batch")
+    towers: int = Field(4, ge=2, description="replicas of the training step, each with an equal part of the batch")
     synchronous: bool = Field(
         True, description="average the gradients of all towers for one update; else each tower updates without waiting"
     )
     steps: int = Field(
-        1, ge=1, description="training steps that every tower makes; a value divided by them is one step's"
+        1, ge=1, description="training steps of every tower; divide a value by them for the value of one step"
     )
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from placekit_core import Backend, Executable, Measurements, Placement, Placements, Problem, Schedule, Session
 from placekit_my_method import MyMethodOptions
 
-ROUNDING = 1e-9  # the sums behind a bound and a value are rounded differently; the bound gives way by this, relatively
+ROUNDING = 1e-9  # relative; the bound is lowered by this, because its sum and a value's sum are rounded differently
 
 
 class MyMethod(Backend):
@@ -22,21 +22,21 @@ class MyMethod(Backend):
     parallel = True
 
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
-        """A session; nothing has to be prepared."""
+        """A session; it needs no preparation."""
         return MyMethodSession(problem)
 
 
 class MyMethodSession(Session):
-    """One problem. Operations run in topological order, each after the transfers that it is the first to need."""
+    """One problem. Operations run in topological order; a transfer runs just before the first operation that needs it."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         graph = problem.graph
-        self.position = np.full(graph.n, -1)  # sources are there before anything runs
+        self.position = np.full(graph.n, -1)  # sources exist before anything runs
         order = graph.topological_order
         self.position[order[graph.kernel[order]]] = np.arange(graph.kernel.sum())
         outputs = np.bincount(graph.tensor_producer, graph.owned_bytes, minlength=graph.n)
-        self.bytes_ = graph.persistent_bytes + outputs  # [n] what each operation needs where it runs
+        self.bytes_ = graph.persistent_bytes + outputs  # [n] memory that each operation needs on its device
 
     def evaluate(self, placements: Placements) -> Measurements:
         """A batch. Memory is never freed: persistent bytes, all outputs and all received copies."""
@@ -58,10 +58,10 @@ class MyMethodSession(Session):
         return self._run(placement.device)
 
     def lower_bound(self) -> float:
-        """The sum over groups of their seconds on the allowed device that is fastest for them.
+        """The sum over groups of their seconds on their fastest allowed device.
 
-        Proof: the value is the sum of all operations and transfers. Transfers take no negative time, and the operations of
-        a group run on one device that it is allowed on.
+        Proof: the value is the sum of all operations and transfers. No transfer takes negative time, and all operations of a
+        group run on one device that the group is allowed on.
         """
         seconds = np.where(self.problem.allowed, self.problem.group_s, np.inf).min(axis=1)
         return float(seconds.sum()) * (1 - ROUNDING)
@@ -76,7 +76,7 @@ class MyMethodSession(Session):
         edge = edge[np.argsort(before[edge], kind="stable")]
         key = graph.input_tensor[edge].astype(np.int64) * cluster.size + reader[edge]
         first = np.sort(np.unique(key, return_index=True)[1])
-        edge = edge[first]  # one for each tensor and destination: the first reader's
+        edge = edge[first]  # for each tensor and destination, the edge to the first reader
         sent, src, dst = graph.input_tensor[edge], producer[edge], reader[edge]  # [x]
 
         transfer_s = cluster.routes.latency_s[src, dst] + graph.tensor_bytes[sent] * cluster.routes.s_per_byte[src, dst]

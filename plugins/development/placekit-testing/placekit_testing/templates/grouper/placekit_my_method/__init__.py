@@ -10,7 +10,7 @@ from placekit_core import Component, Options, hookimpl
 class MyMethodOptions(Options):
     """Options of grouper `my_method`."""
 
-    max_groups: int = Field(32, ge=1, description="make at most so many groups")
+    max_groups: int = Field(32, ge=1, description="maximum number of groups")
 
 
 @hookimpl

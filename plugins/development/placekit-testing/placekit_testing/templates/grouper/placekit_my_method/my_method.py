@@ -11,11 +11,11 @@ from placekit_my_method import MyMethodOptions
 
 
 class MyMethod(Grouper):
-    """Cuts a topological order into at most `max_groups` pieces of the same number of units.
+    """Cuts a topological order into at most `max_groups` pieces with equal numbers of units.
 
-    A unit is a set of co-located operations, or several with operations between them that wait for one and are waited for
-    by another. Data flows from earlier pieces to later ones only, so that groups have no cycle. Further cuts separate what
-    runs on CPUs only from what runs on GPUs only.
+    A unit is a set of co-located operations. Sets that depend on each other, with the operations between them, are one
+    unit. Data flows from earlier to later pieces only, so groups have no cycle. Further cuts separate operations that run
+    on CPUs only from those that run on GPUs only.
     """
 
     name = "my_method"
@@ -39,7 +39,7 @@ class MyMethod(Grouper):
 def _positions(graph: Graph) -> NDArray[np.int64]:
     """[n] position of each operation's unit in a topological order, 0, 1, ... without gaps.
 
-    A source that is alone in its unit goes with the first that reads it: reads of sources impose no order.
+    A source that is alone in its unit joins its first reader: reads of sources impose no order.
     """
     finest = Grouping.colocated(graph)
     unit, count = finest.group_of, finest.count

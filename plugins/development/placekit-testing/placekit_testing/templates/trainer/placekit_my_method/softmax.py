@@ -16,9 +16,9 @@ Floats = NDArray[np.float64]
 
 
 class MyMethodSoftmax(LearnablePolicy):
-    """One table of logits [g, D] per problem, which is all that it learns: nothing carries over to another one.
+    """Learns one table of logits [g, D] per problem; nothing carries over to other problems.
 
-    `explore` is the probability that a device is drawn; else the most probable one is taken.
+    `explore` is the probability that a device is drawn; otherwise the most probable device is taken.
     """
 
     name = "my_method_softmax"
@@ -45,7 +45,7 @@ class MyMethodSoftmax(LearnablePolicy):
         entropy_weight: float = 0.0,
         kl_weight: float = 0.0,
     ) -> dict[str, NDArray[Any]]:
-        """By the logits of this problem. Raises PlacekitError for a KL divergence, which it does not keep."""
+        """Gradient with respect to the logits of this problem. Raises PlacekitError unless `kl_weight` is 0."""
         if kl_weight:
             raise PlacekitError(f"policy {self.name!r} reports no KL divergence", "use a trainer that needs none")
         p = self._probabilities(problem)
@@ -55,7 +55,7 @@ class MyMethodSoftmax(LearnablePolicy):
         return {problem.fingerprint: total}
 
     def log_prob(self, problem: Problem, rollouts: Rollouts) -> Floats:
-        """[b, g] under the current parameters."""
+        """[b, g] log-probabilities under the current parameters."""
         return np.asarray(_log(self._probabilities(problem))[rollouts.group, rollouts.device])
 
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
@@ -68,7 +68,7 @@ class MyMethodSoftmax(LearnablePolicy):
         return {name: logits.copy() for name, logits in self.logits.items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the logits. Raises PlacekitError that names what is missing or of another shape."""
+        """Replace the logits. Raises PlacekitError that names logits that are missing or have another shape."""
         for name, logits in self.logits.items():
             found = np.shape(state[name]) if name in state else None
             if found != logits.shape:
@@ -76,7 +76,7 @@ class MyMethodSoftmax(LearnablePolicy):
         self.logits = {name: np.array(state[name], np.float64) for name in self.logits}
 
     def _probabilities(self, problem: Problem) -> Floats:
-        """[g, D] of each device, 0 where it is not allowed."""
+        """[g, D] probability of each device, 0 if it is not allowed."""
         logits = np.where(problem.allowed, self.logits[problem.fingerprint], -np.inf)
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(odds / odds.sum(axis=1, keepdims=True))
