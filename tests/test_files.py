@@ -55,8 +55,8 @@ DOUBLING = "\n".join(["- &a0 [x, x]", *(f"- &a{i} [*a{i - 1}, *a{i - 1}]" for i 
     [
         (DOUBLING, "more than 50,000 values, those of its aliases included"),
         ("- &a [x, x]\n- &a [*a, *a]", "it is not YAML: found duplicate anchor"),
-        ("&a [*a]", "line 1: alias .* stands for nothing"),
-        ("a: *b", "line 1: alias .* stands for nothing"),
+        ("&a [*a]", "line 1: alias .* has no anchor before it"),
+        ("a: *b", "line 1: alias .* has no anchor before it"),
         ("[" * 101 + "]" * 101, "nested more than 100 levels deep"),
         ("a: 1\nb:\n  c: 2\na: 3", "line 4: key 'a' occurs twice"),
         ("a: !!python/object:os.system ls", "has the tag .*, and may hold plain data only"),
