@@ -92,10 +92,22 @@ SPECIAL = {
 }
 """What policies need that place only what they are made for."""
 POLICIES = installed().names("policy")
-LONG = ("data_parallel", "doppler", "exact", "m_topo")  # they take seconds; `make test` checks their contracts
+ONE_OF_EACH = [
+    "annealing",
+    "etf",
+    "expert",
+    "heft",
+    "metis",
+    "portfolio",
+    "post",
+    "random",
+    "scotch",
+    "seq2seq",
+    "single_device",
+]
 
 
-@pytest.mark.parametrize("policy", mostly_slow(POLICIES, [p for p in POLICIES if p not in LONG]))
+@pytest.mark.parametrize("policy", mostly_slow(POLICIES, ONE_OF_EACH))
 def test_every_policy_runs(placekit: Run, tmp_path: Path, policy: str) -> None:
     ok(placekit("run", *FAST, *SPECIAL.get(policy, []), f"+policy={policy}", "run_dir=out"))
     result = load_summary(tmp_path / "out")
@@ -135,6 +147,7 @@ def test_own_cluster_file(placekit: Run, tmp_path: Path) -> None:
     assert "fast:0" in ok(placekit("cluster", "show", "mine.yaml"))
 
 
+@pytest.mark.slow
 def test_multirun_and_compare(placekit: Run, tmp_path: Path) -> None:
     ok(placekit("run", "-m", *FAST, "+policy=critical_path,annealing", "seed=1,2,3", "run_dir=sweep"))
     runs = sorted((tmp_path / "sweep").glob("*/result.json"))

@@ -151,7 +151,9 @@ def errors(done: CompletedProcess[str]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(("name", "distribution", "version", "reason"), BROKEN, ids=[b[0] for b in BROKEN])
+@pytest.mark.parametrize(
+    ("name", "distribution", "version", "reason"), mostly_slow(BROKEN, BROKEN[:2]), ids=[b[0] for b in BROKEN]
+)
 def test_asking_for_a_broken_one_names_distribution_version_and_reason(
     place, name: str, distribution: str, version: str, reason: str
 ) -> None:
@@ -170,7 +172,11 @@ def test_asking_for_an_incompatible_one_says_what_to_do(place) -> None:
         ("policy=same", ["placekit-same-a 1.4", "placekit-same-b 1.5"]),
         ("policy=shared", ["placekit-preset-a 1.9 (conf/policy/shared.yaml)", "placekit-preset-b 1.9"]),
         ("policy=etf", ["placekit-heuristics 0.1.0", "placekit-preset-b 1.9 (conf/policy/etf.yaml)"]),
-        ("cluster=v100x8", ["placekit-core 0.1.0 (conf/cluster/v100x8.yaml)", "placekit-preset-a 1.9"]),
+        pytest.param(
+            "cluster=v100x8",
+            ["placekit-core 0.1.0 (conf/cluster/v100x8.yaml)", "placekit-preset-a 1.9"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 @pytest.mark.parametrize("plus", mostly_slow(["", "+"], [""]))

@@ -53,6 +53,7 @@ def test_experts_are_those_of_their_papers(preset: str, inception: str) -> None:
     assert (policy["name"], policy["inception"]) == ("expert", inception)
 
 
+@pytest.mark.slow
 def test_what_runs_out_of_memory_is_a_row_among_the_others(placekit: Run, tmp_path: Path) -> None:
     machine = yaml.safe_load((conf_dir() / "cluster" / "k80x2.yaml").read_text())
     machine["kinds"]["k80"]["memory_bytes"] = 100_000

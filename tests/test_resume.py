@@ -122,6 +122,7 @@ def kill_and_resume(arguments: list[str], tmp_path: Path, times: int, whole: dic
     assert not (run_dir / "checkpoint.npz").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_interrupt_keeps_the_best_so_far_and_can_be_resumed(tmp_path: Path, whole: dict[str, Any]) -> None:
     process = start(*ARGS, "run_dir=stopped", cwd=tmp_path)

@@ -340,6 +340,7 @@ def test_a_model_that_changed_is_not_skipped_over(placekit: Run, tmp_path: Path)
     assert "another program, machine or costs" in outcome.err
 
 
+@pytest.mark.slow
 def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, finished: None, tmp_path: Path) -> None:
     for name in JOBS[:2]:
         path = tmp_path / "sweep" / name / "result.json"
@@ -353,6 +354,7 @@ def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, finished: N
     assert outcome.err.count("holds a run made by other code of placekit-search\n  choose another run_dir, or") == 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_job_is_not_taken_for_finished(placekit: Run, finished: None, tmp_path: Path) -> None:
     path = tmp_path / "sweep" / JOBS[0] / "result.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": "interrupted"}))
@@ -384,6 +386,7 @@ def test_a_sweep_has_one_folder(placekit: Run) -> None:
     assert "a sweep has one run_dir, not 'a,b'" in outcome.err
 
 
+@pytest.mark.slow
 def test_a_sweep_of_one(placekit: Run, tmp_path: Path) -> None:
     assert placekit("run", "-m", "run_dir=one sweep's", *SWEEP[1:3], "policy=etf").code == 0
     assert len(list((tmp_path / "one sweep's").glob("*/result.json"))) == 1

@@ -145,6 +145,7 @@ def test_rates_are_positive_and_the_rest_of_the_machine_is_as_it_was(
     assert all(r.ratio > 0 for r in rows)
 
 
+@pytest.mark.slow
 def test_sleeping_kernels_take_what_they_sleep() -> None:
     program = chain()
     sleeping: Any = Sleeping(program)
@@ -277,6 +278,7 @@ def unnamed() -> Program:
     return Program(program.graph.replace(columns={}), executable=program.executable)
 
 
+@pytest.mark.slow
 def test_a_second_program_adds_only_what_is_new() -> None:
     both = CPUBackend(devices=1).calibrate([chain(), chain()], repeats=1)
     assert both.figures == CPUBackend(devices=1).calibrate([chain()], repeats=1).figures

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -125,18 +123,16 @@ class TestCUDA(BackendContract):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_nothing_is_begun(tmp_path: Path) -> None:
+def test_without_a_gpu_nothing_is_begun(placekit: Any) -> None:
     """One error that says what to do instead, before anything is imported, and exit code 1."""
-    run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "placekit_core", "run", "+policy=annealing", "+backend=cuda", f"run_dir={run_dir}",
-               "importer=torch", "importer.module=nowhere:make"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "backend 'cuda' needs a GPU" in done.stderr
-    assert "backend=cpu" in done.stderr
-    assert "backend=simulator" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "nowhere" not in done.stdout + done.stderr, "the program was imported first"
+    program = ("importer=torch", "importer.module=nowhere:make")
+    done = placekit("run", "+policy=annealing", "+backend=cuda", "run_dir=run", *program)
+    assert (done.code, done.out) == (1, "")
+    assert "backend 'cuda' needs a GPU" in done.err
+    assert "backend=cpu" in done.err
+    assert "backend=simulator" in done.err
+    assert "Traceback" not in done.err
+    assert "nowhere" not in done.err, "the program was imported first"
 
 
 def test_options_of_another_machine_are_refused() -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from placekit_cuda import PlacedStep
 from placekit_cuda.machine import CPUMachine
+from placekit_testing.speed import mostly_slow
 from torch import Tensor, nn
 
 import placekit_core
@@ -116,7 +117,7 @@ def same(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, Tensor) else one == other
 
 
-@pytest.mark.parametrize("optimizer", [sgd, adam, rmsprop])
+@pytest.mark.parametrize("optimizer", mostly_slow([sgd, adam, rmsprop], [adam]))
 def test_a_hundred_steps_equal_plain_torch_to_the_bit(optimizer: Make) -> None:
     plain, module = net(), net()
     eager = optimizer([p for p in plain.parameters() if p.requires_grad])
@@ -137,6 +138,7 @@ def test_a_hundred_steps_equal_plain_torch_to_the_bit(optimizer: Make) -> None:
         assert module.calls == plain.calls == 100, "a buffer that no state_dict has"
 
 
+@pytest.mark.slow
 def test_adam_with_its_defaults_differs_by_rounding() -> None:
     plain = net()
     eager = adam([p for p in plain.parameters() if p.requires_grad])
@@ -162,7 +164,7 @@ def test_state_stays_on_its_devices() -> None:
         assert sum(map(len, held)) == len(expected)
 
 
-@pytest.mark.parametrize("optimizer", [sgd, adam])
+@pytest.mark.parametrize("optimizer", mostly_slow([sgd, adam], [adam]))
 def test_going_on_from_a_checkpoint_equals_no_interruption(optimizer: Make, tmp_path: Path) -> None:
     """Also with dropout, whose numbers depend on the step; and under another placement."""
     data = list(batches(8))
@@ -233,6 +235,7 @@ class TestPlacements:
         with placed(module, optimizer, placement) as step:
             return [step(x, y).item() for x, y in batches(2)]
 
+    @pytest.mark.slow
     def test_every_form_is_the_same(self, tmp_path: Path) -> None:
         result = found(net(), sgd, run_dir=tmp_path / "run")
         expected = self.losses(net(), result)

@@ -1,4 +1,4 @@
-"""The two speeds of tests: `make test` runs those that are not marked `slow`, `make test-all` runs all."""
+"""The two speeds of tests: `make test` leaves out tests with the mark `slow`, and `make test-all` runs them, too."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import pytest
 
 
 def mostly_slow(values: Iterable[Any], fast: Collection[Any]) -> list[Any]:
-    """Parameters of a test, of which only those in `fast` are not marked `slow`. Raises ValueError for a name that is not there.
+    """Parameters for `pytest.mark.parametrize`: all of `values`, marked `slow` except those in `fast`.
 
-    For a test that says the same of many networks or machines: `make test` tries a few that take little time.
+    Use it for a test that makes the same check for many networks or machines: `make test` then runs it for a few. A tuple
+    holds the values of several parameters. Raises ValueError if an element of `fast` is not among `values`.
     """
     values = list(values)
-    strange = [f for f in fast if f not in values]
-    if strange:
-        raise ValueError(f"no parameter is {strange[0]!r}; there are {', '.join(map(str, values))}")
-    return [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]
+    for wanted in fast:
+        if wanted not in values:
+            raise ValueError(f"{wanted!r} is not a parameter of this test; parameters: {', '.join(map(str, values))}")
+    return [value if value in fast else _slow(value) for value in values]
+
+
+def _slow(value: Any) -> Any:
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.slow)

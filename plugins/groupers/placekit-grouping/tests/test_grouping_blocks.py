@@ -163,10 +163,12 @@ class TestPreset:
         assert run(workload)[1].count == count
         assert abs(count - paper) <= 0.15 * paper
 
+    @pytest.mark.slow
     def test_resnet(self) -> None:
         names = run("resnet_small")[1].names
         assert {n for n in names if n.startswith("layer")} == {f"layer{i}.0" for i in range(1, 5)}
 
+    @pytest.mark.slow
     def test_nasnet(self) -> None:
         names = run("nasnet_small")[1].names
         cells = {"stem_0", "stem_1", "cell_0", "reduction_0", "cell_1", "reduction_1", "cell_2"}

@@ -145,6 +145,7 @@ def test_a_family_has_a_directory_per_program(placekit: Run) -> None:
     assert "family/programs holds no program" in done.err
 
 
+@pytest.mark.slow
 def test_a_program_of_a_family_is_imported_again(placekit: Run) -> None:
     pytest.importorskip("placekit_zoo")
     assert placekit("run", "workload=placeto_ptb_small", "policy=single_gpu", "run_dir=run").code == 0

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from placekit_testing.speed import mostly_slow
 from placekit_torch import Step, import_module
 from placekit_torch.codegen import operation_seed
 from placekit_torch.executable import run_sequential
@@ -246,7 +247,7 @@ def check_equal_to_eager(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("network", ["mlp", "lstm", "odd"])
+@pytest.mark.parametrize("network", mostly_slow(["mlp", "lstm", "odd"], ["mlp"]))
 def test_step_equals_eager_with_every_optimizer(network: str, optimizer: str) -> None:
     torch.manual_seed(1)
     check_equal_to_eager(NETWORKS[network](), OPTIMIZERS[optimizer])
@@ -278,7 +279,7 @@ def translator() -> Step:
     return Step(Translator(), inputs, F.mse_loss, torch.randn(2, 3, 16))
 
 
-@pytest.mark.parametrize("factory", [encoder, translator])
+@pytest.mark.parametrize("factory", mostly_slow([encoder, translator], [encoder]))
 def test_factories_of_modules_that_copy_their_layers(factory: Callable[[], Step]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

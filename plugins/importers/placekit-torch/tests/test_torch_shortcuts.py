@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from placekit_testing.speed import mostly_slow
 from placekit_torch import import_module, optimizers, shortcuts
 from torch import Tensor, nn
 from torch._subclasses.functional_tensor import FunctionalTensorMode
@@ -121,7 +122,7 @@ def traced(network: str, mode: Any, optimizer: str | None = None) -> tuple[str, 
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("mode", ["train", "inference"])
+@pytest.mark.parametrize("mode", mostly_slow(["train", "inference"], ["train"]))
 def test_graph_and_code_are_those_of_torch(network: str, mode: str, long_ways: Callable[[], None]) -> None:
     short = traced(network, mode)
     long_ways()

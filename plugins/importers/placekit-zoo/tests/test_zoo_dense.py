@@ -78,6 +78,7 @@ def test_arithmetic_of_ffnn() -> None:
     assert parameters(graph) == 2 * 2**5 * 2**16 + 2**16 + 2**5
 
 
+@pytest.mark.slow
 def test_gpt_is_a_full_training_step() -> None:
     graph = GptImporter().load()[0].graph
     b, s, e, v, layers = 8, 1024, 768, 50257, 12

@@ -79,6 +79,7 @@ def test_nasnet_has_the_published_number_of_parameters() -> None:
     )
 
 
+@pytest.mark.slow
 def test_resnet_50_has_the_arithmetic_of_its_layer_table() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     graph = ResNetImporter(batch=32).load()[0].graph
@@ -243,6 +244,7 @@ def test_wrong_options_are_refused() -> None:
             ResNetOptions(**wrong)
 
 
+@pytest.mark.slow
 class TestResNet(ImporterContract):
     @pytest.fixture
     def make(self) -> Make:

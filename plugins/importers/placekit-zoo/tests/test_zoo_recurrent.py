@@ -90,6 +90,7 @@ def test_parameters_of_nmt(layers: int, width: int, embedding: int) -> None:
     assert count(module) == 2 * 32_000 * embedding + encoder + decoder + attention + 32_000 * (width + 1)
 
 
+@pytest.mark.slow
 def test_arithmetic_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
     graph, _ = rnnlm
     forward = T * 2 * B * (2 * (2 * H) * (4 * H) + H * V)  # a multiply-add counts 2; 2 layers and the softmax
@@ -138,6 +139,7 @@ def test_arithmetic_of_nmt() -> None:
     assert calls == {**lookups, **cells, "memory": 1, "attention": T, "softmax": T, "": 1}
 
 
+@pytest.mark.slow
 def test_training_nmt_takes_three_times_the_products() -> None:
     options = {"batch": 2, "hidden": 8, "length": 2, "vocabulary": 20, "layers": 3, "embedding": 4}
     train, inference = (NmtImporter(**options, mode=mode).load()[0].graph for mode in ("train", "inference"))

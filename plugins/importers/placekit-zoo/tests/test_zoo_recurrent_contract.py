@@ -20,6 +20,7 @@ class TestRnnlm(ImporterContract):
         return partial(RnnlmImporter, batch=2, hidden=4, steps=2, vocabulary=5)
 
 
+@pytest.mark.slow
 class TestNmt(ImporterContract):
     @pytest.fixture
     def make(self) -> Make:

@@ -29,6 +29,7 @@ class TestTowers(ImporterContract):
         return partial(TowersImporter, of=OF, towers=3, steps=2)
 
 
+@pytest.mark.slow
 class TestAsynchronousTowers(ImporterContract):
     executable = False
 

@@ -200,6 +200,7 @@ def branches_of(graph: Graph, device: np.ndarray[Any, Any], block: str) -> list[
     return [devices_of_module(graph, device, f"{block}.{name}") for name in dict.fromkeys(below)]
 
 
+@pytest.mark.slow
 def test_inception_with_a_branch_per_device() -> None:
     """Placeto, section 3.2: four branches, four GPUs; each branch, with its pooling, is whole."""
     graph = network("inception_v3", image_size=75, **IMAGES)
@@ -225,6 +226,7 @@ def test_nasnet_has_its_pairs_on_different_devices() -> None:
     assert devices_of_module(graph, device, "fc") == {0}
 
 
+@pytest.mark.slow
 def test_resnet_is_on_one_gpu() -> None:
     graph = network("resnet", image_size=64, blocks=(1, 1, 1, 1), batch=4, width=0.125, classes=10)
     assert set(placed(Expert(), Problem.of(graph, machine(4)))[0].tolist()) == {0}

@@ -12,6 +12,7 @@ from placekit_learn.policy_gradient import Reinforce
 from placekit_seq2seq.features import Features, bucket
 from placekit_seq2seq.seq2seq import Seq2Seq
 from placekit_testing import fakes
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import BudgetExhausted, CostTable, GraphBuilder, Grouping, LearnablePolicy, PlacekitError, Problem
 
@@ -92,7 +93,7 @@ class TestFeatures:
 
 
 class TestLearning:
-    @pytest.mark.parametrize("aligned", [True, False])
+    @pytest.mark.parametrize("aligned", mostly_slow([True, False], [True]))
     def test_finds_the_optimum(self, aligned: bool) -> None:
         problem = unequal_chain()
         policy = built(problem, aligned=aligned)

@@ -19,6 +19,7 @@ from placekit_testing import fakes
 from placekit_testing.children import address_of
 from placekit_testing.learnable import LearnablePolicyContract
 from placekit_testing.registries import listed
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import BudgetExhausted, LearnablePolicy, PlacekitError, Placements, Problem, Rollouts, Trainer
 
@@ -215,13 +216,14 @@ import pickle, sys
 job = pickle.loads(sys.stdin.buffer.read())
 sys.path[:] = job["path"]
 from placekit_testing.children import load
+from placekit_testing.speed import mostly_slow
 cls = load(*job["policy"])
 policy = cls(cls.options_class.model_validate_json(job["options"]))
 sys.stdout.buffer.write(load(*job["work"])(policy, pickle.loads(job["job"])))
 """
 
 
-@pytest.mark.parametrize("cls", [fakes.FakeLearnable, TinyPolicy])
+@pytest.mark.parametrize("cls", mostly_slow([fakes.FakeLearnable, TinyPolicy], [TinyPolicy]))
 def test_gradients_of_another_process_are_the_same_to_the_last_bit(cls: type[LearnablePolicy]) -> None:
     problem = fakes.mixed()
     policy = cls()
