@@ -24,9 +24,9 @@ WITHOUT_TORCH = ("placekit-sim", "placekit-grouping", "placekit-heuristics", "pl
 def import_all(python: Path, folder: Path, **env: str) -> None:
     """Import every module of the package in `folder`, and all packages that they name, in functions too."""
     package = package_of(folder)
-    paths = [p.relative_to(folder).with_suffix("") for p in sorted(package.rglob("*.py"))]
+    paths = [p.relative_to(folder).with_suffix("") for p in sorted(package.rglob("*.py")) if "templates" not in p.parts]
     modules = [".".join(p.parts).removesuffix(".__init__") for p in paths] + sorted(
-        {module for path in package.rglob("*.py") for module, _ in imported(path)}
+        {module for p in paths for module, _ in imported((folder / p).with_suffix(".py"))}
     )
     run(python, "python", "-c", f"import importlib\nfor m in {modules!r}: importlib.import_module(m)", **env)
 

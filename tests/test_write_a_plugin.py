@@ -30,7 +30,7 @@ def name_of(page: Path) -> str:
 
 def fresh(folder: Path) -> Path:
     """What a user has: placekit and its plugins as wheels, and what they declare that they need; nothing else."""
-    packages = {"placekit", *(p.name for p in LOCAL)}
+    packages = {"placekit-core", *(p.name for p in LOCAL[1:])}
     python = make_venv(folder, closure("placekit[all]", "hatchling", "editables", "pip") - packages)
     install(python, *LOCAL)
     run(python, "pip", "check")  # every requirement that is declared is there, in a version that will do

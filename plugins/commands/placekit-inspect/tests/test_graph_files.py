@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from placekit_formats.json_program import JsonImporter
 from placekit_inspect.graph import _write
 
 from placekit_core import Graph, GraphBuilder, Labels, load_graph, save_graph
 from placekit_core.run.run_directory import load_summary
 
+JsonImporter = pytest.importorskip("placekit_formats.json_program").JsonImporter
 JSON = str(Path(__file__).parents[3] / "importers" / "placekit-formats" / "tests" / "samples" / "pair.json")
 
 

@@ -48,13 +48,16 @@ def core_alone(plugins: tuple[Path, Path]) -> Path:
 @pytest.mark.slow
 class TestInstalled:
     def test_they_are_listed(self, plugins: tuple[Path, Path]) -> None:
-        rows = [line.split()[:5] for line in run(plugins[0], "placekit", "plugins").stdout.splitlines()]
+        words = run(plugins[0], "placekit", "plugins").stdout.split()
         for kind in KINDS:
-            assert [kind, f"my_{kind}", f"placekit-my-{kind}", "0.1.0", "ok"] in rows
-        assert ["policy", "my_trainer_softmax", "placekit-my-trainer", "0.1.0", "ok"] in rows
+            found = [
+                words[i + 2] for i in range(len(words) - 2) if words[i : i + 2] == [f"placekit-my-{kind}", "0.1.0"]
+            ]
+            assert f"my_{kind}" in found
+        assert "my_trainer_softmax" in words
 
     def test_help_names_them(self, plugins: tuple[Path, Path]) -> None:
-        text = run(plugins[0], "placekit", "run", "--help").stdout
+        text = run(plugins[0], "placekit", "run", "--help", "all").stdout
         assert [kind for kind in KINDS if f"my_{kind}" not in text] == []
 
     @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from numpy.random import Generator
-from placekit_doctor.completion import complete as complete_line
 
 import placekit_core
 from placekit_core import GraphBuilder, Placement, Task, installed, load_assignment, save_graph
@@ -225,11 +224,12 @@ def test_a_run_from_python_with_objects(placekit: Run, run: Path) -> None:
     assert json.loads(placekit("apply", "mine_three").out) == {"": 1}, "its policy is not needed"
 
 
-def complete(text: str) -> list[str]:
-    return complete_line(text, registry=installed())
-
-
 def test_completion(placekit: Run, run: Path) -> None:
+    completion = pytest.importorskip("placekit_doctor.completion")
+
+    def complete(text: str) -> list[str]:
+        return completion.complete(text, registry=installed())
+
     assert complete("placekit apply r") == ["run/"]
     assert complete("placekit apply run --") == ["--format ", "--out "]
     assert complete("placekit apply run --format ") == ["device_map ", "json ", "pipeline "]
