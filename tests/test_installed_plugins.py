@@ -230,7 +230,7 @@ def test_doctor_says_all_of_it(command) -> None:
     assert "ok policy good finds" in out
     assert "this check broke off" not in out
     assert "fail conf/experiment/doppler_table9.yaml: cluster=v100x8 is defined 2 times" in out
-    assert out.splitlines()[-1].startswith("12 failed, 0 warnings: ")
+    assert " 12 failed, 0 warnings: " in out
 
 
 @pytest.mark.slow
