@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import placekit_formats.file_importer as builtin
 import pytest
 from kit_step import HEAD, LOSS, NEW, NOISE, UPDATE, Execution, W, X, Y, Z, a_step
 from kit_tools import fails, run_check
-from placekit_formats import FileOptions
-from placekit_formats.file_importer import FileImporter
 from placekit_testing import Contract, ImporterContract
 from placekit_testing.contract import checks_of, is_claimed
 from pydantic import Field
 
 from placekit_core import CostTable, GraphBuilder, GraphError, Importer, Program, load_graph, save_graph
 
+builtin = pytest.importorskip("placekit_formats.file_importer")
+FileImporter, FileOptions = builtin.FileImporter, builtin.FileOptions
 CHECKS = [name for name in checks_of(ImporterContract) if name not in checks_of(Contract)]
 
 
