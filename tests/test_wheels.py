@@ -30,6 +30,7 @@ def test_a_first_run_after_pip_install_placekit(tmp_path: Path) -> None:
     # what others publish is linked from the running environment, for there is no network
     python = make_venv(tmp_path / "venv", needs - OURS.keys() | closure("pip", "hatchling", "editables"))
     install(python, *wheels)
+    run(python, "pip", "check")  # every requirement that is declared is there, in a version that will do
     folder = tmp_path / "work"
     folder.mkdir()
     where = run(python, "python", "-c", "import placekit_core; print(placekit_core.__file__)", cwd=folder).stdout
