@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from typing import Any
 
 from placekit_core.contracts.files import finite, parse_json
 from placekit_core.run.lifecycle import warn
@@ -34,8 +34,8 @@ def facts(registry: Registry) -> dict[str, Fact]:
     return {name: value for name, (_, value) in sorted(found.items())}
 
 
-def _checked(given: Mapping[str, Fact]) -> dict[str, Fact]:
-    """`given`. Raises TypeError or ValueError unless a file can hold it."""
+def _checked(given: Any) -> dict[str, Fact]:
+    """What a hook returned. Raises an exception unless it is facts that a file can hold."""
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, Fact):
             raise TypeError(f"fact {name!r} is a {type(value).__name__}, not a string, number, truth value or None")
