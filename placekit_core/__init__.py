@@ -113,7 +113,12 @@ if TYPE_CHECKING:
     )
     from placekit_core.contracts.version import __version__ as __version__
     from placekit_core.run.api import Search as Search, load_programs as load_programs, place as place, search as search
-    from placekit_core.run.failures import Interrupted as Interrupted, RunFailed as RunFailed
+    from placekit_core.run.failures import (
+        BoundError as BoundError,
+        Interrupted as Interrupted,
+        NothingFits as NothingFits,
+        RunFailed as RunFailed,
+    )
     from placekit_core.run.registry import Registry as Registry, installed as installed
 
 _HOME = {
@@ -146,7 +151,7 @@ _HOME = {
     "contracts.task": "HISTORY Best Evaluator Session Task",
     "contracts.version": "__version__",
     "run.api": "Search load_programs place search",
-    "run.failures": "Interrupted RunFailed",
+    "run.failures": "BoundError Interrupted NothingFits RunFailed",
     "run.registry": "Registry installed",
 }
 """Each module, and the names that are imported from it."""

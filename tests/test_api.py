@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placekit_report import html
+from placekit_report import frame, html
 from placekit_testing.fakes import FakeBackend, FakeLearnable, FakeTrainer
 from placekit_testing.small import chain, machine
 
 import placekit_core
 from placekit_core import (
+    BoundError,
     ConfigError,
     ImporterError,
     Interrupted,
+    NothingFits,
     PlacekitError,
     Placement,
     Placements,
@@ -29,6 +31,8 @@ from placekit_core import (
     Program,
     RunError,
     RunFailed,
+    Schedule,
+    Session,
     Task,
     installed,
     load_cluster,
@@ -39,7 +43,6 @@ from placekit_core import (
 )
 from placekit_core.cli.console import show_result
 from placekit_core.run.config import conf_dir
-from placekit_core.run.failures import BoundError, NothingFits
 from placekit_core.run.run_directory import load_summary
 
 
@@ -268,6 +271,44 @@ def test_resume_takes_the_run_that_is_there_and_no_other(problem: Problem, tmp_p
     (tmp_path / "s" / "sweep.json").write_text("{}")
     with pytest.raises(RunError, match="holds a sweep"):
         place(problem.graph, cluster=problem.cluster, run_dir=tmp_path / "s", resume=True)
+
+
+def test_resume_of_a_folder_in_which_no_run_has_begun(problem: Problem, tmp_path: Path) -> None:
+    """A folder that is spelt wrong starts no new run, here and on the command line."""
+    with pytest.raises(RunError, match=r"cannot resume .*typo: it has no config.json"):
+        place(problem.graph, cluster=problem.cluster, policy="heft", run_dir=tmp_path / "typo", resume=True)
+    assert not (tmp_path / "typo").exists()
+
+
+class Unscheduled(FakeBackend):
+    """Executes a program no second time."""
+
+    def open(self, problem: Problem, executable: Any = None) -> Session:
+        session = super().open(problem, executable)
+
+        def schedule(placement: Placement) -> Schedule:
+            raise RuntimeError("the device\nis gone")
+
+        session.schedule = schedule  # type: ignore[method-assign]
+        return session
+
+
+def test_a_schedule_that_fails_costs_no_result(problem: Problem, tmp_path: Path) -> None:
+    result = place(
+        problem.graph,
+        cluster=problem.cluster,
+        policy="random",
+        budget=20,
+        backend=Unscheduled(),
+        run_dir=tmp_path / "r",
+    )
+    assert result.value_s is not None
+    assert result.schedule is None
+    assert result.summary.notes == [f"there is no schedule of {problem.graph.name!r}: RuntimeError: the device is gone"]
+    assert result.summary == load_summary(tmp_path / "r")
+    assert load_placement(tmp_path / "r" / "placement.json", problem).same_as(result.placement)  # type: ignore[arg-type]
+    assert "is gone" in html(result), "the loggers and tables take a result without a schedule"
+    assert {"device", "memory_bytes"} <= set(frame(result, "devices"))
 
 
 def test_two_runs_in_one_folder(problem: Problem, tmp_path: Path) -> None:

@@ -128,7 +128,11 @@ def test_cyclic_graph_file(placekit: Run, tmp_path: Path) -> None:
     inputs[0] = graph.outputs(3)[0]  # the first operation reads what the last one writes
     cyclic = dataclasses.replace(graph, input_tensor=inputs)
     save_graph(cyclic, tmp_path / "c.graph.npz")
-    fails(placekit("graph", "import", "c.graph.npz"), "has a cycle: ", "op0 -> op1 -> op2 -> op0")
+    fails(
+        placekit("graph", "import", "c.graph.npz"),
+        "c.graph.npz: graph 'chain3' has a cycle: ",
+        "op0 -> op1 -> op2 -> op0",
+    )
 
 
 def test_graph_file_that_was_changed(placekit: Run, tmp_path: Path) -> None:

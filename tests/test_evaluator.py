@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from placekit_core import (
     Schedule,
     Session,
 )
+from placekit_core.run.checkpoint import load_checkpoint, save_checkpoint
 from placekit_core.run.evaluator import TURNS, BudgetedEvaluator
 
 
@@ -213,6 +215,25 @@ def test_state_round_trip(problem: Problem) -> None:
     assert other.best.value_s == 2.0
     assert other.history == evaluate.history
     assert other.ledger.seconds >= evaluate.history[-1][1]
+
+
+def test_a_restored_evaluator_knows_why_measurements_failed(problem: Problem, tmp_path: Path) -> None:
+    class Failing(Table):
+        def evaluate(self, placements: Placements) -> Measurements:
+            b = len(placements)
+            return Measurements(np.full(b, np.nan), np.zeros((b, 2)), np.zeros(b, np.bool_), ("no driver",) * b)
+
+    evaluate = BudgetedEvaluator(problem, Failing(), Ledger(10))
+    evaluate(batch(problem, 3, 1))
+    save_checkpoint(tmp_path, evaluate.state())
+    saved = load_checkpoint(tmp_path)
+    assert saved is not None
+    other = BudgetedEvaluator(problem, Failing(), Ledger(10))
+    other.restore(saved)
+    assert other.last_error == "no driver"
+    del saved["last_error"]  # as checkpoints were before
+    other.restore(saved)
+    assert other.last_error is None
 
 
 def test_evaluators_can_share_a_ledger(problem: Problem) -> None:

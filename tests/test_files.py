@@ -11,7 +11,16 @@ from pydantic import BaseModel
 
 from placekit_core import RunError
 from placekit_core.contracts import files
-from placekit_core.contracts.files import FileModel, parse_json, parse_text, parse_yaml, read_bytes, read_json, reading
+from placekit_core.contracts.files import (
+    FileModel,
+    parse_json,
+    parse_text,
+    parse_yaml,
+    read_bytes,
+    read_head,
+    read_json,
+    reading,
+)
 
 
 def nested(levels: int) -> bytes:
@@ -125,6 +134,15 @@ def test_a_limit_holds_for_files_and_for_pipes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="more than 9 bytes"):
         read_bytes(tmp_path / "pipe", 9)
     writer.join()
+
+
+def test_a_head_is_read_of_files_only(tmp_path: Path) -> None:
+    path = tmp_path / "ten"
+    path.write_bytes(b"0123456789")
+    assert (read_head(path, 4), read_head(path, 20)) == (b"0123", b"0123456789")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="it is a pipe or a device"):
+        read_head(tmp_path / "pipe", 4)
 
 
 def test_text_begins_with_or_without_a_mark() -> None:

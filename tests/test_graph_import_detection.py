@@ -113,6 +113,12 @@ def test_a_missing_file(name: str, placekit: Callable) -> None:
     assert f"cannot read {name}: No such file" in err
 
 
+def test_a_pipe_of_unknown_content(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(GraphError, match=r"cannot read .*pipe: it is a pipe or a device"):
+        importer_of(tmp_path / "pipe", installed())
+
+
 def test_nobody_writes_the_ending() -> None:
     with pytest.raises(GraphError, match=r"no importer would write g.txt\n  .*: .graph.npz \(file\), .json \(json\)"):
         writer_of("g.txt", installed())

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from placekit_testing.registries import use_registry
 
@@ -16,6 +17,7 @@ from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.lifecycle import Lifecycle, loggers
 from placekit_core.run.pipeline import run
 from placekit_core.run.registry import discover
+from placekit_core.run.run_directory import load_summary
 from tests.runs import minimal
 
 
@@ -86,6 +88,31 @@ def test_a_logger_that_fails_is_left_out(
     assert len(times) == 1
     assert [str(w.message) for w in recwarn if "logger" in str(w.message)] == [
         "logger 'bad' failed and is left out from here on: ValueError: disk full"
+    ]
+
+
+def test_facts_that_fail_or_clash_cost_no_result(
+    registry: Registry, problem: Problem, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    given: dict[str, Any] = {
+        "b_threads": {"threads": 2, "flags": True},
+        "a_threads": {"threads": "four"},
+        "array": {"cores": np.arange(2)},
+        "number": {1: "one"},
+        "text": {"host": "\ud800"},
+        "none": None,
+    }
+    for name, values in given.items():
+        registry.add(name, logger(name, placekit_facts=lambda values=values: values), f"placekit-{name}", "1.0")
+    registry.add("bad", logger("bad", placekit_facts=lambda: 1 / 0), "placekit-bad", "1.0")
+    result = place(problem.graph, cluster=problem.cluster, policy="heft", run_dir=tmp_path / "r", log=["csv"])
+    assert result.summary == load_summary(tmp_path / "r")
+    assert result.summary.facts.items() >= {"threads": "four", "flags": True}.items()
+    assert not result.summary.facts.keys() & {"cores", "host", 1}
+    assert [str(w.message).partition(":")[0] for w in recwarn if "fact" in str(w.message)] == [
+        "plugin 'array' gives no facts",
+        "plugins 'a_threads' and 'b_threads' both give a fact 'threads'; that of 'a_threads' is kept",
+        *(f"plugin {name!r} gives no facts" for name in ("bad", "none", "number", "text")),
     ]
 
 

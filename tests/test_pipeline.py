@@ -18,6 +18,7 @@ from placekit_testing.small import chain, machine
 from placekit_core import (
     ConfigError,
     Importer,
+    Interrupted,
     Ledger,
     Placement,
     Policy,
@@ -291,6 +292,40 @@ def test_a_failed_search_keeps_what_it_had_found(tmp_path: Path) -> None:
     assert result == failed.value.result.summary.model_dump(mode="json")
     assert result["status"] == "failed"
     assert result["programs"][0]["fits"] is True
+
+
+def test_the_policy_is_written_before_the_result_also_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once result.json exists, all other files are complete."""
+    there = []
+    commit = lambda result, folder: there.append((folder / "policy.safetensors").exists())  # noqa: E731
+    monkeypatch.setattr("placekit_core.run.pipeline.commit", commit)
+    with pytest.raises(RunFailed, match="Crash"):
+        run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run", observer=CrashAfter(3))
+    assert there == [True]
+
+
+@pytest.mark.parametrize("error", [Crash, KeyboardInterrupt])
+def test_the_clock_stops_when_the_search_ends_early(tmp_path: Path, error: type[BaseException]) -> None:
+    ledgers: list[Ledger] = []
+
+    class Stop(Observer):
+        def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+            ledgers.append(ledger)
+            raise error
+
+    with pytest.raises((RunFailed, Interrupted)) as e:
+        run(configure("critical_path"), tmp_path / "run", observer=Stop())
+    assert ledgers[0].seconds == ledgers[0].seconds == e.value.result.summary.programs[0].seconds
+
+
+def test_a_checkpoint_that_is_too_large_costs_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placekit_core.run.checkpoint.MAX_BYTES", 3000)
+    with pytest.warns(UserWarning, match="3,000 bytes; the run goes on without checkpoints") as warned:
+        result = run(configure("annealing", checkpoint_s=0.0), tmp_path / "run").summary
+    assert len([w for w in warned if "checkpoints" in str(w.message)]) == 1
+    assert (result.status, result.fits) == ("finished", True)
 
 
 def test_a_trained_policy_is_kept_and_placed_without_training(tmp_path: Path) -> None:

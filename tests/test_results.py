@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,10 @@ from placekit_core import (
     save_placement,
     write_atomically,
 )
+from placekit_core.contracts import files
 from placekit_core.contracts.files import write_json
+from placekit_core.contracts.placement_file import read_placement
+from placekit_core.run import checkpoint
 from placekit_core.run.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from placekit_core.run.run_directory import prepare
 
@@ -52,6 +56,18 @@ def test_no_checkpoint_is_none_and_a_damaged_one_is_an_error(tmp_path: Path) -> 
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("limit", ["MAX_BYTES", "MAX_ARRAYS", "MAX_VALUES"])
+def test_a_checkpoint_that_could_not_be_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    save_checkpoint(tmp_path, {"a": 1})
+    monkeypatch.setattr(checkpoint, limit, 10)
+    with pytest.raises(checkpoint.CheckpointTooLargeError, match="it has more than 10 "):
+        save_checkpoint(tmp_path, {f"key{i}": np.arange(3) for i in range(20)})
+    monkeypatch.undo()
+    assert load_checkpoint(tmp_path) == {"a": 1}, "the previous one is still there"
+
+
 def test_checkpoints_never_unpickle(tmp_path: Path) -> None:
     evil = np.array([{"a": 1}], dtype=object)
     np.savez(tmp_path / CHECKPOINT, **{"tree.json": evil})
@@ -82,6 +98,21 @@ def test_unwritable_run_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot write to run directory .*file.*\n  choose another: run_dir=PATH"):
         prepare(tmp_path / "file" / "run")
+
+
+def test_runs_that_begin_together_do_not_disturb_each_other(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(lambda _: prepare(tmp_path / "run"), range(400))) == {tmp_path / "run"}
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_placement_of_many_operations_is_read(tmp_path: Path) -> None:
+    """More commas, which stand for values, and more bytes than other files may have."""
+    many = "," * (files.MAX_VALUES + 1)
+    data = {"format": "placekit-placement", "version": 1, "fingerprints": {}, "assignment": {many: "gpu:0"}}
+    path = tmp_path / "placement.json"
+    path.write_bytes(b" " * files.MAX_BYTES + json.dumps(data).encode())
+    assert read_placement(path).assignment == {many: "gpu:0"}
 
 
 def test_placement_round_trip(tmp_path: Path, problem: Problem) -> None:
@@ -121,6 +152,8 @@ def test_placement_of_another_graph_or_cluster_is_refused(tmp_path: Path, proble
         ({"priority": [1.0] * 6}, "not a readable placement: priority"),
         ({"priority": dict.fromkeys("wxabcd", float("nan"))}, "not a number"),
         ({"version": 2}, "not a readable placement: version: .* 1"),
+        ({"devices": [f"gpu:{i}" for i in range(40_000)]}, "not a readable placement: devices: .* 1024 items"),
+        ({"devices": ["gpu:0", "gpu:1", "gpu:0"]}, "not a readable placement: devices: device 'gpu:0' occurs twice"),
         ({"format": None}, "not a readable placement: format: .*'placekit-placement'"),
     ],
 )

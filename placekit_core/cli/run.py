@@ -101,10 +101,7 @@ def _resume(run_dir: Path, registry: Registry) -> None:
         _, arguments = take(sweep.arguments(run_dir), "run_dir")
         _launch([*arguments, f"run_dir={quoted(str(run_dir))}"], registry)
         return
-    if not (run_dir / run_directory.CONFIG).is_file():
-        raise RunError(
-            f"cannot resume {run_dir}: it has no {run_directory.CONFIG}", "give the run_dir of a run or a sweep"
-        )
+    run_directory.check_begun(run_dir)
     config = run_directory.load_config(run_dir)
     if config.given:
         raise RunError(

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from placekit_core.contracts.errors import ClusterError, unknown
+from placekit_core.contracts.errors import ClusterError, explain, unknown
 from placekit_core.contracts.files import MAX_DIGITS, parse_yaml, read_bytes, reading
 
 MAX_DEVICES = 1024  # finding the routes of so many devices takes seconds, and placements are 16-bit
@@ -163,8 +163,6 @@ class Cluster(_Model):
         try:
             cluster = cls.model_validate(data)
         except ValidationError as e:
-            from placekit_core.contracts.errors import explain
-
             message, hint = explain(e, cls)
             raise ClusterError(f"{source} is not a valid cluster: {message}", hint) from None
         _ = cluster.routes

@@ -10,11 +10,13 @@ content; `read_bytes` raises OSError, too. `reading` turns both into the caller'
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
 import re
 import reprlib
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -103,10 +105,19 @@ def reading(path: object, error: type[PlacekitError], what: str = "", hint: str 
         raise error(f"{path} {wrong}: {shortened(str(e) or 'it is too large')}", hint) from None
 
 
-def read_json(path: Path, model: type[Model], *, error: type[PlacekitError], what: str = "", hint: str = "") -> Model:
-    """The content of a JSON file, as `model`. Raises `error`; see `reading`."""
+def read_json(
+    path: Path,
+    model: type[Model],
+    *,
+    error: type[PlacekitError],
+    what: str = "",
+    hint: str = "",
+    values: int = MAX_VALUES,
+    limit: int = MAX_BYTES,
+) -> Model:
+    """The content of a JSON file, as `model`. Raises `error`; see `reading`, and `parse_json` for the limits."""
     with reading(path, error, what, hint):
-        return checked(parse_json(read_bytes(path)), model)
+        return checked(parse_json(read_bytes(path, limit), values, limit), model)
 
 
 def read_bytes(path: Path | Traversable, limit: int = MAX_BYTES) -> bytes:
@@ -122,6 +133,14 @@ def read_bytes(path: Path | Traversable, limit: int = MAX_BYTES) -> bytes:
     return data
 
 
+def read_head(path: Path, size: int) -> bytes:
+    """The first `size` bytes of a file, or all that it has. Raises OSError, also for a pipe: its bytes come only once."""
+    if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # opening a pipe waits for who writes to it
+        raise OSError(errno.EINVAL, "it is a pipe or a device")
+    with path.open("rb") as file:
+        return file.read(size)
+
+
 def parse_text(data: bytes) -> str:
     """Text from UTF-8, with or without a byte order mark. Raises ValueError."""
     try:
@@ -130,13 +149,18 @@ def parse_text(data: bytes) -> str:
         raise ValueError(f"it is not text: byte {e.start} is not UTF-8") from None
 
 
-def parse_json(data: bytes, values: int = MAX_VALUES) -> Any:
-    """Plain data from JSON with at most `values` values. Raises ValueError."""
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
-    text = parse_text(data)
-    if sum(map(text.count, ",[{")) > values:  # checked before they take memory
+def check_json_size(data: bytes, values: int = MAX_VALUES, limit: int = MAX_BYTES) -> None:
+    """Raise ValueError if this JSON has more than `limit` bytes or more than `values` values, commas in texts included."""
+    if len(data) > limit:
+        raise ValueError(f"it has more than {limit:,} bytes")
+    if sum(map(data.count, (b",", b"[", b"{"))) > values:
         raise ValueError(f"it has more than {values:,} values")
+
+
+def parse_json(data: bytes, values: int = MAX_VALUES, limit: int = MAX_BYTES) -> Any:
+    """Plain data from JSON with at most `values` values, in at most `limit` bytes. Raises ValueError."""
+    check_json_size(data, values, limit)  # before the values take memory
+    text = parse_text(data)
     try:
         return plain(json.loads(text, object_pairs_hook=_members, parse_int=_integer))
     except RecursionError:

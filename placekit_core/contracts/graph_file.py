@@ -91,8 +91,11 @@ def load_graph(path: str | Path) -> Graph:
         vocabulary = header.vocabularies.get(key)
         columns[key] = values if vocabulary is None else Labels(values, tuple(vocabulary))
     extra = {key[len(_EXTRA) :]: columns.pop(key) for key in list(columns) if key.startswith(_EXTRA)}
-    graph = Graph(name=header.name, op_name=names, columns=extra, attributes=header.attributes, **columns)
-    validate_graph(graph)
+    try:
+        graph = Graph(name=header.name, op_name=names, columns=extra, attributes=header.attributes, **columns)
+        validate_graph(graph)
+    except GraphError as e:
+        raise GraphError(f"{path}: {e.message}", e.hint) from None
     if graph.fingerprint != header.fingerprint:
         raise GraphError(f"{path} does not match its own fingerprint", "the file was changed after it was written")
     return graph

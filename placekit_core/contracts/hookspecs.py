@@ -134,5 +134,5 @@ def placekit_facts() -> Mapping[str, str | int | float | bool | None]:  # type: 
     """Return what decides the results of this process besides versions, such as the number of threads of a library.
 
     Called when a run has ended; leave out a library that the run did not import. `result.json` and `placekit doctor`
-    hold the facts of all plugins; no two plugins may use the same name.
+    hold the facts of all plugins; no two plugins may use the same name. A hook that fails is a warning.
     """

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from placekit_core.contracts.cluster import MAX_DEVICES
 from placekit_core.contracts.errors import PlacementError, unknown
 from placekit_core.contracts.files import FileModel, read_json, write_atomically
 from placekit_core.contracts.graph import Graph
@@ -22,6 +23,17 @@ PLACEMENT_FILE = "placement.json"
 """Name of the placement file of a run, in the folder of each program."""
 
 
+MAX_BYTES, MAX_VALUES = 2**30, 2**24
+"""Limits of the reader: a graph has up to 4 million operations, each with a device and a priority, and commas in its name."""
+
+
+def _unique(names: list[str]) -> list[str]:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"device {twice!r} occurs twice")
+    return names
+
+
 class PlacementFile(FileModel):
     """A placement file. `placekit apply --format json` adds measurements in the last three fields."""
 
@@ -30,7 +42,7 @@ class PlacementFile(FileModel):
     graph: str = ""
     cluster: str = ""
     fingerprints: dict[str, str]
-    devices: list[str] = Field(default=[])
+    devices: Annotated[list[str], Field(max_length=MAX_DEVICES), AfterValidator(_unique)] = Field(default=[])
     assignment: dict[str, str]
     priority: dict[str, float] | None = None
     objective: str | None = None
@@ -93,7 +105,9 @@ def load_assignment(path: str | Path, graph: Graph) -> Assignment:
 def read_placement(path: str | Path) -> PlacementFile:
     """The content of a placement file. Raises PlacementError if the file is not one."""
     hint = "a run that found a placement writes it as placement.json"
-    return read_json(Path(path), PlacementFile, error=PlacementError, what="placement", hint=hint)
+    return read_json(
+        Path(path), PlacementFile, error=PlacementError, what="placement", hint=hint, values=MAX_VALUES, limit=MAX_BYTES
+    )
 
 
 def _check_same(path: str | Path, what: str, name: str, fingerprints: Mapping[str, str], own: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,9 +17,6 @@ from placekit_core.contracts.graph import Graph
 from placekit_core.contracts.grouping import Grouping, quotient
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.units import mebibytes
-
-if TYPE_CHECKING:
-    pass
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 

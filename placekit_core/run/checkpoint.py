@@ -18,13 +18,26 @@ from pydantic import Field
 
 from placekit_core.contracts.arrays import parse_arrays
 from placekit_core.contracts.errors import RunError
-from placekit_core.contracts.files import FileModel, checked, parse_json, read_bytes, reading, write_atomically
+from placekit_core.contracts.files import (
+    FileModel,
+    check_json_size,
+    checked,
+    parse_json,
+    read_bytes,
+    reading,
+    write_atomically,
+)
 from placekit_core.run.evaluator import EvaluatorState
 
 CHECKPOINT = "checkpoint.npz"
 MAX_BYTES, MAX_ARRAYS, MAX_VALUES = 2**31, 100_000, 4_000_000
 _SEAL = hashlib.sha256().digest_size
+_PER_ARRAY = 1024  # more than the headers of one array have
 _HINT = "remove it to start this run again"
+
+
+class CheckpointTooLargeError(RunError):
+    """A checkpoint would be too large to be read again."""
 
 
 class Saved(FileModel):
@@ -43,7 +56,10 @@ class Saved(FileModel):
 
 
 def save_checkpoint(run_dir: Path, state: Mapping[str, Any]) -> None:
-    """Write the nested `state` as checkpoint.npz: arrays as members, everything else in one JSON member. Atomic."""
+    """Write the nested `state` as checkpoint.npz: arrays as members, everything else in one JSON member. Atomic.
+
+    Raises CheckpointTooLargeError, and leaves the previous checkpoint, if `load_checkpoint` would refuse it.
+    """
     arrays: dict[str, np.ndarray[Any, Any]] = {}
 
     def strip(value: Any, path: str) -> Any:
@@ -62,12 +78,26 @@ def save_checkpoint(run_dir: Path, state: Mapping[str, Any]) -> None:
             f"{path} of a checkpoint is a {type(value).__name__}: it holds arrays, numbers, strings, lists, dicts"
         )
 
-    tree = strip(state, "state")
+    tree = json.dumps(strip(state, "state")).encode()
+    arrays["tree.json"] = np.frombuffer(tree, np.uint8)
+    _check_size(tree, arrays)
     buffer = io.BytesIO()
-    arrays["tree.json"] = np.frombuffer(json.dumps(tree).encode(), np.uint8)
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     buffer.write(hashlib.sha256(buffer.getbuffer()).digest())
     write_atomically(run_dir / CHECKPOINT, buffer.getvalue())
+
+
+def _check_size(tree: bytes, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raise CheckpointTooLargeError if a checkpoint of these parts would exceed a limit of the reader."""
+    size = sum(a.nbytes + _PER_ARRAY for a in arrays.values()) + _SEAL
+    try:
+        if size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+        if len(arrays) > MAX_ARRAYS:
+            raise ValueError(f"it has more than {MAX_ARRAYS:,} arrays")
+        check_json_size(tree, MAX_VALUES)
+    except ValueError as e:
+        raise CheckpointTooLargeError(f"a checkpoint of this run could not be read again: {e}") from None
 
 
 def load_saved(run_dir: Path) -> Saved | None:

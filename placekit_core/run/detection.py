@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from placekit_core.contracts.errors import GraphError
+from placekit_core.contracts.files import read_head
 from placekit_core.contracts.interfaces import Importer
 from placekit_core.run.registry import Registry
 
@@ -34,8 +35,7 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     if named == undetected and len(named) == 1:
         return named[0]
     try:
-        with Path(path).open("rb") as file:
-            head = file.read(HEAD_BYTES)
+        head = read_head(Path(path), HEAD_BYTES)
     except (OSError, ValueError) as e:  # ValueError: a name that no file can have
         known = "" if named else f"files that importers know end in {', '.join(endings(registry))}"
         raise GraphError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}", known) from None

@@ -59,6 +59,7 @@ class EvaluatorState(FileModel):
     least_over_bytes: float
     proven_s: float | None
     notes: list[str]
+    last_error: str | None = None
     history: Array
     best: BestState | None = None
 
@@ -202,6 +203,7 @@ class BudgetedEvaluator(Evaluator):
             "least_over_bytes": self.least_over_bytes,
             "proven_s": self.proven_s,
             "notes": list(self.notes),
+            "last_error": self.last_error,
             "history": np.asarray(self.history, np.float64).reshape(-1, len(HISTORY)),
         }
         if best is not None:
@@ -226,7 +228,7 @@ class BudgetedEvaluator(Evaluator):
         self.ledger.restore(saved.ledger)
         self.least_over_bytes = saved.least_over_bytes
         self.proven_s = saved.proven_s
-        self.notes = list(saved.notes)
+        self.notes, self.last_error = list(saved.notes), saved.last_error
         self.history = [tuple(row) for row in saved.history.tolist()]
         best = saved.best
         if best is not None:

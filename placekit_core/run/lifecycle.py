@@ -23,6 +23,17 @@ def loggers(registry: Registry) -> list[str]:
     return sorted({i.plugin_name for hook in hooks for i in hook.get_hookimpls()})
 
 
+def warn(text: str, cause: BaseException | None = None) -> None:
+    """Warn of a failure that must not cost the results of the run: never raise, even if warnings are errors."""
+    with contextlib.suppress(Warning):
+        warnings.warn(text if cause is None else f"{text}: {reason(cause)}", stacklevel=3)
+
+
+def reason(cause: BaseException) -> str:
+    """The type and the message of `cause`, in one line."""
+    return f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+
+
 class Lifecycle:
     """The loggers `names` of one run; None stands for the loggers that are on by default (`BY_DEFAULT`).
 
@@ -54,9 +65,7 @@ class Lifecycle:
                 implementation.function(*(arguments[a] for a in implementation.argnames))
             except (Exception, SystemExit) as e:  # a faulty logger must not cost the results of the run
                 self._calls = {k: v for k, v in self._calls.items() if k[1] != plugin}
-                reason = f"{type(e).__name__}: {' '.join(str(e).split())}"
-                with contextlib.suppress(Warning):  # never raise, even if warnings are errors
-                    warnings.warn(f"logger {plugin!r} failed and is left out from here on: {reason}", stacklevel=3)
+                warn(f"logger {plugin!r} failed and is left out from here on", e)
 
     def started(self, config: Mapping[str, Any]) -> None:
         self._call("placekit_run_started", run_dir=self.run_dir, config=config)

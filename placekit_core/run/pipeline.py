@@ -28,11 +28,11 @@ from placekit_core.contracts.result import Result
 from placekit_core.contracts.task import Evaluator, Task
 from placekit_core.run import run_directory
 from placekit_core.run.assembly import Assembly, Given, OpenProgram, distributions
-from placekit_core.run.checkpoint import CHECKPOINT, Saved, load_saved, save_checkpoint
+from placekit_core.run.checkpoint import CHECKPOINT, CheckpointTooLargeError, Saved, load_saved, save_checkpoint
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 from placekit_core.run.failures import Interrupted, NothingFits, RunFailed
 from placekit_core.run.interruption import Interruption
-from placekit_core.run.lifecycle import Lifecycle
+from placekit_core.run.lifecycle import Lifecycle, warn
 from placekit_core.run.registry import Registry
 from placekit_core.run.report import bound_error, commit, report, why_nothing_fits
 from placekit_core.run.trained import load_policy, save_policy
@@ -79,8 +79,7 @@ def run(
             raise ConfigError(f"importer {config.importer['name']!r} gave no program to train on")
         with Interruption() as stop:
             observer.stage("grouping")
-            placing = _Placing(assembly, run_dir, lifecycle, observer, stop)
-            placing.searches = assembly.open(run_dir, stack, placing.on_row)
+            placing = _Placing(assembly, run_dir, lifecycle, observer, stop, stack)
             placing.check(saved)
 
             observer.stage(f"placing with {config.policy['name']}")
@@ -114,17 +113,26 @@ def begin(config: RunConfig, run_dir: Path, registry: Registry, resume: bool, st
 
 
 class _Placing:
-    """The part of a run in which the policy, its trainer and the backend work on the opened programs."""
+    """The part of a run in which the policy, its trainer and the backend work on the opened programs.
 
-    searches: list[OpenProgram]
+    `stack` closes the sessions of the backend.
+    """
 
     def __init__(
-        self, assembly: Assembly, run_dir: Path, lifecycle: Lifecycle, observer: Observer, stop: Interruption
+        self,
+        assembly: Assembly,
+        run_dir: Path,
+        lifecycle: Lifecycle,
+        observer: Observer,
+        stop: Interruption,
+        stack: contextlib.ExitStack,
     ) -> None:
         self.assembly, self.config, self.run_dir = assembly, assembly.config, run_dir
         self.lifecycle, self.observer, self.stop = lifecycle, observer, stop
         self.policy, self.trainer, self.streams = assembly.policy, assembly.trainer, assembly.streams
+        self.every_s = self.config.checkpoint_s  # None writes no checkpoints
         self.written = 0.0  # when the last checkpoint was, by `perf_counter`
+        self.searches = assembly.open(run_dir, stack, self.on_row)
 
     def on_row(self, search: OpenProgram, row: Mapping[str, float]) -> None:
         """A batch was evaluated."""
@@ -157,13 +165,12 @@ class _Placing:
         except Exception as e:
             if not self.has_begun:
                 raise
+            with contextlib.suppress(Exception):  # report the first failure
+                self._keep_policy()
             try:  # keep what was found before the failure
                 result = self._write(report(self.assembly, self.searches, self.run_dir, "failed"))
             except Exception:  # report the first failure
                 raise e from None
-            finally:
-                with contextlib.suppress(Exception):
-                    self._keep_policy()
             raise RunFailed(e, result) from e
 
     def finish(self, status: str) -> Result:
@@ -236,16 +243,18 @@ class _Placing:
             ledger = (trained[0] if search is None else search).evaluate.ledger
             ledger.start()
             checkpoint = self._checkpoint(i, ledger)
-            if search is None:
-                self._train([s.task for s in trained], state, checkpoint)
-            else:
-                stream = "policy" if len(self.searches) == 1 else f"policy/{self.searches.index(search)}"
-                resumable = checkpoint if self.trainer is None else None
-                _place_one(self.policy, search.task, self.streams(stream), state, resumable)
-            ledger.stop()
+            try:
+                if search is None:
+                    self._train([s.task for s in trained], state, checkpoint)
+                else:
+                    stream = "policy" if len(self.searches) == 1 else f"policy/{self.searches.index(search)}"
+                    resumable = checkpoint if self.trainer is None else None
+                    _place_one(self.policy, search.task, self.streams(stream), state, resumable)
+            finally:  # writing the results of a run that ends here is not searching
+                ledger.stop()
             state = None
             if i + 1 < len(stages):
-                if self.config.checkpoint_s is not None:
+                if self.every_s is not None:
                     self._save(i + 1, None)
                 if self.stop.asked:
                     raise KeyboardInterrupt
@@ -263,7 +272,7 @@ class _Placing:
 
         def checkpoint(state: State) -> None:
             self.stop.deferred = True
-            every_s = self.config.checkpoint_s
+            every_s = self.every_s
             if every_s is not None and (self.stop.asked or time.perf_counter() - self.written >= every_s):
                 with ledger.paused():
                     self._save(stage, state)
@@ -274,7 +283,10 @@ class _Placing:
         return checkpoint
 
     def _save(self, done: int, state: State | None) -> None:
-        """Write a checkpoint: `done` stages are complete, `state` is the state of the next one."""
+        """Write a checkpoint: `done` stages are complete, `state` is the state of the next one.
+
+        If it is too large to be read again, the run goes on without checkpoints.
+        """
         parts: dict[str, Any] = {
             "done": done,
             "identity": self.identity,
@@ -286,8 +298,13 @@ class _Placing:
             parts["state"] = state
         if isinstance(self.policy, LearnablePolicy):
             parts["parameters"] = self.policy.state_dict()
-        save_checkpoint(self.run_dir, parts)
-        self.lifecycle.checkpoint()
+        try:
+            save_checkpoint(self.run_dir, parts)
+        except CheckpointTooLargeError as e:
+            self.every_s = None
+            warn(f"{e.message}; the run goes on without checkpoints")
+        else:
+            self.lifecycle.checkpoint()
 
 
 def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, checkpoint: Checkpoint | None) -> None:

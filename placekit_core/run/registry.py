@@ -240,11 +240,6 @@ class Registry:
                 found[name] = version(name)
         return found
 
-    def facts(self) -> dict[str, Any]:
-        """The facts about this process that plugins give (`placekit_facts`), by name."""
-        hook = self.manager.hook.placekit_facts
-        return dict(sorted(item for facts in hook() for item in facts.items()))
-
     def names(self, kind: str) -> list[str]:
         """Names of the components of `kind`, sorted."""
         return sorted(name for k, name in self.entries if k == kind)

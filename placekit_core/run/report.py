@@ -13,7 +13,9 @@ from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
 from placekit_core.contracts.result import ProgramResult, ProgramSummary, Result, Summary
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
+from placekit_core.run.facts import facts
 from placekit_core.run.failures import BoundError
+from placekit_core.run.lifecycle import reason
 from placekit_core.run.run_directory import PLACEMENT, RESULT
 
 
@@ -65,7 +67,7 @@ def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, s
             "proxy_evaluations": asked,
         },
         programs=programs,
-        facts=registry.facts(),
+        facts=facts(registry),
         versions=registry.versions(distributions(config, registry)),
         # the fingerprints already cover the importer
         code=registry.code(distributions(config, registry, importer=False)),
@@ -83,13 +85,17 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
     evaluate, problem = s.evaluate, s.problem
     s.directory.mkdir(parents=True, exist_ok=True)
     best, schedule, measurements = evaluate.best, None, None
+    notes = list(evaluate.notes)
     if best is not None:
-        schedule = s.session.schedule(best.placement)
+        save_placement(best.placement, problem, s.directory / PLACEMENT)
+        try:
+            schedule = s.session.schedule(best.placement)  # a backend that measures executes the program for it
+        except Exception as e:  # a step that fails must not cost what took hours to find
+            notes.append(f"there is no schedule of {s.name!r}: {reason(e)}")
         spread = None if best.spread_s is None else np.array([best.spread_s])
         measurements = Measurements(
             np.array([best.value_s]), best.peak_bytes[None, :], np.array([True]), (None,), spread
         )
-        save_placement(best.placement, problem, s.directory / PLACEMENT)
     bounds = [b for b in (s.session.lower_bound(), evaluate.proven_s) if b is not None]
     bound = max(bounds, default=None)
     kernels = int(problem.graph.kernel.sum())
@@ -113,7 +119,7 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
         proxy_evaluations=s.proxy.evaluations if s.proxy else 0,
         seconds=evaluate.ledger.seconds,
         peak_bytes=dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True)) if best else {},
-        notes=list(evaluate.notes),
+        notes=notes,
         measured_costs=float(measured.mean()) if measured.size else 0.0,
         directory=str(s.directory.relative_to(run_dir)),
     )

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from placekit_core.contracts.errors import BusyError, RunError
-from placekit_core.contracts.files import PARTIAL, finite, read_json, write_atomically
+from placekit_core.contracts.files import PARTIAL, finite, read_json
 from placekit_core.contracts.placement_file import PLACEMENT_FILE
 from placekit_core.contracts.result import Summary
 from placekit_core.run.checkpoint import CHECKPOINT
@@ -34,13 +35,21 @@ def holds_run(run_dir: Path) -> bool:
 
 
 def refuse_used(run_dir: Path, resume: bool) -> None:
-    """Raise RunError if `run_dir` holds something that a run would overwrite."""
+    """Raise RunError if `run_dir` holds something that a run would overwrite, or nothing that it could continue."""
     if (run_dir / SWEEP).exists() or (not resume and holds_run(run_dir)):
         unfinished = (run_dir / CHECKPOINT).exists() or (run_dir / SWEEP).exists()
         raise RunError(
             f"{run_dir} holds a {'sweep' if (run_dir / SWEEP).exists() else 'run'} already",
             (f"continue it with `placekit run resume={run_dir}`, or " if unfinished else "") + "choose another run_dir",
         )
+    if resume:
+        check_begun(run_dir)
+
+
+def check_begun(run_dir: Path) -> None:
+    """Raise RunError unless a run has begun in `run_dir`."""
+    if not (run_dir / CONFIG).is_file():
+        raise RunError(f"cannot resume {run_dir}: it has no {CONFIG}", "give the run_dir of a run or a sweep")
 
 
 def prepare(run_dir: Path, resume: bool = False) -> Path:
@@ -48,8 +57,8 @@ def prepare(run_dir: Path, resume: bool = False) -> Path:
     refuse_used(run_dir, resume)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(run_dir / ".write-test", b"")
-        (run_dir / ".write-test").unlink()
+        with tempfile.TemporaryFile(dir=run_dir):  # of no name, or one of its own: another run may begin here, too
+            pass
     except OSError as e:
         raise RunError(
             f"cannot write to run directory {run_dir}: {e.strerror or e}", "choose another: run_dir=PATH"

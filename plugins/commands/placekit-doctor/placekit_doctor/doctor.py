@@ -29,6 +29,7 @@ from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.config import conf_dir, defaults_list
+from placekit_core.run.facts import facts
 from placekit_core.run.lifecycle import loggers
 from placekit_core.run.registry import CORE, Choice, Entry
 from placekit_doctor.caches import caches
@@ -132,7 +133,7 @@ class Doctor:
         needed = {f.text for d in self.distributions for f in _requirements(d) if f.level == "ok"}
         yield from (ok(text) for text in sorted(needed - own) if not text.startswith("placekit-"))
         _ = self.loaded  # this imports the libraries of plugins
-        for name, value in self.registry.facts().items():
+        for name, value in facts(self.registry).items():
             yield ok(f"{name.replace('_', ' ')}: {'none' if value is None else value}")
 
     def devices(self) -> Iterator[Finding]:

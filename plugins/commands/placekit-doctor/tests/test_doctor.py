@@ -204,9 +204,9 @@ def test_what_plugins_contribute() -> None:
 
 
 def test_versions_and_what_plugins_say_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = installed()
-    monkeypatch.setattr(registry, "facts", lambda: {"torch_cuda": None, "torch_threads": 3}, raising=False)
-    found = texts(Doctor(registry).versions(), "ok")
+    facts = {"torch_cuda": None, "torch_threads": 3}
+    monkeypatch.setattr("placekit_doctor.doctor.facts", lambda registry: facts)
+    found = texts(Doctor(installed()).versions(), "ok")
     assert found[-2:] == ["torch cuda: none", "torch threads: 3"]
     assert f"numpy {np.__version__}" in found
     assert len(found) == len(set(found)), "what several plugins need stands there once"

@@ -7,7 +7,6 @@ again at its first use.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -25,12 +24,14 @@ from numpy.random import Generator
 
 from placekit_core import (
     Executable,
+    FileModel,
     Graph,
     Importer,
     ImporterError,
     PlacekitError,
     Program,
     load_graph,
+    read_json,
     save_graph,
     usable_cores,
     write_atomically,
@@ -154,11 +155,11 @@ def trace_apart(family: FamilyImporter, workers: int) -> list[Graph]:
     Workers are started as commands, not by multiprocessing, which would run the user's main script again.
     """
     o: FamilyOptions = family.options
-    task = {"module": type(family).__module__, "class": type(family).__name__, "options": o.model_dump(mode="json")}
+    task = _Task(module=type(family).__module__, name=type(family).__name__, options=o.model_dump(mode="json"))
     # tracing needs no threads; and no file in the current folder may take the place of a module
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
     with tempfile.TemporaryDirectory(prefix="placekit-") as folder:
-        (Path(folder) / _TASK).write_text(json.dumps(task))
+        (Path(folder) / _TASK).write_text(task.model_dump_json())
         logs = [Path(folder) / f"{i}.log" for i in range(workers)]
         running = []
         try:
@@ -180,7 +181,8 @@ def trace_apart(family: FamilyImporter, workers: int) -> list[Graph]:
         if failed:
             said = sorted(Path(folder).glob(_ERROR.format("*")))
             if said:
-                raise ImporterError(*json.loads(said[0].read_text()))
+                failure = read_json(said[0], _Failure, error=ImporterError)
+                raise ImporterError(failure.message, failure.hint)
             last = (logs[failed[0]].read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
             raise ImporterError(
                 f"a process that traced members of {family.name!r} ended with exit code {running[failed[0]].returncode}: {last}",
@@ -192,11 +194,26 @@ def trace_apart(family: FamilyImporter, workers: int) -> list[Graph]:
 _TASK, _GRAPH, _ERROR, _TAKEN = "task.json", "{}.graph.npz", "{}.error.json", "{}.taken"
 
 
+class _Task(FileModel):
+    """What a worker traces: the importer's class, by its module and name, and its options."""
+
+    module: str
+    name: str
+    options: dict[str, Any]
+
+
+class _Failure(FileModel):
+    """A `PlacekitError` of a worker."""
+
+    message: str
+    hint: str
+
+
 def _work(folder: Path) -> None:
     """Trace members that no other worker has taken, into `folder`, until none is left."""
-    task = json.loads((folder / _TASK).read_text())
-    family_class = getattr(importlib.import_module(task["module"]), task["class"])
-    family: FamilyImporter = family_class(family_class.options_class.model_validate(task["options"]))
+    task = read_json(folder / _TASK, _Task, error=ImporterError)
+    family_class = getattr(importlib.import_module(task.module), task.name)
+    family: FamilyImporter = family_class(family_class.options_class.model_validate(task.options))
     for i in range(family.options.graphs):
         try:
             (folder / _TAKEN.format(i)).touch(exist_ok=False)
@@ -205,7 +222,8 @@ def _work(folder: Path) -> None:
         try:
             save_graph(family.member(i).graph, folder / _GRAPH.format(i))
         except PlacekitError as e:
-            write_atomically(folder / _ERROR.format(i), json.dumps([e.message, e.hint]).encode())
+            failure = _Failure(message=e.message, hint=e.hint)
+            write_atomically(folder / _ERROR.format(i), failure.model_dump_json().encode())
             sys.exit(1)
 
 
