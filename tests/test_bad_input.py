@@ -18,7 +18,7 @@ from placekit_core.run.registry import discover
 from placekit_core.run.run_directory import load_summary
 
 Run = Callable[..., object]
-FAST = ["workload=mlp", "budget.evaluations=20"]
+FAST = ["workload=mlp", "budget.evaluations=20", "log=csv"]
 
 
 def fails(outcome, *words: str) -> None:

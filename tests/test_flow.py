@@ -20,7 +20,7 @@ from placekit_core.run.config import conf_dir
 from placekit_core.run.run_directory import load_summary
 
 Run = Callable[..., object]
-FAST = ["workload=mlp", "budget.evaluations=60"]
+FAST = ["workload=mlp", "budget.evaluations=60", "log=csv"]
 
 
 def ok(outcome) -> str:
@@ -30,7 +30,7 @@ def ok(outcome) -> str:
 
 
 def test_a_run_and_what_it_writes(placekit: Run, tmp_path: Path) -> None:
-    out = ok(placekit("run", *FAST, "+policy=critical_path", "+backend=simulator", "run_dir=out", "seed=5"))
+    out = ok(placekit("run", *FAST[:2], "+policy=critical_path", "+backend=simulator", "run_dir=out", "seed=5"))
     assert "critical_path on p100x4, seed 5, simulated" in out
     assert "makespan" in out
     files = {p.name for p in (tmp_path / "out").iterdir()}

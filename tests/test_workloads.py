@@ -66,7 +66,7 @@ def test_every_importer_with_its_own_networks_has_a_workload(configs: dict[str, 
 
 @pytest.mark.parametrize("name", mostly_slow(SMALL, ["mlp", "chainmm_small", "planted_small", "rnnlm_small"]))
 def test_small_variants_are_placed(name: str, placekit: Callable, tmp_path: Path) -> None:
-    code, _, err = placekit("run", f"workload={name}", "budget.evaluations=20", "run_dir=run")
+    code, _, err = placekit("run", f"workload={name}", "budget.evaluations=20", "log=csv", "run_dir=run")
     assert code == 0, err
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["workload"] == name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from placekit_compare.compare import Row, rows, show
 from placekit_compare.statistics import median_interval
 
 from placekit_core import Summary, load_programs, place
+from placekit_core.cli.main import main
 from placekit_core.contracts.files import write_json
 from placekit_core.run.run_directory import load_summary
 
@@ -49,9 +52,19 @@ def test_coverage_is_what_sampling_gives() -> None:
         assert hits == pytest.approx(found[0].coverage, abs=0.01)
 
 
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run."""
+    run_dir = tmp_path_factory.mktemp("one") / "base"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["placekit", "run", "workload=mlp", "policy=etf", "seed=1", f"run_dir={run_dir}"])
+        assert main() == 0
+    return run_dir
+
+
 @pytest.fixture
-def finished(placekit: Run, tmp_path: Path) -> Summary:
-    assert placekit("run", "workload=mlp", "policy=etf", "seed=1", "run_dir=base").code == 0
+def finished(one_run: Path, tmp_path: Path) -> Summary:
+    shutil.copytree(one_run, tmp_path / "base")
     return load_summary(tmp_path / "base")
 
 
