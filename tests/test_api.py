@@ -405,7 +405,7 @@ def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: p
     found = load_summary(tmp_path / "run")
     assert found == e.value.result.summary
     assert found.error == found.programs[0].error == "the fake failed"
-    compare.show(compare.rows([found]))
+    compare.show(compare.rows([found], installed()))
     assert "failed" in capsys.readouterr().out
     with pytest.raises(RunError, match=r"could not measure a placement of .*: the fake failed"):
         apply.main([str(tmp_path / "run")], installed())

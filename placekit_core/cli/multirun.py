@@ -130,7 +130,7 @@ def _process(argv: list[str], **environment: str) -> Iterator[None]:
 def _end(directory: Path, stopped: Exception | None, registry: Registry) -> None:
     """Tell the plugins, and list failed and missing jobs. Raises RunError if there are any."""
     try:
-        registry.manager.hook.placekit_sweep_finished(directory=directory)
+        registry.manager.hook.placekit_sweep_finished(directory=directory, registry=registry)
     except Exception as e:  # it must not hide what failed
         warnings.warn(f"a plugin failed at the end of the sweep: {type(e).__name__}: {e}", stacklevel=2)
     failed, missing = sweep.troubles(directory)

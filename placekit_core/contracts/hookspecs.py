@@ -120,8 +120,11 @@ def placekit_run_finished(run_dir: Path, result: Result) -> None:
 
 
 @hookspec
-def placekit_sweep_finished(directory: Path) -> None:
-    """All jobs of a sweep have ended, whether they failed or not; their run directories are in `directory`."""
+def placekit_sweep_finished(directory: Path, registry: Any) -> None:
+    """All jobs of a sweep have ended, whether they failed or not; their run directories are in `directory`.
+
+    `registry` is the `Registry` of the installed plugins, as commands get it.
+    """
 
 
 @hookspec
