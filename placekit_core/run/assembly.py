@@ -22,8 +22,9 @@ from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.task import Session, Task
 from placekit_core.run.config import AUTO, NONE, RunConfig, Streams, conf_dir
+from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
-from placekit_core.run.registry import Entry, Registry
+from placekit_core.run.registry import Registry
 
 DEFAULT_CLUSTER = "p100x4"
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
@@ -258,10 +259,7 @@ def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entr
     """The component that `section` names, and its checked options. Raises PluginError or ConfigError."""
     values = dict(getattr(config, section))
     entry = registry.get(kind_of(section), str(values.pop("name", "")))
-    try:
-        return entry, entry.component.config.model_validate(values)
-    except ValidationError as e:
-        raise ConfigError(*explain(e, entry.component.config, f"{section}.")) from None
+    return entry, entry.options(values, f"{section}.")
 
 
 def validate(data: Mapping[str, Any], registry: Registry) -> RunConfig:

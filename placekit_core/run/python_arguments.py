@@ -69,8 +69,7 @@ def load_programs(source: Any, registry: Registry, about: Mapping[str, Any]) -> 
         if not isinstance(spec, Mapping):
             raise ImporterError(f"no importer reads {str(spec)!r}", f"files end in {', '.join(endings(registry))}")
         section = _section("importer", {**spec, **about}, registry)
-        entry = registry.get("importer", section.pop("name"))
-        programs: list[Program] = entry.build(entry.component.config.model_validate(section)).load()
+        programs: list[Program] = registry.build("importer", section.pop("name"), section).load()
         return programs
     if isinstance(source, type):
         raise ImporterError(f"{source.__name__} is a class", f"give an instance of it: {source.__name__}(...)")
@@ -184,11 +183,8 @@ def _section(kind: str, spec: Any, registry: Registry) -> dict[str, Any]:
     name = str(values.pop("name", ""))
     if kind == "trainer" and name in (AUTO, NONE):
         return {"name": name, **values}
-    options = registry.get(kind, name).component.config
-    try:
-        return {"name": name, **options.model_validate(values).model_dump(mode="json")}
-    except ValidationError as e:
-        raise ConfigError(*explain(e, options, f"{kind}.")) from None
+    options = registry.get(kind, name).options(values, f"{kind}.")
+    return {"name": name, **options.model_dump(mode="json")}
 
 
 def _file_importer(source: Any, registry: Registry) -> str | None:

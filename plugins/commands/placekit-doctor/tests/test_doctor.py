@@ -14,7 +14,8 @@ from placekit_doctor.doctor import Doctor
 
 from placekit_core import Command, Component, Options, PluginError, Policy, hookimpl, installed
 from placekit_core.run.config import conf_dir
-from placekit_core.run.registry import CORE, Choice, Entry, Package, discover
+from placekit_core.run.entries import Choice, Entry, Package
+from placekit_core.run.registry import CORE, discover
 from tests import venvs
 
 CLUSTERS = len(list((conf_dir() / "cluster").glob("*.yaml")))

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from placekit_core import PHASES, Graph, GraphBuilder, Importer, ImporterError, Labels, Program, explain, installed
+from placekit_core import PHASES, Component, Graph, GraphBuilder, Importer, ImporterError, Labels, Program, installed
 from placekit_zoo.towers_options import TowersOptions
 
 SHARED = ("parameter", "state")
@@ -27,7 +26,8 @@ class TowersImporter(Importer):
         """The replicated programs, without executables.
 
         Raises ImporterError if the importer named in `of` has no option `batch`, its batch cannot be divided, it brings
-        costs of its own, or its program is no training step; PluginError if there is no such importer.
+        costs of its own, or its program is no training step; PluginError if there is no such importer; ConfigError if an
+        option in `of` is wrong.
         """
         o: TowersOptions = self.options
         programs = self.inner().load()
@@ -46,25 +46,25 @@ class TowersImporter(Importer):
         values = dict(o.of)
         if "name" not in values:
             raise ImporterError("importer.of names no importer", "importer.of.name=inception_v3, for example")
-        entry = installed().get("importer", str(values.pop("name")))
-        model = entry.component.config
-        if "batch" not in model.model_fields:
-            having = [e.component.name for e in installed().all() if e.kind == "importer"]
-            having = [n for n in having if "batch" in installed().get("importer", n).component.config.model_fields]
+        registry = installed()
+        entry = registry.get("importer", str(values.pop("name")))
+        if not _has_batch(entry.component):
+            having = [e.component.name for e in registry.all() if e.kind == "importer" and _has_batch(e.component)]
             raise ImporterError(
                 f"importer {entry.component.name!r} has no option `batch` that could be divided among towers",
                 f"these have: {', '.join(having)}",
             )
-        try:
-            batch = model.model_validate(values).batch  # type: ignore[attr-defined]
-            if batch % o.towers:
-                below = batch // o.towers * o.towers
-                near = " or ".join(f"importer.of.batch={b}" for b in (below, below + o.towers) if b)
-                raise ImporterError(f"a batch of {batch} cannot be divided among {o.towers} towers", f"{near} can")
-            importer: Importer = entry.build(model.model_validate({**values, "batch": batch // o.towers}))
-        except ValidationError as e:
-            raise ImporterError(*explain(e, model, "importer.of.")) from None
+        batch = entry.options(values, "importer.of.").batch  # type: ignore[attr-defined]
+        if batch % o.towers:
+            below = batch // o.towers * o.towers
+            near = " or ".join(f"importer.of.batch={b}" for b in (below, below + o.towers) if b)
+            raise ImporterError(f"a batch of {batch} cannot be divided among {o.towers} towers", f"{near} can")
+        importer: Importer = entry.build(entry.options({**values, "batch": batch // o.towers}, "importer.of."))
         return importer
+
+
+def _has_batch(importer: Component) -> bool:
+    return "batch" in importer.config.model_fields
 
 
 def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 1) -> Graph:
