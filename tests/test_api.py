@@ -18,6 +18,7 @@ from placekit_testing.small import chain, machine
 
 import placekit_core
 from placekit_core import (
+    Cluster,
     ConfigError,
     ImporterError,
     Interrupted,
@@ -186,6 +187,20 @@ def test_wrong_arguments(
 def test_wrong_sources(source: Any) -> None:
     with pytest.raises(PlacekitError):
         place(source)
+
+
+def test_options_beside_an_instance_of_an_importer() -> None:
+    importer = installed().build("importer", "planted", {})
+    with pytest.raises(ConfigError, match="no argument 'bugdet'\n  did you mean 'budget'"):
+        place(importer, bugdet=100)
+    with pytest.raises(ImporterError, match="an instance of an importer takes no 'width'"):
+        load_programs(importer, width=3)
+
+
+def test_a_machine_may_be_called_file(problem: Problem) -> None:
+    cluster = Cluster.parse({**problem.cluster.model_dump(mode="json"), "name": "file"})
+    result = place(problem.graph, cluster=cluster, policy="random", budget=5)
+    assert result.problem.cluster == cluster
 
 
 def test_components_as_objects_and_with_options(problem: Problem) -> None:

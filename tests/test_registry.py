@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from placekit_testing.registries import use_registry
 
-from placekit_core import ConfigError, PluginError, Registry, installed
+from placekit_core import ConfigError, PluginError, Problem, Registry, installed, place
 from placekit_core.cli.main import family_help, overview
 from placekit_core.run.entries import Package
 from placekit_core.run.registry import discover
@@ -244,6 +244,15 @@ def test_what_is_defined_twice(with_presets, files: str, group: str, owners: lis
     registry.check_choices({"policy": "fine", "experiment": None})
     with pytest.raises(PluginError, match=f"{key[1]} is defined 2 times: .* and .*conf/{files}"):
         registry.check_choices({key[0]: key[1]})
+
+
+def test_a_machine_that_is_defined_twice_is_refused_everywhere(
+    with_presets, monkeypatch: pytest.MonkeyPatch, placekit, placekit_problem: Problem
+) -> None:
+    use_registry(monkeypatch, with_presets(presets_one=("cluster/p100x4.yaml",)))
+    with pytest.raises(PluginError, match="cluster=p100x4 is defined 2 times"):
+        place(placekit_problem.graph, cluster="p100x4")
+    assert "cluster=p100x4 is defined 2 times" in placekit("cluster", "show", "p100x4").err
 
 
 def test_a_choice_in_another_package_is_checked_by_its_group(with_presets) -> None:

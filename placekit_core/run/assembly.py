@@ -75,22 +75,13 @@ class OpenProgram:
 class Assembly:
     """Builds the things that `config` names, each at first use.
 
-    `load`, if given, returns the importer's programs when they are known already.
-
     Attributes:
         streams: the random generators of the run.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        registry: Registry,
-        given: Given | None = None,
-        load: Callable[[], Sequence[Program]] | None = None,
-    ) -> None:
+    def __init__(self, config: RunConfig, registry: Registry, given: Given | None = None) -> None:
         self.config, self.registry, self.given = config, registry, given or Given()
         self.streams = Streams(config.seed)
-        self._load = load
 
     def component(self, section: str) -> tuple[Entry, BaseModel]:
         """The component that `section` names, and its checked options. Raises PluginError or ConfigError."""
@@ -158,10 +149,9 @@ class Assembly:
     @cached_property
     def programs(self) -> Sequence[Program]:
         """The programs of the importer, at least one."""
-        if self.given.programs is not None:
-            programs = self.given.programs
-        else:
-            programs = (self._load or self.build("importer").load)()
+        programs = self.given.programs
+        if programs is None:
+            programs = self.build("importer").load()
         if not programs:
             raise ConfigError(f"importer {self.config.importer['name']!r} gave no program")
         return programs
@@ -175,8 +165,8 @@ class Assembly:
     def cluster(self, program: Program) -> Cluster:
         """The named cluster; `auto` is the program's own, else the one that the backend sees, if any, else p100x4."""
         data = dict(self.config.cluster)
-        if data.get("name") == "file":
-            return load_cluster(str(data.get("path", "")))
+        if data.get("name") == "file" and set(data) == {"name", "path"}:  # a machine may be called so, too
+            return load_cluster(str(data["path"]))
         if data != {"name": AUTO}:
             return Cluster.parse(data, f"cluster {data.get('name', '')!r}")
         own = program.cluster or self.backend.devices()

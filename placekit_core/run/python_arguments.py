@@ -62,6 +62,10 @@ def load_programs(source: Any, registry: Registry, about: Mapping[str, Any]) -> 
             raise ImporterError(f"a graph needs no {next(iter(about))!r}")
         return [Program(p) if isinstance(p, Graph) else p for p in source]
     if isinstance(source, Importer):
+        if about:
+            raise ImporterError(
+                f"an instance of an importer takes no {next(iter(about))!r}", "build it with its options"
+            )
         return source.load()
     if isinstance(source, str | Path | Mapping):
         name = _file_importer(source, registry)
@@ -199,10 +203,10 @@ def _cluster(spec: ClusterSpec, registry: Registry) -> dict[str, Any]:
     if spec == AUTO:
         return {"name": AUTO}
     if isinstance(spec, str) and not spec.endswith((".yaml", ".yml")):
-        folders = [conf_dir(), *(folder for _, folder in registry.conf_folders())]
-        presets = {p.stem: p for f in folders for p in sorted((f / "cluster").glob("*.yaml"))}
+        presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
         if spec not in presets:
             raise unknown("cluster", spec, [AUTO, *presets], ClusterError)
+        registry.check_choices({"cluster": spec})
         spec = presets[spec]
     if isinstance(spec, str | Path):
         spec = load_cluster(spec)
