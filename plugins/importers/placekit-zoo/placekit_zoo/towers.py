@@ -159,8 +159,14 @@ class _Parts:
             graph, source, update, shared_rows | (graph.kernel & (graph.phase == BACKWARD)) | (not synchronous)
         )
         buffers, computing = ~graph.kernel & ~source & ~given, (given & ~once) | (graph.kernel & ~update)
-        lists = (order[rows[order]].tolist() for rows in (source, buffers, computing, once, update))
-        return cls(*lists, shared=shared_rows)
+
+        def ordered(rows: NDArray[np.bool_]) -> list[int]:
+            found: list[int] = order[rows[order]].tolist()
+            return found
+
+        return cls(
+            ordered(source), ordered(buffers), ordered(computing), ordered(once), ordered(update), shared_rows
+        )  # fmt: skip
 
 
 def _check_updates(
