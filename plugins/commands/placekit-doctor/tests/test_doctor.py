@@ -175,7 +175,9 @@ def test_duplicates_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_commands_that_cannot_be_used() -> None:
     def command(**fields: str) -> Command:
-        return Command(**{"name": "x", "usage": "", "summary": "made up", "target": "placekit_doctor.doctor:main", **fields})
+        return Command(
+            **{"name": "x", "usage": "", "summary": "made up", "target": "placekit_doctor.doctor:main", **fields}
+        )
 
     class Contributes:
         def __init__(self, *commands: Command) -> None:
