@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from placekit_compare.compare import labels
 
+from placekit_core import installed
 from placekit_core.contracts.units import seconds
 from placekit_core.run.run_directory import find_runs, load_summary
 
@@ -50,7 +51,7 @@ def main() -> None:
     arguments = parser.parse_args()
     groups: dict[Key, list[NDArray[np.float64]]] = defaultdict(list)
     runs = [(run_dir, load_summary(run_dir)) for run_dir in find_runs(arguments.folders)]
-    for (run_dir, r), label in zip(runs, labels([r for _, r in runs]), strict=True):
+    for (run_dir, r), label in zip(runs, labels([r for _, r in runs], installed()), strict=True):
         if r.status == "finished":
             groups[r.workload, r.cluster, label].append(curve(run_dir, arguments.points))
     table = []

@@ -194,7 +194,7 @@ def _place(problem: Problem, folder: Path) -> object:
 
 def _result(folder: Path) -> object:
     summary = load_summary(folder)
-    show(rows([summary, summary.model_copy(update={"seed": 9, "config": {}})]))
+    show(rows([summary, summary.model_copy(update={"seed": 9, "config": {}})], installed()))
     return [(folder / p.directory / "x").exists() for p in summary.programs]
 
 

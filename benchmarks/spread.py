@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from placekit_compare.compare import labels
 
+from placekit_core import installed
 from placekit_core.run.run_directory import find_runs, load_summary
 
 LONG = 30  # characters: longer heads of columns stand below
@@ -33,7 +34,7 @@ def main() -> None:
     unit = 1.0 if in_s else 1e3
     found: dict[tuple[str, str], dict[str, list[float | None]]] = defaultdict(lambda: defaultdict(list))
     bounds: dict[tuple[str, str], float] = {}
-    for r, label in zip(runs, labels(runs), strict=True):
+    for r, label in zip(runs, labels(runs, installed()), strict=True):
         found[r.workload, r.cluster][label].append(r.value_s)
         if r.bound_s is not None:
             bounds[r.workload, r.cluster] = max(bounds.get((r.workload, r.cluster), 0.0), r.bound_s)

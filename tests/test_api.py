@@ -19,6 +19,7 @@ from placekit_testing.small import chain, machine
 import placekit_core
 from placekit_core import (
     BoundError,
+    Cluster,
     ConfigError,
     ImporterError,
     Interrupted,
@@ -189,6 +190,20 @@ def test_wrong_arguments(
 def test_wrong_sources(source: Any) -> None:
     with pytest.raises(PlacekitError):
         place(source)
+
+
+def test_options_beside_an_instance_of_an_importer() -> None:
+    importer = installed().build("importer", "planted", {})
+    with pytest.raises(ConfigError, match="no argument 'bugdet'\n  did you mean 'budget'"):
+        place(importer, bugdet=100)
+    with pytest.raises(ImporterError, match="an instance of an importer takes no 'width'"):
+        load_programs(importer, width=3)
+
+
+def test_a_machine_may_be_called_file(problem: Problem) -> None:
+    cluster = Cluster.parse({**problem.cluster.model_dump(mode="json"), "name": "file"})
+    result = place(problem.graph, cluster=cluster, policy="random", budget=5)
+    assert result.problem.cluster == cluster
 
 
 def test_components_as_objects_and_with_options(problem: Problem) -> None:
@@ -446,7 +461,7 @@ def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: p
     found = load_summary(tmp_path / "run")
     assert found == e.value.result.summary
     assert found.error == found.programs[0].error == "the fake failed"
-    compare.show(compare.rows([found]))
+    compare.show(compare.rows([found], installed()))
     assert "failed" in capsys.readouterr().out
     with pytest.raises(RunError, match=r"could not measure a placement of .*: the fake failed"):
         apply.main([str(tmp_path / "run")], installed())

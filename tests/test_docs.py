@@ -20,7 +20,8 @@ from placekit_core import installed
 from placekit_core.cli.main import overview
 from placekit_core.contracts import hookspecs
 from placekit_core.run.config import RunConfig
-from placekit_core.run.registry import PLURAL, Entry, discover
+from placekit_core.run.entries import Entry
+from placekit_core.run.registry import PLURAL, discover
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = sorted(ROOT.glob("plugins/*/*/README.md"))

@@ -11,7 +11,7 @@ import pytest
 
 from placekit_core import Component, GraphError, Options, Registry, installed, place
 from placekit_core.run.detection import importer_of, readers_of, writer_of
-from placekit_core.run.registry import Entry
+from placekit_core.run.entries import Entry
 from placekit_core.run.run_directory import load_summary
 
 SAMPLES = Path(__file__).parent.parent / "plugins" / "importers" / "placekit-formats" / "tests" / "samples"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import pickle
 import sys
+import sysconfig
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from placekit_testing.registries import use_registry
 
-from placekit_core import PluginError, Registry
-from placekit_core.run.registry import Package, discover
+from placekit_core import ConfigError, PluginError, Problem, Registry, installed, place
+from placekit_core.cli.main import family_help, overview
+from placekit_core.run.entries import Package
+from placekit_core.run.registry import discover
 
 GOOD = """
 from placekit_core import Component, hookimpl
@@ -143,6 +148,52 @@ def test_two_commands_of_one_name_are_an_error_that_names_both(plugins) -> None:
         lost.load(lost.command.target)
 
 
+@pytest.mark.parametrize("name", ["help", "help me", "--all", "Graph", "a b c", "graph/show", "über", ""])
+def test_a_command_that_nobody_could_call_makes_its_plugin_broken(plugins, name: str) -> None:
+    registry = plugins(odd=COMMANDS.format(name=name, target="m:a"))
+    assert registry.commands == {}
+    assert registry.broken[0].reason.startswith(f"ValueError: command {name!r} cannot be called: one or two words")
+
+
+def test_a_command_without_a_summary_makes_its_plugin_broken(plugins) -> None:
+    registry = plugins(mute=COMMANDS.format(name="graph help", target="m:a").replace("made up", " "))
+    assert registry.broken[0].reason.startswith("ValueError: command 'graph help' has no summary")
+
+
+def test_long_summaries_of_commands_are_wrapped(plugins) -> None:
+    registry = plugins(long=COMMANDS.format(name="graph say", target="m:a").replace("made up", "word " * 40))
+    for text in (overview(registry), family_help("graph", ["graph say"], registry)):
+        assert max(map(len, text.splitlines())) <= 80
+        assert text.count("word") == 40
+
+
+def test_in_another_process_a_registry_is_that_of_what_is_installed(plugins) -> None:
+    assert pickle.loads(pickle.dumps(plugins(good=GOOD.format(name="mine", target="m:C")))) is installed()
+
+
+def test_a_mistake_in_an_installed_plugin_of_any_name_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is installed beside plugins is not blamed: numpy, which a plugin calls with a wrong value."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": "/no/such", "purelib": str(tmp_path)})
+    (tmp_path / "acme_moves").mkdir()
+    (tmp_path / "acme_moves" / "__init__.py").write_text("import acme_arrays\ndef place(): acme_arrays.check()\n")
+    (tmp_path / "acme_arrays.py").write_text("def check(): raise ValueError('wrong shape')\n")
+    (tmp_path / "acme_wrong.py").write_text("from acme_arrays import check\ncheck()\n")
+    points = [EntryPoint(name=n, value=n, group="placekit") for n in ("acme_moves", "acme_wrong")]
+    registry = discover(points)
+    assert registry.broken[0].reason == f"ValueError: wrong shape ({tmp_path / 'acme_wrong.py'}, line 2)"
+    with pytest.raises(ValueError, match="wrong shape") as e:
+        importlib.import_module("acme_moves").place()
+    e.value.__traceback__ = e.value.__traceback__.tb_next  # type: ignore[union-attr]
+    assert registry.where(e.value) == f"{tmp_path / 'acme_moves' / '__init__.py'}, line 2"
+
+
+def test_a_component_is_built_from_values() -> None:
+    with pytest.raises(ConfigError, match=r"no option named 'policy\.sample'"):
+        installed().build("policy", "heft", {"sample": 3})
+    assert installed().build("policy", "heft", {"samples": 3}).options.samples == 3
+
+
 def test_one_module_under_two_names_is_used_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "two_names.py").write_text(GOOD.format(name="mine", target="m:C"))
@@ -195,6 +246,15 @@ def test_what_is_defined_twice(with_presets, files: str, group: str, owners: lis
         registry.check_choices({key[0]: key[1]})
 
 
+def test_a_machine_that_is_defined_twice_is_refused_everywhere(
+    with_presets, monkeypatch: pytest.MonkeyPatch, placekit, placekit_problem: Problem
+) -> None:
+    use_registry(monkeypatch, with_presets(presets_one=("cluster/p100x4.yaml",)))
+    with pytest.raises(PluginError, match="cluster=p100x4 is defined 2 times"):
+        place(placekit_problem.graph, cluster="p100x4")
+    assert "cluster=p100x4 is defined 2 times" in placekit("cluster", "show", "p100x4").err
+
+
 def test_a_choice_in_another_package_is_checked_by_its_group(with_presets) -> None:
     registry = with_presets(presets_one=("backend/simulator.yaml",))
     with pytest.raises(PluginError, match="backend@proxy=simulator is defined 2 times"):
@@ -230,8 +290,6 @@ def test_a_preset_that_is_not_valid_yaml_is_named(tmp_path: Path, placekit) -> N
 
 def test_the_code_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its Python files and nothing else; what cannot be read, such as an editor's lock, is not in the way."""
-    from placekit_core.run.registry import Package
-
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = tmp_path / "madeup_code"
     (folder / "inner").mkdir(parents=True)

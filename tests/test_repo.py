@@ -214,6 +214,21 @@ def test_source_files_stay_small() -> None:
     assert not long
 
 
+COMPILED = {"simulate", "run_earliest", "run_favourites"}
+"""Kernels that are compiled by numba: each is one loop, whose parts would have to pass its twenty arrays on."""
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = {
+        node.name: f"{p.relative_to(ROOT)}: {node.name} has {node.end_lineno - node.lineno + 1} lines"
+        for p in tracked() if p.suffix == ".py"
+        for node in ast.walk(ast.parse(p.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
+    }  # fmt: skip
+    assert [text for name, text in long.items() if name not in COMPILED] == []
+    assert set(long) >= COMPILED, "names of functions that are short, or gone"
+
+
 def test_no_registry_host_and_no_home_directory_in_files() -> None:
     forbidden = re.compile(r"(index-url|pypi\.org|files\.pythonhosted|/" + r"work/main|/" + r"root/)")
     hits = [

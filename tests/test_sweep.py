@@ -15,12 +15,14 @@ import yaml
 
 import placekit_core.run.pipeline
 import placekit_core.run.run_directory
-from placekit_core import installed
+from placekit_core import RunError, installed
 from placekit_core.cli import sweep
 from placekit_core.cli.choices import choices
-from placekit_core.cli.compose import jobs
+from placekit_core.cli.compose import compose_all, jobs
 from placekit_core.cli.main import main
+from placekit_core.cli.multirun import multirun
 from placekit_core.run.config import conf_dir
+from placekit_core.run.registry import discover
 from placekit_core.run.run_directory import load_summary
 
 Run = Callable[..., object]
@@ -67,6 +69,15 @@ def test_a_sweep_ends_with_its_table(placekit: Run, tmp_path: Path) -> None:
     assert "best: annealing" in table
     assert table == placekit("compare", "sweep").out
     assert sorted(json.loads((tmp_path / "sweep" / "sweep.json").read_text())["jobs"]) == JOBS
+
+
+def test_jobs_in_this_process_get_the_registry_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    registry, got = discover(), []
+    arguments = ["-m", "workload=mlp", "seed=1,2", "run_dir=sweep"]
+    with pytest.raises(RunError, match="2 jobs of the sweep did not finish"):
+        multirun(arguments, compose_all(arguments, registry), lambda _, __, given: got.append(given), registry)
+    assert got == [registry, registry] != [installed(), installed()]
 
 
 @pytest.mark.slow

@@ -8,9 +8,11 @@ import sys
 import threading
 import warnings
 
+from placekit_core.cli.console import wrapped
 from placekit_core.contracts.errors import PlacekitError, PluginError, unknown
+from placekit_core.run.entries import CommandEntry
 from placekit_core.run.failures import RunFailed
-from placekit_core.run.registry import CommandEntry, Registry, installed, where
+from placekit_core.run.registry import Registry, installed
 
 GROUPS = ("place", "look", "measure", "install and extend")
 """Headings of `placekit --help`, in this order; other headings of plugins follow."""
@@ -51,7 +53,7 @@ def main() -> int:
     except Exception as e:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
-        return fail(e)
+        return fail(e, installed())
 
 
 def find(argv: list[str], registry: Registry) -> tuple[CommandEntry, list[str]]:
@@ -76,7 +78,7 @@ def family_help(word: str, family: list[str], registry: Registry) -> str:
     lines = [f"usage: placekit {word} COMMAND ...", f"`placekit {word} COMMAND --help` describes one"]
     for name in family:
         command = registry.command(name).command
-        lines += [f"  {name} {command.usage}".rstrip(), f"      {command.summary}"]
+        lines += [wrapped(command.usage, " " * 6, f"  {name} "), wrapped(command.summary, " " * 6, " " * 6)]
     return "\n".join(lines)
 
 
@@ -95,7 +97,7 @@ def overview(registry: Registry) -> str:
 
 
 def _row(entry: CommandEntry, width: int) -> str:
-    return f"  {entry.command.name:{width}}  {entry.command.summary}"
+    return wrapped(entry.command.summary, " " * (width + 4), f"  {entry.command.name:{width}}  ")
 
 
 def _terminated(*_: object) -> None:
@@ -107,12 +109,12 @@ def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"placekit: warning: {message}", file=sys.stderr)
 
 
-def fail(error: Exception) -> int:
+def fail(error: Exception, registry: Registry) -> int:
     """Show an error that was raised on purpose, or one in the code of a plugin; raise any other."""
     said = error
     cause = error.__cause__ if isinstance(error, RunFailed) else error
     if cause is not None and not isinstance(cause, PlacekitError):
-        if not (place := where(cause)):
+        if not (place := registry.where(cause)):
             raise cause
         said = Exception(f"{type(cause).__name__}: {cause}\n  at {place}; HYDRA_FULL_ERROR=1 shows the whole traceback")
     print(f"placekit: {said}", file=sys.stderr)

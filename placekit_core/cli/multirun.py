@@ -28,7 +28,7 @@ from placekit_core.cli.compose import (
 )
 from placekit_core.contracts.errors import ConfigError, PlacekitError, RunError
 from placekit_core.run.config import conf_dir
-from placekit_core.run.registry import Registry, installed
+from placekit_core.run.registry import Registry
 
 Job = Callable[[dict, Path, Registry], float | None]  # type: ignore[type-arg]
 """`job(configuration, folder, registry)` returns the value in seconds; the launcher may call it in another process."""
@@ -44,15 +44,15 @@ def multirun(argv: list[str], config: DictConfig, job: Job, registry: Registry) 
         shared, folders = _plan(found, config)
     sweep.forget_programs()
 
-    def task(config: DictConfig) -> float:  # a launcher may pickle it and call it in another process
-        own, registry = HydraConfig.get(), installed()
+    def task(config: DictConfig) -> float:  # a launcher may pickle it, with the registry, for another process
+        own = HydraConfig.get()
         folder = sweep.shown(str(own.runtime.output_dir))
 
         def checked() -> float | None:
             registry.check_choices(own.runtime.choices)
             return job(to_dict(config), folder, registry)
 
-        return sweep.run_job(folder.name, folder, checked)
+        return sweep.run_job(folder.name, folder, checked, registry)
 
     stopped = None
     try:
@@ -130,7 +130,7 @@ def _process(argv: list[str], **environment: str) -> Iterator[None]:
 def _end(directory: Path, stopped: Exception | None, registry: Registry) -> None:
     """Tell the plugins, and list failed and missing jobs. Raises RunError if there are any."""
     try:
-        registry.manager.hook.placekit_sweep_finished(directory=directory)
+        registry.manager.hook.placekit_sweep_finished(directory=directory, registry=registry)
     except Exception as e:  # it must not hide what failed
         warnings.warn(f"a plugin failed at the end of the sweep: {type(e).__name__}: {e}", stacklevel=2)
     failed, missing = sweep.troubles(directory)

@@ -6,7 +6,6 @@ import multiprocessing
 import sys
 import warnings
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from placekit_core.cli.arguments import quoted, take
 from placekit_core.contracts.errors import ConfigError, RunError
 from placekit_core.contracts.result import Result
 from placekit_core.run import run_directory
-from placekit_core.run.assembly import validate
+from placekit_core.run.assembly import Given, validate
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
 from placekit_core.run.registry import Registry
@@ -85,8 +84,9 @@ def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | Non
         sweep.say(f"{run_dir}: continued from its checkpoint")
     try:
         with Progress(multiprocessing.parent_process() is None) as progress:
-            resume, load = run_directory.holds_run(run_dir), partial(sweep.programs, config, registry)
-            result = run(config, run_dir, registry, resume=resume, observer=progress, load=load).summary
+            progress.stage(f"importing {config.importer['name']}")
+            given, resume = Given(sweep.programs(config, registry)), run_directory.holds_run(run_dir)
+            result = run(config, run_dir, registry, resume=resume, observer=progress, given=given).summary
     except Interrupted as e:
         sweep.say(line(e.result.summary, run_dir))
         raise KeyboardInterrupt from None  # ends the sweep, not only this job

@@ -16,7 +16,8 @@ from placekit_core.contracts.files import parse_text, parse_yaml, read_bytes, re
 from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.assembly import SECTIONS
 from placekit_core.run.config import AUTO, NONE, RunConfig, conf_dir, defaults_list
-from placekit_core.run.registry import Choice, Registry
+from placekit_core.run.entries import Choice
+from placekit_core.run.registry import Registry
 
 _HEAD = """\
 usage: placekit run [FILE] [OPTION=VALUE ...]

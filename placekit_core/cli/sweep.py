@@ -24,11 +24,11 @@ from placekit_core.contracts.files import FileModel, Folder, Model, read_json, w
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Summary
 from placekit_core.run import run_directory as results
-from placekit_core.run.assembly import Assembly, distributions
+from placekit_core.run.assembly import Assembly, Given, distributions
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
 from placekit_core.run.failures import RunFailed
-from placekit_core.run.registry import Registry, where
+from placekit_core.run.registry import Registry
 from placekit_core.run.run_directory import FAILED, RESULT, SWEEP
 
 
@@ -93,7 +93,7 @@ def say(text: str, stream: TextIO | None = None) -> None:
     stream.flush()
 
 
-def run_job(name: str, run_dir: Path, job: Callable[[], float | None]) -> float:
+def run_job(name: str, run_dir: Path, job: Callable[[], float | None], registry: Registry) -> float:
     """Run one job and return its value in seconds. A failure is shown and written, not raised; the value is infinity."""
     try:
         value = job()
@@ -107,8 +107,8 @@ def run_job(name: str, run_dir: Path, job: Callable[[], float | None]) -> float:
                 return math.inf  # another run uses the folder, and writes its own outcome there
         else:
             reason.traceback = "".join(traceback.format_exception(e))
-            bug = f"{type(e).__name__}: {e}\n  this is a bug in {where(e) or 'placekit'}; its traceback is in {run_dir / FAILED}"
-            say(f"placekit: {name}: {bug}", sys.stderr)
+            bug = f"this is a bug in {registry.where(e) or 'placekit'}; its traceback is in {run_dir / FAILED}"
+            say(f"placekit: {name}: {type(e).__name__}: {e}\n  {bug}", sys.stderr)
         write_json(run_dir / FAILED, reason.model_dump(exclude_none=True))
         return math.inf
     (run_dir / FAILED).unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def held(run_dir: Path, config: RunConfig, registry: Registry) -> Summary | None
     edited = sorted(name for name, code in summary.code.items() if now.get(name) != code)
     if edited:
         raise RunError(f"{run_dir} holds a run made by other code of {', '.join(edited)}", hint)
-    parts = Assembly(config, registry, load=lambda: programs(config, registry))
+    parts = Assembly(config, registry, Given(programs(config, registry)))
     if [parts.problem(p).fingerprint for p in parts.programs] != [p.problem_fingerprint for p in summary.programs]:
         raise RunError(f"{run_dir} holds a run of another program, machine or costs: a file has changed since", hint)
     return summary
@@ -148,8 +148,7 @@ def programs(config: RunConfig, registry: Registry) -> list[Program]:
 @lru_cache(maxsize=4)
 def _programs(importer: str, registry: Registry) -> list[Program]:
     section = json.loads(importer)
-    entry = registry.get("importer", section.pop("name"))
-    found: list[Program] = entry.build(entry.component.config.model_validate(section)).load()
+    found: list[Program] = registry.build("importer", section.pop("name"), section).load()
     return found
 
 

@@ -40,6 +40,16 @@ def _check_types(g: Graph) -> None:
 def validate_graph(g: Graph) -> Graph:
     """`g` itself. Raises GraphError, naming the operation, unless it keeps every rule of the docstring of Graph."""
     _check_types(g)
+    _check_columns(g)
+    _check_names(g)
+    _check_values(g)
+    _check_memory(g)
+    _ = g.topological_order
+    return g
+
+
+def _check_columns(g: Graph) -> None:
+    """Raise GraphError unless every column has its length, and points to rows that exist."""
     for key, column in g.all_columns().items():
         rows = (
             g.t if key in ("tensor_producer", "tensor_bytes", "tensor_storage") else
@@ -57,6 +67,16 @@ def validate_graph(g: Graph) -> Graph:
     for ptr, rows, what in ((g.input_ptr, g.e, "input_ptr"), (g.shape_ptr, len(g.shape_dim), "shape_ptr")):
         if len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != rows or np.any(np.diff(ptr) < 0):
             raise GraphError(f"{what} of graph {g.name!r} is not an ascending row pointer that ends at {rows}")
+    for key, top in (("tensor_producer", g.n), ("tensor_storage", g.t), ("input_tensor", g.t)):
+        column = getattr(g, key)
+        if len(column) and not 0 <= column.min() <= column.max() < top:
+            raise GraphError(f"{key} of graph {g.name!r} points outside 0..{top - 1}")
+    if np.any(np.diff(g.tensor_producer) < 0):
+        raise GraphError(f"tensors of graph {g.name!r} are not sorted by producer")
+
+
+def _check_names(g: Graph) -> None:
+    """Raise GraphError unless the operations have distinct names that a file can hold."""
     if len(set(g.op_name)) != g.n:
         names, counts = np.unique(np.asarray(g.op_name), return_counts=True)
         raise GraphError(f"operation name {str(names[counts > 1][0])!r} of graph {g.name!r} occurs twice")
@@ -70,12 +90,10 @@ def validate_graph(g: Graph) -> Graph:
             name.encode()
         except UnicodeEncodeError:
             raise GraphError(f"operation name {name!r} of graph {g.name!r} is not valid Unicode") from None
-    for key, top in (("tensor_producer", g.n), ("tensor_storage", g.t), ("input_tensor", g.t)):
-        column = getattr(g, key)
-        if len(column) and not 0 <= column.min() <= column.max() < top:
-            raise GraphError(f"{key} of graph {g.name!r} points outside 0..{top - 1}")
-    if np.any(np.diff(g.tensor_producer) < 0):
-        raise GraphError(f"tensors of graph {g.name!r} are not sorted by producer")
+
+
+def _check_values(g: Graph) -> None:
+    """Raise GraphError unless numbers, phases and inputs are possible ones."""
     for key in ("flops", "bytes_accessed", "persistent_bytes", "tensor_bytes"):
         column = getattr(g, key)
         bad = np.flatnonzero(~(np.isfinite(column) & (column >= 0)))
@@ -90,6 +108,10 @@ def validate_graph(g: Graph) -> Graph:
     reading = np.flatnonzero(~g.kernel & (np.diff(g.input_ptr) > 0))
     if len(reading):
         raise GraphError(f"source {g.op_name[reading[0]]!r} reads a tensor", "only kernels have inputs")
+
+
+def _check_memory(g: Graph) -> None:
+    """Raise GraphError unless tensors share memory only where they may."""
     owner = g.tensor_producer[g.tensor_storage]
     other = np.flatnonzero(owner != g.tensor_producer)
     for t in other[g.kernel[owner[other]] | ~_together(g, owner[other], g.tensor_producer[other])]:
@@ -99,8 +121,6 @@ def validate_graph(g: Graph) -> Graph:
         )
     if np.any(g.tensor_storage[g.tensor_storage] != g.tensor_storage):
         raise GraphError(f"tensor_storage of graph {g.name!r} points to a tensor that owns no memory")
-    _ = g.topological_order
-    return g
 
 
 def _together(g: Graph, a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.bool_]:

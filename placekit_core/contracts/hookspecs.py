@@ -53,7 +53,8 @@ class Command:
     """A command of `placekit` that a plugin contributes.
 
     Attributes:
-        name: one word, or two where several commands share a subject: `compare`, `graph show`.
+        name: one word of a-z, 0-9 and -, or two where several commands share a subject: `compare`, `graph show`; the
+            first is not `help`.
         usage: the arguments after the name, e.g. `DIR ... [--json]`.
         summary: one line for `placekit --help`.
         target: `"module:function"`, imported at first use: `function(arguments, registry)` returns the exit code. It
@@ -120,8 +121,11 @@ def placekit_run_finished(run_dir: Path, result: Result) -> None:
 
 
 @hookspec
-def placekit_sweep_finished(directory: Path) -> None:
-    """All jobs of a sweep have ended, whether they failed or not; their run directories are in `directory`."""
+def placekit_sweep_finished(directory: Path, registry: Any) -> None:
+    """All jobs of a sweep have ended, whether they failed or not; their run directories are in `directory`.
+
+    `registry` is the `Registry` of the installed plugins, as commands get it.
+    """
 
 
 @hookspec

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,6 +149,7 @@ class Task:
     executable: Executable | None = None
     proxy_evaluations: int | None = None
     measures: bool = False
+    _proxy: Evaluator | None = field(default=None, init=False, repr=False)
 
     @property
     def pretraining(self) -> Evaluator | None:
@@ -159,13 +159,15 @@ class Task:
     @property
     def opened_proxy(self) -> Evaluator | None:
         """The proxy's evaluator if it is another backend and was used; never opens it."""
-        return self.proxy if "proxy" in self.__dict__ and self.proxy is not self.evaluate else None
+        return self._proxy if self._proxy is not self.evaluate else None
 
-    @cached_property
+    @property
     def proxy(self) -> Evaluator:
         """Evaluator of a cheaper backend (config group `backend@proxy`, the simulator by default).
 
         For screening and pretraining; counts against `budget.proxy_evaluations`. It is the same object as `evaluate` if
         the run's backend is the proxy.
         """
-        return self.open_proxy() if self.open_proxy else self.evaluate
+        if self._proxy is None:
+            self._proxy = self.open_proxy() if self.open_proxy else self.evaluate
+        return self._proxy

@@ -73,8 +73,7 @@ def place(
         budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is 10,000 evaluations
             on a simulator and 600 s on a backend that measures.
         seed: random seed.
-        grouper, trainer, backend, proxy: the other components, given as for `policy`; `trainer="auto"` is the policy's
-            own.
+        grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
         costs: file of measured costs; an operation that it does not have gets its cost from the roofline model.
         failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
         run_dir: folder for the files that `placekit run` writes; None writes nothing.
@@ -85,8 +84,7 @@ def place(
 
     Raises:
         PlacekitError: says what is wrong, and what exists; NothingFits if no placement that fits was found.
-        RunFailed: a component raised an exception, `__cause__`, after something was evaluated. An exception before any
-            evaluation is raised unchanged.
+        RunFailed: a component raised `__cause__` after something was evaluated; before that, this is raised itself.
         Interrupted: on Ctrl-C.
         NothingFits, RunFailed, Interrupted and BoundError have a `result` with everything found until then.
     """
@@ -173,7 +171,7 @@ class Search:
     problem: Problem
     rng: Generator
     result: Result | None = None
-    _opened: assembly.OpenProgram
+    _opened: assembly.OpenProgram | None = None
     _open = False
 
     def __init__(self, parts: Assembly, run_dir: str | Path | None) -> None:
@@ -186,17 +184,18 @@ class Search:
             folder = stack.enter_context(_folder(self._run_dir))
             self._lifecycle = begin(parts.config, folder, parts.registry, False, stack)
             on_row = lambda p, row: self._lifecycle.evaluated(p.directory, p.name, row)  # noqa: E731
-            [self._opened] = parts.open(folder, stack, on_row)
-            self.problem, self.rng = self._opened.problem, parts.streams("policy")
+            [opened] = parts.open(folder, stack, on_row)
+            self._opened, self.problem, self.rng = opened, opened.problem, parts.streams("policy")
             self._stack = stack.pop_all()
         self._open = True
-        self._evaluate.ledger.start()
+        opened.evaluate.ledger.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        evaluate, folder = self._evaluate, self._opened.directory
+        opened = self._within
+        evaluate, folder = opened.evaluate, opened.directory
         evaluate.ledger.stop()
         self._open = False
         spent = isinstance(error, BudgetExhausted) and error.args[0] is evaluate
@@ -208,17 +207,22 @@ class Search:
             if status == "finished" or evaluate.evaluations:
                 # report the failure of the block, not one that follows from it
                 with contextlib.suppress(*([Exception] if status == "failed" else [])):
-                    result = report(self._parts, [self._opened], folder, status)
+                    result = report(self._parts, [opened], folder, status)
                     self._lifecycle.finished(result)
                     commit(result, folder)
                     self.result = _kept(result, self._run_dir)
         return spent
 
     @property
-    def _evaluate(self) -> Evaluator:
-        if not self._open:
+    def _within(self) -> assembly.OpenProgram:
+        """The program, open. Raises PlacekitError outside the block."""
+        if not self._open or self._opened is None:
             raise PlacekitError("a search can evaluate within its block only", "write `with search(...) as s:`")
-        return self._opened.evaluate
+        return self._opened
+
+    @property
+    def _evaluate(self) -> Evaluator:
+        return self._within.evaluate
 
     @property
     def remaining(self) -> float:
@@ -228,7 +232,7 @@ class Search:
     @property
     def best(self) -> Best | None:
         """The best placement so far that fits: `placement`, `value_s`, `peak_bytes`, and the number of its evaluation."""
-        return self._opened.evaluate.best if hasattr(self, "_opened") else None
+        return None if self._opened is None else self._opened.evaluate.best
 
     def evaluate(self, device: ArrayLike | Placements, priority: ArrayLike | None = None) -> Measurements:
         """Measure a batch.
@@ -249,8 +253,8 @@ class Search:
 
     def schedule(self, device: ArrayLike, priority: ArrayLike | None = None) -> Schedule:
         """The timed events of one placement; does not count against the budget."""
-        placement = self._evaluate.problem.placement(device, priority)
-        return self._opened.session.schedule(placement)
+        opened = self._within
+        return opened.session.schedule(opened.problem.placement(device, priority))
 
 
 @contextlib.contextmanager

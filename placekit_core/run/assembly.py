@@ -22,8 +22,9 @@ from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.task import Session, Task
 from placekit_core.run.config import AUTO, NONE, RunConfig, Streams, conf_dir
+from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
-from placekit_core.run.registry import Entry, Registry
+from placekit_core.run.registry import Registry
 
 DEFAULT_CLUSTER = "p100x4"
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
@@ -74,22 +75,13 @@ class OpenProgram:
 class Assembly:
     """Builds the things that `config` names, each at first use.
 
-    `load`, if given, returns the importer's programs when they are known already.
-
     Attributes:
         streams: the random generators of the run.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        registry: Registry,
-        given: Given | None = None,
-        load: Callable[[], Sequence[Program]] | None = None,
-    ) -> None:
+    def __init__(self, config: RunConfig, registry: Registry, given: Given | None = None) -> None:
         self.config, self.registry, self.given = config, registry, given or Given()
         self.streams = Streams(config.seed)
-        self._load = load
 
     def component(self, section: str) -> tuple[Entry, BaseModel]:
         """The component that `section` names, and its checked options. Raises PluginError or ConfigError."""
@@ -157,10 +149,9 @@ class Assembly:
     @cached_property
     def programs(self) -> Sequence[Program]:
         """The programs of the importer, at least one."""
-        if self.given.programs is not None:
-            programs = self.given.programs
-        else:
-            programs = (self._load or self.build("importer").load)()
+        programs = self.given.programs
+        if programs is None:
+            programs = self.build("importer").load()
         if not programs:
             raise ConfigError(f"importer {self.config.importer['name']!r} gave no program")
         return programs
@@ -174,8 +165,8 @@ class Assembly:
     def cluster(self, program: Program) -> Cluster:
         """The named cluster; `auto` is the program's own, else the one that the backend sees, if any, else p100x4."""
         data = dict(self.config.cluster)
-        if data.get("name") == "file":
-            return load_cluster(str(data.get("path", "")))
+        if data.get("name") == "file" and set(data) == {"name", "path"}:  # a machine may be called so, too
+            return load_cluster(str(data["path"]))
         if data != {"name": AUTO}:
             return Cluster.parse(data, f"cluster {data.get('name', '')!r}")
         own = program.cluster or self.backend.devices()
@@ -258,10 +249,7 @@ def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entr
     """The component that `section` names, and its checked options. Raises PluginError or ConfigError."""
     values = dict(getattr(config, section))
     entry = registry.get(kind_of(section), str(values.pop("name", "")))
-    try:
-        return entry, entry.component.config.model_validate(values)
-    except ValidationError as e:
-        raise ConfigError(*explain(e, entry.component.config, f"{section}.")) from None
+    return entry, entry.options(values, f"{section}.")
 
 
 def validate(data: Mapping[str, Any], registry: Registry) -> RunConfig:

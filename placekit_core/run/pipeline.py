@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from placekit_core.contracts.files import write_json
 from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, Policy, ResumablePolicy, State
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.placement import Placement
-from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Result
 from placekit_core.contracts.task import Evaluator, Task
 from placekit_core.run import run_directory
@@ -56,19 +55,17 @@ def run(
     resume: bool = False,
     observer: Observer | None = None,
     given: Given | None = None,
-    load: Callable[[], Sequence[Program]] | None = None,
 ) -> Result:
     """Place the programs that `config` names, and write the run directory.
 
     With `resume`, it continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. `given`
-    holds objects that replace components named in `config`. `load`, if given, returns the importer's programs when they
-    are known already.
+    holds objects that replace components named in `config`.
 
     Raises PlacekitError; NothingFits if no placement that fits was found; RunFailed if a component raised after something
     was evaluated; Interrupted after Ctrl-C. The last three hold the result so far, which is also written.
     """
     run_dir, observer = Path(run_dir), observer or Observer()
-    assembly = Assembly(config, registry, given, load)
+    assembly = Assembly(config, registry, given)
     with contextlib.ExitStack() as stack:
         lifecycle = begin(config, run_dir, registry, resume, stack)
         saved = load_saved(run_dir) if resume else None

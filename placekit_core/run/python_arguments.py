@@ -62,6 +62,10 @@ def load_programs(source: Any, registry: Registry, about: Mapping[str, Any]) -> 
             raise ImporterError(f"a graph needs no {next(iter(about))!r}")
         return [Program(p) if isinstance(p, Graph) else p for p in source]
     if isinstance(source, Importer):
+        if about:
+            raise ImporterError(
+                f"an instance of an importer takes no {next(iter(about))!r}", "build it with its options"
+            )
         return source.load()
     if isinstance(source, str | Path | Mapping):
         name = _file_importer(source, registry)
@@ -69,8 +73,7 @@ def load_programs(source: Any, registry: Registry, about: Mapping[str, Any]) -> 
         if not isinstance(spec, Mapping):
             raise ImporterError(f"no importer reads {str(spec)!r}", f"files end in {', '.join(endings(registry))}")
         section = _section("importer", {**spec, **about}, registry)
-        entry = registry.get("importer", section.pop("name"))
-        programs: list[Program] = entry.build(entry.component.config.model_validate(section)).load()
+        programs: list[Program] = registry.build("importer", section.pop("name"), section).load()
         return programs
     if isinstance(source, type):
         raise ImporterError(f"{source.__name__} is a class", f"give an instance of it: {source.__name__}(...)")
@@ -184,11 +187,8 @@ def _section(kind: str, spec: Any, registry: Registry) -> dict[str, Any]:
     name = str(values.pop("name", ""))
     if kind == "trainer" and name in (AUTO, NONE):
         return {"name": name, **values}
-    options = registry.get(kind, name).component.config
-    try:
-        return {"name": name, **options.model_validate(values).model_dump(mode="json")}
-    except ValidationError as e:
-        raise ConfigError(*explain(e, options, f"{kind}.")) from None
+    options = registry.get(kind, name).options(values, f"{kind}.")
+    return {"name": name, **options.model_dump(mode="json")}
 
 
 def _file_importer(source: Any, registry: Registry) -> str | None:
@@ -203,10 +203,10 @@ def _cluster(spec: ClusterSpec, registry: Registry) -> dict[str, Any]:
     if spec == AUTO:
         return {"name": AUTO}
     if isinstance(spec, str) and not spec.endswith((".yaml", ".yml")):
-        folders = [conf_dir(), *(folder for _, folder in registry.conf_folders())]
-        presets = {p.stem: p for f in folders for p in sorted((f / "cluster").glob("*.yaml"))}
+        presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
         if spec not in presets:
             raise unknown("cluster", spec, [AUTO, *presets], ClusterError)
+        registry.check_choices({"cluster": spec})
         spec = presets[spec]
     if isinstance(spec, str | Path):
         spec = load_cluster(spec)

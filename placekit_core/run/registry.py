@@ -8,22 +8,16 @@ raises; the others work.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import importlib
-import importlib.util
 import platform
 import re
-import sysconfig
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pluggy
-from pydantic import BaseModel
 
 from placekit_core.contracts import hookspecs
 from placekit_core.contracts.errors import PlacekitError, PluginError, unknown
@@ -31,6 +25,7 @@ from placekit_core.contracts.hookspecs import KINDS, Command, Component
 from placekit_core.contracts.version import __version__
 from placekit_core.run.config import conf_dir
 from placekit_core.run.csv_log import CsvLog
+from placekit_core.run.entries import Broken, Choice, CommandEntry, Entry, Package, where
 
 GROUP = "placekit"
 CORE = "placekit-core"
@@ -40,131 +35,8 @@ T = TypeVar("T")
 PLURAL = {"policy": "policies"} | {k: f"{k}s" for k in KINDS if k != "policy"}
 BUILT_IN = (("trainer", "auto"), ("trainer", "none"), ("cluster", "auto"), ("cluster", "file"))
 """(group, name) of the choices that are neither components nor presets."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One component and where it comes from."""
-
-    kind: str
-    component: Component
-    plugin: str
-    distribution: str
-    version: str
-
-    def load(self) -> type[Any]:
-        """The component's class. Raises PluginError, chained to the cause, if its module cannot be imported."""
-        module, _, attribute = self.component.target.partition(":")
-        try:
-            return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-        except Exception as e:
-            raise PluginError(
-                f"{self.kind} {self.component.name!r} of {self.distribution} {self.version} is broken:"
-                f" {type(e).__name__}: {e}",
-                f"it is at {self.component.target}; reinstall or remove {self.distribution}",
-            ) from e
-
-    def build(self, options: BaseModel) -> Any:
-        """The component, built from its options. Raises PluginError if its class is abstract or takes no options."""
-        cls = self.load()
-        try:
-            return cls(options)
-        except TypeError as e:
-            raise PluginError(
-                f"{self.kind} {self.component.name!r} of {self.distribution} {self.version} cannot be built: {e}",
-                f"{self.component.target} must implement placekit_core.{self.kind.capitalize()}",
-            ) from e
-
-
-@dataclass(frozen=True)
-class CommandEntry:
-    """One command and where it comes from."""
-
-    command: Command
-    distribution: str
-    version: str
-
-    def load(self, target: str) -> Any:
-        """The function at `target`, one of the command's. Raises PluginError, chained to the cause."""
-        module, _, attribute = target.partition(":")
-        try:
-            return getattr(importlib.import_module(module), attribute)
-        except Exception as e:
-            raise PluginError(
-                f"command {self.command.name!r} of {self.distribution} {self.version} is broken: {type(e).__name__}: {e}",
-                f"it is at {target}; reinstall or remove {self.distribution}",
-            ) from e
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A plugin that was set aside."""
-
-    plugin: str
-    distribution: str
-    version: str
-    cause: BaseException
-
-    @property
-    def reason(self) -> str:
-        """Why the plugin was set aside, in one line."""
-        if isinstance(self.cause, PlacekitError):
-            return self.cause.message
-        place = where(self.cause)
-        return f"{type(self.cause).__name__}: {' '.join(str(self.cause).split())}" + (f" ({place})" if place else "")
-
-    @property
-    def hint(self) -> str:
-        """What to do about it."""
-        return getattr(self.cause, "hint", "") or f"reinstall or remove {self.distribution}"
-
-    def answers(self, name: str) -> bool:
-        """Whether `name` is probably one of its components; a guess, because they are not known."""
-        names = {self.plugin, self.distribution.removeprefix("placekit-")}
-        return name.replace("_", "-") in {n.replace("_", "-") for n in names}
-
-
-@dataclass(frozen=True)
-class Package:
-    """The top-level package of a plugin that works."""
-
-    plugin: str
-    module: str
-    distribution: str
-    version: str
-
-    @cached_property
-    def code(self) -> str:
-        """Hash of its Python sources, kept in results: an edited package keeps its version, but not its hash."""
-        try:
-            spec = importlib.util.find_spec(self.module)
-        except ValueError:  # a module made by hand, not imported
-            spec = None
-        folders = [Path(f) for f in (spec.submodule_search_locations or ())] if spec else []
-        files = {p.relative_to(f).as_posix(): p for f in folders for p in f.rglob("*.py") if not p.name.startswith(".")}
-        if spec and spec.origin and not folders:
-            files = {self.module: Path(spec.origin)}
-        digest = hashlib.sha256()
-        for name in sorted(n for n, p in files.items() if p.is_file()):
-            digest.update(f"{name} {hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
-        return digest.hexdigest()[:16] if files else ""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The choice that `GROUP=NAME` makes: a component, or a preset in a `conf` folder."""
-
-    group: str
-    name: str
-    distribution: str
-    version: str
-    path: Path | None = None  # for a preset
-
-    @property
-    def owner(self) -> str:
-        """The origin of the choice: distribution and version, and for a preset its file."""
-        file = "" if self.path is None else f" (conf/{'/'.join(filter(None, (self.group, self.name)))}.yaml)"
-        return f"{self.distribution} {self.version}{file}"
+_COMMAND = re.compile(r"(?!help( |$))[a-z0-9][a-z0-9-]*( [a-z0-9][a-z0-9-]*)?")
+"""The names that a command can have: one word or two, which cannot be taken for an option or for `placekit help`."""
 
 
 @dataclass(eq=False)
@@ -180,20 +52,24 @@ class Registry:
     broken: list[Broken] = field(default_factory=list)
     packages: list[Package] = field(default_factory=list)
 
-    def add(self, plugin: str, hooks: Any, distribution: str, version: str) -> None:
-        """Register a plugin (a module, or a class that is built here) and collect its components.
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process, a registry is the one of what is installed there; a plugin manager cannot be pickled."""
+        return installed, ()
 
-        If anything about the plugin is wrong, it is set aside.
+    def add(self, plugin: str, hooks: Any, distribution: str, version: str, module: str = "") -> None:
+        """Register a plugin (a module, or a class that is built here) and collect its components and commands.
+
+        If anything about the plugin is wrong, it is set aside. `module` is its top-level package.
         """
         try:
             self.manager.register(hooks() if isinstance(hooks, type) else hooks, name=plugin)
             self.manager.check_pending()
             found = [(kind, c) for kind in KINDS for c in self._components(kind, plugin)]
-            commands = self._contributed("placekit_commands", plugin, Command)
+            commands = list(self._commands(plugin))
         except Exception as e:
             if self.manager.has_plugin(plugin):
                 self.manager.unregister(name=plugin)
-            self.broken.append(Broken(plugin, distribution, version, e))
+            self.broken.append(Broken(plugin, distribution, version, e, module))
             return
         for kind, component in found:
             entry = Entry(kind, component, plugin, distribution, version)
@@ -218,6 +94,20 @@ class Registry:
                 raise TypeError(f"an option of {kind} {component.name!r} is called `name`, which the core uses")
             component.config()  # raises if an option has no default: then no configuration could be composed
             yield component
+
+    def _commands(self, plugin: str) -> Iterable[Command]:
+        for command in self._contributed("placekit_commands", plugin, Command):
+            if not _COMMAND.fullmatch(command.name):
+                raise ValueError(
+                    f"command {command.name!r} cannot be called: one or two words of a-z, 0-9 and -, not `help`"
+                )
+            if not command.summary.strip():
+                raise ValueError(f"command {command.name!r} has no summary")
+            yield command
+
+    def where(self, error: BaseException) -> str:
+        """`FILE, line N` where `error` was raised in a plugin or in the user's own code; empty if in neither."""
+        return where(error, self.packages)
 
     def code(self, distributions: Iterable[str]) -> dict[str, str]:
         """`Package.code` by distribution, for the plugins and libraries among these distributions and their requirements."""
@@ -267,6 +157,11 @@ class Registry:
                 ) from b.cause
         raise self.mention_broken(unknown(kind, name, self.names(kind)))
 
+    def build(self, kind: str, name: str, values: Mapping[str, Any]) -> Any:
+        """The component, built from the values of its options. Raises PluginError or ConfigError."""
+        entry = self.get(kind, name)
+        return entry.build(entry.options(values, f"{kind}."))
+
     def command(self, name: str) -> CommandEntry:
         """The command. Raises PluginError: unknown (lists what exists), or ambiguous."""
         found = self.commands.get(name, [])
@@ -290,9 +185,8 @@ class Registry:
 
     def _conf_folders(self) -> Iterator[tuple[Package, Path]]:
         for package in self.packages:
-            spec = importlib.util.find_spec(package.module)
-            for location in (spec.submodule_search_locations or ()) if spec else ():
-                folder = Path(location) / "conf"
+            for location in package.locations:
+                folder = location / "conf"
                 if folder.is_dir():
                     yield package, folder
 
@@ -340,6 +234,7 @@ def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
     found = sorted(entry_points(group=GROUP) if points is None else points, key=lambda p: (p.name, p.value))
     for point in found:
         distribution, version = _owner(point)
+        module = point.module.partition(".")[0]
         try:
             twins = [_owner(p)[0] for p in found if p.name == point.name]
             if len(twins) > 1:
@@ -349,11 +244,11 @@ def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
             check_version(point)
             hooks = point.load()
         except (Exception, SystemExit) as e:
-            registry.broken.append(Broken(point.name, distribution, version, e))
+            registry.broken.append(Broken(point.name, distribution, version, e, module))
             continue
-        registry.add(point.name, hooks, distribution, version)
+        registry.add(point.name, hooks, distribution, version, module)
         if manager.has_plugin(point.name) and distribution != CORE:
-            registry.packages.append(Package(point.name, point.module.partition(".")[0], distribution, version))
+            registry.packages.append(Package(point.name, module, distribution, version))
     return registry
 
 
@@ -389,19 +284,6 @@ def check_version(point: EntryPoint) -> None:
                 f"needs placekit-core{needed.specifier}, and this is placekit-core {__version__}",
                 "install versions that fit each other",
             )
-
-
-def where(error: BaseException) -> str:
-    """`FILE, line N` where `error` was raised outside the core, or of a syntax error; empty if there is no such place."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}"
-    core, library = (
-        str(Path(__file__).resolve().parent.parent),
-        tuple(sysconfig.get_paths()[k] for k in ("stdlib", "purelib")),
-    )
-    outside = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(("<", core))]
-    own = [f for f in outside if not f.filename.startswith(library) or f"{GROUP}_" in f.filename]
-    return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
 @cache

@@ -129,34 +129,14 @@ def plan(
         level: [n] for bulk-synchronous runs, the level of each kernel; `order` goes level by level.
     """
     values = Values(graph, executable, device)
-    nodes: list[Node] = []
-    made_by: dict[tuple[int, int], int] = {}  # (tensor, device): the node that leaves it there; sources have none
+    made = _Nodes(graph, values, level)
+    nodes, made_by = made.nodes, made.made_by
     last: dict[int, int] = {}  # device -> its run that may still grow
     sends = _sent(graph, values)
-
-    def arrival(tensor: int, to: int) -> int | None:
-        """The node that brings or makes `tensor` on device `to`; None for a source that lives there."""
-        if (tensor, to) in made_by:
-            return made_by[tensor, to]
-        owner = values.owner(tensor)
-        if owner == to:
-            return None
-        node = Node(to, tensor=tensor, src=owner, makes={tensor})
-        producer = graph.tensor_producer[tensor]
-        if level is not None and graph.kernel[producer]:
-            node.phase = 2 * int(level[producer]) + 2
-        own = values.found(tensor, owner)
-        node.reads.add(own)
-        if (maker := made_by.get((own, owner))) is not None:
-            node.before.add(maker)
-        nodes.append(node)
-        made_by[tensor, to] = len(nodes) - 1
-        return len(nodes) - 1
-
     for op in order:
         at = int(device[op])
         reads = {values.found(int(t), at) for t in graph.inputs(op)}
-        before = {i for t in reads if (i := arrival(t, at)) is not None}
+        before = {i for t in reads if (i := made.arrival(t, at)) is not None}
         run, phase = last.get(at), 0 if level is None else 2 * int(level[op]) + 1
         if run is None or (nodes[run].phase != phase if phase else not _joins(nodes[run], run, before, fixed)):
             nodes.append(Node(at, phase=phase))
@@ -175,6 +155,39 @@ def plan(
         for j in node.before:
             nodes[j].after.append(i)
     return _with_uses(graph, executable, values, nodes, size, keep)
+
+
+class _Nodes:
+    """The nodes of a plan while it is made.
+
+    Attributes:
+        nodes: runs and transfers.
+        made_by: (tensor, device) to the number of the node that leaves it there; sources have none.
+    """
+
+    def __init__(self, graph: Graph, values: Values, level: NDArray[np.int32] | None) -> None:
+        self.graph, self.values, self.level = graph, values, level
+        self.nodes: list[Node] = []
+        self.made_by: dict[tuple[int, int], int] = {}
+
+    def arrival(self, tensor: int, to: int) -> int | None:
+        """The node that brings or makes `tensor` on device `to`; None for a source that lives there."""
+        if (tensor, to) in self.made_by:
+            return self.made_by[tensor, to]
+        owner = self.values.owner(tensor)
+        if owner == to:
+            return None
+        node = Node(to, tensor=tensor, src=owner, makes={tensor})
+        producer = self.graph.tensor_producer[tensor]
+        if self.level is not None and self.graph.kernel[producer]:
+            node.phase = 2 * int(self.level[producer]) + 2
+        own = self.values.found(tensor, owner)
+        node.reads.add(own)
+        if (maker := self.made_by.get((own, owner))) is not None:
+            node.before.add(maker)
+        self.nodes.append(node)
+        self.made_by[tensor, to] = len(self.nodes) - 1
+        return len(self.nodes) - 1
 
 
 def _sent(graph: Graph, values: Values) -> set[tuple[int, int]]:

@@ -7,6 +7,7 @@ import ctypes
 import signal
 import sys
 from multiprocessing.connection import Connection
+from typing import Any
 
 from placekit_core import BackendError, PlacekitError, Problem, Session, installed
 
@@ -38,18 +39,16 @@ def _serve(pipe: Connection) -> None:
         pipe.send(answer)
 
 
-def opened(backend: str, options: dict[str, object], recipe: dict[str, object], problem: Problem) -> Session:
+def opened(backend: str, options: dict[str, object], recipe: dict[str, Any], problem: Problem) -> Session:
     """The session of the program in `recipe`. Raises BackendError if `recipe` makes another program than `problem` has."""
-    importer = installed().get("importer", str(recipe["importer"]))
-    programs = importer.build(importer.component.config.model_validate(recipe["options"])).load()
+    programs = installed().build("importer", str(recipe["importer"]), recipe["options"]).load()
     program = next((p for p in programs if p.graph.fingerprint == problem.graph.fingerprint), None)
     if program is None:
         raise BackendError(
             f"importer {recipe['importer']!r} makes another program {problem.graph.name!r} than it did before",
             "the code or a file that it reads has changed: start a new run",
         )
-    entry = installed().get("backend", backend)
-    session: Session = entry.build(entry.component.config.model_validate(options)).open(problem, program.executable)
+    session: Session = installed().build("backend", backend, options).open(problem, program.executable)
     return session
 
 

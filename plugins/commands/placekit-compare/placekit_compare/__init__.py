@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from placekit_core import Command, hookimpl
+from placekit_core import Command, Registry, hookimpl
 
 
 @hookimpl
@@ -23,8 +23,8 @@ def placekit_commands() -> list[Command]:
 
 
 @hookimpl
-def placekit_sweep_finished(directory: Path) -> None:
+def placekit_sweep_finished(directory: Path, registry: Registry) -> None:
     """The table of the sweep's runs."""
     from placekit_compare.compare import show_folder
 
-    show_folder(directory)
+    show_folder(directory, registry)

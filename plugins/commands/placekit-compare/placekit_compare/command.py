@@ -31,15 +31,15 @@ def main(argv: list[str], registry: Registry) -> int:
     if arguments.profile:
         from placekit_compare.profiles import compare_profiles
 
-        return compare_profiles(arguments.folders, arguments.json, arguments.png)
+        return compare_profiles(arguments.folders, arguments.json, arguments.png, registry)
     found = [troubles(folder) for folder in arguments.folders]
     failed, missing = ([x for each in found for x in each[i]] for i in (0, 1))
     results, damaged = load(arguments.folders, bool(failed or missing))
     if arguments.json:
-        print(json.dumps([r.data() for r in rows(results)], indent=1))
+        print(json.dumps([r.data() for r in rows(results, registry)], indent=1))
         sys.stdout.flush()
     else:
-        show(rows(results))
+        show(rows(results, registry))
     show_troubles(failed, missing, sys.stderr if arguments.json else sys.stdout)
     return int(damaged > 0)
 

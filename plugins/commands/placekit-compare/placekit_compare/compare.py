@@ -9,11 +9,12 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from placekit_compare.statistics import Interval, median_interval
-from placekit_core import RunError, Summary, installed
+from placekit_core import Registry, RunError, Summary
 from placekit_core.cli.console import table, wrapped
 from placekit_core.contracts.units import percent, seconds
 from placekit_core.run.assembly import SECTIONS, kind_of
@@ -109,11 +110,11 @@ class Row:
         }
 
 
-def show_folder(folder: Path) -> None:
+def show_folder(folder: Path, registry: Registry) -> None:
     """Print the table of the runs at or below a folder, and name the results that cannot be read."""
     results, _ = load([folder], may_be_empty=True)
     print()
-    show(rows(results))
+    show(rows(results, registry))
 
 
 def load(folders: Sequence[Path | str], may_be_empty: bool) -> tuple[list[Summary], int]:
@@ -134,7 +135,7 @@ def load(folders: Sequence[Path | str], may_be_empty: bool) -> tuple[list[Summar
     return results, damaged
 
 
-def rows(results: list[Summary]) -> list[Row]:
+def rows(results: list[Summary], registry: Registry) -> list[Row]:
     """Results grouped into rows, best median first within each workload, machine and backend."""
     groups: dict[str, list[Summary]] = {}
     for result in results:
@@ -142,7 +143,8 @@ def rows(results: list[Summary]) -> list[Row]:
         twin = (result.seed, result.value_s, result.evaluations)
         if twin not in {(r.seed, r.value_s, r.evaluations) for r in group}:  # a copy of a run is no further evidence
             group.append(result)
-    found = [Row(label, g) for label, g in zip(labels([g[0] for g in groups.values()]), groups.values(), strict=True)]
+    named = labels([g[0] for g in groups.values()], registry)
+    found = [Row(label, g) for label, g in zip(named, groups.values(), strict=True)]
     return sorted(found, key=lambda r: (r.first.workload, r.first.cluster, r.first.backend, r.rank))
 
 
@@ -249,7 +251,7 @@ def _best(contest: list[Row]) -> str:
     return f"best: {best.label} {seconds(best.median_s)}, {difference}{note}"
 
 
-def labels(results: list[Summary]) -> list[str]:
+def labels(results: list[Summary], registry: Registry) -> list[str]:
     """Policies, with the choices and options in which runs on one program, machine and backend differ.
 
     If one run differs in a section, every run of the same place names its choice in it.
@@ -258,8 +260,8 @@ def labels(results: list[Summary]) -> list[str]:
     for r in results:
         place = (r.workload, r.cluster, r.backend)
         rivals = [x for x in results if (x.workload, x.cluster, x.backend) == place]
-        found.append(" ".join([r.policy, *_differences(r, rivals)]))
-    for words in (_other_files, _other_code, _numbered):  # until no two rows look alike
+        found.append(" ".join([r.policy, *_differences(r, rivals, registry)]))
+    for words in (_other_files, partial(_other_code, registry=registry), _numbered):  # until no two rows look alike
         alike: dict[tuple[str, ...], list[int]] = {}
         for i, (r, label) in enumerate(zip(results, found, strict=True)):
             alike.setdefault((r.workload, r.cluster, r.backend, r.status, label), []).append(i)
@@ -282,7 +284,7 @@ def _other_files(alike: list[Summary]) -> list[str]:
     return found
 
 
-def _other_code(alike: list[Summary]) -> list[str]:
+def _other_code(alike: list[Summary], registry: Registry) -> list[str]:
     """The versions that made runs of one configuration: their numbers, or whether it was the code that is installed."""
     names = sorted({name for r in alike for name in r.code})
     edited = [name for name in names if len({r.code.get(name) for r in alike}) > 1]
@@ -291,7 +293,7 @@ def _other_code(alike: list[Summary]) -> list[str]:
     numbers = [", ".join(f"{name} {r.versions.get(name, 'of no version')}" for name in edited) for r in alike]
     if len(set(numbers)) == len(alike):
         return [f", with {text}" for text in numbers]
-    now = installed().code(edited)
+    now = registry.code(edited)
     other = [", ".join(name for name in edited if r.code.get(name) != now.get(name)) for r in alike]
     return [f", with other code of {text}" if text else ", with the code that is installed" for text in other]
 
@@ -303,7 +305,7 @@ def _numbered(alike: list[Summary]) -> list[str]:
     return [f" ({kinds.index(key) + 1} of {len(kinds)})" if len(kinds) > 1 else "" for key in keys]
 
 
-def _differences(result: Summary, rivals: list[Summary]) -> list[str]:
+def _differences(result: Summary, rivals: list[Summary], registry: Registry) -> list[str]:
     """The choices and options of a run in which its rivals differ from it.
 
     For its policy: the options in which other runs of the same policy differ. For a section where rivals have another
@@ -322,7 +324,7 @@ def _differences(result: Summary, rivals: list[Summary]) -> list[str]:
             others = [o for o in others if o.get(name) == values[name]]
             if section != "policy":  # the label begins with the policy's name, and no other policy has its options
                 found.append(f"{section}={values[name]}")
-                others += [_flat(d, section) for d in _defaults(section, str(values[name]))]
+                others += [_flat(d, section) for d in _defaults(section, str(values[name]), registry)]
         differ = [k for k in sorted(values) if k != name and any(o.get(k) != values[k] for o in others)]
         found += [f"{k}={_short(values[k])}" for k in differ]
     return found
@@ -334,9 +336,9 @@ def _flat(data: object, prefix: str) -> dict[str, object]:
     return {k: v for key, value in data.items() for k, v in _flat(value, f"{prefix}.{key}").items()}
 
 
-def _defaults(section: str, name: str) -> list[dict[str, Any]]:
+def _defaults(section: str, name: str, registry: Registry) -> list[dict[str, Any]]:
     """The defaults of a component; none if its plugin is not installed here."""
-    entries = installed().entries.get((kind_of(section), name), []) if section in SECTIONS else []
+    entries = registry.entries.get((kind_of(section), name), []) if section in SECTIONS else []
     return [e.component.config().model_dump(mode="json") for e in entries]
 
 

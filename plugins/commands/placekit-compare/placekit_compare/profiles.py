@@ -12,7 +12,7 @@ from pathlib import Path
 from placekit_report.profile import OTHER, DeviceProfile, Profile, TransferProfile, load_profile, top_types
 
 from placekit_compare.compare import labels
-from placekit_core import PHASES, ConfigError, RunError, Summary
+from placekit_core import PHASES, ConfigError, Registry, RunError, Summary
 from placekit_core.cli.console import table
 from placekit_core.contracts.units import count, percent, seconds
 from placekit_core.run.checkpoint import CHECKPOINT
@@ -33,7 +33,7 @@ class Found:
     profile: Profile
 
 
-def compare_profiles(folders: Sequence[Path], as_json: bool, png: str | None) -> int:
+def compare_profiles(folders: Sequence[Path], as_json: bool, png: str | None, registry: Registry) -> int:
     """Tables, one program after the other; or all profiles as JSON; with `png`, the one program as a figure, too."""
     programs, damaged = profiles(folders)
     if as_json:
@@ -48,7 +48,7 @@ def compare_profiles(folders: Sequence[Path], as_json: bool, png: str | None) ->
         names = ", ".join(programs)
         raise ConfigError(f"a figure shows one program, and these runs have {len(programs)}: {names}", "give fewer DIR")
     for i, (program, each) in enumerate(programs.items()):
-        runs = {name: f.profile for name, f in zip(titles(each), each, strict=True)}
+        runs = {name: f.profile for name, f in zip(titles(each, registry), each, strict=True)}
         print("\n" if i else "", end="")
         show(program, runs)
         if png:
@@ -93,9 +93,9 @@ def profiles(folders: Sequence[str | Path]) -> tuple[dict[str, list[Found]], boo
     return found, damaged
 
 
-def titles(found: Sequence[Found]) -> list[str]:
+def titles(found: Sequence[Found], registry: Registry) -> list[str]:
     """A name for each: the label of `placekit compare`, other differences, and the folder if runs are still alike."""
-    shown = labels([f.run for f in found])
+    shown = labels([f.run for f in found], registry)
     for option in ("workload", "cluster", "backend", "seed"):
         values = [getattr(f.run, option) for f in found]
         for alike in _alike(shown):

@@ -15,9 +15,10 @@ from placekit_compare import compare
 from placekit_compare.compare import Row, rows, show
 from placekit_compare.statistics import median_interval
 
-from placekit_core import Summary, load_programs, place
+from placekit_core import Summary, installed, load_programs, place
 from placekit_core.cli.main import main
 from placekit_core.contracts.files import write_json
+from placekit_core.run.registry import discover
 from placekit_core.run.run_directory import load_summary
 
 Run = Callable[..., object]
@@ -87,7 +88,7 @@ def copies(base: Summary, policy: str, values: list[float | None], **changes: ob
 
 
 def shown(found: list[Summary], capsys: pytest.CaptureFixture[str]) -> list[str]:
-    show(rows(found))
+    show(rows(found, installed()))
     return capsys.readouterr().out.splitlines()
 
 
@@ -144,7 +145,7 @@ def test_only_what_is_comparable_competes(finished: Summary, capsys: pytest.Capt
 
 
 def test_one_seed_has_no_interval(finished: Summary) -> None:
-    [row] = rows([finished, finished])
+    [row] = rows([finished, finished], installed())
     assert row == Row("etf", [finished]), "the same run twice is one"
     assert (row.interval, row.median_s) == (None, finished.value_s)
 
@@ -173,7 +174,7 @@ def test_one_method_is_one_row_however_it_was_asked_for(finished: Summary) -> No
     """The machine by name or by `auto`, from Python or from the command line, options in another order."""
     other = json.loads(finished.model_dump_json())["config"]
     other = {**dict(reversed(other.items())), "cluster": {"name": "auto"}, "importer": {"name": "given"}, "seed": 2}
-    [row] = rows([finished, finished.model_copy(update={"config": other, "seed": 2})])
+    [row] = rows([finished, finished.model_copy(update={"config": other, "seed": 2})], installed())
     assert len(row.runs) == 2
     assert row.label == "etf"
 
@@ -183,7 +184,7 @@ def test_python_and_the_command_line_share_a_row(placekit: Run, finished: Summar
     programs = load_programs("mlp")
     for seed, source, cluster in ((2, "mlp", "p100x4"), (3, programs, "auto")):
         place(source, cluster=cluster, policy="etf", seed=seed, run_dir=tmp_path / f"python{seed}")
-    [row] = rows([finished, *(load_summary(tmp_path / f"python{seed}") for seed in (2, 3))])
+    [row] = rows([finished, *(load_summary(tmp_path / f"python{seed}") for seed in (2, 3))], installed())
     assert (row.label, row.seeds) == ("etf", [1, 2, 3])
 
 
@@ -191,13 +192,13 @@ def test_other_code_is_another_row(finished: Summary) -> None:
     edited = finished.model_copy(
         update={"code": {**finished.code, "placekit-heuristics": "0123456789abcdef"}, "seed": 2}
     )
-    assert [r.label for r in rows([finished, edited])] == [
+    assert [r.label for r in rows([finished, edited], installed())] == [
         "etf, with the code that is installed",
         "etf, with other code of placekit-heuristics",
     ]
     newer = edited.model_copy(update={"versions": {**finished.versions, "placekit-heuristics": "9.1"}})
     now = finished.versions["placekit-heuristics"]
-    assert [r.label for r in rows([finished, newer])] == [
+    assert [r.label for r in rows([finished, newer], installed())] == [
         f"etf, with placekit-heuristics {now}",
         "etf, with placekit-heuristics 9.1",
     ]
@@ -207,7 +208,7 @@ def test_one_seed_is_one_value_of_the_interval(finished: Summary) -> None:
     """Budgets in seconds and measuring backends give several values for a seed: their median stands for it."""
     base = finished.value_s or 0.0
     again = [finished.model_copy(update={"value_s": factor * base}) for factor in (2.0, 3.0)]
-    [row] = rows([finished, finished.model_copy(), *again])
+    [row] = rows([finished, finished.model_copy(), *again], installed())
     assert len(row.runs) == 3, "a copy of a run is no further one"
     assert row.values == [2.0 * base]
     assert row.interval is None
@@ -239,7 +240,14 @@ def labels(base: Summary, *sections: dict[str, dict[str, object]]) -> list[str]:
     for s in sections:
         policy = s.get("policy", {}).get("name", base.policy)
         runs.append(base.model_copy(update={"config": base.config | s, "policy": policy}))
-    return [r.label for r in rows(runs)]
+    return [r.label for r in rows(runs, installed())]
+
+
+def test_defaults_are_those_of_the_registry_that_is_given(finished: Summary) -> None:
+    runs = [finished.model_copy(update={"config": finished.config | {"grouper": g}}) for g in (NONE, MODULE)]
+    deeper = runs[1].model_copy(update={"config": finished.config | {"grouper": MODULE | {"depth": 2}}})
+    assert rows([runs[0], deeper], installed())[1].label == "etf grouper=module grouper.depth=2"
+    assert rows([runs[0], deeper], discover([]))[1].label == "etf grouper=module", "its defaults are not known"
 
 
 def test_another_component_is_named_once_with_the_options_that_are_not_its_defaults(finished: Summary) -> None:
@@ -283,7 +291,9 @@ def test_if_one_run_differs_in_a_section_all_of_the_contest_name_their_choice(fi
         "heft budget.evaluations=5",
     ]
     elsewhere = finished.model_copy(update={"workload": "other", "config": finished.config | {"grouper": MODULE}})
-    assert [r.label for r in rows([finished, elsewhere])] == ["etf", "etf"], "not compared with one another"
+    assert [r.label for r in rows([finished, elsewhere], installed())] == ["etf", "etf"], (
+        "not compared with one another"
+    )
 
 
 def test_options_of_a_policy_are_shown_beside_other_policies(finished: Summary) -> None:
@@ -296,15 +306,17 @@ def test_no_two_rows_have_the_same_label(finished: Summary) -> None:
     assert labels(finished, *blocks) == [f"etf grouper.blocks=[a.*, ... 13 values] ({i} of 2)" for i in (1, 2)]
     code = {**finished.code, "placekit-a": "0" * 16}
     edited = [finished.model_copy(update={"code": {**code, "placekit-a": c * 16}}) for c in "01"]
-    assert [r.label for r in rows(edited)] == [f"etf, with other code of placekit-a ({i} of 2)" for i in (1, 2)]
+    assert [r.label for r in rows(edited, installed())] == [
+        f"etf, with other code of placekit-a ({i} of 2)" for i in (1, 2)
+    ]
     graphs = [[p.model_copy(update={"graph_fingerprint": c}) for p in finished.programs] for c in "01"]
     changed = [finished.model_copy(update={"programs": programs}) for programs in graphs]
-    assert [r.label for r in rows(changed)] == [f"etf, program {i} of 2" for i in (1, 2)]
+    assert [r.label for r in rows(changed, installed())] == [f"etf, program {i} of 2" for i in (1, 2)]
 
 
 def test_runs_that_share_a_row_are_not_numbered(finished: Summary) -> None:
     again = finished.model_copy(update={"seed": 2})
-    assert compare.labels([finished, again]) == ["etf", "etf"]
+    assert compare.labels([finished, again], installed()) == ["etf", "etf"]
 
 
 NAMES = ["workload", "cluster", "backend", "policy", "median", "interval", "bound", "gap", "evals", "seconds", "seeds"]

@@ -29,9 +29,10 @@ from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.config import conf_dir, defaults_list
+from placekit_core.run.entries import Choice, Entry
 from placekit_core.run.facts import facts
 from placekit_core.run.lifecycle import loggers
-from placekit_core.run.registry import CORE, Choice, Entry
+from placekit_core.run.registry import CORE
 from placekit_doctor.caches import caches
 from placekit_doctor.findings import Finding, fail, ok, warn
 from placekit_doctor.self_test import self_test

@@ -27,8 +27,8 @@ from placekit_core import (
 )
 from placekit_core.contracts.units import seconds
 from placekit_core.run.config import Streams
+from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
-from placekit_core.run.registry import Entry
 from placekit_doctor.findings import Finding, fail, ok, warn
 
 BUDGET = 200

@@ -99,7 +99,8 @@ def test_options_of_a_run_and_values() -> None:
 
 
 def test_options_of_a_preset_are_those_of_its_component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from placekit_core.run.registry import Package, discover
+    from placekit_core.run.entries import Package
+    from placekit_core.run.registry import discover
 
     preset = tmp_path / "completed" / "conf" / "policy" / "quick.yaml"
     preset.parent.mkdir(parents=True)

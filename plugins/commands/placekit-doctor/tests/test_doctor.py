@@ -14,7 +14,8 @@ from placekit_doctor.doctor import Doctor
 
 from placekit_core import Command, Component, Options, PluginError, Policy, hookimpl, installed
 from placekit_core.run.config import conf_dir
-from placekit_core.run.registry import CORE, Choice, Entry, Package, discover
+from placekit_core.run.entries import Choice, Entry, Package
+from placekit_core.run.registry import CORE, discover
 from tests import venvs
 
 CLUSTERS = len(list((conf_dir() / "cluster").glob("*.yaml")))
@@ -174,7 +175,9 @@ def test_duplicates_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_commands_that_cannot_be_used() -> None:
     def command(**fields: str) -> Command:
-        return Command(**{"name": "x", "usage": "", "summary": "", "target": "placekit_doctor.doctor:main", **fields})
+        return Command(
+            **{"name": "x", "usage": "", "summary": "made up", "target": "placekit_doctor.doctor:main", **fields}
+        )
 
     class Contributes:
         def __init__(self, *commands: Command) -> None:

@@ -18,17 +18,19 @@ def main(argv: list[str], registry: Registry) -> int:
     parser = Parser("cluster show", "The machines that ship; with a name, the devices, links and transfers of one.")
     parser.add_argument("name", nargs="?", metavar="NAME|FILE.yaml", help="a preset, or a file of your own machine")
     name = parser.read(argv).name
-    presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
+    presets = [(p.name, p.path) for p in registry.presets() if p.group == "cluster" and p.path]
     if name is None:
         rows = []
-        for preset, path in sorted(presets.items()):
+        for preset, path in sorted(presets):
             c = load_cluster(path)
             rows.append([preset, c.description, f"{c.size}", mebibytes(float(c.memory_bytes.sum()))])
         table(["cluster", "description", "devices", "memory"], rows, left=2)
         return 0
-    if name not in presets and not name.endswith((".yaml", ".yml")):
-        raise unknown("cluster", name, presets, ClusterError)
-    show(load_cluster(presets.get(name, name)))
+    paths = dict(presets)
+    if name not in paths and not name.endswith((".yaml", ".yml")):
+        raise unknown("cluster", name, paths, ClusterError)
+    registry.check_choices({"cluster": name})
+    show(load_cluster(paths.get(name, name)))
     return 0
 
 

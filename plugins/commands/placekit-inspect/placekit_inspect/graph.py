@@ -82,13 +82,13 @@ def import_command(argv: list[str], registry: Registry) -> int:
     arguments = parser.read(argv)
     path, out = arguments.file, arguments.out
     writer = None if out is None else writer_of(out, registry)
-    entry = registry.get("importer", importer_of(path, registry))
-    programs = entry.build(entry.component.config.model_validate({"path": path})).load()
+    name = importer_of(path, registry)
+    programs: list[Program] = registry.build("importer", name, {"path": path}).load()
     targets = [] if out is None else _targets(out, programs)
     for i, program in enumerate(programs):
         brings = [f"seconds for {', '.join(program.costs.kinds)}"] if program.costs is not None else []
         brings += [f"machine {program.cluster.name!r}"] if program.cluster is not None else []
-        print(f"{path} is valid ({entry.component.name}): {', '.join([repr(program.graph), *brings])}")
+        print(f"{path} is valid ({name}): {', '.join([repr(program.graph), *brings])}")
         if writer is not None:
             _write(writer, program, targets[i])
             command = f"placekit run importer={writer.name} importer.path={quoted(str(targets[i]))}"

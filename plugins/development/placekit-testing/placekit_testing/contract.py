@@ -29,7 +29,8 @@ from placekit_core import ConfigError, installed
 from placekit_core.contracts.interfaces import Plugin
 from placekit_core.run import assembly
 from placekit_core.run.config import RunConfig, conf_dir
-from placekit_core.run.registry import PLURAL, Entry
+from placekit_core.run.entries import Entry
+from placekit_core.run.registry import PLURAL
 
 Make = Callable[..., Any]
 """`make(**options)` builds the component that is tested."""

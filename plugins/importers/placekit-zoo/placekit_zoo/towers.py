@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from placekit_core import PHASES, Graph, GraphBuilder, Importer, ImporterError, Labels, Program, explain, installed
+from placekit_core import PHASES, Component, Graph, GraphBuilder, Importer, ImporterError, Labels, Program, installed
 from placekit_zoo.towers_options import TowersOptions
 
 SHARED = ("parameter", "state")
@@ -27,7 +26,8 @@ class TowersImporter(Importer):
         """The replicated programs, without executables.
 
         Raises ImporterError if the importer named in `of` has no option `batch`, its batch cannot be divided, it brings
-        costs of its own, or its program is no training step; PluginError if there is no such importer.
+        costs of its own, or its program is no training step; PluginError if there is no such importer; ConfigError if an
+        option in `of` is wrong.
         """
         o: TowersOptions = self.options
         programs = self.inner().load()
@@ -46,25 +46,25 @@ class TowersImporter(Importer):
         values = dict(o.of)
         if "name" not in values:
             raise ImporterError("importer.of names no importer", "importer.of.name=inception_v3, for example")
-        entry = installed().get("importer", str(values.pop("name")))
-        model = entry.component.config
-        if "batch" not in model.model_fields:
-            having = [e.component.name for e in installed().all() if e.kind == "importer"]
-            having = [n for n in having if "batch" in installed().get("importer", n).component.config.model_fields]
+        registry = installed()
+        entry = registry.get("importer", str(values.pop("name")))
+        if not _has_batch(entry.component):
+            having = [e.component.name for e in registry.all() if e.kind == "importer" and _has_batch(e.component)]
             raise ImporterError(
                 f"importer {entry.component.name!r} has no option `batch` that could be divided among towers",
                 f"these have: {', '.join(having)}",
             )
-        try:
-            batch = model.model_validate(values).batch  # type: ignore[attr-defined]
-            if batch % o.towers:
-                below = batch // o.towers * o.towers
-                near = " or ".join(f"importer.of.batch={b}" for b in (below, below + o.towers) if b)
-                raise ImporterError(f"a batch of {batch} cannot be divided among {o.towers} towers", f"{near} can")
-            importer: Importer = entry.build(model.model_validate({**values, "batch": batch // o.towers}))
-        except ValidationError as e:
-            raise ImporterError(*explain(e, model, "importer.of.")) from None
+        batch = entry.options(values, "importer.of.").batch  # type: ignore[attr-defined]
+        if batch % o.towers:
+            below = batch // o.towers * o.towers
+            near = " or ".join(f"importer.of.batch={b}" for b in (below, below + o.towers) if b)
+            raise ImporterError(f"a batch of {batch} cannot be divided among {o.towers} towers", f"{near} can")
+        importer: Importer = entry.build(entry.options({**values, "batch": batch // o.towers}, "importer.of."))
         return importer
+
+
+def _has_batch(importer: Component) -> bool:
+    return "batch" in importer.config.model_fields
 
 
 def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 1) -> Graph:
@@ -87,53 +87,86 @@ def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 
     Raises ImporterError if nothing is updated, an updated value is read in the same step, an update writes a buffer, or a
     synchronous update reads anything but gradients that exists once per tower.
     """
-    order = graph.topological_order
-    source = np.isin(graph.op_type.tolist(), SHARED) & ~graph.kernel
-    update = graph.kernel & (graph.phase == UPDATE)
-    if not update.any():
-        raise ImporterError(
-            f"{graph.name!r} updates no parameters: towers replicate a training step", "set importer.of.mode=train"
-        )
-    early = graph.kernel[graph.edge_op] & ~update[graph.edge_op] & update[graph.tensor_producer[graph.input_tensor]]
-    if early.any():
-        name = graph.op_name[graph.edge_op[early][0]]
-        raise ImporterError(
-            f"{name!r} of {graph.name!r} reads a value that the step has updated, so the order of towers is undefined"
-        )
-    given = ~graph.kernel & graph.op_type.is_value("input")
-    producer, by_update = graph.tensor_producer[graph.input_tensor], update[graph.edge_op]
-    once = given & np.isin(np.arange(graph.n), producer[by_update]) & synchronous
-    once[producer[~by_update]] = False
-    shared_rows = source | update | once
-    _check_updates(graph, source, update, shared_rows | (graph.kernel & (graph.phase == BACKWARD)) | (not synchronous))
-    parameters, updates = order[source[order]].tolist(), order[update[order]].tolist()
-    buffers = order[(~graph.kernel & ~source & ~given)[order]].tolist()
-    computing = order[((given & ~once) | (graph.kernel & ~update))[order]].tolist()
-
-    copy = _Copy(graph, shared_rows, f"{graph.name}_towers")
+    parts = _Parts.of(graph, synchronous)
+    copy = _Copy(graph, parts.shared, f"{graph.name}_towers")
     shared = [_Values()]
-    for v in parameters:
+    for v in parts.parameters:
         copy.add(v, shared[0], [], "", -1)
     if not synchronous:
         shared += [_Values(dict(shared[0].now), dict(shared[0].now), dict(shared[0].op)) for _ in range(1, towers)]
     own = [_Values() for _ in range(towers)]
     for i, values in enumerate(own):
-        for v in buffers:
+        for v in parts.buffers:
             copy.add(v, values, [], f"tower{i}/", i)
     for step in range(steps):
         prefix = f"step{step}/" if steps > 1 else ""
         for i, values in enumerate(own):
-            for v in computing:
+            for v in parts.computing:
                 copy.add(v, values, [values, shared[i % len(shared)]], f"{prefix}tower{i}/", i)
-        for v in order[once[order]].tolist():
+        for v in parts.once:
             copy.add(v, shared[0], [], prefix, -1)
-        gradients = [copy.averages(own, updates, prefix)] if synchronous else own
+        gradients = [copy.averages(own, parts.updates, prefix)] if synchronous else own
         for i, values in enumerate(shared):
-            for v in updates:
+            for v in parts.updates:
                 copy.add(v, values, [values, gradients[i]], prefix if synchronous else f"{prefix}tower{i}/", -1)
         for values in (*own, *shared):
             values.now.update(values.next)
     return copy.build({"towers": towers, "synchronous": synchronous, "steps": steps, "of": dict(graph.attributes)})
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The operations of a step, each list in topological order.
+
+    Attributes:
+        parameters: parameters and state, once for all towers and steps.
+        buffers: once per tower.
+        computing: forward and backward operations and the inputs of the network, once per tower and step.
+        once: inputs that only updates read, once per step.
+        updates: once per step; if asynchronous, once per tower and step.
+        shared: [n] whether all towers have one copy; if asynchronous, this includes updates, which have several.
+    """
+
+    parameters: list[int]
+    buffers: list[int]
+    computing: list[int]
+    once: list[int]
+    updates: list[int]
+    shared: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, graph: Graph, synchronous: bool) -> _Parts:
+        """The parts of the step `graph`. Raises ImporterError if it cannot be replicated; see `replicate`."""
+        order = graph.topological_order
+        source = np.isin(graph.op_type.tolist(), SHARED) & ~graph.kernel
+        update = graph.kernel & (graph.phase == UPDATE)
+        if not update.any():
+            raise ImporterError(
+                f"{graph.name!r} updates no parameters: towers replicate a training step", "set importer.of.mode=train"
+            )
+        early = graph.kernel[graph.edge_op] & ~update[graph.edge_op] & update[graph.tensor_producer[graph.input_tensor]]
+        if early.any():
+            name = graph.op_name[graph.edge_op[early][0]]
+            raise ImporterError(
+                f"{name!r} of {graph.name!r} reads a value that the step has updated, so the order of towers is undefined"
+            )
+        given = ~graph.kernel & graph.op_type.is_value("input")
+        producer, by_update = graph.tensor_producer[graph.input_tensor], update[graph.edge_op]
+        once = given & np.isin(np.arange(graph.n), producer[by_update]) & synchronous
+        once[producer[~by_update]] = False
+        shared_rows = source | update | once
+        _check_updates(
+            graph, source, update, shared_rows | (graph.kernel & (graph.phase == BACKWARD)) | (not synchronous)
+        )
+        buffers, computing = ~graph.kernel & ~source & ~given, (given & ~once) | (graph.kernel & ~update)
+
+        def ordered(rows: NDArray[np.bool_]) -> list[int]:
+            found: list[int] = order[rows[order]].tolist()
+            return found
+
+        return cls(
+            ordered(source), ordered(buffers), ordered(computing), ordered(once), ordered(update), shared_rows
+        )  # fmt: skip
 
 
 def _check_updates(

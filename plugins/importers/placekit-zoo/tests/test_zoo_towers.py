@@ -13,7 +13,7 @@ from placekit_testing.contract import Make
 from placekit_zoo.mlp import MlpImporter
 from placekit_zoo.towers import TowersImporter, replicate
 
-from placekit_core import PHASES, Graph, GraphBuilder, ImporterError, PluginError
+from placekit_core import PHASES, ConfigError, Graph, GraphBuilder, ImporterError, PluginError
 
 torch.set_num_threads(1)
 
@@ -247,7 +247,7 @@ def test_one_batch_normally_comes_from_the_inner_importer() -> None:
             ImporterError,
             r"updates no parameters[\s\S]*mode=train",
         ),
-        ({"of": {"name": "mlp", "bach": 8}}, ImporterError, r"importer.of.bach[\s\S]*batch"),
+        ({"of": {"name": "mlp", "bach": 8}}, ConfigError, r"importer.of.bach[\s\S]*batch"),
         ({"of": {"batch": 8}}, ImporterError, "names no importer"),
         ({"of": {"name": "inceptoin_v3"}}, PluginError, "did you mean 'inception_v3'"),
     ],

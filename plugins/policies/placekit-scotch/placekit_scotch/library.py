@@ -63,47 +63,54 @@ def static_mapping(
     lib, targets = load("scotch"), len(speed)
     apart = ~np.eye(targets, dtype=bool)
     complete = Exchange(np.arange(targets + 1) * (targets - 1), np.nonzero(apart)[1], link[apart])
-    read: list[NDArray[Any]] = []  # Scotch does not copy arrays: they must live as long as its graphs
     with contextlib.ExitStack() as stack:
-
-        def made(structure: str, begin: str, end: str) -> Any:
-            thing = getattr(lib, structure)()
-            check(f"SCOTCH_{begin}", byref(thing))
-            stack.callback(getattr(lib, f"SCOTCH_{end}"), byref(thing))
-            return thing
-
-        def check(function: str, *arguments: Any) -> None:
-            if getattr(lib, function)(*arguments):
-                raise PlacekitError(f"{function} failed: {lib.get_scotch_messages().strip() or 'no reason given'}")
-
-        context = made("SCOTCH_Context", "contextInit", "contextExit")
-        check("SCOTCH_contextThreadSpawn", byref(context), lib.SCOTCH_Num(1), None)
-        check("SCOTCH_contextOptionSetNum", byref(context), DETERMINISTIC, 1)
-        check("SCOTCH_contextRandomClone", byref(context))
-        lib.SCOTCH_contextRandomSeed(byref(context), seed)
-        lib.SCOTCH_contextRandomReset(byref(context))
-
-        def graph(of: Exchange, weight: NDArray[np.int64], cost: NDArray[np.int64]) -> Any:
-            """The graph, bound to the context."""
-            plain = made("SCOTCH_Graph", "graphInit", "graphExit")
-            arrays = [_own(lib, a) for a in (of.ptr, weight, of.neighbour, cost)]
-            read.extend(arrays)
-            ptr, loads, neighbours, costs = (_pointer(lib, a) for a in arrays)
-            check(
-                "SCOTCH_graphBuild", byref(plain), 0, len(weight), ptr, None, loads, None, len(cost), neighbours, costs
-            )
-            bound = made("SCOTCH_Graph", "graphInit", "graphExit")
-            check("SCOTCH_contextBindGraph", byref(context), byref(plain), byref(bound))
-            return bound
-
-        machine = made("SCOTCH_Arch", "archInit", "archExit")
-        check("SCOTCH_archBuild2", byref(machine), byref(graph(complete, speed, complete.bytes_)), 0, None)
-        source = graph(exchange, load_, np.maximum(integers(exchange.bytes_.astype(np.float64)), 1))
-        strategy = made("SCOTCH_Strat", "stratInit", "stratExit")
-        check("SCOTCH_stratGraphMapBuild", byref(strategy), QUALITY | BALANCE, targets, imbalance)
+        scotch = _Context(lib, seed, stack)
+        machine = scotch.made("SCOTCH_Arch", "archInit", "archExit")
+        scotch.call("archBuild2", byref(machine), byref(scotch.graph(complete, speed, complete.bytes_)), 0, None)
+        source = scotch.graph(exchange, load_, np.maximum(integers(exchange.bytes_.astype(np.float64)), 1))
+        strategy = scotch.made("SCOTCH_Strat", "stratInit", "stratExit")
+        scotch.call("stratGraphMapBuild", byref(strategy), QUALITY | BALANCE, targets, imbalance)
         mapping = _own(lib, fixed)
-        check("SCOTCH_graphMapFixed", byref(source), byref(machine), byref(strategy), _pointer(lib, mapping))
+        scotch.call("graphMapFixed", byref(source), byref(machine), byref(strategy), _pointer(lib, mapping))
         return mapping.astype(np.int64)
+
+
+class _Context:
+    """A context of Scotch; `stack` releases it with everything that is made in it."""
+
+    def __init__(self, lib: Any, seed: int, stack: contextlib.ExitStack) -> None:
+        self.lib, self.stack = lib, stack
+        self.read: list[NDArray[Any]] = []  # Scotch does not copy arrays: they must live as long as its graphs
+        self.context = self.made("SCOTCH_Context", "contextInit", "contextExit")
+        self.call("contextThreadSpawn", byref(self.context), lib.SCOTCH_Num(1), None)
+        self.call("contextOptionSetNum", byref(self.context), DETERMINISTIC, 1)
+        self.call("contextRandomClone", byref(self.context))
+        lib.SCOTCH_contextRandomSeed(byref(self.context), seed)
+        lib.SCOTCH_contextRandomReset(byref(self.context))
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call a function of Scotch. Raises PlacekitError if it fails."""
+        if getattr(self.lib, f"SCOTCH_{function}")(*arguments):
+            said = self.lib.get_scotch_messages().strip() or "no reason given"
+            raise PlacekitError(f"SCOTCH_{function} failed: {said}")
+
+    def made(self, structure: str, begin: str, end: str) -> Any:
+        """A structure of Scotch, between its functions `begin` and `end`."""
+        thing = getattr(self.lib, structure)()
+        self.call(begin, byref(thing))
+        self.stack.callback(getattr(self.lib, f"SCOTCH_{end}"), byref(thing))
+        return thing
+
+    def graph(self, of: Exchange, weight: NDArray[np.int64], cost: NDArray[np.int64]) -> Any:
+        """The graph, bound to the context."""
+        plain = self.made("SCOTCH_Graph", "graphInit", "graphExit")
+        arrays = [_own(self.lib, a) for a in (of.ptr, weight, of.neighbour, cost)]
+        self.read.extend(arrays)
+        ptr, loads, neighbours, costs = (_pointer(self.lib, a) for a in arrays)
+        self.call("graphBuild", byref(plain), 0, len(weight), ptr, None, loads, None, len(cost), neighbours, costs)
+        bound = self.made("SCOTCH_Graph", "graphInit", "graphExit")
+        self.call("contextBindGraph", byref(self.context), byref(plain), byref(bound))
+        return bound
 
 
 def _own(lib: Any, values: NDArray[np.int64]) -> NDArray[Any]:

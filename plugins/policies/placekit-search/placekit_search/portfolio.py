@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_scheduling import warm_up
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from placekit_core import (
     Checkpoint,
@@ -27,7 +27,6 @@ from placekit_core import (
     ResumablePolicy,
     State,
     Task,
-    explain,
     installed,
     usable_cores,
 )
@@ -209,7 +208,7 @@ class _Race:
 
     def _sampled(self, policy: Policy) -> tuple[Policy, int]:
         """The policy with as many samples as a graph of this size allows, and their number."""
-        if not hasattr(policy.options, "samples"):
+        if "samples" not in policy.options_class.model_fields:
             return policy, 1
         samples = self._samples(policy.options.samples)
         return type(policy)(policy.options.model_copy(update={"samples": samples})), samples
@@ -314,10 +313,9 @@ def _policies(starts: Mapping[str, Mapping[str, Any]]) -> dict[str, Policy]:
         if name in usual and name not in installed().names("policy"):
             continue
         entry = installed().get("policy", name)
+        options = entry.options(values, f"policy.starts.{name}.")
         try:
-            policies[name] = entry.build(entry.component.config(**values))
-        except ValidationError as e:
-            raise ConfigError(*explain(e, entry.component.config, f"policy.starts.{name}.")) from None
+            policies[name] = entry.build(options)
         except PlacekitError:  # its library has no wheel for this platform
             if name not in usual:
                 raise
