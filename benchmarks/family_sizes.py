@@ -9,6 +9,8 @@ critical path on the machine, without transfers. Groups are those of the workloa
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 from placekit_inspect.graph_facts import Facts
@@ -26,7 +28,7 @@ def main() -> None:
     for workload in arguments.workloads:
         parts = assembled([f"workload={workload}", f"cluster={arguments.cluster}"], installed())
         facts = [Facts.of(parts.problem(program)) for program in parts.programs]
-        rows = {
+        rows: dict[str, Sequence[float]] = {
             "operations": [f.operations for f in facts],
             "depth": [f.levels for f in facts],
             "width": [int(np.bincount(p.graph.depth[p.graph.kernel]).max()) for p in parts.programs],
@@ -36,7 +38,7 @@ def main() -> None:
         print(f"{workload}, {len(facts)} graphs")
         for name, values in rows.items():
             digits = 2 if name == "parallelism" else 0
-            row = (float(np.min(values)), float(np.median(values)), float(np.max(values)))
+            row = min(values), median(values), max(values)
             print(f"  {name:12}" + "".join(f"{x:9.{digits}f}" for x in row))
 
 
