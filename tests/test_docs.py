@@ -58,8 +58,11 @@ def test_documents_show_what_commands_print(path: Path) -> None:
 def test_commands_are_in_blocks_that_are_run_or_say_why_not(path: Path) -> None:
     for block in outputs.blocks(path.read_text()):
         if block.language == "console":
-            assert outputs.steps(block)
+            steps = outputs.steps(block)
+            assert steps
             assert block.comments.get("not run") != "", f"line {block.start} gives no reason"
+            for step in steps:  # a script belongs into benchmarks/, where it is tested
+                assert not step.command.startswith("python -c") or len(step.shown) <= 5, f"line {block.start}"
 
 
 class TestOutputs:
