@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import re
 import subprocess
+import symtable
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from placekit_core.contracts import hookspecs
 from placekit_core.run.config import RunConfig
 from placekit_core.run.entries import Entry
 from placekit_core.run.registry import PLURAL, discover
+from tests.repo import lazy_names, modules, tracked
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = sorted(ROOT.glob("plugins/*/*/README.md"))
@@ -57,8 +59,11 @@ def test_documents_show_what_commands_print(path: Path) -> None:
 def test_commands_are_in_blocks_that_are_run_or_say_why_not(path: Path) -> None:
     for block in outputs.blocks(path.read_text()):
         if block.language == "console":
-            assert outputs.steps(block)
+            steps = outputs.steps(block)
+            assert steps
             assert block.comments.get("not run") != "", f"line {block.start} gives no reason"
+            for step in steps:  # a script belongs into benchmarks/, where it is tested
+                assert not step.command.startswith("python -c") or len(step.shown) <= 5, f"line {block.start}"
 
 
 class TestOutputs:
@@ -264,6 +269,54 @@ def test_readmes_list_the_options_with_their_defaults(readme: Path) -> None:
     entries = [e for e in installed().all() if e.distribution == readme.parent.name]
     actual = {e.component.name: e.component.config().model_dump(mode="json") for e in entries}
     assert documented_options(readme.read_text(), entries) == actual
+
+
+IMPORT = re.compile(r"\b(?:from (placekit_[\w.]+) import (?:\(([^)]*)\)|([\w, ]+))|import (placekit_[\w.]+))")
+
+
+def imports(code: str) -> Iterator[tuple[str, str]]:
+    """(module, name) of what code imports of placekit; the name is '' for a module itself."""
+    for module, several, names, alone in IMPORT.findall(code):
+        listed = re.sub(r"#.*|^> ", "", several or names, flags=re.M).split(",")
+        yield from ((module, name.split()[0]) for name in listed if name.strip())
+        yield module or alone, ""
+
+
+def exists(module: str, name: str) -> bool:
+    """Whether the repository has this module, and the module this name. Its file is read: imports would take seconds."""
+    if module not in modules() or not name or f"{module}.{name}" in modules():
+        return module in modules()
+    symbols = symtable.symtable(modules()[module].read_text(), module, "exec").get_symbols()
+    own = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
+    return name in own or name in (lazy_names(module) if "." not in module else {})
+
+
+def test_code_imports_names_that_exist() -> None:
+    found = [
+        (f"{path.relative_to(ROOT)}, line {block.start}", *use)
+        for path in tracked()
+        if path.suffix == ".md"
+        for block in outputs.blocks(path.read_text())
+        if block.language in ("python", "py", "console")
+        for use in imports("\n".join(block.lines))
+        if not use[0].startswith("placekit_my_")  # the reader's own
+    ]
+    assert len(found) > 40
+    assert [use for use in found if not exists(*use[1:])] == []
+
+
+def test_imports_in_code_are_found() -> None:
+    code = '> from placekit_a.b import C as D, E\n> import placekit_f\n$ python -c "from placekit_g import h; h()"\n'
+    code += "from placekit_i import (\n    J,  # a, b\n    K,\n)\nimport other\n"
+    assert [(m, n) for m, n in imports(code) if n or m == "placekit_f"] == [
+        ("placekit_a.b", "C"), ("placekit_a.b", "E"), ("placekit_f", ""), ("placekit_g", "h"), ("placekit_i", "J"),
+        ("placekit_i", "K"),
+    ]  # fmt: skip
+    assert exists("placekit_core", "Policy")
+    assert exists("placekit_core.cli", "compose")
+    assert exists("placekit_core.cli.compose", "assembled")
+    assert not exists("placekit_core.cli.compose", "validated")
+    assert not exists("placekit_core.cli.hydra_app", "compose")
 
 
 def test_links_between_files_lead_somewhere() -> None:

@@ -78,8 +78,7 @@ def place(
         failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
         run_dir: folder for the files that `placekit run` writes; None writes nothing.
         log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
-        resume: continue the run in `run_dir`, which was interrupted, with the same arguments. It is an error if no run
-            has begun there.
+        resume: continue the interrupted run in `run_dir`, with the same arguments; an error if no run has begun there.
         progress: show a progress bar.
 
     Raises:
