@@ -117,14 +117,17 @@ def test_every_policy_runs(placekit: Run, tmp_path: Path, policy: str) -> None:
     assert result.value_s >= result.bound_s
 
 
-@pytest.mark.parametrize("grouper", ["none", "colocation", "module"])
+@pytest.mark.parametrize("grouper", mostly_slow(["none", "colocation", "module"], ["none"]))
 @pytest.mark.parametrize("backend", ["simulator", "bulk_synchronous"])
 def test_every_grouper_and_backend_runs(placekit: Run, tmp_path: Path, grouper: str, backend: str) -> None:
     ok(placekit("run", *FAST, f"+grouper={grouper}", f"+backend={backend}", "run_dir=out"))
     assert load_summary(tmp_path / "out").fits
 
 
-@pytest.mark.parametrize("cluster", sorted(p.stem for p in (conf_dir() / "cluster").glob("*.yaml")))
+CLUSTERS = sorted(p.stem for p in (conf_dir() / "cluster").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("cluster", mostly_slow(CLUSTERS, ["k80x4", "v100x8"]))
 def test_every_cluster_runs(placekit: Run, tmp_path: Path, cluster: str) -> None:
     ok(placekit("run", *FAST, f"cluster={cluster}", "run_dir=out"))
     assert load_summary(tmp_path / "out").cluster == cluster

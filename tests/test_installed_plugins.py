@@ -138,6 +138,7 @@ def test_a_run_that_asks_for_none_of_them_works_and_warns_of_each_once(place) ->
     assert len(done.stderr.splitlines()) == len(BROKEN) + 1, "one line for each, two for the twins"
 
 
+@pytest.mark.slow
 def test_the_preset_of_the_good_plugin_works(place) -> None:
     assert "random on p100x4" in place("+policy=good_preset").stdout
 

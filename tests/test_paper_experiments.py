@@ -41,6 +41,7 @@ def test_there_are_three_papers() -> None:
     assert [name for name, _ in TABLES] == ["mirhoseini", "placeto", "post"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("paper", "table"), TABLES, ids=[name for name, _ in TABLES])
 def test_every_figure_of_the_paper_has_a_job(paper: str, table: str) -> None:
     experiments = sorted((conf_dir() / "experiment").glob(f"{paper}_table*.yaml"))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from placekit_testing.speed import mostly_slow
 
 import placekit_core.run.pipeline
 import placekit_core.run.run_directory
@@ -87,7 +88,9 @@ def test_jobs_of_one_workload_share_the_program(placekit: Run) -> None:
     assert (info.misses, info.hits) == (1, len(JOBS) - 1)
 
 
-@pytest.mark.parametrize("again", [SWEEP, ["resume=sweep"]], ids=["the same command", "resume"])
+@pytest.mark.parametrize(
+    "again", mostly_slow([SWEEP, ["resume=sweep"]], [["resume=sweep"]]), ids=["the same command", "resume"]
+)
 def test_finished_jobs_are_skipped(placekit: Run, finished: None, tmp_path: Path, again: list[str]) -> None:
     before = results(tmp_path / "sweep")
     for file in (tmp_path / "sweep" / JOBS[2]).iterdir():  # as a killed process leaves it
@@ -212,6 +215,7 @@ def test_nothing_that_fits_is_reported_again_and_not_computed_again(placekit: Ru
     assert "no placement that fits was found" in placekit("run", *args).err
 
 
+@pytest.mark.slow
 def test_all_jobs_fail(placekit: Run) -> None:
     outcome = placekit("run", "-m", "workload=mlp", "seed=-1,-2", "run_dir=sweep")
     assert outcome.code == 1
@@ -373,6 +377,7 @@ def test_an_interrupted_job_is_not_taken_for_finished(placekit: Run, finished: N
     assert (outcome.code, skipped(outcome), computed(outcome)) == (0, JOBS[1:], JOBS[:1])
 
 
+@pytest.mark.slow
 def test_a_model_that_leaves_python_costs_its_job_only(placekit: Run, tmp_path: Path) -> None:
     (tmp_path / "leaves.py").write_text("import sys\n\n\ndef make():\n    sys.exit(3)\n")
     (tmp_path / "stays.py").write_text(
@@ -403,6 +408,7 @@ def test_a_sweep_of_one(placekit: Run, tmp_path: Path) -> None:
     assert len(list((tmp_path / "one sweep's").glob("*/result.json"))) == 1
 
 
+@pytest.mark.slow
 def test_a_second_command_in_the_folder_forgets_no_missing_job(placekit: Run, finished: None, tmp_path: Path) -> None:
     (tmp_path / "sweep" / JOBS[0] / "result.json").unlink()
     outcome = placekit("run", *[a.replace("etf,annealing", "heft") for a in SWEEP])

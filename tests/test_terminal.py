@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from placekit_testing.pytest_plugin import Outcome
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import installed
 from placekit_core.cli.console import WIDTH, facts, table, wrapped
@@ -168,13 +169,14 @@ class TestListings:
         assert heads[0][:3] == ["operations", "kernels", "edges"]
         assert heads[-1][-3:] == ["import", "peak", "memory"]
 
-    @pytest.mark.parametrize("cluster", ["p100x4", "k80x8"])
+    @pytest.mark.parametrize("cluster", mostly_slow(["p100x4", "k80x8"], ["k80x8"]))
     def test_a_run(self, cluster: str, placekit: Run) -> None:
         shown = fitting(placekit("run", "workload=mlp", "policy=etf", "run_dir=a", f"cluster={cluster}"))
         assert "peak memory: " in shown
         head = next(line for line in shown.splitlines() if line.startswith("program"))
         assert head.split() == ["program", "kernels", "groups", "makespan", "bound", "gap", "evals", "seconds"]
 
+    @pytest.mark.slow
     def test_a_run_of_a_family(self, placekit: Run) -> None:
         assert "seconds" in fitting(placekit("run", *FAMILY, "policy=etf", "run_dir=a"))
 

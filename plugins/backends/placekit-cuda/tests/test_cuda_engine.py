@@ -362,7 +362,10 @@ def test_sleeping_kernels_take_what_the_simulator_says(devices: int, seed: int) 
     assert 0.85 < found.value_s[0] / expected < 4, (found.value_s, expected)
 
 
-@pytest.mark.parametrize("workload", ["inception_v3_small", "llama_layer_sharded_small"])
+LONG = ["inception_v3_small", "llama_layer_sharded_small"]
+
+
+@pytest.mark.parametrize("workload", mostly_slow(LONG, ["llama_layer_sharded_small"]))
 def test_what_a_run_makes_and_drops_counts(workload: str) -> None:
     """On one device the peak is the same whether operations are launched one by one or all as one."""
     found = program(workload)

@@ -95,7 +95,11 @@ def test_what_a_contract_class_may_do() -> None:
     ("lines", "message"),
     [
         ("@off\nclass TestWrong(PolicyContract):", "TestWrong overrides the check 'test_*'"),
-        ("@pytest.mark.skip\nclass TestWrong(PolicyContract):", "TestWrong puts all checks *without a condition"),
+        pytest.param(
+            "@pytest.mark.skip\nclass TestWrong(PolicyContract):",
+            "TestWrong puts all checks *without a condition",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "class TestWrong(Quiet, PolicyContract):",
             "Quiet overrides the check 'test_one_device' of its contract*",

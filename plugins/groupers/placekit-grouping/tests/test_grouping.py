@@ -265,6 +265,7 @@ def test_leaves_of_other_types_than_their_hub(grouper: type[Grouper], hubs: int,
     assert grouper(max_groups=1).group(graph, RNG).count == 2
 
 
+@pytest.mark.slow
 def test_large_graphs() -> None:
     rng = np.random.default_rng(1)
     b = GraphBuilder("large")

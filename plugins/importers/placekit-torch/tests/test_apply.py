@@ -38,7 +38,10 @@ def run(placekit: Run, tmp_path: Path) -> Path:
     """A run of a graph file with modules, all on one device."""
     save_graph(chain().build(), tmp_path / "chain.graph.npz")
     assert (
-        placekit("run", "importer=file", "importer.path=chain.graph.npz", "policy=single_gpu", "run_dir=run").code == 0
+        placekit(
+            "run", "importer=file", "importer.path=chain.graph.npz", "policy=single_gpu", "log=csv", "run_dir=run"
+        ).code
+        == 0
     )
     return tmp_path / "run"
 
@@ -182,6 +185,7 @@ def test_a_run_that_found_nothing(placekit: Run, run: Path) -> None:
     assert "found no placement of 'large' that fits" in done.err
 
 
+@pytest.mark.slow
 def test_a_program_without_modules(placekit: Run, run: Path) -> None:
     b = GraphBuilder("numbers")
     b.add("a", outputs=[4])

@@ -323,7 +323,7 @@ def test_default_adam_differs_by_rounding_only() -> None:
         torch.testing.assert_close(found[name], value.detach(), rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", mostly_slow(NETWORKS, ["mlp", "odd"]))
 def test_gradients_equal_eager(network: str) -> None:
     torch.manual_seed(4)
     step = NETWORKS[network]()
@@ -348,7 +348,7 @@ def test_inference_equals_eager(network: str) -> None:
         assert torch.equal(results["output.0"], step.module.eval()(*step.arguments[0]))
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", mostly_slow(NETWORKS, ["lstm", "odd"]))
 def test_operations_run_one_by_one_on_copies_of_their_inputs(network: str) -> None:
     """As on many devices: each operation gets copies (with strides) of the tensors that its edges name, views too."""
     torch.manual_seed(6)

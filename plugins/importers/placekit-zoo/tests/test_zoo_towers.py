@@ -21,6 +21,7 @@ OF = {"name": "mlp", "batch": 12, "hidden": [8], "optimizer": "adam"}
 FORWARD, BACKWARD, UPDATE = range(len(PHASES))
 
 
+@pytest.mark.slow
 class TestTowers(ImporterContract):
     executable = False
 

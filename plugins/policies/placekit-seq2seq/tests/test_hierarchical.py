@@ -148,6 +148,7 @@ def test_grouper_and_placer_are_trained_jointly() -> None:
         assert any(values.any() for name, values in gradient.items() if name.startswith(part)), part
 
 
+@pytest.mark.slow
 def test_finds_the_optimum() -> None:
     """Each type of operation has a fast device, which only the right groups can use."""
     problem = fakes.unequal(6, devices=2)
