@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from placekit_core import Labels, Problem, place
 Run = Callable[..., Any]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def typed() -> Problem:
     """w, x, then a (convolution, forward) -> b, c (convolution and product, backward) -> d (convolution, update); 2 devices."""
     types = Labels.of(["parameter", "input", "conv", "conv", "mm", "conv"])
@@ -28,11 +29,19 @@ def typed() -> Problem:
     )
 
 
-@pytest.fixture
-def two(typed: Problem, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(typed: Problem, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on one device, and one on both."""
+    folder = tmp_path_factory.mktemp("made")
     for name, devices in (("one", 1), ("both", 2)):
-        place(typed.graph, cluster=machine(devices), policy="etf", run_dir=tmp_path / "runs" / name)
+        place(typed.graph, cluster=machine(devices), policy="etf", run_dir=folder / name)
+    return folder
+
+
+@pytest.fixture
+def two(made: Path, tmp_path: Path) -> Path:
+    """The two runs, in the folder of the test."""
+    shutil.copytree(made, tmp_path / "runs")
     return tmp_path / "runs"
 
 

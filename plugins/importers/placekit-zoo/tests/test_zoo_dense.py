@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from placekit_testing import ImporterContract
 from placekit_testing.contract import Make
+from placekit_testing.speed import mostly_slow
 from placekit_torch.executable import run_sequential
 from placekit_zoo.dense_options import GptOptions, LlamaBlockOptions
 from placekit_zoo.ffnn import FfnnImporter
@@ -90,7 +91,7 @@ def test_gpt_is_a_full_training_step() -> None:
     assert {"h.0.attn", "h.11.mlp.c_fc"} <= set(graph.module.vocabulary)
 
 
-@pytest.mark.parametrize("make", SMALL)
+@pytest.mark.parametrize("make", mostly_slow(SMALL, [FFNN, LLAMA_BLOCK]))
 def test_two_training_steps_equal_eager(make: Any, steps_equal_eager: Any) -> None:
     for optimizer in ("sgd", "adam"):
         steps_equal_eager(make, {"mode": "train", "optimizer": optimizer})

@@ -16,6 +16,7 @@ import pytest
 import torch
 from placekit_testing import ImporterContract
 from placekit_testing.contract import Make
+from placekit_testing.speed import mostly_slow
 from placekit_torch.executable import run_sequential
 from placekit_zoo import family
 from placekit_zoo.enas_cnn import EnasCnn
@@ -44,6 +45,7 @@ NMT = {
 FAMILIES = [(PlacetoCifar10, CNN), (PlacetoPtb, RNN), (PlacetoNmt, NMT)]
 
 
+@pytest.mark.slow
 class TestPlacetoPtb(ImporterContract):
     @pytest.fixture
     def make(self) -> Make:
@@ -76,7 +78,7 @@ class TestPlacetoCifar10(ImporterContract):
         return partial(PlacetoCifar10, **CNN, graphs=1, train=0)
 
 
-@pytest.mark.parametrize(("importer", "options"), FAMILIES)
+@pytest.mark.parametrize(("importer", "options"), mostly_slow(FAMILIES, FAMILIES[1:2]))
 def test_steps_equal_eager(importer: Any, options: dict[str, Any], steps_equal_eager: Callable[..., None]) -> None:
     def member(**seed: int) -> Any:
         made = importer(**options, only=1, **seed)

@@ -205,9 +205,9 @@ def enas(options: PlacetoCifar10Options) -> torch.nn.Module:
     [
         (ResNetOptions, {}, lambda o: ResNet(o.depth), 32),
         pytest.param(ResNetOptions, {"depth": 200}, lambda o: ResNet(o.depth), 32, marks=pytest.mark.slow),
-        (NasNetOptions, {"repeats": 1}, lambda o: NasNet(o.repeats), 34),
+        pytest.param(NasNetOptions, {"repeats": 1}, lambda o: NasNet(o.repeats), 34, marks=pytest.mark.slow),
         (NasNetOptions, {"repeats": 1, "aux": True}, lambda o: NasNet(1, aux=True, image_size=o.image_size), None),
-        (InceptionV3Options, {}, lambda o: InceptionV3(), 106),
+        pytest.param(InceptionV3Options, {}, lambda o: InceptionV3(), 106, marks=pytest.mark.slow),
         (InceptionV3Options, {"aux": True}, lambda o: InceptionV3(aux=True), 346),
         (PlacetoCifar10Options, {}, enas, 4),
     ],

@@ -99,6 +99,7 @@ def test_arithmetic_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
     assert graph.flops.sum() == pytest.approx(3 * forward, rel=0.01)
 
 
+@pytest.mark.slow
 def test_memory_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
     graph, grown = rnnlm
     parameters = sum(math.prod(shape) * number for shape, number in PARAMETERS.items())
@@ -195,8 +196,10 @@ def test_parallelism_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
     ("importer", "options"),
     [
         (RnnlmImporter, {"steps": 4}),
-        (RnnlmImporter, {"steps": 2, "layers": 3, "embedding": 5, "optimizer": "rmsprop"}),
-        (NmtImporter, {"length": 3}),
+        pytest.param(
+            RnnlmImporter, {"steps": 2, "layers": 3, "embedding": 5, "optimizer": "rmsprop"}, marks=pytest.mark.slow
+        ),
+        pytest.param(NmtImporter, {"length": 3}, marks=pytest.mark.slow),
         (NmtImporter, {"length": 2, "layers": 3, "embedding": 5}),
     ],
 )

@@ -20,6 +20,7 @@ from placekit_report.figure import COLOURS, DPI, GREY, PNG, draw, figure
 from placekit_report.profile import FILE, Profile, load_profile, profile
 from placekit_report.trace import TRACE
 from placekit_testing.fakes import FakeBackend, chain, diamond, mixed, sources_only
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import Labels, Problem, Result, search
 
@@ -65,7 +66,7 @@ def test_drawing_changes_no_result(tmp_path: Path) -> None:
     assert names[1] - names[0] == {PNG, FILE, TRACE}
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", mostly_slow([1, 2, 3], [2]))
 def test_equal_profiles_give_equal_bytes_of_the_expected_size(tmp_path: Path, count: int) -> None:
     runs = {f"run {i}": of(chain(), i) for i in range(count)}
     draw(tmp_path / "a.png", runs)
