@@ -28,6 +28,7 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
     alone would first apply them to the default choice.
     """
     out = []
+    _check_flags(argv)
     argv = _with_file(argv, registry)
     keys = {m["key"] for m in map(_OVERRIDE.match, argv) if m and not m["package"]}
     multirun = "-m" in argv or "--multirun" in argv or bool(swept)
@@ -104,6 +105,18 @@ def check_presets(folders: Sequence[Path], argv: Sequence[str]) -> None:
             paths += [p for p in inner if p.is_file()]
 
 
+def _check_flags(argv: list[str]) -> None:
+    """Raise ConfigError for a flag that there is not: Hydra would run without it, with another configuration than was meant."""
+    for i, token in enumerate(argv):
+        flag = token.partition("=")[0]
+        if not flag.startswith("-") or flag in (*FLAGS, *VALUED) or (i and argv[i - 1] in VALUED):
+            continue
+        options = {f.replace("_", "-"): f for f in (*RunConfig.model_fields, *DEFAULT_GROUPS)}
+        [close] = difflib.get_close_matches(flag.lstrip("-"), options, 1) or [""]
+        hint = f"did you mean {options[close]}=VALUE?" if close else "options are OPTION=VALUE, without dashes"
+        raise ConfigError(f"no flag {flag}", f"{hint} flags: {', '.join((*FLAGS, *VALUED))}")
+
+
 def _with_file(argv: list[str], registry: Registry) -> list[str]:
     """The arguments, with the file of a program replaced by the importer that reads it."""
     files = [
@@ -118,6 +131,7 @@ def _with_file(argv: list[str], registry: Registry) -> list[str]:
     return [f"importer={importer}", f"importer.path={quoted(files[0])}", *rest]
 
 
+FLAGS = ("-m", "--multirun", "--help", "-h", "--hydra-help", "--resolve")
 VALUED = ("--cfg", "-c", "--info", "-i", "--package", "-p", "--config-dir", "-cd")
 """Flags that take the next argument as their value."""
 
