@@ -257,6 +257,8 @@ def test_a_bug_in_a_plugin_is_named_with_its_place(placekit: Run, tmp_path: Path
     kept = tmp_path / "out" / "result.json"
     assert kept.exists() is evaluates, "what was found before"
     assert not evaluates or load_summary(kept.parent).status == "failed"
+    again = placekit("run", *FAST, "policy=faulty", "run_dir=out")
+    assert ("continue it with `placekit run resume=out`, or choose another run_dir" in again.err) is evaluates
 
 
 @pytest.mark.parametrize("evaluates", [False, True])

@@ -37,13 +37,20 @@ def holds_run(run_dir: Path) -> bool:
 def refuse_used(run_dir: Path, resume: bool) -> None:
     """Raise RunError if `run_dir` holds something that a run would overwrite, or nothing that it could continue."""
     if (run_dir / SWEEP).exists() or (not resume and holds_run(run_dir)):
-        unfinished = (run_dir / CHECKPOINT).exists() or (run_dir / SWEEP).exists()
+        unfinished = (run_dir / CHECKPOINT).exists() or (run_dir / SWEEP).exists() or not _finished(run_dir)
         raise RunError(
             f"{run_dir} holds a {'sweep' if (run_dir / SWEEP).exists() else 'run'} already",
             (f"continue it with `placekit run resume={run_dir}`, or " if unfinished else "") + "choose another run_dir",
         )
     if resume:
         check_begun(run_dir)
+
+
+def _finished(run_dir: Path) -> bool:
+    try:
+        return load_summary(run_dir).status == "finished"
+    except RunError:  # damaged
+        return True
 
 
 def check_begun(run_dir: Path) -> None:
