@@ -66,6 +66,11 @@ def test_wheels_hold_the_presets() -> None:
     assert "/conf" in targets["sdist"]["include"]
 
 
+def test_no_file_holds_two_versions_of_a_merge() -> None:
+    texts = {p: p.read_text() for p in tracked() if p.suffix in (".md", ".py", ".yaml", ".toml", ".txt")}
+    assert [p for p, text in texts.items() if re.search(r"^(<{7}|>{7}) ", text, re.M)] == []
+
+
 def test_torch_is_pinned_in_one_place() -> None:
     pins = [p for p in tracked() if p.suffix in (".toml", ".txt") and re.search(r"(?<!-)\btorch\s*==", p.read_text())]
     assert pins == [ROOT / "constraints.txt"]
