@@ -81,7 +81,7 @@ if TYPE_CHECKING:
         State as State,
         Trainer as Trainer,
     )
-    from placekit_core.contracts.ledger import Ledger as Ledger
+    from placekit_core.contracts.ledger import HISTORY as HISTORY, Ledger as Ledger
     from placekit_core.contracts.measurement import (
         Kernel as Kernel,
         Measurements as Measurements,
@@ -105,7 +105,6 @@ if TYPE_CHECKING:
         Summary as Summary,
     )
     from placekit_core.contracts.task import (
-        HISTORY as HISTORY,
         Best as Best,
         Evaluator as Evaluator,
         Session as Session,
@@ -141,14 +140,14 @@ _HOME = {
         "Backend Checkpoint Grouper Importer LearnableOptions LearnablePolicy Options Policy "
         "ResumablePolicy Rollouts State Trainer"
     ),
-    "contracts.ledger": "Ledger",
+    "contracts.ledger": "HISTORY Ledger",
     "contracts.measurement": "Kernel Measurements Schedule Trace",
     "contracts.placement": "Placement Placements",
     "contracts.placement_file": "PLACEMENT_FILE Assignment load_assignment load_placement save_placement",
     "contracts.problem": "Problem",
     "contracts.program": "Executable Program",
     "contracts.result": "ProgramResult ProgramSummary Result Summary",
-    "contracts.task": "HISTORY Best Evaluator Session Task",
+    "contracts.task": "Best Evaluator Session Task",
     "contracts.version": "__version__",
     "run.api": "Search load_programs place search",
     "run.failures": "BoundError Interrupted NothingFits RunFailed",

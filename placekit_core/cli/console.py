@@ -10,9 +10,12 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from placekit_core.contracts.result import Summary
 from placekit_core.contracts.units import mebibytes, percent, seconds
+
+if TYPE_CHECKING:
+    from placekit_core.contracts.result import Summary
 
 WIDTH = 80
 """Columns of every listing, also on wider terminals, so that it looks the same in a document."""

@@ -7,12 +7,11 @@ import signal
 import sys
 import threading
 import warnings
+from typing import TYPE_CHECKING
 
-from placekit_core.cli.console import wrapped
-from placekit_core.contracts.errors import PlacekitError, PluginError, unknown
-from placekit_core.run.entries import CommandEntry
-from placekit_core.run.failures import RunFailed
-from placekit_core.run.registry import Registry, installed
+if TYPE_CHECKING:  # `placekit --version` imports nothing of this
+    from placekit_core.run.entries import CommandEntry
+    from placekit_core.run.registry import Registry
 
 GROUPS = ("place", "look", "measure", "install and extend")
 """Headings of `placekit --help`, in this order; other headings of plugins follow."""
@@ -26,6 +25,8 @@ def main() -> int:
 
         print(f"placekit {__version__}")
         return 0
+    from placekit_core.run.registry import installed
+
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)  # schedulers end jobs with it: keep the best so far, as on Ctrl-C
     warnings.showwarning = show_warning
@@ -58,6 +59,8 @@ def main() -> int:
 
 def find(argv: list[str], registry: Registry) -> tuple[CommandEntry, list[str]]:
     """The command of `argv` (one word or two) and its arguments. Raises PluginError."""
+    from placekit_core.contracts.errors import PluginError, unknown
+
     two = " ".join(argv[:2])
     if two in registry.commands:
         return registry.command(two), argv[2:]
@@ -75,6 +78,8 @@ def _family(word: str, registry: Registry) -> list[str]:
 
 def family_help(word: str, family: list[str], registry: Registry) -> str:
     """The commands that share their first word."""
+    from placekit_core.cli.console import wrapped
+
     lines = [f"usage: placekit {word} COMMAND ...", f"`placekit {word} COMMAND --help` describes one"]
     for name in family:
         command = registry.command(name).command
@@ -97,6 +102,8 @@ def overview(registry: Registry) -> str:
 
 
 def _row(entry: CommandEntry, width: int) -> str:
+    from placekit_core.cli.console import wrapped
+
     return wrapped(entry.command.summary, " " * (width + 4), f"  {entry.command.name:{width}}  ")
 
 
@@ -111,6 +118,9 @@ def show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def fail(error: Exception, registry: Registry) -> int:
     """Show an error that was raised on purpose, or one in the code of a plugin; raise any other."""
+    from placekit_core.contracts.errors import PlacekitError
+    from placekit_core.run.failures import RunFailed
+
     said = error
     cause = error.__cause__ if isinstance(error, RunFailed) else error
     if cause is not None and not isinstance(cause, PlacekitError):

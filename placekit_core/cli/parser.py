@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
-from placekit_core.cli.arguments import take_numbers
 from placekit_core.cli.console import WIDTH
 from placekit_core.contracts.errors import ConfigError
 
@@ -58,6 +57,8 @@ class Parser(argparse.ArgumentParser):
         found = self.parse_intermixed_args(arguments)
         if self.numbers:
             limits = {name: (n.default, n.least) for name, n in self.numbers.items()}
+            from placekit_core.cli.arguments import take_numbers
+
             found.numbers, found.options = take_numbers(found.options, limits)
         return found
 

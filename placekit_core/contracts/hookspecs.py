@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 from pydantic import BaseModel
 
-from placekit_core.contracts.result import Result
+if TYPE_CHECKING:
+    from placekit_core.contracts.result import Result
+
 
 hookspec = pluggy.HookspecMarker("placekit")
 hookimpl = pluggy.HookimplMarker("placekit")

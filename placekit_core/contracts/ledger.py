@@ -12,6 +12,9 @@ from pydantic import Field
 
 from placekit_core.contracts.files import FileModel
 
+HISTORY = ("evaluations", "seconds", "value_s", "mean_s", "best_s")
+"""The columns of a history: a row per evaluated batch, with its best value and its mean, and the best so far."""
+
 
 class LedgerState(FileModel):
     """The used part of a budget."""

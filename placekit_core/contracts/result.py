@@ -96,7 +96,7 @@ class ProgramResult:
         placement: the best placement that fits; None if none fits, and then the next two are None, too.
         measurements: the measurements of the placement, a batch of one.
         schedule: the timed events of the placement; also None if the backend failed to make it, and then a note says why.
-        history: a row per evaluated batch, columns `HISTORY` of contracts/task.py.
+        history: a row per evaluated batch, columns `HISTORY` of contracts/ledger.py.
     """
 
     summary: ProgramSummary

@@ -16,9 +16,6 @@ from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Executable
 
-HISTORY = ("evaluations", "seconds", "value_s", "mean_s", "best_s")
-"""The columns of a history: a row per evaluated batch, with its best value and its mean, and the best so far."""
-
 
 @dataclass(frozen=True, eq=False)
 class Best:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from placekit_core.contracts.errors import ConfigError
 from placekit_core.contracts.files import checked, parse_yaml, read_bytes, reading
+
+if TYPE_CHECKING:
+    import numpy as np
 
 AUTO = "auto"
 NONE = "none"
@@ -93,6 +95,8 @@ class Streams:
     def __call__(self, name: str) -> np.random.Generator:
         """The generator called `name`."""
         if name not in self._generators:
+            import numpy as np
+
             sequence = np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(name.encode()),))
             self._generators[name] = np.random.Generator(np.random.PCG64(sequence))
         return self._generators[name]

@@ -10,12 +10,14 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from placekit_core.contracts.files import parse_text, read_bytes, write_atomically
 from placekit_core.contracts.hookspecs import hookimpl
-from placekit_core.contracts.result import Result
-from placekit_core.contracts.task import HISTORY
+from placekit_core.contracts.ledger import HISTORY
+
+if TYPE_CHECKING:
+    from placekit_core.contracts.result import Result
 
 FILE = "history.csv"
 _FLUSH_S = 1.0

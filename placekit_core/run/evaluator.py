@@ -18,11 +18,11 @@ from pydantic import AfterValidator, Field
 
 from placekit_core.contracts.errors import BudgetExhausted
 from placekit_core.contracts.files import FileModel
-from placekit_core.contracts.ledger import Ledger, LedgerState
+from placekit_core.contracts.ledger import HISTORY, Ledger, LedgerState
 from placekit_core.contracts.measurement import Kernel, Measurements
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
-from placekit_core.contracts.task import HISTORY, Best, Evaluator, Session
+from placekit_core.contracts.task import Best, Evaluator, Session
 
 TURNS = 4
 """Where values vary, a placement must be faster than the best this many times in a row to become the best."""

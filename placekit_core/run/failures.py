@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from placekit_core.contracts.errors import PlacekitError, RunError
-from placekit_core.contracts.result import Result
+
+if TYPE_CHECKING:
+    from placekit_core.contracts.result import Result
 
 
 class Interrupted(KeyboardInterrupt):

@@ -6,11 +6,13 @@ import contextlib
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placekit_core.contracts.errors import unknown
-from placekit_core.contracts.result import Result
 from placekit_core.run.registry import Registry
+
+if TYPE_CHECKING:
+    from placekit_core.contracts.result import Result
 
 BY_DEFAULT = "LOGS_BY_DEFAULT"
 """Attribute of a plugin: if it is True, the plugin is a logger of every run that names none (`log=null`)."""
