@@ -72,9 +72,7 @@ if TYPE_CHECKING:
         Checkpoint as Checkpoint,
         Grouper as Grouper,
         Importer as Importer,
-        LearnableOptions as LearnableOptions,
         LearnablePolicy as LearnablePolicy,
-        Options as Options,
         Policy as Policy,
         ResumablePolicy as ResumablePolicy,
         Rollouts as Rollouts,
@@ -88,6 +86,7 @@ if TYPE_CHECKING:
         Schedule as Schedule,
         Trace as Trace,
     )
+    from placekit_core.contracts.options import LearnableOptions as LearnableOptions, Options as Options
     from placekit_core.contracts.placement import Placement as Placement, Placements as Placements
     from placekit_core.contracts.placement_file import (
         PLACEMENT_FILE as PLACEMENT_FILE,
@@ -137,9 +136,9 @@ _HOME = {
     "contracts.grouping": "Grouping quotient strongly_connected",
     "contracts.hookspecs": "Command Component hookimpl",
     "contracts.interfaces": (
-        "Backend Checkpoint Grouper Importer LearnableOptions LearnablePolicy Options Policy "
-        "ResumablePolicy Rollouts State Trainer"
+        "Backend Checkpoint Grouper Importer LearnablePolicy Policy ResumablePolicy Rollouts State Trainer"
     ),
+    "contracts.options": "LearnableOptions Options",
     "contracts.ledger": "HISTORY Ledger",
     "contracts.measurement": "Kernel Measurements Schedule Trace",
     "contracts.placement": "Placement Placements",

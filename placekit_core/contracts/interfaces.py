@@ -15,13 +15,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from placekit_core.contracts.calibration import Calibration
 from placekit_core.contracts.cluster import Cluster
 from placekit_core.contracts.errors import BackendError, ImporterError, PlacekitError
 from placekit_core.contracts.graph import Graph
 from placekit_core.contracts.grouping import Grouping
+from placekit_core.contracts.options import Options
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Executable, Program
@@ -29,22 +30,6 @@ from placekit_core.contracts.task import Session, Task
 
 State = Mapping[str, Any]  # the content of a checkpoint: nested dicts of arrays, numbers, strings, lists
 Checkpoint = Callable[[State], None]  # call it at points from which a run can continue exactly with that state
-
-
-class Options(BaseModel):
-    """Base of a component's options: unknown names are refused, and the defaults here are the only defaults."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LearnableOptions(Options):
-    """Base of the options of learnable policies."""
-
-    checkpoint: str | None = Field(
-        None,
-        description="run directory of a trained policy to start from (`policy.safetensors`), or `pkg://PACKAGE/FOLDER`:"
-        " one that a package ships; null: untrained",
-    )
 
 
 class Plugin(ABC):

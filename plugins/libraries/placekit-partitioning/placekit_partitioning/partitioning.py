@@ -13,25 +13,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_scheduling import b_level, group_priority
-from pydantic import Field
 
-from placekit_core import ClusterError, Options, Placement, Policy, Problem, Task
+from placekit_core import ClusterError, Placement, Policy, Problem, Task
 from placekit_partitioning.exchange import Exchange, Transfers
 from placekit_partitioning.repair import repair
 
 TOTAL = 100_000_000
 """Sum of integer weights: partitioners compute in integers, and go wrong silently from about 1e10 on."""
-
-
-class PartitionOptions(Options):
-    """Options of every policy that partitions."""
-
-    imbalance: float = Field(
-        0.05, gt=0, le=1, description="how much more than its share of the work a device may get: 0.05 is 5%"
-    )
-    repair: bool = Field(
-        True, description="move groups off devices whose memory is overfull; false: leave the parts as they are"
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_partitioning import PartitionOptions
 from placekit_partitioning.exchange import Exchange, Transfers, mean_s_per_byte
 from placekit_partitioning.partitioning import (
     TOTAL,
     Partitioning,
-    PartitionOptions,
     Parts,
     gpus,
     integers,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placekit_partitioning.partitioning import PartitionOptions
+from placekit_partitioning import PartitionOptions
 from pydantic import Field
 
 from placekit_core import Component, hookimpl

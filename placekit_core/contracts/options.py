@@ -1,0 +1,21 @@
+"""Base classes of components' options; a module of its own, since what lists components imports nothing else of them."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Options(BaseModel):
+    """Base of a component's options: unknown names are refused, and the defaults here are the only defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LearnableOptions(Options):
+    """Base of the options of learnable policies."""
+
+    checkpoint: str | None = Field(
+        None,
+        description="run directory of a trained policy to start from (`policy.safetensors`), or `pkg://PACKAGE/FOLDER`:"
+        " one that a package ships; null: untrained",
+    )
