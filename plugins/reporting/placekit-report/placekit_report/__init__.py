@@ -9,9 +9,10 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placekit_core import Result, hookimpl
+from placekit_core import hookimpl
 
 if TYPE_CHECKING:
+    from placekit_core import Result
     from placekit_report.frames import frame as frame, html as html
 
 LOGS_BY_DEFAULT = True
@@ -42,6 +43,7 @@ def placekit_run_finished(run_dir: Path, result: Result) -> None:
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext placekit_report`: a notebook shows results as tables and timelines."""
+    from placekit_core import Result
     from placekit_report.frames import html
 
     shell.display_formatter.formatters["text/html"].for_type(Result, html)
