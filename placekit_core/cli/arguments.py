@@ -106,14 +106,14 @@ def check_presets(folders: Sequence[Path], argv: Sequence[str]) -> None:
 
 
 def _check_flags(argv: list[str]) -> None:
-    """Raise ConfigError for a flag that there is not: Hydra would run without it, with another configuration than was meant."""
+    """Raise ConfigError for an unknown flag, which Hydra would never see: the run would ignore what the user asked for."""
     for i, token in enumerate(argv):
         flag = token.partition("=")[0]
         if not flag.startswith("-") or flag in (*FLAGS, *VALUED) or (i and argv[i - 1] in VALUED):
             continue
         options = {f.replace("_", "-"): f for f in (*RunConfig.model_fields, *DEFAULT_GROUPS)}
         [close] = difflib.get_close_matches(flag.lstrip("-"), options, 1) or [""]
-        hint = f"did you mean {options[close]}=VALUE?" if close else "options are OPTION=VALUE, without dashes"
+        hint = f"did you mean {options[close]}=VALUE?" if close else "options are OPTION=VALUE, without dashes;"
         raise ConfigError(f"no flag {flag}", f"{hint} flags: {', '.join((*FLAGS, *VALUED))}")
 
 

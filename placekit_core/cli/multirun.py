@@ -8,10 +8,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from placekit_core.cli import sweep
 from placekit_core.cli.arguments import VALUED, quoted
@@ -30,7 +31,7 @@ from placekit_core.contracts.errors import ConfigError, PlacekitError, RunError
 from placekit_core.run.config import conf_dir
 from placekit_core.run.registry import Registry
 
-Job = Callable[[dict, Path, Registry], float | None]  # type: ignore[type-arg]
+Job = Callable[[dict[str, Any], Path, Registry], float | None]
 """`job(configuration, folder, registry)` returns the value in seconds; the launcher may call it in another process."""
 
 
@@ -84,10 +85,10 @@ def _plan(found: Sequence[str], config: DictConfig) -> tuple[list[str], list[str
     own = [o for o in found if not key_of(o).startswith("hydra") or key_of(o) in params]
     last = {key_of(o): o for o in [*params, *own]}  # for two overrides of one key, the later one counts
     varying = {key for key, override in last.items() if parse([override])[0].is_sweep_override()}
-    known = OmegaConf.to_container(config.hydra.job.config.override_dirname.exclude_keys)
+    known = list[str](config.hydra.job.config.override_dirname.exclude_keys)
     basic = str(config.hydra.sweeper._target_).endswith(".BasicSweeper")
     varying |= set() if basic else {key_of(p) for p in params}  # in whatever form its values are given
-    shared = sorted({*known, *(key for key in last if key not in varying)})  # type: ignore[misc]
+    shared = sorted({*known, *(key for key in last if key not in varying)})
     if not basic:
         return shared, None
     return shared, [job_name(job, shared) for job in split([*params, *own])]

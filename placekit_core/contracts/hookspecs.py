@@ -1,5 +1,8 @@
 """The hooks. They collect components; the abstract base classes in interfaces.py are the contracts."""
 
+# mypy: disable-error-code="empty-body"
+# (specifications have no bodies)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -75,27 +78,27 @@ class Command:
 
 
 @hookspec
-def placekit_importers() -> list[Component]:  # type: ignore[empty-body]
+def placekit_importers() -> list[Component]:
     """Return the importers of this plugin."""
 
 
 @hookspec
-def placekit_groupers() -> list[Component]:  # type: ignore[empty-body]
+def placekit_groupers() -> list[Component]:
     """Return the groupers of this plugin."""
 
 
 @hookspec
-def placekit_policies() -> list[Component]:  # type: ignore[empty-body]
+def placekit_policies() -> list[Component]:
     """Return the policies of this plugin."""
 
 
 @hookspec
-def placekit_trainers() -> list[Component]:  # type: ignore[empty-body]
+def placekit_trainers() -> list[Component]:
     """Return the trainers of this plugin."""
 
 
 @hookspec
-def placekit_backends() -> list[Component]:  # type: ignore[empty-body]
+def placekit_backends() -> list[Component]:
     """Return the backends of this plugin."""
 
 
@@ -131,12 +134,12 @@ def placekit_sweep_finished(directory: Path, registry: Any) -> None:
 
 
 @hookspec
-def placekit_commands() -> list[Command]:  # type: ignore[empty-body]
+def placekit_commands() -> list[Command]:
     """Return the commands of this plugin."""
 
 
 @hookspec
-def placekit_facts() -> Mapping[str, str | int | float | bool | None]:  # type: ignore[empty-body]
+def placekit_facts() -> Mapping[str, str | int | float | bool | None]:
     """Return what decides the results of this process besides versions, such as the number of threads of a library.
 
     Called when a run has ended; leave out a library that the run did not import. `result.json` and `placekit doctor`
