@@ -1,10 +1,12 @@
 """How long the commands that only list things take, as whole processes: `python benchmarks/startup.py [--write]`.
 
-Beside each, the ratio to a Python process that imports nothing, in the same run.
+Beside each, the ratio to a Python process that imports nothing, in the same run. With `--against PYTHON NAME`, the interpreter of
+another checkout's environment, its commands run in turn with these.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import statistics
@@ -25,32 +27,47 @@ COMMANDS = {
 }
 
 
-def seconds(arguments: list[str]) -> float:
+def seconds(python: str, arguments: list[str]) -> float:
     """Wall-clock seconds of one process."""
     start = time.perf_counter()
-    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    subprocess.run(
+        [python, *arguments], check=True, capture_output=True, cwd="/"
+    )  # not a checkout's folder: -m would find it
     return time.perf_counter() - start
 
 
 def main() -> None:
     """Print the table; with --write, save it as benchmarks/results/startup.md."""
-    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    parser = argparse.ArgumentParser()
+    parser.add_argument(
+        "--against", nargs=2, metavar=("PYTHON", "NAME"), help="another checkout's Python, and its name"
+    )
+    parser.add_argument("--write", action="store_true", help="save the table in benchmarks/results")
+    args = parser.parse_args()
+    pythons = [sys.executable, *(args.against or [])[:1]]
+    times: dict[str, list[list[float]]] = {name: [[] for _ in pythons] for name in COMMANDS}
     for _ in range(RUNS + 1):  # in turn, so that all see the same noise; the first round warms up
         for name, arguments in COMMANDS.items():
-            times[name].append(seconds(arguments))
-    base = statistics.median(times["python -c pass"][1:])
+            for values, python in zip(times[name], pythons, strict=True):
+                values.append(seconds(python, arguments))
+    base = statistics.median(times["python -c pass"][0][1:])
     lines = ["| command | median s | least s | most s | ratio to python |", "|---|---:|---:|---:|---:|"]
-    for name, values in times.items():
-        kept = values[1:]
-        middle = statistics.median(kept)
-        lines.append(f"| `{name}` | {middle:.3f} | {min(kept):.3f} | {max(kept):.3f} | {middle / base:.1f} |")
+    if args.against:
+        lines = [lines[0] + f" {args.against[1]}: median s | and ratio to ours |", lines[1] + "---:|---:|"]
+    for name, (own, *others) in times.items():
+        middle = statistics.median(own[1:])
+        row = f"| `{name}` | {middle:.3f} | {min(own[1:]):.3f} | {max(own[1:]):.3f} | {middle / base:.1f} |"
+        for other in others:
+            row += f" {statistics.median(other[1:]):.3f} | {statistics.median(other[1:]) / middle:.2f} |"
+        lines.append(row)
     machine = f"machine: {os.cpu_count()} cores, Python {platform.python_version()}; {RUNS} runs of each, in turn"
     text = "\n".join([*lines, "", machine])
     print(text)
-    if "--write" in sys.argv:
+    if args.write:
+        command = "startup.py" + (f' --against PYTHON "{args.against[1]}"' if args.against else "") + " --write"
         head = (
-            "# Startup\n\n`python benchmarks/startup.py --write`, with every plugin of this repository installed, and the"
-            " joblib, submitit and Optuna\nplugins of Hydra, which imports them at each start\n\n"
+            f"# Startup\n\n`python benchmarks/{command}`, with every plugin of this repository\ninstalled, and the joblib,"
+            " submitit and Optuna plugins of Hydra, which imports them at each start\n\n"
         )
         (Path(__file__).parent / "results" / "startup.md").write_text(head + text + "\n")
 

@@ -326,6 +326,20 @@ def test_links_between_files_lead_somewhere() -> None:
     assert [f"{p.relative_to(ROOT)}: {x}" for p, x in links if not (p.parent / x).exists()] == []
 
 
+def test_every_public_name_has_a_place_in_the_reference() -> None:
+    """What the site's build, which is slow, would tell later: a public name in a module that no page of the reference has."""
+    pages = "\n".join(p.read_text() for p in (ROOT / "docs" / "reference").glob("*.md"))
+    documented = set(re.findall(r"^\.\. (?:automodule|autoclass|autofunction|py:decorator):: (\S+)$", pages, re.MULTILINE))
+    names = lazy_names("placekit_core")
+    assert len(names) > 80
+    missing = {
+        f"{name} of {home}"
+        for name, home in names.items()
+        if not documented & {home, f"{home}.{name}", f"placekit_core.{name}"} and not home.endswith(".version")
+    }
+    assert missing == set()
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     command = ["-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-d", str(tmp_path / "doctrees")]
