@@ -46,7 +46,7 @@ class PolicyGradient(Trainer):
 
     With `budget.proxy_evaluations`, where the run's backend is not the proxy, it first learns on the proxy until these
     evaluations are used up. Subclasses improve the policy in `improve`. All decisions of an episode have the advantage of
-    the placement in which it ends.
+    the placement in which it ends, unless a subclass says otherwise in `weights`.
 
     Attributes:
         updates, begun: batches so far, and how many of them were on the proxy.
@@ -99,6 +99,11 @@ class PolicyGradient(Trainer):
         """The episodes of an update."""
         return policy.rollout(task.problem, self.options.samples, rng, explore)
 
+    def weights(self, task: Task, rewards: Rewards, rollouts: Rollouts, only_fitting: bool) -> Floats:
+        """[b, T] advantage of each decision, over the number of episodes that count: that of the episode's placement."""
+        each = rewards.weights(task.evaluate(rollouts.placements), only_fitting)
+        return np.where(rollouts.group >= 0, each[:, None], 0.0)
+
     @abstractmethod
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         """Change the policy's parameters, learning from the batch."""
@@ -108,17 +113,15 @@ class PolicyGradient(Trainer):
         with self._timed("rollout"):
             explore = between(o.explore, o.explore_end, progress)
             rollouts = self.draw(policy, task, rng, explore)
-        with self._timed("evaluate"):
-            measurements = task.evaluate(rollouts.placements)
         only_fitting = o.only_fitting_after is not None and self.updates - self.begun >= o.only_fitting_after
-        weight = rewards.weights(measurements, only_fitting)
+        with self._timed("evaluate"):
+            weight = self.weights(task, rewards, rollouts, only_fitting)
         entropy_weight = between(o.entropy_weight, o.entropy_weight_end, progress)
         if not weight.any() and (only_fitting or not entropy_weight):
             return  # there is nothing to learn from the batch
         with self._timed("update"):
-            each = np.where(rollouts.group >= 0, weight[:, None], 0.0)
             rate = between(o.learning_rate, o.learning_rate_end, progress)
-            self.improve(policy, Batch(task.problem, rollouts, each, entropy_weight / o.samples, rate))
+            self.improve(policy, Batch(task.problem, rollouts, weight, entropy_weight / o.samples, rate))
 
     def climb(
         self, policy: LearnablePolicy, batch: Batch, weight: Floats, entropy_weight: float, kl_weight: float = 0.0
@@ -136,7 +139,11 @@ class PolicyGradient(Trainer):
         self.seconds = {"rollout": 0.0, "evaluate": 0.0, "update": 0.0}
 
     def _no_rewards(self, tasks: Sequence[Task]) -> list[Rewards]:
-        return [Rewards(self.options, task.evaluate.failing_signal_s) for task in tasks]
+        return [self.rewards_of(task) for task in tasks]
+
+    def rewards_of(self, task: Task) -> Rewards:
+        """The rewards of a task's placements."""
+        return Rewards(self.options, task.evaluate.failing_signal_s)
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs: between two updates, everything but policy, generator and evaluators."""

@@ -1,0 +1,114 @@
+"""The policy `placeto` and its trainer `stepwise` (Addanki et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from placekit_learn.options import PolicyGradientOptions
+from placekit_learn.torch_options import TorchOptions
+from pydantic import Field
+
+from placekit_core import Component, hookimpl
+
+PAPER = (
+    "Addanki et al. 2019, Placeto: Learning Generalizable Device Placement Algorithms for Distributed Machine Learning"
+)
+
+
+class PlacetoOptions(TorchOptions):
+    """Options of policy `placeto`."""
+
+    size: int = Field(16, ge=1, description="length of an embedding, and units of the hidden layers of f, g, l and h")
+    rounds: int = Field(
+        8, ge=0, description="rounds of messages (k); 0: none, the ablation `placeto_simple_partitioner`"
+    )
+    pooling: Literal["sets", "graph"] = Field(
+        "sets",
+        description="what the head sees: the current group, and sums over the groups before it, after it and beside it; or"
+        " one sum over all groups, the ablation `placeto_simple_aggregator`",
+    )
+    sums: Literal["scaled", "plain"] = Field(
+        "scaled",
+        description="messages are averaged over neighbours, and sums over groups divided by the number of all groups; or"
+        " both are plain sums, as in the paper",
+    )
+    residual: bool = Field(True, description="each round of messages adds the embedding of the group's own features")
+    visits: int = Field(1, ge=1, description="how often an episode places each group (n)")
+    order: Literal["topological", "random"] = Field("topological", description="order in which groups are visited")
+    orders: int | None = Field(
+        None, ge=1, description="number of random orders, one of which each episode takes; null: always a new one"
+    )
+    order_seed: int = Field(0, ge=0, description="seed of the random orders, and of the order without exploration")
+    start: Literal["one_device", "random"] = Field(
+        "one_device",
+        description="placement that an episode starts from: all on the device where the groups take least time in all,"
+        " or random",
+    )
+    max_devices: int | None = Field(
+        None, ge=1, description="devices to have room for; null: as many as the problems have"
+    )
+    engine: Literal["compiled", "torch"] = Field(
+        "compiled", description="compiled loops, or the same in torch-geometric, step by step: slow, for comparison"
+    )
+    episode_threads: int = Field(
+        0,
+        ge=0,
+        description="threads of the compiled episodes, at most 8; 0: as many as there are cores. Results do not depend on it",
+    )
+
+
+class StepwiseOptions(PolicyGradientOptions):
+    """Options of trainer `stepwise`."""
+
+    rewards: Literal["intermediate", "terminal"] = Field(
+        "intermediate",
+        description="each step is rewarded by how much it shortens the makespan, or the last one by the makespan",
+    )
+    window: int = Field(10, ge=1, description="updates over which the baseline of a step is averaged")
+    memory_penalty: float = Field(
+        2.0,
+        ge=0,
+        description="what a placement costs that needs more memory than a device has, per GiB of the highest excess;"
+        " in units of the mean makespan of the first batch",
+    )
+    samples: int = Field(8, ge=1, description="episodes of each update")
+    reward: Literal["sqrt", "linear", "scaled"] = Field(
+        "scaled",
+        description="worth of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
+    )
+    normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's advantages")
+    learning_rate: float = Field(1e-3, gt=0, description="step size of the optimiser")
+    learning_rate_end: float | None = Field(
+        1e-4, ge=0, description="step size at the end of the budget; null: the same"
+    )
+    entropy_weight: float = Field(0.01, ge=0, description="reward per nat of each decision's entropy")
+    entropy_weight_end: float | None = Field(
+        0.0, ge=0, description="that reward at the end of the budget; null: the same"
+    )
+
+
+@hookimpl
+def placekit_policies() -> list[Component]:
+    return [
+        Component(
+            name="placeto",
+            summary="graph network that improves a placement group by group; learns for unseen graphs",
+            config=PlacetoOptions,
+            target="placekit_placeto.placeto:Placeto",
+            paper=PAPER,
+            trainer="stepwise",
+        )
+    ]
+
+
+@hookimpl
+def placekit_trainers() -> list[Component]:
+    return [
+        Component(
+            name="stepwise",
+            summary="REINFORCE with a reward and a baseline for each step of an episode",
+            config=StepwiseOptions,
+            target="placekit_placeto.stepwise:Stepwise",
+            paper=PAPER,
+        )
+    ]

@@ -1,0 +1,450 @@
+"""Episodes in compiled loops, and their gradients; `reference.py` computes the same in torch.
+
+Between two steps, only the features of two groups change: of the one that was placed, and of the next one. So a step
+computes only the embeddings that these features reach within K rounds of messages. Every sum is over the same terms in the
+same order as when everything is computed anew, so the values are the same to the last bit.
+"""
+# mypy: disable-error-code="untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from placekit_scheduling.fields import row_of
+from placekit_scheduling.jit import UNCOUNTED, compiled
+
+from placekit_placeto.arrays import (
+    HIDDEN_F,
+    HIDDEN_G,
+    SETS,
+    STATIC,
+    SUM,
+    Episodes,
+    F,
+    Floats,
+    Ints,
+    X,
+)
+from placekit_placeto.layers import activate, activate_back, dense, dense_back
+
+free: Any = njit(cache=True, nogil=True, **UNCOUNTED)  # other threads run meanwhile
+episode = row_of(Episodes)
+
+
+@compiled
+def _new_row(s: Any, d: int, k: int, v: int) -> int:
+    r = s.count[0]
+    s.count[0] += 1
+    s.replaced[r] = s.row[d, k, v]
+    s.which[r] = (d * s.row.shape[1] + k) * s.row.shape[2] + v
+    s.row[d, k, v] = r
+    return r
+
+
+@compiled
+def _send(w: Any, s: Any, d: int, r: int) -> None:
+    """The message f(x) of a row, for the next round."""
+    dense(s.rows[r, X], w.message[d, 0], w.message_bias[d, 0], s.rows[r, HIDDEN_F])
+    activate(s.rows[r, HIDDEN_F])
+    dense(s.rows[r, HIDDEN_F], w.message[d, 1], w.message_bias[d, 1], s.rows[r, F])
+
+
+@compiled
+def _embed(q: Any, w: Any, s: Any, d: int, v: int, current: int) -> None:
+    """The embedding of a group's own features: round 0."""
+    r = _new_row(s, d, 0, v)
+    devices = w.head_out_bias.shape[0]
+    x = s.rows[r, X]
+    s.input[r, 0] = s.device[v]
+    s.input[r, 1] = 1 if v == current else 0
+    s.input[r, 2] = 1 if s.visited[v] else 0
+    for j in range(x.shape[0]):
+        total = w.embed_bias[j] + w.embed[STATIC + s.device[v], j]
+        for i in range(STATIC):
+            total += q.static[v, i] * w.embed[i, j]
+        if v == current:
+            total += w.embed[STATIC + devices, j]
+        if s.visited[v]:
+            total += w.embed[STATIC + devices + 1, j]
+        x[j] = total
+    activate(x)
+    if s.row.shape[1] > 1:
+        _send(w, s, d, r)
+
+
+@compiled
+def _receive(q: Any, rules: Any, w: Any, s: Any, d: int, k: int, v: int) -> None:
+    """The embedding of a group after round k: g of the sum of its neighbours' messages."""
+    r = _new_row(s, d, k, v)
+    total, x = s.rows[r, SUM], s.rows[r, X]
+    for j in range(total.shape[0]):
+        total[j] = 0.0
+    for e in range(q.pointer[d, v], q.pointer[d, v + 1]):
+        message = s.rows[s.row[d, k - 1, q.neighbour[d, e]], F]
+        for j in range(total.shape[0]):
+            total[j] += message[j]
+    for j in range(total.shape[0]):
+        total[j] *= q.share[d, v]
+    dense(total, w.message[d, 2], w.message_bias[d, 2], s.rows[r, HIDDEN_G])
+    activate(s.rows[r, HIDDEN_G])
+    dense(s.rows[r, HIDDEN_G], w.message[d, 3], w.message_bias[d, 3], x)
+    if rules.residual:
+        first = s.rows[s.row[d, 0, v], X]
+        for j in range(x.shape[0]):
+            x[j] += first[j]
+    if k + 1 < s.row.shape[1]:
+        _send(w, s, d, r)
+
+
+@compiled
+def _mark(s: Any, v: int, count: int) -> int:
+    """Add a group to the list `s.todo[1]`, unless it is there; returns the list's length."""
+    last = s.mark.shape[0] - 1
+    if s.mark[v] == s.mark[last]:
+        return count
+    s.mark[v] = s.mark[last]
+    s.todo[1, count] = v
+    return count + 1
+
+
+@compiled
+def _propagate(q: Any, rules: Any, w: Any, s: Any, d: int, changed: Ints, current: int) -> None:
+    """Compute the embeddings that the features of the groups `changed` reach, in one direction."""
+    last = s.mark.shape[0] - 1
+    count = changed.shape[0]
+    for i in range(count):
+        _embed(q, w, s, d, changed[i], current)
+        s.todo[0, i] = changed[i]
+    for k in range(1, s.row.shape[1]):
+        s.mark[last] += 1
+        found = 0
+        if rules.residual or changed.shape[0] == s.device.shape[0]:  # groups without senders, too
+            for i in range(changed.shape[0]):
+                found = _mark(s, changed[i], found)
+        for i in range(count):  # whoever gets messages from v sends messages to v in the other direction
+            v = s.todo[0, i]
+            for e in range(q.pointer[1 - d, v], q.pointer[1 - d, v + 1]):
+                found = _mark(s, q.neighbour[1 - d, e], found)
+        for i in range(found):
+            _receive(q, rules, w, s, d, k, s.todo[1, i])
+            s.todo[0, i] = s.todo[1, i]
+        count = found
+
+
+@compiled
+def _set_of(q: Any, rules: Any, v: int, u: int) -> int:
+    """The set that group u is in when v is the current one; -1: none."""
+    if rules.whole:
+        return 0
+    if u == v:
+        return -1
+    word, bit = u >> 6, np.uint64(u & 63)
+    if (q.before[v, word] >> bit) & np.uint64(1):
+        return 0
+    return 1 if (q.after[v, word] >> bit) & np.uint64(1) else 2
+
+
+@compiled
+def _pool(w: Any, s: Any, i: int, u: int) -> int:
+    """The row of l's output for group u in set i, computed unless it is there."""
+    rounds = s.row.shape[1] - 1
+    top, bottom = s.row[0, rounds, u], s.row[1, rounds, u]
+    c = s.pooled[i, u]
+    if c >= 0 and s.pooled_from[c, 0] == top and s.pooled_from[c, 1] == bottom:
+        return c
+    c = s.count[1]
+    s.count[1] += 1
+    s.pooled_replaced[c] = s.pooled[i, u]
+    s.pooled_which[c] = i * s.pooled.shape[1] + u
+    s.pooled_from[c, 0], s.pooled_from[c, 1] = top, bottom
+    s.pooled[i, u] = c
+    _both(s, top, bottom, s.wide[0])
+    dense(s.wide[0], w.pool_in[i], w.pool_bias[i, 0], s.pooled_rows[c, 0])
+    activate(s.pooled_rows[c, 0])
+    dense(s.pooled_rows[c, 0], w.pool[i, 0], w.pool_bias[i, 1], s.pooled_rows[c, 1])
+    return c
+
+
+@compiled
+def _both(s: Any, top: int, bottom: int, into: Floats) -> None:
+    """The embeddings of both directions, side by side."""
+    size = s.rows.shape[2]
+    for j in range(size):
+        into[j] = s.rows[top, X, j]
+        into[size + j] = s.rows[bottom, X, j]
+
+
+@compiled
+def _decide(q: Any, rules: Any, w: Any, s: Any, v: int, t: int, log_p: Floats) -> None:
+    """Fill the log-probabilities [D] of the devices of the current group v."""
+    size, rounds = s.rows.shape[2], s.row.shape[1] - 1
+    for i in range(SETS):
+        for j in range(size):
+            s.total[t, i, j] = 0.0
+    for u in range(s.device.shape[0]):
+        i = _set_of(q, rules, v, u)
+        if i >= 0:
+            out = s.pooled_rows[_pool(w, s, i, u), 1]
+            for j in range(size):
+                s.total[t, i, j] += out[j]
+    seen = s.seen[t]
+    if rules.whole:
+        seen[: 2 * size] = 0.0
+    else:
+        _both(s, s.row[0, rounds, v], s.row[1, rounds, v], seen)
+    for i in range(SETS):
+        for j in range(size):
+            s.total[t, i, j] *= np.float32(q.pooled_share)
+        dense(s.total[t, i], w.pool[i, 1], w.pool_bias[i, 2], s.pool_hidden[t, i])
+        activate(s.pool_hidden[t, i])
+        dense(s.pool_hidden[t, i], w.pool[i, 2], w.pool_bias[i, 3], seen[(2 + i) * size : (3 + i) * size])
+    dense(seen, w.head_in, w.head_in_bias, s.hidden[t])
+    activate(s.hidden[t])
+    dense(s.hidden[t], w.head, w.head_bias, s.last[t])
+    activate(s.last[t])
+    dense(s.last[t], w.head_out, w.head_out_bias, log_p)
+    _normalise(q.allowed[v], log_p)
+
+
+@compiled
+def _normalise(allowed: Any, logit: Floats) -> None:
+    """Logits become log-probabilities, in place."""
+    highest, total = -np.inf, 0.0
+    for i in range(logit.shape[0]):
+        if allowed[i]:
+            highest = max(highest, float(logit[i]))
+    for i in range(logit.shape[0]):
+        if allowed[i]:
+            total += np.exp(logit[i] - highest)
+    total = highest + np.log(total)
+    for i in range(logit.shape[0]):
+        logit[i] = logit[i] - total if allowed[i] else -np.inf
+
+
+@compiled
+def _begin(s: Any, e: Any) -> None:
+    for v in range(s.device.shape[0]):
+        s.device[v] = e.start[v]
+        s.visited[v] = False
+
+
+@compiled
+def _full(s: Any, t: int) -> bool:
+    """Whether the history starts anew with step t: nobody is visited any more, or the memory is used up."""
+    g = s.device.shape[0]
+    whole = 2 * s.row.shape[1] * g
+    return bool(t % g == 0 or s.count[0] + whole > s.rows.shape[0] or s.count[1] + g > s.pooled_rows.shape[0])
+
+
+@compiled
+def _look(q: Any, rules: Any, w: Any, s: Any, order: Any, t: int, anew: bool) -> None:
+    """Compute the embeddings of step t, all of them or those that have changed."""
+    if t % s.device.shape[0] == 0:
+        s.visited[:] = False
+    if anew:
+        s.count[:] = 0
+        s.row[:] = -1
+        s.pooled[:] = -1
+        for d in range(2):
+            _propagate(q, rules, w, s, d, s.everyone, order[t])
+    else:
+        s.changed[0], s.changed[1] = order[t - 1], order[t]
+        for d in range(2):
+            _propagate(q, rules, w, s, d, s.changed, order[t])
+
+
+@compiled
+def _move(s: Any, v: int, device: int) -> None:
+    s.device[v] = device
+    s.visited[v] = True
+
+
+@compiled
+def _chosen(log_p: Floats, draw: float, explore: bool) -> int:
+    """The device drawn; the likeliest, the first of equal ones, without exploration."""
+    best, total = -1, 0.0
+    for i in range(log_p.shape[0]):
+        if log_p[i] > -np.inf:
+            if explore:
+                best = i  # the last one that is allowed, should rounding leave a gap
+                total += np.exp(log_p[i])
+                if draw < total:
+                    return i
+            elif best < 0 or log_p[i] > log_p[best]:
+                best = i
+    return best
+
+
+@free
+def draw(q: Any, rules: Any, w: Any, s: Any, all_: Any, explore: bool, first: int, last: int) -> None:
+    """Fill `device` and `log_p` of episodes `first` to `last`."""
+    for n in range(first, last):
+        e = episode(all_, n)
+        _begin(s, e)
+        for t in range(e.order.shape[0]):
+            _look(q, rules, w, s, e.order, t, _full(s, t))
+            _decide(q, rules, w, s, e.order[t], 0, e.log_p[t])
+            e.device[t] = _chosen(e.log_p[t], e.draw[t], explore)
+            _move(s, e.order[t], e.device[t])
+
+
+@free
+def judge(q: Any, rules: Any, w: Any, s: Any, all_: Any, first: int, last: int) -> None:
+    """Fill `log_p` of episodes `first` to `last`, with the devices that they have."""
+    for n in range(first, last):
+        e = episode(all_, n)
+        _begin(s, e)
+        for t in range(e.order.shape[0]):
+            _look(q, rules, w, s, e.order, t, _full(s, t))
+            _decide(q, rules, w, s, e.order[t], 0, e.log_p[t])
+            _move(s, e.order[t], e.device[t])
+
+
+@free
+def climb(
+    q: Any, rules: Any, w: Any, transposed: Any, s: Any, g: Any, all_: Any, weight: Any, entropy_weight: float,
+    kl_weight: float, first: int, last: int,
+) -> None:  # fmt: skip
+    """Add to `g` the gradient of sum(weight * log_prob) + entropy_weight * sum(entropy) - kl_weight * sum(kl)."""
+    for n in range(first, last):
+        e = episode(all_, n)
+        _begin(s, e)
+        begun, steps = 0, e.order.shape[0]
+        for t in range(steps):
+            anew = _full(s, t)
+            if anew and t > begun:
+                _back(q, rules, w, transposed, s, g, e, weight[n], entropy_weight, kl_weight, begun, t)
+                begun = t
+            _look(q, rules, w, s, e.order, t, anew)
+            _decide(q, rules, w, s, e.order[t], t, s.log_p[t])
+            s.rows_after[t], s.pooled_after[t] = s.count[0], s.count[1]
+            _move(s, e.order[t], e.device[t])
+        _back(q, rules, w, transposed, s, g, e, weight[n], entropy_weight, kl_weight, begun, steps)
+
+
+@compiled
+def _back(
+    q: Any, rules: Any, w: Any, transposed: Any, s: Any, g: Any, e: Any, weight: Any, entropy_weight: float,
+    kl_weight: float, begun: int, end: int,
+) -> None:  # fmt: skip
+    """Go back through the history of steps `begun` to `end`."""
+    s.back[: s.count[0]] = 0.0
+    s.pooled_back[: s.count[1]] = 0.0
+    for t in range(end - 1, begun - 1, -1):
+        _logits_back(s, s.log_p[t], e.log_p[t], e.device[t], weight[t], entropy_weight, kl_weight)
+        _decide_back(q, rules, transposed, s, g, e.order[t], t)
+        rows = s.rows_after[t - 1] if t > begun else 0
+        pooled = s.pooled_after[t - 1] if t > begun else 0
+        while s.count[1] > pooled:
+            s.count[1] -= 1
+            _pool_back(transposed, s, g, s.count[1])
+        while s.count[0] > rows:
+            s.count[0] -= 1
+            _row_back(q, rules, transposed, s, g, s.count[0])
+
+
+@compiled
+def _logits_back(
+    s: Any, log_p: Floats, old: Floats, device: int, weight: float, entropy_weight: float, kl_weight: float
+) -> None:
+    """Gradient by the logits of a step."""
+    entropy = 0.0
+    for i in range(log_p.shape[0]):
+        if log_p[i] > -np.inf:
+            entropy -= np.exp(log_p[i]) * log_p[i]
+    for i in range(log_p.shape[0]):
+        s.logit_back[i] = 0.0
+        if log_p[i] > -np.inf:
+            p = np.exp(log_p[i])
+            s.logit_back[i] = (
+                weight * ((1.0 if i == device else 0.0) - p)
+                - entropy_weight * p * (log_p[i] + entropy)
+                + kl_weight * (np.exp(old[i]) - p)
+            )
+
+
+@compiled
+def _decide_back(q: Any, rules: Any, transposed: Any, s: Any, g: Any, v: int, t: int) -> None:
+    """Through the head and h, to the embeddings of the current group and the outputs of l."""
+    size, rounds = s.rows.shape[2], s.row.shape[1] - 1
+    dense_back(s.last[t], s.logit_back, transposed.head_out, g.head_out, g.head_out_bias, s.last_back)
+    activate_back(s.last[t], s.last_back)
+    dense_back(s.hidden[t], s.last_back, transposed.head, g.head, g.head_bias, s.hidden_back)
+    activate_back(s.hidden[t], s.hidden_back)
+    dense_back(s.seen[t], s.hidden_back, transposed.head_in, g.head_in, g.head_in_bias, s.seen_back)
+    if not rules.whole:
+        for d in range(2):
+            own = s.back[s.row[d, rounds, v], 0]
+            for j in range(size):
+                own[j] += s.seen_back[d * size + j]
+    for i in range(SETS):
+        out = s.seen_back[(2 + i) * size : (3 + i) * size]
+        small = s.small[0]
+        dense_back(s.pool_hidden[t, i], out, transposed.pool[i, 2], g.pool[i, 2], g.pool_bias[i, 3], small)
+        activate_back(s.pool_hidden[t, i], small)
+        dense_back(s.total[t, i], small, transposed.pool[i, 1], g.pool[i, 1], g.pool_bias[i, 2], s.total_back[i])
+    for u in range(s.device.shape[0]):
+        i = _set_of(q, rules, v, u)
+        if i >= 0:
+            into = s.pooled_back[s.pooled[i, u]]
+            for j in range(size):
+                into[j] += np.float32(q.pooled_share) * s.total_back[i, j]
+
+
+@compiled
+def _pool_back(transposed: Any, s: Any, g: Any, c: int) -> None:
+    """Through l, to the embeddings that a pooled row was computed from."""
+    i, u = s.pooled_which[c] // s.pooled.shape[1], s.pooled_which[c] % s.pooled.shape[1]
+    top, bottom, size = s.pooled_from[c, 0], s.pooled_from[c, 1], s.rows.shape[2]
+    small, wide = s.small[0], s.wide[1]
+    dense_back(s.pooled_rows[c, 0], s.pooled_back[c], transposed.pool[i, 0], g.pool[i, 0], g.pool_bias[i, 1], small)
+    activate_back(s.pooled_rows[c, 0], small)
+    _both(s, top, bottom, s.wide[0])
+    dense_back(s.wide[0], small, transposed.pool_in[i], g.pool_in[i], g.pool_bias[i, 0], wide)
+    for j in range(size):
+        s.back[top, 0, j] += wide[j]
+        s.back[bottom, 0, j] += wide[size + j]
+    s.pooled[i, u] = s.pooled_replaced[c]
+
+
+@compiled
+def _row_back(q: Any, rules: Any, transposed: Any, s: Any, g: Any, r: int) -> None:
+    """Through a round of messages, to the embeddings of the round before, or to the weights of a group's features."""
+    groups, depth = s.row.shape[2], s.row.shape[1]
+    v, k, d = s.which[r] % groups, s.which[r] // groups % depth, s.which[r] // groups // depth
+    back, small, other = s.back[r, 0], s.small[0], s.small[1]
+    if k + 1 < depth:
+        dense_back(
+            s.rows[r, HIDDEN_F], s.back[r, 1], transposed.message[d, 1], g.message[d, 1], g.message_bias[d, 1], small
+        )
+        activate_back(s.rows[r, HIDDEN_F], small)
+        dense_back(s.rows[r, X], small, transposed.message[d, 0], g.message[d, 0], g.message_bias[d, 0], other)
+        for j in range(back.shape[0]):
+            back[j] += other[j]
+    if k > 0:
+        if rules.residual:
+            first = s.back[s.row[d, 0, v], 0]
+            for j in range(back.shape[0]):
+                first[j] += back[j]
+        dense_back(s.rows[r, HIDDEN_G], back, transposed.message[d, 3], g.message[d, 3], g.message_bias[d, 3], small)
+        activate_back(s.rows[r, HIDDEN_G], small)
+        dense_back(s.rows[r, SUM], small, transposed.message[d, 2], g.message[d, 2], g.message_bias[d, 2], other)
+        for e in range(q.pointer[d, v], q.pointer[d, v + 1]):
+            sender = s.back[s.row[d, k - 1, q.neighbour[d, e]], 1]
+            for j in range(back.shape[0]):
+                sender[j] += q.share[d, v] * other[j]
+    else:
+        activate_back(s.rows[r, X], back)
+        devices = g.head_out_bias.shape[0]
+        for j in range(back.shape[0]):
+            g.embed_bias[j] += back[j]
+            for i in range(STATIC):
+                g.embed[i, j] += q.static[v, i] * back[j]
+            g.embed[STATIC + s.input[r, 0], j] += back[j]
+            if s.input[r, 1]:
+                g.embed[STATIC + devices, j] += back[j]
+            if s.input[r, 2]:
+                g.embed[STATIC + devices + 1, j] += back[j]
+    s.row[d, k, v] = s.replaced[r]

@@ -1,0 +1,222 @@
+"""Policy `placeto`: places one group after the other anew, and sees the placement so far (Addanki et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
+from torch import nn
+
+from placekit_core import PlacekitError, Placements, Problem, Rollouts, usable_cores
+from placekit_placeto import PlacetoOptions, kernel
+from placekit_placeto.arrays import Episodes, Groups, Rules, Weights, Work
+from placekit_placeto.network import Network
+from placekit_placeto.prepared import groups_of, one_device
+
+CHUNKS = 8
+"""Gradients are summed in this many chunks, in a fixed order, so the result does not depend on the number of threads."""
+_HELD = 64  # problems that are kept ready, since the problems of a family take turns
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A problem, made ready for episodes, with working memory for each thread."""
+
+    groups: Groups
+    topological: NDArray[np.int32]
+    start: NDArray[np.int16]
+    works: list[Work]
+
+
+class Placeto(TorchPolicy):
+    """Iterative placement improvement (section 2.1): an episode visits each group and places it anew.
+
+    The network (section 2.2) sees the groups with their present devices. Any `explore` above 0 draws devices from the
+    softmax, and orders and starts at random if the options say so. 0 takes the likeliest devices; a random order or start
+    is then always the same, that of `order_seed`.
+    """
+
+    name = "placeto"
+    options_class: ClassVar[type[TorchOptions]] = PlacetoOptions
+    options: PlacetoOptions
+    module: Network
+    free_options = (
+        *TorchPolicy.free_options, "visits", "order", "orders", "order_seed", "start", "engine", "episode_threads",
+    )  # fmt: skip
+
+    def __init__(self, options: Any = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        o = self.options
+        self.rules = Rules(residual=o.residual, whole=o.pooling == "graph")
+        self._threads = min(o.episode_threads or usable_cores(), CHUNKS)
+        self._pool = ThreadPoolExecutor(self._threads, "placekit-placeto")
+        self._ready: dict[str, Ready] = {}
+
+    def network(self, problems: Sequence[Problem]) -> nn.Module:
+        return Network(self.options.size, self.options.max_devices or max(p.cluster.size for p in problems))
+
+    def build(self, problems: Sequence[Problem], rng: Generator) -> None:
+        super().build(problems, rng)
+        self._ready.clear()
+        if self.options.engine == "compiled":  # while a policy is built, no budget's clock runs
+            r = self.rollout(problems[0], 1, np.random.default_rng(0))
+            self.gradients(problems[0], r, np.ones(r.log_prob.shape))
+
+    def ready(self, problem: Problem) -> Ready:
+        """The problem made ready. Raises PlacekitError if it has more devices than there is room for."""
+        room = self.module.devices
+        if problem.cluster.size > room:
+            raise PlacekitError(
+                f"policy {self.name!r} was built for {room} devices, {problem.cluster.name!r} has {problem.cluster.size}",
+                f"train it with policy.max_devices={problem.cluster.size}, or more",
+            )
+        found = self._ready.get(problem.fingerprint)
+        if found is None:
+            while len(self._ready) >= _HELD:
+                del self._ready[next(iter(self._ready))]
+            o, g = self.options, problem.g
+            works = [Work.zeros(g, room, o.size, o.rounds, o.visits * g) for _ in range(self._threads)]
+            order = problem.grouped.topological_order.astype(np.int32)
+            found = self._ready[problem.fingerprint] = Ready(
+                groups_of(problem, room, o.sums), order, one_device(problem), works
+            )
+        return found
+
+    def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        ready, o = self.ready(problem), self.options
+        e = self._episodes(problem, ready, n, rng, explore > 0)
+        if o.engine == "torch":
+            with self.fixed_threads(), torch.no_grad():
+                e.log_p[:] = self._reference(ready).walk(e, explore > 0).numpy()
+        else:
+            weights = self.module.weights()
+
+            def part(thread: int, first: int, last: int) -> None:
+                kernel.draw(ready.groups, self.rules, weights, ready.works[thread], e, explore > 0, first, last)
+
+            self._spread(n, part)
+        placed = e.start.copy()
+        for t in range(e.order.shape[1]):
+            placed[np.arange(n), e.order[:, t]] = e.device[:, t]
+        log_p = e.log_p.astype(np.float64)
+        return Rollouts(
+            Placements.of(placed),
+            e.order,
+            e.device,
+            np.take_along_axis(log_p, e.device[:, :, None].astype(np.int64), axis=2)[:, :, 0],
+            -(np.exp(log_p) * np.where(np.isneginf(log_p), 0.0, log_p)).sum(axis=2),
+            start=Placements.of(e.start),
+            extra={"log_p": e.log_p},
+        )
+
+    def gradients(
+        self,
+        problem: Problem,
+        rollouts: Rollouts,
+        weight: NDArray[np.float64],
+        entropy_weight: float = 0.0,
+        kl_weight: float = 0.0,
+    ) -> dict[str, NDArray[Any]]:
+        if self.options.engine == "torch":
+            return super().gradients(problem, rollouts, weight, entropy_weight, kl_weight)
+        ready, e, n = self.ready(problem), _again(rollouts), len(rollouts.group)
+        weights, sizes = self.module.weights(), (self.options.size, self.module.devices)
+        transposed, weight = weights.transposed(), np.ascontiguousarray(weight, np.float64)
+        found = [Weights.zeros(*sizes) for _ in range(CHUNKS)]
+        bounds = np.linspace(0, n, CHUNKS + 1).astype(int).tolist()
+
+        def part(thread: int, first: int, last: int) -> None:
+            for c in range(first, last):
+                kernel.climb(
+                    ready.groups, self.rules, weights, transposed, ready.works[thread], found[c], e, weight,
+                    entropy_weight, kl_weight, bounds[c], bounds[c + 1],
+                )  # fmt: skip
+
+        self._spread(CHUNKS, part)
+        return {
+            name: np.sum(np.stack(x), axis=0) for name, x in zip(Weights._fields, zip(*found, strict=True), strict=True)
+        }
+
+    def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        if self.options.engine == "torch":
+            return super().log_prob(problem, rollouts)
+        log_p = self._judged(problem, rollouts).astype(np.float64)
+        return np.asarray(np.take_along_axis(log_p, rollouts.device[:, :, None].astype(np.int64), axis=2)[:, :, 0])
+
+    def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        if self.options.engine == "torch":
+            return super().kl(problem, rollouts)
+        new, old = (x.astype(np.float64) for x in (self._judged(problem, rollouts), rollouts.extra["log_p"]))
+        possible = np.isfinite(old) & np.isfinite(new)
+        return np.asarray((np.exp(old) * (np.where(possible, old, 0.0) - np.where(possible, new, 0.0))).sum(axis=2))
+
+    def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
+        log_p = self._reference(self.ready(problem)).walk(_again(rollouts), None)
+        device = torch.from_numpy(rollouts.device.astype(np.int64))
+        entropy = -(log_p.exp() * log_p.masked_fill(torch.isneginf(log_p), 0.0)).sum(dim=2)
+        return Decisions(log_p.gather(2, device[:, :, None])[:, :, 0], entropy, log_p)
+
+    def _judged(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float32]:
+        """[n, T, D] log-probabilities of the same episodes under the present parameters."""
+        ready, e, weights = self.ready(problem), _again(rollouts), self.module.weights()
+        e = e._replace(log_p=np.empty_like(e.log_p))
+
+        def part(thread: int, first: int, last: int) -> None:
+            kernel.judge(ready.groups, self.rules, weights, ready.works[thread], e, first, last)
+
+        self._spread(len(e.order), part)
+        return e.log_p
+
+    def _episodes(self, problem: Problem, ready: Ready, n: int, rng: Generator, explore: bool) -> Episodes:
+        """n episodes that have not begun."""
+        o, g = self.options, problem.g
+        steps = o.visits * g
+        rng = rng if explore else np.random.default_rng(o.order_seed)
+        order = np.tile(ready.topological, (n, o.visits))
+        if o.order == "random":
+            for i in range(n):
+                own = np.random.default_rng([o.order_seed, int(rng.integers(o.orders))]) if o.orders else rng
+                order[i] = np.concatenate([own.permutation(g) for _ in range(o.visits)])
+        start = np.tile(ready.start, (n, 1))
+        if o.start == "random":
+            start[:] = np.where(problem.allowed, rng.random((n, *problem.allowed.shape)), -1.0).argmax(axis=2)
+        draw = rng.random((n, steps)) if explore else np.zeros((n, steps))
+        device, log_p = np.zeros((n, steps), np.int16), np.zeros((n, steps, self.module.devices), np.float32)
+        return Episodes(start, order, draw, device, log_p)
+
+    def _reference(self, ready: Ready) -> Any:
+        from placekit_placeto.reference import Reference
+
+        return Reference(self.module, ready.groups, self.rules, self.options.rounds)
+
+    def _spread(self, n: int, work: Callable[[int, int, int], None]) -> None:
+        """Split 0..n into one part for each thread, and run `work(thread, first, last)` for each."""
+        threads = min(self._threads, n)
+        if threads <= 1:
+            work(0, 0, n)
+            return
+        bounds = np.linspace(0, n, threads + 1).astype(int).tolist()
+        others = self._pool.map(work, range(1, threads), bounds[1:-1], bounds[2:])
+        try:
+            work(0, 0, bounds[1])
+        finally:
+            list(others)  # wait for the other threads, which write to shared arrays
+
+
+def _again(rollouts: Rollouts) -> Episodes:
+    """The episodes of rollouts."""
+    assert rollouts.start is not None
+    return Episodes(
+        np.ascontiguousarray(rollouts.start.device, np.int16),
+        np.ascontiguousarray(rollouts.group, np.int32),
+        np.zeros(rollouts.group.shape),
+        np.ascontiguousarray(rollouts.device, np.int16),
+        np.ascontiguousarray(rollouts.extra["log_p"], np.float32),
+    )

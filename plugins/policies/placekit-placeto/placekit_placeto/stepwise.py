@@ -1,0 +1,115 @@
+"""Trainer `stepwise`: a reward and a baseline for each step of an episode (Addanki et al. 2019, sections 2.1 and 2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from placekit_learn.policy_gradient import Reinforce
+from placekit_learn.rewards import EQUAL, Rewards
+
+from placekit_core import Measurements, PlacekitError, Placements, Problem, Rollouts, Task
+from placekit_placeto import StepwiseOptions
+
+Floats = NDArray[np.float64]
+GIB = 2.0**30
+
+
+class Stepwise(Reinforce):
+    """REINFORCE for policies that improve a placement step by step: those whose rollouts have a `start`.
+
+    A step's return is the sum of the rewards from it on. With `rewards=intermediate`, a step is rewarded by how much the
+    worth of the placement rises, so its return is the worth of the last placement minus that of the placement before the
+    step; the placements of all steps are evaluated, and count. A step that leaves its group where it is changes nothing:
+    its placement is not evaluated again. With `rewards=terminal`, only the last placement is evaluated, and its worth is
+    every step's return. The advantage is the return minus its mean at this step over the last `window` updates of the same
+    problem, this one included.
+    """
+
+    name = "stepwise"
+    options_class = StepwiseOptions
+    options: StepwiseOptions
+
+    def weights(self, task: Task, rewards: Rewards, rollouts: Rollouts, only_fitting: bool) -> Floats:
+        if rollouts.start is None:
+            raise PlacekitError(
+                f"trainer {self.name!r} needs a policy whose episodes improve a placement step by step",
+                "take another trainer, or policy=placeto",
+            )
+        assert isinstance(rewards, StepRewards)
+        if self.options.rewards == "terminal":
+            worth = rewards.worths(task.evaluate(rollouts.placements), task.problem)
+            worth = np.repeat(worth[:, None], rollouts.group.shape[1] + 1, axis=1)
+            return rewards.advantages(worth, np.zeros_like(worth), rollouts.group >= 0)
+        device, row = passed(rollouts)
+        worth = rewards.worths(task.evaluate(Placements.of(device)), task.problem)[row]
+        return rewards.advantages(worth, worth, rollouts.group >= 0)
+
+    def rewards_of(self, task: Task) -> Rewards:
+        return StepRewards(self.options, task.evaluate.failing_signal_s)
+
+
+def passed(rollouts: Rollouts) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """The different placements that each episode passes through, one after the other.
+
+    Returns [m, g] devices, the episodes one after the other, and [b, T + 1] the row of the placement before each step, and
+    of the last one.
+    """
+    assert rollouts.start is not None
+    b, steps = rollouts.group.shape
+    current = rollouts.start.device.copy()
+    found, row, count = [], np.empty((b, steps + 1), np.int64), 0
+    for i in range(b):
+        found.append(current[i].copy())
+        row[i, 0] = count
+        for t in range(steps):
+            group, device = rollouts.group[i, t], rollouts.device[i, t]
+            if group >= 0 and current[i, group] != device:
+                current[i, group] = device
+                found.append(current[i].copy())
+                count += 1
+            row[i, t + 1] = count
+        count += 1
+    return np.stack(found), row
+
+
+class StepRewards(Rewards):
+    """Worths of one problem's placements, higher is better, and the mean returns of the last updates."""
+
+    options: StepwiseOptions
+
+    def __init__(self, options: StepwiseOptions, failing_signal_s: float) -> None:
+        super().__init__(options, failing_signal_s)
+        self.returns: Floats = np.empty((0, 0))
+
+    def worths(self, m: Measurements, problem: Problem) -> Floats:
+        """[m] the worth of placements. One that needs too much memory costs more by its excess; one that failed, by far."""
+        measured = np.isfinite(m.value_s)
+        if measured.any():
+            if self.scale_s is None:
+                self.scale_s = float(m.value_s[measured].mean())
+            self.worst_s = max(self.worst_s or 0.0, float(m.value_s[measured].max()))
+        excess = np.maximum(m.peak_bytes - problem.cluster.memory_bytes, 0.0).max(axis=1) / GIB
+        penalty_s = self.options.memory_penalty * (self.scale_s or 0.0) * np.where(measured, excess, 0.0)
+        return self.rewards(np.where(measured, m.value_s, self.failing_s) + penalty_s)
+
+    def advantages(self, worth: Floats, before: Floats, active: NDArray[np.bool_]) -> Floats:
+        """[b, T] advantages over b, from the worths [b, T + 1] of which the last is the end's, and what was there `before`."""
+        returns = worth[:, -1:] - before[:, :-1]
+        mean = returns.mean(axis=0, keepdims=True)
+        kept = self.returns if len(self.returns) else np.empty((0, mean.shape[1]))
+        self.returns = np.concatenate([kept, mean])[-self.options.window :]
+        advantage = returns - self.returns.mean(axis=0)
+        deviation = float(advantage[active].std()) if self.options.normalise else 1.0
+        if deviation <= EQUAL * float(np.abs(worth).mean()):  # between equal rewards it is a rounding error
+            deviation = 1.0
+        return np.where(active, advantage, 0.0) / len(worth) / deviation
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "returns": self.returns}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self.returns = np.array(state["returns"])

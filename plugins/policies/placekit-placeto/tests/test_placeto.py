@@ -1,0 +1,145 @@
+"""Policy `placeto`: its compiled episodes compute what its torch-geometric reference computes."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from placekit_placeto.arrays import Work
+from placekit_placeto.placeto import Placeto
+from placekit_placeto.prepared import as_matrix, groups_of, one_device
+from placekit_testing import fakes
+
+from placekit_core import PlacekitError, Problem
+
+PROBLEMS = {"mixed": fakes.mixed, "diamond": fakes.diamond, "chain": lambda: fakes.chain(70)}
+NETWORKS = {
+    "placeto": {},
+    "plain sums": {"sums": "plain", "rounds": 2},
+    "no residual": {"residual": False},
+    "simple partitioner": {"rounds": 0},
+    "simple aggregator": {"pooling": "graph", "rounds": 0},
+    "several visits": {"visits": 2, "order": "random", "start": "random"},
+}
+
+
+def shaken(problem: Problem, **options: object) -> Placeto:
+    """A policy whose parameters are all far from zero, biases too."""
+    policy = Placeto(size=5, max_devices=9, **options)
+    policy.build([problem], np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    policy.apply({name: 0.2 * rng.standard_normal(x.shape) for name, x in policy.state_dict().items()})
+    return policy
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_compiled_episodes_and_gradients_are_those_of_the_reference(problem: str, network: str) -> None:
+    found = PROBLEMS[problem]()
+    fast, slow = (shaken(found, engine=engine, **NETWORKS[network]) for engine in ("compiled", "torch"))
+    a, b = (policy.rollout(found, 3, np.random.default_rng(2), 1.0) for policy in (fast, slow))
+    for name in ("group", "device"):
+        assert np.array_equal(getattr(a, name), getattr(b, name)), name
+    np.testing.assert_allclose(a.log_prob, b.log_prob, atol=2e-5)
+    np.testing.assert_allclose(a.entropy, b.entropy, atol=2e-5)
+    weight = np.random.default_rng(3).standard_normal(a.log_prob.shape)
+    for policy in (fast, slow):  # so that the divergence has a gradient
+        policy.apply({"head_out_bias": np.linspace(-0.5, 0.5, 9)})
+    ga, gb = (policy.gradients(found, a, weight, 0.7, 0.3) for policy in (fast, slow))
+    for name, expected in gb.items():
+        scale = max(np.abs(expected).max(), 1e-3)
+        assert np.abs(ga[name] - expected).max() < 2e-4 * scale, name
+    np.testing.assert_allclose(fast.log_prob(found, a), slow.log_prob(found, a), atol=2e-5)
+    np.testing.assert_allclose(fast.kl(found, a), slow.kl(found, a), atol=2e-5)
+
+
+def test_what_is_computed_anew_equals_what_is_kept_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for a graph and one step's rows only, the history starts anew at nearly every step."""
+    problem = fakes.chain(40)
+    expected = shaken(problem).rollout(problem, 2, np.random.default_rng(0), 1.0)
+    zeros = Work.zeros.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr("placekit_placeto.arrays.ROOM", 1)
+    assert len(zeros(Work, 4, 2, 3, 5, 4).rows) == 2 * 6 * 4
+    found = shaken(problem)
+    anew = found.rollout(problem, 2, np.random.default_rng(0), 1.0)
+    assert np.array_equal(anew.extra["log_p"], expected.extra["log_p"])
+    assert np.array_equal(anew.device, expected.device)
+
+
+def test_gradients_do_not_depend_on_where_the_history_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = fakes.chain(40)
+    policy = shaken(problem)
+    r = policy.rollout(problem, 2, np.random.default_rng(0), 1.0)
+    weight = np.random.default_rng(3).standard_normal(r.log_prob.shape)
+    expected = policy.gradients(problem, r, weight, 0.1)
+    monkeypatch.setattr("placekit_placeto.arrays.ROOM", 1)
+    anew = shaken(problem).gradients(problem, r, weight, 0.1)
+    for name, values in expected.items():
+        np.testing.assert_allclose(anew[name], values, rtol=1e-3, atol=1e-4 * np.abs(values).max())
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
+    problem = fakes.mixed()
+    one, other = shaken(problem, episode_threads=2), shaken(problem, episode_threads=threads)
+    a, b = (p.rollout(problem, 11, np.random.default_rng(0), 1.0) for p in (one, other))
+    assert np.array_equal(a.log_prob, b.log_prob)
+    ga, gb = (p.gradients(problem, a, np.ones(a.log_prob.shape), 0.1) for p in (one, other))
+    assert all(np.array_equal(ga[name], gb[name]) for name in ga)
+
+
+def test_reachability_is_that_of_all_paths() -> None:
+    for problem in (fakes.mixed(), fakes.chain(130), fakes.independent(3)):
+        graph, g = problem.grouped, problem.g
+        direct = np.zeros((g, g), np.bool_)  # [v, u]: u sends to v
+        direct[graph.edge_op, graph.tensor_producer[graph.input_tensor]] = True
+        expected = direct.copy()
+        for v in graph.topological_order:
+            for u in np.flatnonzero(direct[v]):
+                expected[v] |= expected[u]
+        groups = groups_of(problem, problem.cluster.size, "plain")
+        assert np.array_equal(as_matrix(groups.before, g), expected)
+        assert np.array_equal(as_matrix(groups.after, g), expected.T)
+
+
+def test_the_network_does_not_see_how_groups_are_numbered() -> None:
+    """Of two groups that differ in their numbers only, both are placed with the same probabilities."""
+    problem = fakes.independent(6)
+    policy = shaken(problem, order="random", order_seed=3)
+    r = policy.rollout(problem, 1, np.random.default_rng(0), 0.0)
+    again = shaken(problem, order="random", order_seed=4).rollout(problem, 1, np.random.default_rng(0), 0.0)
+    assert not np.array_equal(r.group, again.group)
+    np.testing.assert_allclose(np.exp(r.extra["log_p"]), np.exp(again.extra["log_p"]), atol=1e-6)
+
+
+def test_orders_and_starts() -> None:
+    problem = fakes.chain(6)
+    g = problem.g
+    fixed = shaken(problem, order="random", orders=2)
+    r = fixed.rollout(problem, 40, np.random.default_rng(0), 1.0)
+    assert len(np.unique(r.group, axis=0)) == 2
+    assert all(sorted(row) == list(range(g)) for row in r.group.tolist())
+    fresh = shaken(problem, order="random", visits=2).rollout(problem, 40, np.random.default_rng(0), 1.0)
+    assert len(np.unique(fresh.group, axis=0)) > 30
+    assert all(sorted(row[:g]) == sorted(row[g:]) == list(range(g)) for row in fresh.group.tolist())
+    assert fresh.start is not None
+    assert (fresh.start.device == one_device(problem)).all()
+    random = shaken(problem, start="random").rollout(problem, 40, np.random.default_rng(0), 1.0)
+    assert random.start is not None
+    assert len(np.unique(random.start.device, axis=0)) > 10
+
+
+def test_the_start_is_allowed() -> None:
+    problem = fakes.mixed()
+    for start, seed in itertools.product(("one_device", "random"), range(3)):
+        r = shaken(problem, start=start).rollout(problem, 5, np.random.default_rng(seed), 1.0)
+        assert r.start is not None
+        problem.check(r.start)
+
+
+def test_too_many_devices_are_refused() -> None:
+    policy = Placeto()
+    policy.build([fakes.diamond(devices=2)], np.random.default_rng(0))
+    with pytest.raises(PlacekitError, match="(?s)was built for 2 devices, .* has 3.*policy.max_devices=3"):
+        policy.rollout(fakes.diamond(devices=3), 1, np.random.default_rng(0))
