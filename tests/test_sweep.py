@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -76,9 +77,16 @@ def test_jobs_in_this_process_get_the_registry_of_the_sweep(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     registry, got = discover(), []
     arguments = ["-m", "workload=mlp", "seed=1,2", "run_dir=sweep"]
+    process = [*sys.argv], {**os.environ}
+
+    def job(_, __, given):
+        got.append(given)
+        assert process == (sys.argv, os.environ)
+
     with pytest.raises(RunError, match="2 jobs of the sweep did not finish"):
-        multirun(arguments, compose_all(arguments, registry), lambda _, __, given: got.append(given), registry)
+        multirun(arguments, compose_all(arguments, registry), job, registry)
     assert got == [registry, registry] != [installed(), installed()]
+    assert not list(tmp_path.rglob("failed.json"))
 
 
 @pytest.mark.slow
