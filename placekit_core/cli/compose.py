@@ -121,13 +121,9 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
     return [list(job) for job in itertools.product(*parts.values())]
 
 
+@lru_cache(maxsize=1)  # Hydra has one store in each process, which keeps what is stored
 def register(registry: Registry) -> None:
     """Store the defaults of a run and of every component in Hydra."""
-    _store(registry)
-
-
-@lru_cache(maxsize=1)  # Hydra keeps what is stored
-def _store(registry: Registry) -> None:
     store = ConfigStore.instance()
     required = {*SECTIONS, "cluster"}
     options = {

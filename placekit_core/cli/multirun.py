@@ -31,7 +31,7 @@ def multirun(argv: list[str], config: DictConfig, job: Job, registry: Registry) 
     directory = Path(str(config.hydra.sweep.dir))
     with opened(argv, registry) as found:
         shared, folders = _plan(found, config)
-    sweep.forget_programs()
+    registry.programs.clear()  # files may have changed since the last sweep
 
     def task(config: DictConfig) -> float:  # a launcher may pickle it, with the registry, for another process
         own = HydraConfig.get()

@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TextIO
 
@@ -141,20 +140,15 @@ def held(run_dir: Path, config: RunConfig, registry: Registry) -> Summary | None
 
 
 def programs(config: RunConfig, registry: Registry) -> list[Program]:
-    """The programs of the importer of `config`; successive jobs of a sweep share them, as the last four are kept."""
-    return _programs(json.dumps(config.importer, sort_keys=True), registry)
-
-
-@lru_cache(maxsize=4)
-def _programs(importer: str, registry: Registry) -> list[Program]:
-    section = json.loads(importer)
-    found: list[Program] = registry.build("importer", section.pop("name"), section).load()
-    return found
-
-
-def forget_programs() -> None:
-    """Import programs again when next asked for, because files may have changed."""
-    _programs.cache_clear()
+    """The programs of the importer of `config`; jobs of one process share them, as `registry` keeps the last four."""
+    kept, key = registry.programs, json.dumps(config.importer, sort_keys=True)
+    if key not in kept:
+        section = dict(config.importer)
+        kept[key] = registry.build("importer", section.pop("name"), section).load()
+    kept[key] = kept.pop(key)  # the last one used is the last one dropped
+    while len(kept) > 4:
+        del kept[next(iter(kept))]
+    return kept[key]
 
 
 def other_versions(summary: Summary, registry: Registry) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pluggy
 
@@ -26,6 +26,9 @@ from placekit_core.contracts.version import __version__
 from placekit_core.run.config import conf_dir
 from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.entries import Broken, Choice, CommandEntry, Entry, Package, where
+
+if TYPE_CHECKING:  # numpy is not needed to list what is installed
+    from placekit_core.contracts.program import Program
 
 GROUP = "placekit"
 CORE = "placekit-core"
@@ -51,6 +54,8 @@ class Registry:
     commands: dict[str, list[CommandEntry]] = field(default_factory=dict)
     broken: list[Broken] = field(default_factory=list)
     packages: list[Package] = field(default_factory=list)
+    programs: dict[str, list[Program]] = field(default_factory=dict, init=False)
+    """The programs that jobs of a sweep share, by importer. A process of a launcher has one registry for all its jobs."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process, a registry is the one of what is installed there; a plugin manager cannot be pickled."""
