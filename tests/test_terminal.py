@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from placekit_doctor.candidates import Candidates
 from placekit_testing.pytest_plugin import Outcome
 from placekit_testing.speed import mostly_slow
 
@@ -69,7 +70,7 @@ class TestHelp:
         entry = installed().command(name)
         completer = entry.load(entry.command.completer)
         shown = placekit(*name.split(), "--help").out
-        flags = [word.strip() for word in completer([], "-", installed()) if word.startswith("-")]
+        flags = [word.strip() for word in completer([], "-", Candidates(installed())) if word.startswith("-")]
         assert [flag for flag in flags if flag not in shown] == [] or name == "run"
 
     @pytest.mark.parametrize("family", FAMILIES)

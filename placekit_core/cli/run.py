@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from placekit_core.cli.arguments import quoted, take
+from placekit_core.cli.completion import Completion
 from placekit_core.contracts.errors import ConfigError, RunError
 from placekit_core.contracts.result import Result
 from placekit_core.run import run_directory
@@ -141,11 +142,9 @@ def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> 
     return result
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `Command.completer`."""
-    from placekit_core.cli.completion import options, paths, whole
-
-    yield from options(words, word, registry)
+    yield from completion.options(words, word)
     if "=" not in word:
-        yield from paths(word, tuple(f for e in registry.all() for f in e.component.files))
-    yield from whole(("-m", "--multirun", "--cfg", "--help", "--config-dir", "--info"))
+        yield from completion.paths(word, tuple(f for e in completion.registry.all() for f in e.component.files))
+    yield from completion.whole(("-m", "--multirun", "--cfg", "--help", "--config-dir", "--info"))

@@ -65,8 +65,8 @@ class Command:
         target: `"module:function"`, imported at first use: `function(arguments, registry)` returns the exit code. It
             shows its own `--help`.
         group: its heading in `placekit --help`.
-        completer: `"module:function"`, or nothing: `function(words, word, registry)` returns the completions of `word`
-            after the arguments `words`. A candidate that is a whole word ends with a space.
+        completer: `"module:function"`, or nothing: `function(words, word, completion)` returns the candidates for `word`
+            after the arguments `words`; `completion` is a `placekit_core.cli.completion.Completion`.
     """
 
     name: str

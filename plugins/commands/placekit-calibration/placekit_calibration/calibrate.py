@@ -11,7 +11,7 @@ from pathlib import Path
 from placekit_calibration.ratios import CLUSTER, COSTS, ClassRatio, class_ratios, write
 from placekit_core import BackendError, Calibration, Cluster, ConfigError, Registry
 from placekit_core.cli.arguments import quoted
-from placekit_core.cli.completion import options as run_options, paths
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
 from placekit_core.cli.parser import Number, Parser
@@ -61,9 +61,9 @@ def out_dir(path: Path) -> Path:
     return path
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
-    yield from ["repeats=", *run_options(words[1:], word, registry)] if words else paths(word)
+    yield from ["repeats=", *completion.options(words[1:], word)] if words else completion.paths(word)
 
 
 def files(out: Path) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from placekit_calibration.agreement import RANDOM, SEARCH, Fidelity, compare
 from placekit_calibration.calibrate import out_dir
 from placekit_core import BackendError, ConfigError, Problem, Registry, RunError, write_atomically
-from placekit_core.cli.completion import options as run_options, paths
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
 from placekit_core.cli.parser import Number, Parser
@@ -176,6 +176,6 @@ def _correlation(value: float, interval: tuple[float, float]) -> str:
     return f"{value:.3f}" if math.isnan(low) else f"{value:.3f} [{low:.2f}, {high:.2f}]"
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
-    yield from ["placements=", "passes=", *run_options(words[1:], word, registry)] if words else paths(word)
+    yield from ["placements=", "passes=", *completion.options(words[1:], word)] if words else completion.paths(word)

@@ -11,7 +11,7 @@ import numpy as np
 from placekit_core import ConfigError, Graph, GraphError, Importer, Labels, Problem, Program, Registry
 from placekit_core.cli import console
 from placekit_core.cli.arguments import quoted
-from placekit_core.cli.completion import options as run_options, paths
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled, jobs
 from placekit_core.cli.parser import OPTIONS, Parser
 from placekit_core.contracts.graph import Column
@@ -102,21 +102,21 @@ def _writes(registry: Registry) -> str:
     return ", ".join(f"{ending} ({name})" for name, own in sorted(files.items()) for ending in own)
 
 
-def complete_show(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete_show(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
     if "=" not in word:
-        yield from paths(word, tuple(endings(registry)))
-    yield from run_options(words, word, registry)
+        yield from completion.paths(word, tuple(endings(completion.registry)))
+    yield from completion.options(words, word)
 
 
-def complete_export(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete_export(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
-    yield from run_options(words, word, registry) if words else paths(word, tuple(endings(registry)))
+    yield from completion.options(words, word) if words else completion.paths(word, tuple(endings(completion.registry)))
 
 
-def complete_import(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete_import(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
-    yield from paths(word, tuple(endings(registry)))
+    yield from completion.paths(word, tuple(endings(completion.registry)))
 
 
 def _targets(out: Path, programs: Sequence[Program]) -> list[Path]:
