@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -165,24 +165,6 @@ def chosen(argv: list[str]) -> list[tuple[str, str]]:
         if match and match["key"] in KINDS and re.fullmatch(r"[\w\-]+(,[\w\-]+)*", match["value"]):
             found += [(match["key"], name) for name in match["value"].split(",")]
     return found
-
-
-def take_numbers(argv: list[str], numbers: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], list[str]]:
-    """The whole numbers that a command takes besides the options of a run, and the other arguments. Raises ConfigError.
-
-    `numbers` holds the default and the minimum of each.
-    """
-    found = {}
-    for key, (default, least) in numbers.items():
-        value, argv = take(argv, key)
-        if value is not None and (not value.isdecimal() or int(value) < least):
-            raise ConfigError(f"{key}={value}: it must be a whole number, {least} at least")
-        found[key] = default if value is None else int(value)
-    for key in (a.partition("=")[0] for a in argv if "=" in a):
-        close = difflib.get_close_matches(key, [*numbers, *RunConfig.model_fields, *DEFAULT_GROUPS], 1)
-        if close and key != close[0] and close[0] in numbers:
-            raise ConfigError(f"no option {key!r}", f"did you mean {close[0]!r}?")
-    return found, argv
 
 
 def take(argv: list[str], key: str) -> tuple[str | None, list[str]]:

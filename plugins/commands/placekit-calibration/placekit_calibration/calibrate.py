@@ -8,24 +8,23 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from placekit_calibration.numbers import Number, NumbersParser
 from placekit_calibration.ratios import CLUSTER, COSTS, ClassRatio, class_ratios, write
 from placekit_core import BackendError, Calibration, Cluster, ConfigError, Registry
 from placekit_core.cli.arguments import quoted
 from placekit_core.cli.completion import options as run_options, paths
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
-from placekit_core.cli.parser import Number, Parser
 from placekit_core.contracts.units import count, percent, seconds
 from placekit_core.run.run_directory import new_folder
 
 
 def main(argv: list[str], registry: Registry) -> int:
     """Measure with the backend that the options name, on the cluster and for the programs that they name."""
-    parser = Parser(
+    parser = NumbersParser(
         "cluster profile",
         "Measure this machine and the operations of a program, and write files that a run can read.",
-        options=True,
-        numbers={"repeats": Number(9, "how often each figure is measured")},
+        {"repeats": Number(9, "how often each figure is measured")},
     )
     parser.add_argument("out", metavar="OUT_DIR", type=Path, help=f"a new folder, for {CLUSTER} and {COSTS}")
     arguments = parser.read(argv)
