@@ -22,7 +22,7 @@ from placekit_core.contracts.cluster import Cluster
 from placekit_core.contracts.errors import BackendError, ImporterError, PlacekitError
 from placekit_core.contracts.graph import Graph
 from placekit_core.contracts.grouping import Grouping
-from placekit_core.contracts.options import Options
+from placekit_core.contracts.options import LearnableOptions, Options
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Executable, Program
@@ -130,6 +130,7 @@ class LearnablePolicy(Policy):
     Its options derive from `LearnableOptions`.
     """
 
+    options_class: ClassVar[type[BaseModel]] = LearnableOptions
     free_options: ClassVar[tuple[str, ...]] = ("checkpoint", "threads")
     """Options that may differ from those that the parameters of `checkpoint` were trained with."""
 

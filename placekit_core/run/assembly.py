@@ -120,7 +120,7 @@ class Assembly:
                 raise ConfigError(
                     f"trainer=none has no option {next(iter(options))!r}", "leave it out, or choose a trainer"
                 )
-            if isinstance(policy, LearnablePolicy) and getattr(policy.options, "checkpoint", None) is None:
+            if isinstance(policy, LearnablePolicy) and policy.options.checkpoint is None:
                 raise ConfigError(
                     f"trainer=none, but policy {policy.name!r} is not trained", "give it policy.checkpoint=RUN_DIR"
                 )

@@ -213,9 +213,8 @@ class _Placing:
         policy = self.policy
         if isinstance(policy, LearnablePolicy):
             policy.build([s.problem for s in self.searches], self.streams("parameters"))
-            path = getattr(policy.options, "checkpoint", None)
-            if saved is None and path is not None:
-                load_policy(policy, path)
+            if saved is None and policy.options.checkpoint is not None:
+                load_policy(policy, policy.options.checkpoint)
         if saved is None:
             return 0, None
         self.streams.restore(saved.streams)
