@@ -64,7 +64,6 @@ def _launch(argv: list[str], registry: Registry) -> None:
 def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | None:
     """Run one job of a sweep; skip it if it has finished already, continue it if it was interrupted."""
     from placekit_core.cli import sweep
-    from placekit_core.cli.console import line
     from placekit_core.cli.main import show_warning
     from placekit_core.run.failures import Interrupted
     from placekit_core.run.pipeline import run
@@ -88,9 +87,9 @@ def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | Non
             given, resume = Given(sweep.programs(config, registry)), run_directory.holds_run(run_dir)
             result = run(config, run_dir, registry, resume=resume, observer=progress, given=given).summary
     except Interrupted as e:
-        sweep.say(line(e.result.summary, run_dir))
+        sweep.say(f"{run_dir}: {e.result.summary.line}")
         raise KeyboardInterrupt from None  # ends the sweep, not only this job
-    sweep.say(line(result, run_dir))
+    sweep.say(f"{run_dir}: {result.line}")
     return result.value_s
 
 
