@@ -399,8 +399,8 @@ def test_an_object_of_an_own_class_is_not_taken_for_the_installed_one(problem: P
 
     place(problem.graph, cluster=problem.cluster, policy=Own(), run_dir=tmp_path / "own")
     place(problem.graph, cluster=problem.cluster, policy=installed_class(), run_dir=tmp_path / "installed")
-    assert load_summary(tmp_path / "own").config["given"] == ["programs", "policy"]
-    assert load_summary(tmp_path / "installed").config["given"] == ["programs"]
+    assert load_summary(tmp_path / "own").config["python_objects"] == ["programs", "policy"]
+    assert load_summary(tmp_path / "installed").config["python_objects"] == ["programs"]
 
 
 def test_a_failure_is_not_hidden_by_the_report_of_it(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:

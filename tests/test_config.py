@@ -38,7 +38,7 @@ def test_every_option_of_a_run_is_composed_with_its_default() -> None:
     from placekit_core.run.config import RunConfig
 
     composed = compose(["workload=mlp"], installed())
-    assert set(composed) == set(RunConfig.model_fields) - {"given"}  # which only Python programs set
+    assert set(composed) == set(RunConfig.model_fields) - {"python_objects"}  # which only Python programs set
     config = validate(composed)
     own = {"run_dir", "workload"}  # which conf/ sets
     defaults = {k: v.default for k, v in RunConfig.model_fields.items() if not v.is_required() and k not in own}

@@ -129,10 +129,8 @@ def register(registry: Registry) -> None:
 @lru_cache(maxsize=1)  # Hydra keeps what is stored
 def _store(registry: Registry) -> None:
     store = ConfigStore.instance()
-    required = {*SECTIONS, "cluster"}
-    options = {
-        k: v.get_default() for k, v in RunConfig.model_fields.items() if k not in {*required, "given", "run_dir"}
-    }
+    unset = {*SECTIONS, "cluster", "python_objects", "run_dir"}
+    options = {k: v.get_default() for k, v in RunConfig.model_fields.items() if k not in unset}
     plain = {k: v.model_dump(mode="json") if hasattr(v, "model_dump") else v for k, v in options.items()}
     store.store(name="run_options", node=plain, provider="placekit")
     for entry in registry.all():

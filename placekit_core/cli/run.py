@@ -13,7 +13,7 @@ from placekit_core.cli.arguments import quoted, take
 from placekit_core.contracts.errors import ConfigError, RunError
 from placekit_core.contracts.result import Result
 from placekit_core.run import run_directory
-from placekit_core.run.assembly import Given, validate
+from placekit_core.run.assembly import PythonObjects, validate
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
 from placekit_core.run.registry import Registry
@@ -84,8 +84,8 @@ def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | Non
     try:
         with Progress(multiprocessing.parent_process() is None) as progress:
             progress.stage(f"importing {config.importer['name']}")
-            given, resume = Given(sweep.programs(config, registry)), run_directory.holds_run(run_dir)
-            result = run(config, run_dir, registry, resume=resume, observer=progress, given=given).summary
+            objects, resume = PythonObjects(sweep.programs(config, registry)), run_directory.holds_run(run_dir)
+            result = run(config, run_dir, registry, resume=resume, observer=progress, objects=objects).summary
     except Interrupted as e:
         sweep.say(f"{run_dir}: {e.result.summary.line}")
         raise KeyboardInterrupt from None  # ends the sweep, not only this job
@@ -102,9 +102,9 @@ def _resume(run_dir: Path, registry: Registry) -> None:
         return
     run_directory.check_begun(run_dir)
     config = run_directory.load_config(run_dir)
-    if config.given:
+    if config.python_objects:
         raise RunError(
-            f"{run_dir} was started from Python, with objects ({', '.join(config.given)}) that only its script has",
+            f"{run_dir} was started from Python, with objects ({', '.join(config.python_objects)}) that only its script has",
             f"call place(..., run_dir={str(run_dir)!r}, resume=True) there",
         )
     if (run_dir / run_directory.RESULT).is_file():

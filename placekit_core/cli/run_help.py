@@ -43,7 +43,7 @@ _BUILT_IN = {
     ("cluster", AUTO): "the program's own machine, else what the backend finds, else a preset",
     ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
 }
-_HIDDEN = (*SECTIONS, "cluster", "workload", "given")  # not listed as options of the run: groups, and `given`
+_HIDDEN = (*SECTIONS, "cluster", "workload", "python_objects")  # groups, and what no command line sets
 _DEFAULTS = {"run_dir": "outputs/DATE/TIME"}  # as conf/config.yaml makes it
 
 

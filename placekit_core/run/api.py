@@ -96,10 +96,10 @@ def place(
         source, about, cluster, policy, grouper, trainer, backend, proxy, budget, costs, run_dir, options
     )
     registry = installed()
-    config, given = configure(arguments, NAMES, registry)
+    config, objects = configure(arguments, NAMES, registry)
     with _folder(run_dir) as folder, _observer(progress) as observer:
         try:
-            result = run(config, folder, registry, resume=resume, observer=observer, given=given)
+            result = run(config, folder, registry, resume=resume, observer=observer, objects=objects)
         except (Interrupted, RunFailed, BoundError, NothingFits) as e:
             e.result = _kept(e.result, run_dir)
             raise
@@ -151,8 +151,8 @@ def search(
         source, about, cluster, FunctionPolicy(name), grouper, None, backend, backend, budget, costs, run_dir, options
     )
     registry = installed()
-    config, given = configure(arguments, NAMES, registry)
-    return Search(Assembly(config, registry, given), run_dir)
+    config, objects = configure(arguments, NAMES, registry)
+    return Search(Assembly(config, registry, objects), run_dir)
 
 
 class Search:

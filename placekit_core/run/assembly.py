@@ -38,7 +38,7 @@ def kind_of(section: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class PythonObjects:
     """Objects that a Python program gives in place of components that its configuration names; None where not given."""
 
     programs: Sequence[Program] | None = None
@@ -79,8 +79,8 @@ class Assembly:
         streams: the random generators of the run.
     """
 
-    def __init__(self, config: RunConfig, registry: Registry, given: Given | None = None) -> None:
-        self.config, self.registry, self.given = config, registry, given or Given()
+    def __init__(self, config: RunConfig, registry: Registry, objects: PythonObjects | None = None) -> None:
+        self.config, self.registry, self.objects = config, registry, objects or PythonObjects()
         self.streams = Streams(config.seed)
 
     def component(self, section: str) -> tuple[Entry, BaseModel]:
@@ -94,25 +94,25 @@ class Assembly:
 
     @cached_property
     def grouper(self) -> Grouper:
-        return self.given.grouper or self.build("grouper")
+        return self.objects.grouper or self.build("grouper")
 
     @cached_property
     def policy(self) -> Policy:
-        return self.given.policy or self.build("policy")
+        return self.objects.policy or self.build("policy")
 
     @cached_property
     def backend(self) -> Backend:
-        return self.given.backend or self.build("backend")
+        return self.objects.backend or self.build("backend")
 
     @cached_property
     def proxy(self) -> Backend:
-        return self.given.proxy or self.build("proxy")
+        return self.objects.proxy or self.build("proxy")
 
     @cached_property
     def trainer(self) -> Trainer | None:
         """The trainer of a learnable policy: the one asked for, else the policy's own; None if nothing is trained."""
-        if self.given.trainer is not None:
-            return self.given.trainer
+        if self.objects.trainer is not None:
+            return self.objects.trainer
         policy, name = self.policy, self.config.trainer["name"]
         options = {k: v for k, v in self.config.trainer.items() if k != "name"}
         if name == NONE:
@@ -142,14 +142,14 @@ class Assembly:
     @property
     def level(self) -> str:
         """`Policy.level` of the policy; does not build the policy."""
-        if self.given.policy is not None:
-            return self.given.policy.level
+        if self.objects.policy is not None:
+            return self.objects.policy.level
         return str(self.component("policy")[0].load().level)
 
     @cached_property
     def programs(self) -> Sequence[Program]:
         """The programs of the importer, at least one."""
-        programs = self.given.programs
+        programs = self.objects.programs
         if programs is None:
             programs = self.build("importer").load()
         if not programs:
@@ -228,7 +228,7 @@ class Assembly:
 
         search: OpenProgram
         evaluate = evaluator(self.backend, ledgers[0], on_row=lambda row: on_row(search, row))
-        same = self.given.proxy is None and self.config.proxy == self.config.backend
+        same = self.objects.proxy is None and self.config.proxy == self.config.backend
         task = Task(
             problem, evaluate, None if same else lambda: evaluator(self.proxy, ledgers[1]), program.executable,
             self.config.budget.proxy_evaluations, measures=not self.backend.simulated,

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 NONE = "none"
-GIVEN = "given"
+PYTHON = "python"
 """Name of the importer in the configuration of a run whose programs were objects of a Python program."""
-CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "given"})
+CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "python_objects"})
 """Options that do not change the result of a run: runs that differ only in these options are the same run."""
 
 
@@ -81,7 +81,7 @@ class RunConfig(_Section):
     )
     run_dir: str = Field(default="", description="folder of the run's files, or of a sweep")
     workload: str = Field(default="", description="name of the program in results; empty: its own name")
-    given: tuple[str, ...] = ()
+    python_objects: tuple[str, ...] = ()
     """Parts that a Python program gave as objects (`placekit_core.place`); no configuration can name these objects."""
 
 

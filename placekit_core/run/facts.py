@@ -23,21 +23,21 @@ def facts(registry: Registry) -> dict[str, Fact]:
     for implementation in sorted(hooks, key=lambda h: h.plugin_name):
         plugin = implementation.plugin_name
         try:
-            given = _checked(implementation.function())
+            contributed = _checked(implementation.function())
         except (Exception, SystemExit) as e:
             warn(f"plugin {plugin!r} gives no facts", e)
             continue
-        for name, value in given.items():
+        for name, value in contributed.items():
             owner, _ = found.setdefault(name, (plugin, value))
             if owner != plugin:
                 warn(f"plugins {owner!r} and {plugin!r} both give a fact {name!r}; that of {owner!r} is kept")
     return {name: value for name, (_, value) in sorted(found.items())}
 
 
-def _checked(given: Any) -> dict[str, Fact]:
+def _checked(facts: Any) -> dict[str, Fact]:
     """What a hook returned. Raises an exception unless it is facts that a file can hold."""
-    for name, value in given.items():
+    for name, value in facts.items():
         if not isinstance(name, str) or not isinstance(value, Fact):
             raise TypeError(f"fact {name!r} is a {type(value).__name__}, not a string, number, truth value or None")
-    parse_json(json.dumps(finite(given)).encode())  # such as text that is not valid Unicode
-    return dict(given)
+    parse_json(json.dumps(finite(facts)).encode())  # such as text that is not valid Unicode
+    return dict(facts)

@@ -26,7 +26,7 @@ from placekit_core.contracts.placement import Placement
 from placekit_core.contracts.result import Result
 from placekit_core.contracts.task import Evaluator, Task
 from placekit_core.run import run_directory
-from placekit_core.run.assembly import Assembly, Given, OpenProgram, distributions
+from placekit_core.run.assembly import Assembly, OpenProgram, PythonObjects, distributions
 from placekit_core.run.checkpoint import CHECKPOINT, CheckpointTooLargeError, Saved, load_saved, save_checkpoint
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 from placekit_core.run.failures import Interrupted, NothingFits, RunFailed
@@ -54,18 +54,18 @@ def run(
     *,
     resume: bool = False,
     observer: Observer | None = None,
-    given: Given | None = None,
+    objects: PythonObjects | None = None,
 ) -> Result:
     """Place the programs that `config` names, and write the run directory.
 
-    With `resume`, it continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. `given`
-    holds objects that replace components named in `config`.
+    With `resume`, it continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. `objects`
+    replace components named in `config`.
 
     Raises PlacekitError; NothingFits if no placement that fits was found; RunFailed if a component raised after something
     was evaluated; Interrupted after Ctrl-C. The last three hold the result so far, which is also written.
     """
     run_dir, observer = Path(run_dir), observer or Observer()
-    assembly = Assembly(config, registry, given)
+    assembly = Assembly(config, registry, objects)
     with contextlib.ExitStack() as stack:
         lifecycle = begin(config, run_dir, registry, resume, stack)
         saved = load_saved(run_dir) if resume else None

@@ -73,8 +73,8 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
     if str(path).startswith(PACKAGE):
         folder: Traversable = _shipped(str(path))
     else:
-        given = Path(path)
-        folder = given.parent if given.name in (PARAMETERS, ABOUT) else given
+        folder = Path(path)
+        folder = folder.parent if folder.name in (PARAMETERS, ABOUT) else folder
     hint = "train it again, or give the run directory of another run that trained a policy"
     with reading(f"policy.checkpoint={path}", RunError, hint=hint):
         missing = next((name for name in (ABOUT, PARAMETERS) if not (folder / name).is_file()), None)
