@@ -28,7 +28,7 @@ from placekit_core.run.assembly import Assembly, PythonObjects, distributions
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
 from placekit_core.run.failures import RunFailed
-from placekit_core.run.registry import Registry
+from placekit_core.run.registry import CORE, Registry
 from placekit_core.run.run_directory import FAILED, RESULT, SWEEP
 
 
@@ -158,9 +158,9 @@ def forget_programs() -> None:
 
 
 def other_versions(summary: Summary, registry: Registry) -> str:
-    """The versions of placekit and its plugins that changed since this run, as text; empty if none did."""
+    """The versions of the core and the plugins that changed since this run, as text; empty if none did."""
     now = registry.versions(summary.code)
-    own = {k: v for k, v in summary.versions.items() if k in {"placekit", *summary.code}}
+    own = {k: v for k, v in summary.versions.items() if k in {CORE, *summary.code}}
     changed = [f"{k} {v}, now {now.get(k, 'not installed')}" for k, v in own.items() if now.get(k) != v]
     return f" (made with {'; '.join(changed)})" if changed else ""
 

@@ -122,8 +122,8 @@ class Registry:
         return dict(sorted(found.items()))
 
     def versions(self, distributions: Iterable[str]) -> dict[str, str]:
-        """Versions of Python, placekit, and these distributions with their requirements."""
-        found = {"python": platform.python_version(), "placekit": __version__}
+        """Versions of Python, the core, and these distributions with their requirements."""
+        found = {"python": platform.python_version(), CORE: __version__}
         names = {n for d in {CORE, *distributions} for n in (d, *required(d))} - {CORE}
         for name in sorted(names):
             with contextlib.suppress(PackageNotFoundError):  # an optional requirement

@@ -57,7 +57,7 @@ def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any])
     write_atomically(folder / PARAMETERS, save(parameters))
     options = policy.options.model_dump(mode="json", exclude={"checkpoint"})  # it says where training began
     shapes = {name: _shape(values) for name, values in sorted(parameters.items())}
-    data = {"format": "placekit-policy", "version": 1, "placekit": __version__, "policy": policy.name}
+    data = {"format": "placekit-policy", "version": 1, "placekit-core": __version__, "policy": policy.name}
     write_json(folder / ABOUT, {**data, "options": options, **about, "parameters": shapes})
 
 
