@@ -244,7 +244,7 @@ class Backend(Plugin):
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
         """Get ready to evaluate placements of `problem`. Raises BackendError if it cannot."""
 
-    def calibrate(self, programs: Sequence[Program], cluster: Cluster | None = None, repeats: int = 9) -> Calibration:
+    def calibrate(self, programs: Sequence[Program], cluster: Cluster | None = None, *, repeats: int) -> Calibration:
         """Measure the operations of `programs`, launches and links on the devices of `cluster` (or of `devices()`).
 
         Every figure is a median of `repeats` samples. Operations with equal signatures are measured once. Raises

@@ -68,10 +68,10 @@ def place(
     Args:
         source, about: what to place; see `load_programs`.
         cluster: a preset, a YAML file, its data, or a `Cluster`; `auto`, the default, is the program's own cluster, else
-            the one that the backend finds, else p100x4.
+            the one that the backend finds, else a preset.
         policy: a policy, or a function `f(task, rng) -> Placement`; None is the default of `placekit run`.
-        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is 10,000 evaluations
-            on a simulator and 600 s on a backend that measures.
+        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is the default of
+            `placekit run`.
         seed: random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
         costs: file of measured costs; an operation that it does not have gets its cost from the roofline model.

@@ -21,13 +21,12 @@ from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.task import Session, Task
-from placekit_core.run.config import AUTO, NONE, RunConfig, Streams, conf_dir
+from placekit_core.run.config import AUTO, DEFAULT_EVALUATIONS, DEFAULT_SECONDS, NONE, RunConfig, Streams, conf_dir
 from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
 from placekit_core.run.registry import Registry
 
 DEFAULT_CLUSTER = "p100x4"
-DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
 SECTIONS = ("importer", "grouper", "policy", "trainer", "backend", "proxy")
 """The sections of a configuration that name a component. The section `proxy` names a backend."""
 
@@ -163,7 +162,7 @@ class Assembly:
         return self.programs[0]
 
     def cluster(self, program: Program) -> Cluster:
-        """The named cluster; `auto` is the program's own, else the one that the backend sees, if any, else p100x4."""
+        """The named cluster; `auto` is the program's own, else the one that the backend sees, if any, else `DEFAULT_CLUSTER`."""
         data = dict(self.config.cluster)
         if data.get("name") == "file" and set(data) == {"name", "path"}:  # a machine may be called so, too
             return load_cluster(str(data["path"]))

@@ -25,6 +25,8 @@ PYTHON = "python"
 """Name of the importer in the configuration of a run whose programs were objects of a Python program."""
 CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "python_objects"})
 """Options that do not change the result of a run: runs that differ only in these options are the same run."""
+DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
+"""The budget of a run without a limit: evaluations on a simulator, seconds on a backend that measures."""
 
 
 class _Section(BaseModel):
@@ -32,17 +34,17 @@ class _Section(BaseModel):
 
 
 class BudgetConfig(_Section):
-    """The budget of a run. Without a limit: 10,000 evaluations on a simulator, 600 s on a measuring backend.
+    """The budget of a run; without a limit, the default of its kind of backend.
 
     Each program of a family has a budget of its own, except that programs on which a learnable policy is trained share
     one.
     """
 
     evaluations: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="placements to evaluate; null: 10,000 on a simulator"
+        default=None, description=f"placements to evaluate; null: {DEFAULT_EVALUATIONS:,} on a simulator"
     )
     seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="wall-clock seconds of searching; null: 600 on a measuring backend"
+        default=None, description=f"wall-clock seconds of searching; null: {DEFAULT_SECONDS:g} on a measuring backend"
     )
     proxy_evaluations: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="placements to evaluate on the proxy; null: as many as the trainer asks for"

@@ -14,8 +14,6 @@ from placekit_core.run.registry import Registry
 if TYPE_CHECKING:
     from placekit_core.contracts.result import Result
 
-BY_DEFAULT = "LOGS_BY_DEFAULT"
-"""Attribute of a plugin: if it is True, the plugin is a logger of every run that names none (`log=null`)."""
 HOOKS = ("placekit_run_started", "placekit_evaluated", "placekit_checkpoint", "placekit_run_finished")
 
 
@@ -37,7 +35,7 @@ def reason(cause: BaseException) -> str:
 
 
 class Lifecycle:
-    """The loggers `names` of one run; None stands for the loggers that are on by default (`BY_DEFAULT`).
+    """The loggers `names` of one run; None stands for the plugins with the attribute `LOGS_BY_DEFAULT = True`.
 
     Raises PluginError for a name that no plugin with lifecycle hooks has.
     """
@@ -47,7 +45,7 @@ class Lifecycle:
         known = loggers(registry)
         if names is None:
             plugins = {name: registry.manager.get_plugin(name) for name in known}
-            names = [name for name, plugin in plugins.items() if getattr(plugin, BY_DEFAULT, False) is True]
+            names = [name for name, plugin in plugins.items() if getattr(plugin, "LOGS_BY_DEFAULT", False) is True]
         names = tuple(names)
         for name in names:
             if name not in known:

@@ -23,7 +23,7 @@ from placekit_core.contracts import hookspecs
 from placekit_core.contracts.errors import PlacekitError, PluginError, unknown
 from placekit_core.contracts.hookspecs import KINDS, Command, Component
 from placekit_core.contracts.version import __version__
-from placekit_core.run.config import conf_dir
+from placekit_core.run.config import AUTO, NONE, conf_dir
 from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.entries import Broken, Choice, CommandEntry, Entry, Package, where
 
@@ -33,8 +33,13 @@ CORE = "placekit-core"
 T = TypeVar("T")
 
 PLURAL = {"policy": "policies"} | {k: f"{k}s" for k in KINDS if k != "policy"}
-BUILT_IN = (("trainer", "auto"), ("trainer", "none"), ("cluster", "auto"), ("cluster", "file"))
-"""(group, name) of the choices that are neither components nor presets."""
+BUILT_IN = {
+    ("trainer", AUTO): "the trainer that the policy names as its own; none for a policy that needs no training",
+    ("trainer", NONE): "no training: a learned policy is used as it is",
+    ("cluster", AUTO): "the program's own machine, else what the backend finds, else a preset",
+    ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
+}
+"""(group, name) and meaning of the choices that are neither components nor presets."""
 _COMMAND = re.compile(r"(?!help( |$))[a-z0-9][a-z0-9-]*( [a-z0-9][a-z0-9-]*)?")
 """The names that a command can have: one word or two, which cannot be taken for an option or for `placekit help`."""
 

@@ -36,7 +36,7 @@ def main(argv: list[str], registry: Registry) -> int:
     with new_folder(out):
         programs = parts.programs
         cluster = parts.cluster(programs[0])
-        found = parts.backend.calibrate(programs, cluster, arguments.numbers["repeats"])
+        found = parts.backend.calibrate(programs, cluster, repeats=arguments.numbers["repeats"])
         _show(found, class_ratios([p.graph for p in programs], cluster, found))
         _say(found, cluster, sum(int(p.graph.kernel.sum()) for p in programs))
         write(found, out)
