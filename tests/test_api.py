@@ -326,6 +326,35 @@ def test_a_schedule_that_fails_costs_no_result(problem: Problem, tmp_path: Path)
     assert {"device", "memory_bytes"} <= set(frame(result, "devices"))
 
 
+class Unbounded(FakeBackend):
+    """Fails to prove a bound."""
+
+    def open(self, problem: Problem, executable: Any = None) -> Session:
+        session = super().open(problem, executable)
+
+        def lower_bound() -> float:
+            raise RuntimeError("no memory for the bound")
+
+        session.lower_bound = lower_bound  # type: ignore[method-assign]
+        return session
+
+
+def test_a_bound_that_fails_costs_no_result(problem: Problem, tmp_path: Path) -> None:
+    run_dir = tmp_path / "r"
+    result = place(
+        problem.graph, cluster=problem.cluster, policy="random", budget=20, backend=Unbounded(), run_dir=run_dir
+    )
+    assert result.value_s is not None
+    assert result.summary.bound_s is None
+    failed = f"the backend failed to prove a bound of {problem.graph.name!r}: RuntimeError: no memory for the bound"
+    assert result.summary.notes == [failed]
+    assert result.summary == load_summary(run_dir)
+    with placekit_core.search(problem.graph, cluster=problem.cluster, budget=20, backend=Unbounded()) as s:
+        s.evaluate(np.zeros(problem.g, np.int16))
+    assert s.result is not None
+    assert s.result.summary.notes == [failed]
+
+
 def test_two_runs_in_one_folder(problem: Problem, tmp_path: Path) -> None:
     def nested(task: Task, rng: np.random.Generator) -> Placement:
         with pytest.raises(RunError, match="another run is writing in"):

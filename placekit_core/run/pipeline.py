@@ -31,7 +31,7 @@ from placekit_core.run.checkpoint import CHECKPOINT, CheckpointTooLargeError, Sa
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 from placekit_core.run.failures import Interrupted, NothingFits, RunFailed
 from placekit_core.run.interruption import Interruption
-from placekit_core.run.lifecycle import Lifecycle, warn
+from placekit_core.run.lifecycle import Lifecycle, reason, warn
 from placekit_core.run.registry import Registry
 from placekit_core.run.report import bound_error, commit, report, why_nothing_fits
 from placekit_core.run.trained import load_policy, save_policy
@@ -162,8 +162,7 @@ class _Placing:
         except Exception as e:
             if not self.has_begun:
                 raise
-            with contextlib.suppress(Exception):  # report the first failure
-                self._keep_policy()
+            self._keep_policy()
             try:  # keep what was found before the failure
                 result = self._write(report(self.assembly, self.searches, self.run_dir, "failed"))
             except Exception:  # report the first failure
@@ -195,7 +194,7 @@ class _Placing:
         return result
 
     def _keep_policy(self) -> None:
-        """Write the parameters of a policy that was trained."""
+        """Write the parameters of a policy that was trained; a failure to do so is a note, and costs no result."""
         if self.trainer is None or not self.has_begun or not isinstance(self.policy, LearnablePolicy):
             return
         about = {
@@ -206,7 +205,10 @@ class _Placing:
             "seed": self.config.seed,
             "evaluations": self.searches[0].evaluate.ledger.evaluations,
         }
-        save_policy(self.policy, self.run_dir, about)
+        try:
+            save_policy(self.policy, self.run_dir, about)
+        except Exception as e:
+            self.searches[0].evaluate.note(f"the trained policy is not written: {reason(e)}")
 
     def _start(self, saved: Saved | None) -> tuple[int, State | None]:
         """Build the policy and restore a checkpoint; returns the number of complete stages and the state of the next one."""

@@ -96,8 +96,12 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
         measurements = Measurements(
             np.array([best.value_s]), best.peak_bytes[None, :], np.array([True]), (None,), spread
         )
-    bounds = [b for b in (s.session.lower_bound(), evaluate.proven_s) if b is not None]
-    bound = max(bounds, default=None)
+    bound = evaluate.proven_s
+    try:
+        proven = s.session.lower_bound()
+        bound = proven if bound is None else bound if proven is None else max(bound, proven)
+    except Exception as e:  # nor must a bound
+        notes.append(f"the backend failed to prove a bound of {s.name!r}: {reason(e)}")
     kernels = int(problem.graph.kernel.sum())
     measured = problem.costs.measured[problem.graph.kernel]
     summary = ProgramSummary(
