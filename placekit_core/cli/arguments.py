@@ -41,15 +41,9 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
         key, value = match["key"], match["value"]
         if key == "cluster" and value.endswith((".yaml", ".yml")):
             paths = [Path(v).expanduser() for v in (value.split(",") if multirun else [value])]
-            missing = next((p for p in paths if not p.is_file()), None)
-            if missing is not None:
-                hint = (
-                    "a sweep takes either presets or files"
-                    if len(paths) > 1
-                    else "`placekit cluster show` lists the presets"
-                )
-                raise ConfigError(f"no cluster file {missing}", hint)
             for path in paths:  # so that a mistake ends a sweep here, and not in each of its jobs
+                if len(paths) > 1 and not path.is_file():
+                    raise ConfigError(f"no cluster file {path}", "a sweep takes either presets or files")
                 load_cluster(path)
             out += ["cluster=file", "cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
         elif key == "run_dir":

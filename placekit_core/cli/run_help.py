@@ -25,9 +25,9 @@ usage: placekit run [FILE] [OPTION=VALUE ...]
 Places a program on a machine. FILE is a program in a file; without one,
 `workload` or `importer` says what is placed.
 
-  placekit run +policy=etf                       another method
-  placekit run net.json +cluster=v100x8          a file, on another machine
-  placekit run -m policy=etf,heft seed=1,2,3     a sweep: every combination
+  placekit run +policy=NAME                      another method
+  placekit run FILE +cluster=v100x8              a file, on another machine
+  placekit run -m policy=NAME,NAME seed=1,2,3    a sweep: every combination
   placekit run resume=DIR                        go on with a run or a sweep"""
 _TAIL = """\
 more:
@@ -145,8 +145,7 @@ def _preset(preset: Choice, registry: Registry) -> Iterator[str]:
     yield f"  {preset.group} {preset.name}, a preset of {preset.distribution}"
     yield wrapped(" ".join(" ".join(about).split()), " " * 6, " " * 6)
     if preset.group == "cluster":
-        yield f"      `placekit cluster show {preset.name}` shows it"
-        return
+        return  # its data are no options of a component
     chosen = defaults_list(preset.path)
     data = {key: value for key, value in data.items() if key not in ("defaults", preset.group)}
     swept = ((data.pop("hydra", None) or {}).get("sweeper") or {}).get("params") or {}

@@ -272,7 +272,7 @@ def load_cluster(path: str | Path) -> Cluster:
     """Cluster from a YAML file. Raises ClusterError."""
     path = Path(path)
     if not path.is_file():
-        raise ClusterError(f"no cluster file {path}", "`placekit cluster show` lists the presets")
+        raise ClusterError(f"no cluster file {path}", "`placekit run --help all` lists the presets")
     with reading(path, ClusterError, "cluster", "it needs at least `kinds`, `devices` and `links`"):
         data = parse_yaml(read_bytes(path))
         if not isinstance(data, dict):

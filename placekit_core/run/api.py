@@ -111,9 +111,8 @@ def load_programs(source: Any, **about: Any) -> list[Program]:
 
     Args:
         source: a `Graph`, `Program` or list of them; a graph file; an importer (its name, its name with options, or an
-            instance); or an object that an importer takes, such as a torch module or a `placekit_torch.Step`.
-        about: options of a named importer, or what the importer needs to know about an object: for a torch module
-            `inputs`, and for a training step `loss`, `targets`, `optimizer`.
+            instance); or an object that an importer takes, such as a module of a library.
+        about: options of a named importer, or what the importer needs to know about an object, such as its inputs.
 
     Raises:
         PlacekitError: what is wrong with the source, or which sources there are.

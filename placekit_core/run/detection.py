@@ -45,6 +45,5 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     looks, says = (" or ".join(names) or "no importer" for names in (claims, named))
     raise GraphError(
         f"{path} is named like a file of {says}, and begins like one of {looks}",
-        f"say which: importer=NAME importer.path={path}, for `placekit run` or `placekit graph show`;"
-        f" importers of files: {', '.join(detects)}",
+        f"say which: importer=NAME importer.path={path}; importers of files: {', '.join(detects)}",
     )

@@ -1,4 +1,4 @@
-"""The facts about this process that plugins give (hook `placekit_facts`), for `result.json` and `placekit doctor`."""
+"""The facts about this process that plugins give (hook `placekit_facts`), for `result.json`."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from placekit_core.run.detection import endings, importer_of, readers_of
 from placekit_core.run.registry import Registry
 
 Spec = str | Mapping[str, Any] | Plugin
-"""A component: its name, its name with options (`{"name": "annealing", "starts": 32}`), or an instance."""
+"""A component: its name, its name with options (`{"name": NAME, OPTION: VALUE}`), or an instance."""
 PolicySpec = Spec | Callable[[Task, Generator], Placement]
 ClusterSpec = str | Path | Mapping[str, Any] | Cluster
 BudgetSpec = float | Mapping[str, float] | None
