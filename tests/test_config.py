@@ -73,8 +73,10 @@ def test_cluster_file(tmp_path: Path) -> None:
     path = tmp_path / "my box.yaml"
     path.write_text((conf_dir() / "cluster" / "p100x4.yaml").read_text())
     assert normalise([f"+cluster={path}"], installed()) == ["cluster=file", f"cluster.path='{path}'"]
-    with pytest.raises(ConfigError, match=r"no cluster file nope\.yaml"):
+    with pytest.raises(ClusterError, match=r"no cluster file nope\.yaml"):
         normalise(["cluster=nope.yaml"], installed())
+    with pytest.raises(ConfigError, match=r"no cluster file p100x4\n  a sweep takes either presets or files"):
+        normalise(["-m", f"cluster=p100x4,{path}"], installed())
     path.write_text("x: 1")
     with pytest.raises(ClusterError, match="no option named 'x'"):  # here, and not in each job of a sweep
         normalise([f"cluster={path}"], installed())

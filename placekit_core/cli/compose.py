@@ -138,8 +138,8 @@ def _store(registry: Registry) -> None:
         node = _opened({"name": entry.component.name, **values})
         store.store(group=entry.kind, name=entry.component.name, node=node, provider="placekit")
     for group, name in BUILT_IN:
-        node = {"name": name, "path": "???"} if name == "file" else {"name": name}
-        store.store(group=group, name=name, node=node, provider="placekit")
+        choice = {"name": name, "path": "???"} if name == "file" else {"name": name}
+        store.store(group=group, name=name, node=choice, provider="placekit")
 
 
 def _opened(node: dict[str, Any]) -> DictConfig:

@@ -11,7 +11,6 @@ from typing import Any
 
 from placekit_core.cli.arguments import quoted, take
 from placekit_core.contracts.errors import ConfigError, RunError
-from placekit_core.contracts.result import Result
 from placekit_core.run import run_directory
 from placekit_core.run.assembly import PythonObjects, validate
 from placekit_core.run.checkpoint import CHECKPOINT
@@ -119,7 +118,7 @@ def _resume(run_dir: Path, registry: Registry) -> None:
     _run(validate(config.model_dump(mode="json"), registry), run_dir, registry, resume=True)
 
 
-def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> Result:
+def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> None:
     from placekit_core.cli.console import show_result
     from placekit_core.run.failures import Interrupted
     from placekit_core.run.pipeline import run
@@ -137,7 +136,6 @@ def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> 
         print(f"interrupted: {kept} is in {run_dir}; continue with `placekit run resume={run_dir}`{start}")
         raise KeyboardInterrupt from None
     show_result(result.summary, run_dir)
-    return result
 
 
 def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:

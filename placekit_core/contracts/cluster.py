@@ -233,15 +233,6 @@ class Cluster(_Model):
             raise unknown("device", name, self.device_names, ClusterError)
         return self.device_names.index(name)
 
-    def with_memory(self, memory_bytes: int) -> Cluster:
-        """The same machine with another memory capacity on every GPU, as in restricted-memory studies."""
-        kinds = {
-            k: v.model_copy(update={"memory_bytes": memory_bytes}) if v.type == "gpu" else v
-            for k, v in self.kinds.items()
-        }
-        # not model_copy: it would copy the cached properties, such as memory_bytes and the fingerprint
-        return Cluster(**{**{name: getattr(self, name) for name in Cluster.model_fields}, "kinds": kinds})
-
 
 @dataclass(frozen=True, eq=False)
 class Routes:

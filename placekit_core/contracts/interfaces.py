@@ -17,8 +17,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from placekit_core.contracts.calibration import Calibration
 from placekit_core.contracts.cluster import Cluster
+from placekit_core.contracts.costs import Calibration
 from placekit_core.contracts.errors import BackendError, ImporterError, PlacekitError
 from placekit_core.contracts.graph import Graph
 from placekit_core.contracts.grouping import Grouping

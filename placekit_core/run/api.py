@@ -26,7 +26,7 @@ from placekit_core.contracts.placement import Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Result
-from placekit_core.contracts.task import Best, Evaluator
+from placekit_core.contracts.task import Best
 from placekit_core.run import assembly, python_arguments
 from placekit_core.run.assembly import Assembly
 from placekit_core.run.failures import BoundError, Interrupted, NothingFits, RunFailed
@@ -219,13 +219,9 @@ class Search:
         return self._opened
 
     @property
-    def _evaluate(self) -> Evaluator:
-        return self._within.evaluate
-
-    @property
     def remaining(self) -> float:
         """Evaluations left; infinite without a limit; 0 once the seconds are used up."""
-        return self._evaluate.remaining
+        return self._within.evaluate.remaining
 
     @property
     def best(self) -> Best | None:
@@ -243,11 +239,11 @@ class Search:
             PlacementError: a placement is not one of this problem.
             BudgetExhausted: the budget ended within the batch; the evaluations until then are recorded.
         """
-        return self._evaluate(device if isinstance(device, Placements) else Placements.of(device, priority))
+        return self._within.evaluate(device if isinstance(device, Placements) else Placements.of(device, priority))
 
     def scores(self, measurements: Measurements) -> NDArray[np.float64]:
         """[b] the objective in seconds, or the failing signal where a placement does not fit."""
-        return self._evaluate.scores(measurements)
+        return self._within.evaluate.scores(measurements)
 
     def schedule(self, device: ArrayLike, priority: ArrayLike | None = None) -> Schedule:
         """The timed events of one placement; does not count against the budget."""

@@ -82,13 +82,9 @@ class Assembly:
         self.config, self.registry, self.objects = config, registry, objects or PythonObjects()
         self.streams = Streams(config.seed)
 
-    def component(self, section: str) -> tuple[Entry, BaseModel]:
-        """The component that `section` names, and its checked options. Raises PluginError or ConfigError."""
-        return component(self.config, section, self.registry)
-
     def build(self, section: str) -> Any:
-        """The component that `section` names, built."""
-        entry, options = self.component(section)
+        """The component that `section` names, built. Raises PluginError or ConfigError."""
+        entry, options = component(self.config, section, self.registry)
         return entry.build(options)
 
     @cached_property
@@ -143,7 +139,7 @@ class Assembly:
         """`Policy.level` of the policy; does not build the policy."""
         if self.objects.policy is not None:
             return self.objects.policy.level
-        return str(self.component("policy")[0].load().level)
+        return str(component(self.config, "policy", self.registry)[0].load().level)
 
     @cached_property
     def programs(self) -> Sequence[Program]:

@@ -24,7 +24,7 @@ from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, Poli
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.placement import Placement
 from placekit_core.contracts.result import Result
-from placekit_core.contracts.task import Evaluator, Task
+from placekit_core.contracts.task import Task
 from placekit_core.run import run_directory
 from placekit_core.run.assembly import Assembly, OpenProgram, PythonObjects, distributions
 from placekit_core.run.checkpoint import CHECKPOINT, CheckpointTooLargeError, Saved, load_saved, save_checkpoint
@@ -323,10 +323,7 @@ def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, 
         found.append(task.opened_proxy.best.placement)
     with contextlib.suppress(BudgetExhausted):
         for i, placement in enumerate(found):
-            _offer(task.evaluate, placement, i == 0 and isinstance(policy, LearnablePolicy))
-
-
-def _offer(evaluate: Evaluator, placement: Placement, learned: bool) -> None:
-    """Evaluate `placement`, unless the budget is used up, or it is the best already and not `learned`."""
-    if evaluate.remaining > 0 and (learned or not (evaluate.best and evaluate.best.placement.same_as(placement))):
-        evaluate(placement.batch())
+            best, learned = task.evaluate.best, i == 0 and isinstance(policy, LearnablePolicy)
+            known = best is not None and best.placement.same_as(placement)
+            if task.evaluate.remaining > 0 and (learned or not known):
+                task.evaluate(placement.batch())

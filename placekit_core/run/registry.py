@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
@@ -184,22 +184,16 @@ class Registry:
         names = dict.fromkeys(f"{b.distribution} {b.version}" for b in self.broken)
         return type(error)(error.message, f"{error.hint}; broken plugins: {', '.join(names)}")
 
-    def conf_folders(self) -> list[tuple[str, Path]]:
-        """(plugin, folder) for the presets that plugins ship; found without importing anything."""
-        return [(package.plugin, folder) for package, folder in self._conf_folders()]
-
-    def _conf_folders(self) -> Iterator[tuple[Package, Path]]:
-        for package in self.packages:
-            for location in package.locations:
-                folder = location / "conf"
-                if folder.is_dir():
-                    yield package, folder
+    def conf_folders(self) -> list[tuple[Package, Path]]:
+        """The folders of the presets that plugins ship; found without importing anything."""
+        found = [(package, location / "conf") for package in self.packages for location in package.locations]
+        return [(package, folder) for package, folder in found if folder.is_dir()]
 
     def presets(self) -> list[Choice]:
         """Every preset (`conf/GROUP/NAME.yaml` in the core or a plugin), the core's first."""
         core = Package("placekit", "placekit_core", CORE, __version__)
         found = []
-        for package, folder in [(core, conf_dir()), *self._conf_folders()]:
+        for package, folder in [(core, conf_dir()), *self.conf_folders()]:
             for path in sorted(folder.rglob("*.yaml")):
                 group = path.parent.relative_to(folder).as_posix()
                 name = path.stem

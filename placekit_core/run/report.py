@@ -13,9 +13,8 @@ from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
 from placekit_core.contracts.result import ProgramResult, ProgramSummary, Result, Summary
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
-from placekit_core.run.facts import facts
 from placekit_core.run.failures import BoundError
-from placekit_core.run.lifecycle import reason
+from placekit_core.run.lifecycle import facts, reason
 from placekit_core.run.run_directory import PLACEMENT, RESULT
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
@@ -10,13 +11,12 @@ from pathlib import Path
 
 from placekit_calibration.numbers import Number, NumbersParser
 from placekit_calibration.ratios import CLUSTER, COSTS, ClassRatio, class_ratios, write
-from placekit_core import BackendError, Calibration, Cluster, ConfigError, Registry
+from placekit_core import BackendError, Calibration, Cluster, ConfigError, Registry, RunError
 from placekit_core.cli.arguments import quoted
 from placekit_core.cli.completion import options as run_options, paths
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
 from placekit_core.contracts.units import count, percent, seconds
-from placekit_core.run.run_directory import new_folder
 
 
 def main(argv: list[str], registry: Registry) -> int:
@@ -58,6 +58,22 @@ def out_dir(path: Path) -> Path:
     if "=" in str(path):
         raise ConfigError(f"{path} is an option, not a folder", "the first argument is OUT_DIR")
     return path
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """Make a folder before the work that fills it; remove it if it stays empty. Raises RunError if it cannot be made."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise RunError(f"{path} exists already", "remove it, or choose another folder") from None
+    except OSError as e:
+        raise RunError(f"cannot write {path}: {e.strerror or e}", "choose another folder") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.rmdir()
 
 
 def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:

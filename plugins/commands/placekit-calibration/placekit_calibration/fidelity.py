@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from placekit_calibration.agreement import RANDOM, SEARCH, Fidelity, compare
-from placekit_calibration.calibrate import out_dir
+from placekit_calibration.calibrate import new_folder, out_dir
 from placekit_calibration.numbers import Number, NumbersParser
 from placekit_core import BackendError, ConfigError, Problem, Registry, RunError, write_atomically
 from placekit_core.cli.completion import options as run_options, paths
@@ -22,7 +22,6 @@ from placekit_core.cli.console import table
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.units import percent
 from placekit_core.run.assembly import Assembly, distributions
-from placekit_core.run.run_directory import new_folder
 
 _LEAST, _FEW = 4, 10
 CSV, JSON, PNG = "fidelity.csv", "fidelity.json", "fidelity.png"
