@@ -55,7 +55,7 @@ def test_a_run_and_what_it_writes(placekit: Run, tmp_path: Path) -> None:
     assert result["evaluations"] == 50, "best of 50"
     assert result["budget"] == {"evaluations": 60, "seconds": None, "proxy_evaluations": None}
     assert set(result["peak_bytes"]) == {f"p100:{i}" for i in range(4)}
-    assert {"python", "placekit", "numpy", "torch", "placekit-heuristics"} <= set(result["versions"])
+    assert {"python", "placekit-core", "numpy", "torch", "placekit-heuristics"} <= set(result["versions"])
     assert result["config"]["policy"]["samples"] == 50
     assert load_summary(tmp_path / "out").value_s == result["value_s"]
 

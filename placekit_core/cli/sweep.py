@@ -23,11 +23,11 @@ from placekit_core.contracts.files import FileModel, Folder, Model, read_json, w
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Summary
 from placekit_core.run import run_directory as results
-from placekit_core.run.assembly import Assembly, Given, distributions
+from placekit_core.run.assembly import Assembly, PythonObjects, distributions
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
 from placekit_core.run.failures import RunFailed
-from placekit_core.run.registry import Registry
+from placekit_core.run.registry import CORE, Registry
 from placekit_core.run.run_directory import FAILED, RESULT, SWEEP
 
 
@@ -133,7 +133,7 @@ def held(run_dir: Path, config: RunConfig, registry: Registry) -> Summary | None
     edited = sorted(name for name, code in summary.code.items() if now.get(name) != code)
     if edited:
         raise RunError(f"{run_dir} holds a run made by other code of {', '.join(edited)}", hint)
-    parts = Assembly(config, registry, Given(programs(config, registry)))
+    parts = Assembly(config, registry, PythonObjects(programs(config, registry)))
     if [parts.problem(p).fingerprint for p in parts.programs] != [p.problem_fingerprint for p in summary.programs]:
         raise RunError(f"{run_dir} holds a run of another program, machine or costs: a file has changed since", hint)
     return summary
@@ -152,9 +152,9 @@ def programs(config: RunConfig, registry: Registry) -> list[Program]:
 
 
 def other_versions(summary: Summary, registry: Registry) -> str:
-    """The versions of placekit and its plugins that changed since this run, as text; empty if none did."""
+    """The versions of the core and the plugins that changed since this run, as text; empty if none did."""
     now = registry.versions(summary.code)
-    own = {k: v for k, v in summary.versions.items() if k in {"placekit", *summary.code}}
+    own = {k: v for k, v in summary.versions.items() if k in {CORE, *summary.code}}
     changed = [f"{k} {v}, now {now.get(k, 'not installed')}" for k, v in own.items() if now.get(k) != v]
     return f" (made with {'; '.join(changed)})" if changed else ""
 

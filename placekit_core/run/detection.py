@@ -6,7 +6,6 @@ from pathlib import Path
 
 from placekit_core.contracts.errors import GraphError
 from placekit_core.contracts.files import read_head
-from placekit_core.contracts.interfaces import Importer
 from placekit_core.run.registry import Registry
 
 HEAD_BYTES = 4096
@@ -46,17 +45,5 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     looks, says = (" or ".join(names) or "no importer" for names in (claims, named))
     raise GraphError(
         f"{path} is named like a file of {says}, and begins like one of {looks}",
-        f"say which: importer=NAME importer.path={path}, for `placekit run` or `placekit graph show`;"
-        f" importers of files: {', '.join(detects)}",
+        f"say which: importer=NAME importer.path={path}; importers of files: {', '.join(detects)}",
     )
-
-
-def writer_of(path: str | Path, registry: Registry) -> type[Importer]:
-    """Class of the importer that writes files with this ending. Raises GraphError if there is none, or if there are several."""
-    writers = {e.component.name: e.component.files for e in registry.all() if e.component.writes}
-    names = [name for name, files in writers.items() if str(path).endswith(files)]
-    if len(names) != 1:
-        known = ", ".join(f"{ending} ({name})" for name, files in sorted(writers.items()) for ending in files)
-        raise GraphError(f"{' and '.join(names) or 'no importer'} would write {path}", f"what can be written: {known}")
-    cls: type[Importer] = registry.get("importer", names[0]).load()
-    return cls

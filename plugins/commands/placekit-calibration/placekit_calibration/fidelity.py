@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from placekit_calibration.agreement import RANDOM, SEARCH, Fidelity, compare
-from placekit_calibration.calibrate import out_dir
+from placekit_calibration.calibrate import new_folder, out_dir
+from placekit_calibration.numbers import Number, NumbersParser
 from placekit_core import BackendError, ConfigError, Problem, Registry, RunError, write_atomically
 from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
-from placekit_core.cli.parser import Number, Parser
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.units import percent
 from placekit_core.run.assembly import Assembly, distributions
-from placekit_core.run.run_directory import new_folder
 
 _LEAST, _FEW = 4, 10
 CSV, JSON, PNG = "fidelity.csv", "fidelity.json", "fidelity.png"
@@ -30,11 +29,10 @@ CSV, JSON, PNG = "fidelity.csv", "fidelity.json", "fidelity.png"
 
 def main(argv: list[str], registry: Registry) -> int:
     """Simulate on `backend@proxy`, measure on `backend`, print how they agree, and write the results."""
-    parser = Parser(
+    parser = NumbersParser(
         "fidelity",
         "How well the simulator predicts what a backend measures, over good and random placements.",
-        options=True,
-        numbers={
+        {
             "placements": Number(30, "how many placements are compared", _LEAST),
             "passes": Number(9, "how often each of them is measured"),
         },

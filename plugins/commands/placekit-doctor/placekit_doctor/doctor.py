@@ -30,8 +30,7 @@ from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.config import conf_dir, defaults_list
 from placekit_core.run.entries import Choice, Entry
-from placekit_core.run.facts import facts
-from placekit_core.run.lifecycle import loggers
+from placekit_core.run.lifecycle import facts, loggers
 from placekit_core.run.registry import CORE
 from placekit_doctor.caches import caches
 from placekit_doctor.findings import Finding, fail, ok, warn, working

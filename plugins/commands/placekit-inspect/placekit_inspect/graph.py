@@ -17,7 +17,7 @@ from placekit_core.cli.parser import OPTIONS, Parser
 from placekit_core.contracts.graph import Column
 from placekit_core.contracts.units import count, seconds
 from placekit_core.run.assembly import Assembly
-from placekit_core.run.detection import endings, importer_of, writer_of
+from placekit_core.run.detection import endings, importer_of
 from placekit_inspect.graph_facts import Facts, Imported, as_json, peak_bytes, show_table
 
 
@@ -100,6 +100,17 @@ def _writes(registry: Registry) -> str:
     """The formats that can be written."""
     files = {e.component.name: e.component.files for e in registry.all() if e.component.writes}
     return ", ".join(f"{ending} ({name})" for name, own in sorted(files.items()) for ending in own)
+
+
+def writer_of(path: Path, registry: Registry) -> type[Importer]:
+    """Class of the importer that writes files with this ending. Raises GraphError if there is none, or if there are several."""
+    names = [e.component.name for e in registry.all() if e.component.writes and path.name.endswith(e.component.files)]
+    if len(names) != 1:
+        raise GraphError(
+            f"{' and '.join(names) or 'no importer'} would write {path}", f"what can be written: {_writes(registry)}"
+        )
+    cls: type[Importer] = registry.get("importer", names[0]).load()
+    return cls
 
 
 def complete_show(words: list[str], word: str, completion: Completion) -> Iterator[str]:

@@ -155,7 +155,7 @@ def _load(folder: Path, registry: Registry) -> tuple[Problem, Placement]:
     run_dir, summary, own = _found(folder)
     with reading(run_dir / RESULT, RunError):  # of the run's components, only the importer must be installed
         config = checked(summary.config, RunConfig)
-    if "programs" in config.given:
+    if "programs" in config.python_objects:
         raise RunError(
             f"{run_dir} was placed from Python, with programs that only its script has",
             "call placekit_torch.device_map or pipeline there, with result.problem and result.placement; or use `--format json`",
