@@ -61,6 +61,44 @@ def test_broken_plugin_is_isolated_and_named_when_asked_for(plugins) -> None:
     assert isinstance(e.value.__cause__, ModuleNotFoundError)
 
 
+MISTAKES = {
+    "import os\nx = (\n": "correct {file}, line 2",
+    "\nx = 1 / 0\n": "correct {file}, line 2",
+    "\n\nimport nothing_like_this\n": "install what it needs, or correct {file}, line 3",
+    GOOD.replace("placekit_policies", "placekit_policy"): "correct {file}",
+}
+
+
+@pytest.mark.parametrize("source", MISTAKES, ids=["syntax", "raises", "missing", "hook"])
+def test_a_mistake_in_a_file_of_the_users_own_is_to_be_corrected(
+    plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """A package beside the others (in site-packages) is not the user's to correct: it is installed again."""
+    with pytest.raises(PluginError) as e:
+        plugins(bad=source).get("policy", "bad")
+    assert e.value.hint == MISTAKES[source].format(file=next(tmp_path.glob("*_bad.py")))
+    paths = sysconfig.get_paths()
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {**paths, "purelib": str(tmp_path)})
+    assert plugins(bad=source).broken[0].hint == "reinstall or remove ?"
+
+
+def test_a_component_whose_module_has_a_mistake(plugins, tmp_path: Path) -> None:
+    (tmp_path / "late_mistake.py").write_text("class Mine:\n    def place(self, task rng)\n")
+    registry = plugins(
+        good=GOOD.format(name="mine", target="late_mistake:Mine"),
+        command=COMMANDS.format(name="mine", target="late_mistake:Mine"),
+        missing=GOOD.format(name="lost", target="no_such_module_at_all:Mine"),
+    )
+    command = registry.command("mine")
+    for load in (registry.get("policy", "mine").load, lambda: command.load(command.command.target)):
+        with pytest.raises(PluginError, match="SyntaxError") as e:
+            load()
+        assert e.value.hint == f"it is at late_mistake:Mine; correct {tmp_path / 'late_mistake.py'}, line 2"
+    with pytest.raises(PluginError) as e:
+        registry.get("policy", "lost").load()
+    assert e.value.hint == "it is at no_such_module_at_all:Mine; reinstall or remove ?"
+
+
 def test_misspelt_hook_is_broken_not_silent(plugins) -> None:
     source = GOOD.format(name="mine", target="m:C").replace("placekit_policies", "placekit_policy")
     registry = plugins(typo=source, good=GOOD.format(name="mine", target="m:C"))
