@@ -329,7 +329,9 @@ def test_links_between_files_lead_somewhere() -> None:
 def test_every_public_name_has_a_place_in_the_reference() -> None:
     """What the site's build, which is slow, would tell later: a public name in a module that no page of the reference has."""
     pages = "\n".join(p.read_text() for p in (ROOT / "docs" / "reference").glob("*.md"))
-    documented = set(re.findall(r"^\.\. (?:automodule|autoclass|autofunction|py:decorator):: (\S+)$", pages, re.MULTILINE))
+    documented = set(
+        re.findall(r"^\.\. (?:automodule|autoclass|autofunction|py:decorator):: (\S+)$", pages, re.MULTILINE)
+    )
     names = lazy_names("placekit_core")
     assert len(names) > 80
     missing = {

@@ -184,7 +184,9 @@ def remedy(error: BaseException, module: str, distribution: str) -> str:
     """What to do about a plugin, or its `module`, that fails at import: correct the user's own file, or install it again."""
     package = Package("", module.partition(".")[0], distribution, "")
     sites = [sysconfig.get_paths()[k] for k in ("purelib", "platlib")]
-    own = [place for place in package.locations if not _below(place, sites)]  # a local file, or installed with `pip -e`
+    own = [
+        place for place in package.locations if not _below(str(place), sites)
+    ]  # a local file, or installed with `pip -e`
     if not own:
         return f"reinstall or remove {distribution}"
     place = where(error, [package]) or str(own[0])

@@ -201,16 +201,17 @@ class Registry:
                 found.append(Choice("" if group == "." else group, name, package.distribution, package.version, path))
         return found
 
+    def choices(self) -> Iterator[Choice]:
+        """Everything that a group offers: what is built in, components, presets."""
+        yield from (Choice(*key, CORE, __version__) for key in BUILT_IN)
+        yield from (Choice(e.kind, e.component.name, e.distribution, e.version) for e in self.all())
+        yield from self.presets()
+
     def duplicates(self) -> dict[tuple[str, str], list[Choice]]:
         """Choices that are defined more than once, by (group, name); Hydra would silently take one of them."""
         found: dict[tuple[str, str], list[Choice]] = {}
-        for key in BUILT_IN:
-            found[key] = [Choice(*key, CORE, __version__)]
-        for e in self.all():
-            choice = Choice(e.kind, e.component.name, e.distribution, e.version)
+        for choice in self.choices():
             found.setdefault((choice.group, choice.name), []).append(choice)
-        for preset in self.presets():
-            found.setdefault((preset.group, preset.name), []).append(preset)
         return {key: choices for key, choices in found.items() if len(choices) > 1}
 
     def check_choices(self, choices: Mapping[str, str | None]) -> None:
