@@ -14,6 +14,7 @@ from placekit_testing.registries import use_registry
 
 from placekit_core import ConfigError, PluginError, Problem, Registry, installed, place
 from placekit_core.cli.main import family_help, overview
+from placekit_core.contracts.errors import listed, unknown
 from placekit_core.run.entries import Package
 from placekit_core.run.registry import discover
 
@@ -130,6 +131,20 @@ def test_unknown_name_lists_what_exists(plugins) -> None:
     with pytest.raises(PluginError, match="no policy named 'anealing'") as e:
         registry.get("policy", "anealing")
     assert "did you mean 'annealing'?" in e.value.hint
+
+
+def test_a_long_list_of_names_begins_with_the_closest() -> None:
+    names = [f"gpu:{i}" for i in range(100)]
+    assert listed(names[:3], "gpu:2") == "gpu:0, gpu:1, gpu:2"
+    assert listed([], "x") == "nothing"
+    long = listed(names, "gpu:77", "placekit cluster show")
+    assert long.startswith("gpu:77, gpu:")
+    assert long.endswith(", and 92 more: `placekit cluster show` lists them")
+    assert listed(names).endswith("gpu:7, and 92 more")
+    for kind, command in {"policy": "`placekit plugins`", "workload": "`placekit run --help all`"}.items():
+        error = str(unknown(kind, "x" * 9, [f"name_{i}" for i in range(99)], listing=command.strip("`")))
+        assert f"and 91 more: {command} lists them" in error
+        assert max(map(len, error.splitlines())) < 160
 
 
 def test_two_plugins_of_one_name_are_both_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError
 
 from placekit_core.cli.arguments import chosen, normalise, quoted, swept_by_experiment, without_folders
-from placekit_core.cli.choices import GROUPS, choices
+from placekit_core.cli.choices import GROUPS, choices, listing
 from placekit_core.cli.presets import check_presets, located, naming, naming_presets
-from placekit_core.contracts.errors import ConfigError, PlacekitError, unknown
+from placekit_core.contracts.errors import ConfigError, PlacekitError, listed, unknown
 from placekit_core.run.assembly import SECTIONS, Assembly, validate
 from placekit_core.run.config import AUTO, NONE, RunConfig, conf_dir
 from placekit_core.run.registry import Registry
@@ -202,7 +202,7 @@ def translated(argv: list[str], registry: Registry) -> Iterator[None]:
         if group.startswith("hydra/") and name in _EXTERNAL:
             raise ConfigError(f"no {group} named {name!r}", f"install it: pip install {_EXTERNAL[name]}") from None
         known = choices(group, registry) if e.options is None else e.options
-        error = unknown(group, name, known, ConfigError)
+        error = unknown(group, name, known, ConfigError, listing(group))
         error = type(error)(naming(group, name, argv, registry) + error.message, error.hint)
         raise registry.mention_broken(error) from None
     except OverrideParseException as e:
@@ -244,7 +244,8 @@ def _hint(message: str, argv: list[str], registry: Registry) -> str:
     close = difflib.get_close_matches(option, known, 1)
     if close:
         return f"did you mean {'.'.join(filter(None, [section, close[0]]))!r}? {everything}"
-    return f"options of {owner}: {', '.join(known) or 'none'}" if owner else everything
+    command = f"placekit run {owner} --help" if "=" in owner else "placekit run --help"
+    return f"options of {owner}: {listed(known, option, command)}" if owner else everything
 
 
 def _options(section: str, option: str, argv: list[str], registry: Registry) -> tuple[str, list[str]]:

@@ -155,7 +155,7 @@ class Registry:
                 raise PluginError(
                     f"{kind} {name!r}: plugin {b.distribution} {b.version} is broken: {b.reason}", b.hint
                 ) from b.cause
-        raise self.mention_broken(unknown(kind, name, self.names(kind)))
+        raise self.mention_broken(unknown(kind, name, self.names(kind), listing="placekit plugins"))
 
     def build(self, kind: str, name: str, values: Mapping[str, Any]) -> Any:
         """The component, built from the values of its options. Raises PluginError or ConfigError."""
@@ -169,7 +169,7 @@ class Registry:
             owners = " and ".join(f"{c.distribution} {c.version}" for c in found)
             raise PluginError(f"{len(found)} commands are called {name!r}: {owners}", "uninstall one of them")
         if not found:
-            raise self.mention_broken(unknown("command", name, self.commands))
+            raise self.mention_broken(unknown("command", name, self.commands, listing="placekit --help"))
         return found[0]
 
     def mention_broken(self, error: PlacekitError) -> PlacekitError:

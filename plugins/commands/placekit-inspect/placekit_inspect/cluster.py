@@ -28,7 +28,7 @@ def main(argv: list[str], registry: Registry) -> int:
         return 0
     paths = dict(presets)
     if name not in paths and not name.endswith((".yaml", ".yml")):
-        raise unknown("cluster", name, paths, ClusterError)
+        raise unknown("cluster", name, paths, ClusterError, "placekit cluster show")
     registry.check_choices({"cluster": name})
     show(load_cluster(paths.get(name, name)))
     return 0
