@@ -107,7 +107,7 @@ def test_a_mismatch_is_an_error(name: str, content: str, said: str, placekit: Ca
 
 def test_several_that_claim_a_file() -> None:
     registry = with_importer("other_json", ".json", detect=lambda head: True)
-    with pytest.raises(GraphError, match="pair.json can be a file of importer json or other_json\n"):
+    with pytest.raises(GraphError, match=r"pair\.json can be a file of importer json or other_json\n"):
         importer_of(JSON, registry)
 
 

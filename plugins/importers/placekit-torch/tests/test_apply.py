@@ -102,7 +102,7 @@ def test_conflicts_are_warnings(placekit: Run, tmp_path: Path) -> None:
         "placekit: warning: the placement splits 5 modules, which a device_map cannot, so 25.0% of the step's seconds move to"
         " other devices than they were placed on: module 'm0' is on GPU 0 as a whole, 25.0% of it moves there; module 'm1'"
     )
-    assert done.err.endswith(", and 2 more\n")
+    assert done.err.endswith("; and 2 more\n")
 
 
 def test_modules_that_read_from_several_devices_are_warned_of(placekit: Run, tmp_path: Path) -> None:
