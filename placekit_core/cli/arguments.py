@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from placekit_core.cli.choices import DEFAULT_GROUPS
 from placekit_core.contracts.cluster import load_cluster
 from placekit_core.contracts.errors import ConfigError
 from placekit_core.contracts.hookspecs import KINDS
-from placekit_core.run.config import RunConfig, conf_dir, defaults_list, load_preset
+from placekit_core.run.config import RunConfig, conf_dir, load_preset
 from placekit_core.run.detection import importer_of
 from placekit_core.run.registry import Registry
 
-_OVERRIDE = re.compile(r"^(?P<add>\+{0,2})(?P<key>[A-Za-z_][\w/\-.]*)(?P<package>@[\w.:]*)?=(?P<value>.*)$", re.S)
+_NO_NAME = re.compile(r"[\d.+\-]+|null|true|false", re.I)
+OVERRIDE = re.compile(r"^(?P<add>\+{0,2})(?P<key>[A-Za-z_][\w/\-.]*)(?P<package>@[\w.:]*)?=(?P<value>.*)$", re.S)
 
 
 def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()) -> list[str]:
@@ -30,11 +31,13 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
     out = []
     _check_flags(argv)
     argv = _with_file(argv, registry)
-    keys = {m["key"] for m in map(_OVERRIDE.match, argv) if m and not m["package"]}
+    keys = {m["key"] for m in map(OVERRIDE.match, argv) if m and not m["package"]}
     multirun = "-m" in argv or "--multirun" in argv or bool(swept)
-    swept = swept | {m["key"] for m in map(_OVERRIDE.match, argv) if multirun and m and re.search("[,(]", m["value"])}
+    swept = swept | {m["key"] for m in map(OVERRIDE.match, argv) if multirun and m and re.search("[,(]", m["value"])}
     for token in argv:
-        match = _OVERRIDE.match(token)
+        match = OVERRIDE.match(token)
+        if match is None and "=" in token and token[0] not in "-~":
+            raise ConfigError(f"{token!r} is not OPTION=VALUE", "`placekit run --help` lists the options")
         if match is None or match["package"]:
             out.append(token.removeprefix("+") if match and token.startswith("+backend@proxy=") else token)
             continue
@@ -53,8 +56,8 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
                     "each of its jobs gets a folder in it; quote a name with commas or brackets",
                 )
             out.append("run_dir=" + (value if value.startswith(("'", '"')) else quoted(value)))
-        elif key in DEFAULT_GROUPS:
-            out.append(f"{key}={value}")
+        elif key in DEFAULT_GROUPS:  # a name is text, also if it looks like a number
+            out.append(f"{key}={quoted(value) if _NO_NAME.fullmatch(value) else value}")
         elif key.partition(".")[0] in swept & DEFAULT_GROUPS and not re.search("[,(]", value):
             out.append(f"{match['add']}{key}=choice({value})")
         else:
@@ -62,7 +65,7 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
     if "importer" in keys and "workload" not in keys:
         out.append("workload=none")
     # overrides first: Hydra accepts them only as one block, and flags may have values
-    return sorted(out, key=lambda token: _OVERRIDE.match(token) is None and not token.startswith("~"))
+    return sorted(out, key=lambda token: OVERRIDE.match(token) is None and not token.startswith("~"))
 
 
 def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
@@ -82,21 +85,6 @@ def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
             if hydra is not None and hydra.mode == "MULTIRUN" and hydra.sweeper is not None:
                 swept |= set(hydra.sweeper.params or {})
     return swept
-
-
-def check_presets(folders: Sequence[Path], argv: Sequence[str]) -> None:
-    """Raise ConfigError if a preset in `folders` is not plain YAML; checks those named by `argv` or by each other."""
-    named = [(m["key"], n) for m in map(_OVERRIDE.match, argv) if m for n in re.findall(r"[\w\-]+|\*", m["value"])]
-    paths = [path for group, name in named for folder in folders for path in (folder / group).glob(f"{name}.yaml")]
-    seen = set[Path]()
-    while paths:
-        path = paths.pop()
-        if path not in seen:
-            seen.add(path)
-            inner = [
-                folder / g.partition("@")[0] / f"{n}.yaml" for g, n in defaults_list(path).items() for folder in folders
-            ]
-            paths += [p for p in inner if p.is_file()]
 
 
 def _check_flags(argv: list[str]) -> None:
@@ -155,7 +143,7 @@ def chosen(argv: list[str]) -> list[tuple[str, str]]:
     """(kind, name) of every component that the arguments name, sweeps included."""
     found = []
     for token in argv:
-        match = _OVERRIDE.match(token)
+        match = OVERRIDE.match(token)
         if match and match["key"] in KINDS and re.fullmatch(r"[\w\-]+(,[\w\-]+)*", match["value"]):
             found += [(match["key"], name) for name in match["value"].split(",")]
     return found

@@ -49,15 +49,17 @@ def _launch(argv: list[str], registry: Registry) -> None:
     """Run what `argv` describes: one run, or a sweep."""
     from placekit_core.cli.compose import compose_all, own_part
     from placekit_core.cli.multirun import multirun, print_with_hydra
+    from placekit_core.cli.presets import naming_presets
 
-    if any(a.partition("=")[0] in PRINTING for a in argv):
-        print_with_hydra(argv, registry)
-        return
-    composed = compose_all(argv, registry)
-    if {"-m", "--multirun"} & set(argv) or str(composed.hydra.mode).endswith("MULTIRUN"):
-        multirun(argv, composed, _job, registry)
-        return
-    config = validate(own_part(composed), registry)
+    with naming_presets(argv, registry):
+        if any(a.partition("=")[0] in PRINTING for a in argv):
+            print_with_hydra(argv, registry)
+            return
+        composed = compose_all(argv, registry)
+        if {"-m", "--multirun"} & set(argv) or str(composed.hydra.mode).endswith("MULTIRUN"):
+            multirun(argv, composed, _job, registry)
+            return
+        config = validate(own_part(composed), registry)
     _run(config, Path(config.run_dir), registry, resume=False)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from placekit_core.contracts.errors import ClusterError, explain, unknown
+from placekit_core.contracts.errors import ClusterError, explain, listed, unknown
 from placekit_core.contracts.files import MAX_DIGITS, parse_yaml, read_bytes, reading
 
 MAX_DEVICES = 1024  # finding the routes of so many devices takes seconds, and placements are 16-bit
@@ -279,10 +279,11 @@ def _match(pattern: str, names: tuple[str, ...]) -> list[str]:
     """Devices that match `pattern`. A plain name without a match is a hub; a pattern or `KIND:0` without one is an error."""
     found = fnmatch.filter(names, pattern)
     if not found and any(c in pattern for c in "*?["):
-        raise ClusterError(f"link end {pattern!r} matches no device", f"devices: {', '.join(names)}")
+        raise ClusterError(f"link end {pattern!r} matches no device", f"devices: {listed(names, pattern)}")
     if not found and re.fullmatch(r".+:\d+", pattern):
         raise ClusterError(
-            f"link end {pattern!r} looks like a device, but there is none of that name", f"devices: {', '.join(names)}"
+            f"link end {pattern!r} looks like a device, but there is none of that name",
+            f"devices: {listed(names, pattern)}",
         )
     return found or [pattern]
 
@@ -321,7 +322,7 @@ def _routes(cluster: Cluster) -> Routes:
     if loose is not None and size > 1:
         raise ClusterError(
             f"hub {loose!r} of {cluster.name!r} has only one link, so it connects nothing",
-            f"a link end that is no device is a hub; devices: {', '.join(names)}",
+            f"a link end that is no device is a hub; devices: {listed(names, loose)}",
         )
     ptr, flat = [0], []
     latency, inverse = np.zeros((size, size)), np.zeros((size, size))

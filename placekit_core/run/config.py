@@ -132,6 +132,7 @@ class _Hydra(BaseModel):
 class Preset(BaseModel):
     """The parts of a preset that are read before Hydra reads all of it."""
 
+    name: str | None = None
     defaults: list[str | dict[str, Any]] | None = None
     hydra: _Hydra | None = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
@@ -165,7 +165,7 @@ class Registry:
                 raise PluginError(
                     f"{kind} {name!r}: plugin {b.distribution} {b.version} is broken: {b.reason}", b.hint
                 ) from b.cause
-        raise self.mention_broken(unknown(kind, name, self.names(kind)))
+        raise self.mention_broken(unknown(kind, name, self.names(kind), listing="placekit plugins"))
 
     def build(self, kind: str, name: str, values: Mapping[str, Any]) -> Any:
         """The component, built from the values of its options. Raises PluginError or ConfigError."""
@@ -179,7 +179,7 @@ class Registry:
             owners = " and ".join(f"{c.distribution} {c.version}" for c in found)
             raise PluginError(f"{len(found)} commands are called {name!r}: {owners}", "uninstall one of them")
         if not found:
-            raise self.mention_broken(unknown("command", name, self.commands))
+            raise self.mention_broken(unknown("command", name, self.commands, listing="placekit --help"))
         return found[0]
 
     def mention_broken(self, error: PlacekitError) -> PlacekitError:
@@ -205,16 +205,17 @@ class Registry:
                 found.append(Choice("" if group == "." else group, name, package.distribution, package.version, path))
         return found
 
+    def choices(self) -> Iterator[Choice]:
+        """Everything that a group offers: what is built in, components, presets."""
+        yield from (Choice(*key, CORE, __version__) for key in BUILT_IN)
+        yield from (Choice(e.kind, e.component.name, e.distribution, e.version) for e in self.all())
+        yield from self.presets()
+
     def duplicates(self) -> dict[tuple[str, str], list[Choice]]:
         """Choices that are defined more than once, by (group, name); Hydra would silently take one of them."""
         found: dict[tuple[str, str], list[Choice]] = {}
-        for key in BUILT_IN:
-            found[key] = [Choice(*key, CORE, __version__)]
-        for e in self.all():
-            choice = Choice(e.kind, e.component.name, e.distribution, e.version)
+        for choice in self.choices():
             found.setdefault((choice.group, choice.name), []).append(choice)
-        for preset in self.presets():
-            found.setdefault((preset.group, preset.name), []).append(preset)
         return {key: choices for key, choices in found.items() if len(choices) > 1}
 
     def check_choices(self, choices: Mapping[str, str | None]) -> None:

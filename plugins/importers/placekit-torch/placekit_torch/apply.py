@@ -72,7 +72,7 @@ def complete(words: list[str], word: str, completion: Completion) -> Iterator[st
 def _device_map(folder: Path, registry: Registry) -> Any:
     problem, placement = _load(folder, registry)
     made = device_map(problem, placement)
-    _warn_of_conflicts(made.conflicts, made.elsewhere)
+    _warn_of_conflicts(made.conflicts, made.elsewhere, "device_map")
     others = [n for n, d in zip(problem.cluster.device_names, device_names(problem), strict=True) if d == "cpu"]
     if len(others) > 1:
         warnings.warn(f"a device_map knows one 'cpu': it is all of {', '.join(others)}", stacklevel=1)
@@ -87,7 +87,7 @@ def _device_map(folder: Path, registry: Registry) -> Any:
 
 def _pipeline(folder: Path, registry: Registry) -> Any:
     made = pipeline(*_load(folder, registry))
-    _warn_of_conflicts(made.conflicts, made.elsewhere)
+    _warn_of_conflicts(made.conflicts, made.elsewhere, "pipeline")
     return {
         "stages": [{"device": stage.device, "begins": stage.begins} for stage in made.stages],
         "split_spec": made.split_spec,
@@ -104,16 +104,21 @@ def _json(folder: Path, registry: Registry) -> Any:
 _FORMS = {"device_map": _device_map, "pipeline": _pipeline, "json": _json}
 
 
-def _warn_of_conflicts(conflicts: Sequence[Conflict], elsewhere: float) -> None:
+def _warn_of_conflicts(conflicts: Sequence[Conflict], elsewhere: float, form: str) -> None:
     if conflicts:
-        shown = ", ".join(
-            f"{c.module!r}, which goes to {c.device!r}, by {percent(c.elsewhere)}" for c in conflicts[:_SHOWN]
-        )
-        more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+        shown = "; ".join(map(_conflict, conflicts[:_SHOWN]))
+        more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+        number = "a module" if len(conflicts) == 1 else f"{len(conflicts)} modules"
         warnings.warn(
-            f"{percent(elsewhere)} of the work is placed elsewhere than its module goes: {shown}{more}",
+            f"the placement splits {number}, which a {form} cannot, so {percent(elsewhere)} of the step's seconds move to"
+            f" other devices than they were placed on: {shown}{more}",
             stacklevel=1,
         )
+
+
+def _conflict(conflict: Conflict) -> str:
+    device = f"GPU {conflict.device}" if isinstance(conflict.device, int) else conflict.device
+    return f"{_named([conflict.module])} is on {device} as a whole, {percent(conflict.elsewhere)} of it moves there"
 
 
 def _named(modules: Sequence[str]) -> str:
