@@ -226,7 +226,7 @@ def test_every_option_of_a_run_is_documented() -> None:
     )
     sections = {n for n, f in RunConfig.model_fields.items() if f.is_required()}
     assert groups == {"backend@proxy" if s == "proxy" else s for s in sections} | {"workload", "experiment"}
-    assert options == {name for name, _ in leaves(RunConfig)} - {"workload", "given"}
+    assert options == {name for name, _ in leaves(RunConfig)} - {"workload", "python_objects"}
 
 
 @pytest.mark.parametrize("command", sorted(installed().commands))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from placekit_core import Component, GraphError, Options, Registry, installed, place
-from placekit_core.run.detection import importer_of, readers_of, writer_of
+from placekit_core.run.detection import importer_of, readers_of
 from placekit_core.run.entries import Entry
 from placekit_core.run.run_directory import load_summary
 
@@ -122,12 +122,6 @@ def test_a_pipe_of_unknown_content(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(GraphError, match=r"cannot read .*pipe: it is a pipe or a device"):
         importer_of(tmp_path / "pipe", installed())
-
-
-def test_nobody_writes_the_ending() -> None:
-    with pytest.raises(GraphError, match=r"no importer would write g.txt\n  .*: .graph.npz \(file\), .json \(json\)"):
-        writer_of("g.txt", installed())
-    assert writer_of("x.json", installed()).name == "json"
 
 
 def test_show_and_run_a_file(placekit: Callable) -> None:

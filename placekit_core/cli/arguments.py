@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,15 +44,9 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
         key, value = match["key"], match["value"]
         if key == "cluster" and value.endswith((".yaml", ".yml")):
             paths = [Path(v).expanduser() for v in (value.split(",") if multirun else [value])]
-            missing = next((p for p in paths if not p.is_file()), None)
-            if missing is not None:
-                hint = (
-                    "a sweep takes either presets or files"
-                    if len(paths) > 1
-                    else "`placekit cluster show` lists the presets"
-                )
-                raise ConfigError(f"no cluster file {missing}", hint)
             for path in paths:  # so that a mistake ends a sweep here, and not in each of its jobs
+                if len(paths) > 1 and not path.is_file():
+                    raise ConfigError(f"no cluster file {path}", "a sweep takes either presets or files")
                 load_cluster(path)
             out += ["cluster=file", "cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
         elif key == "run_dir":
@@ -178,24 +172,6 @@ def chosen(argv: list[str]) -> list[tuple[str, str]]:
         if match and match["key"] in KINDS and re.fullmatch(r"[\w\-]+(,[\w\-]+)*", match["value"]):
             found += [(match["key"], name) for name in match["value"].split(",")]
     return found
-
-
-def take_numbers(argv: list[str], numbers: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], list[str]]:
-    """The whole numbers that a command takes besides the options of a run, and the other arguments. Raises ConfigError.
-
-    `numbers` holds the default and the minimum of each.
-    """
-    found = {}
-    for key, (default, least) in numbers.items():
-        value, argv = take(argv, key)
-        if value is not None and (not value.isdecimal() or int(value) < least):
-            raise ConfigError(f"{key}={value}: it must be a whole number, {least} at least")
-        found[key] = default if value is None else int(value)
-    for key in (a.partition("=")[0] for a in argv if "=" in a):
-        close = difflib.get_close_matches(key, [*numbers, *RunConfig.model_fields, *DEFAULT_GROUPS], 1)
-        if close and key != close[0] and close[0] in numbers:
-            raise ConfigError(f"no option {key!r}", f"did you mean {close[0]!r}?")
-    return found, argv
 
 
 def take(argv: list[str], key: str) -> tuple[str | None, list[str]]:

@@ -26,8 +26,8 @@ from placekit_core.cli.choices import GROUPS, choices, listing
 from placekit_core.cli.presets import check_presets, located, naming, naming_presets
 from placekit_core.contracts.errors import ConfigError, PlacekitError, listed, unknown
 from placekit_core.run.assembly import SECTIONS, Assembly, validate
-from placekit_core.run.config import AUTO, NONE, RunConfig, conf_dir
-from placekit_core.run.registry import Registry
+from placekit_core.run.config import AUTO, RunConfig, conf_dir
+from placekit_core.run.registry import BUILT_IN, Registry
 
 _EXTERNAL = {
     "joblib": "'placekit-core[sweep]'",
@@ -128,27 +128,21 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
     return [list(job) for job in itertools.product(*parts.values())]
 
 
+@lru_cache(maxsize=1)  # Hydra has one store in each process, which keeps what is stored
 def register(registry: Registry) -> None:
     """Store the defaults of a run and of every component in Hydra."""
-    _store(registry)
-
-
-@lru_cache(maxsize=1)  # Hydra keeps what is stored
-def _store(registry: Registry) -> None:
     store = ConfigStore.instance()
-    required = {*SECTIONS, "cluster"}
-    options = {
-        k: v.get_default() for k, v in RunConfig.model_fields.items() if k not in {*required, "given", "run_dir"}
-    }
+    unset = {*SECTIONS, "cluster", "python_objects", "run_dir"}
+    options = {k: v.get_default() for k, v in RunConfig.model_fields.items() if k not in unset}
     plain = {k: v.model_dump(mode="json") if hasattr(v, "model_dump") else v for k, v in options.items()}
     store.store(name="run_options", node=plain, provider="placekit")
     for entry in registry.all():
         values = entry.component.config().model_dump(mode="json")
         node = _opened({"name": entry.component.name, **values})
         store.store(group=entry.kind, name=entry.component.name, node=node, provider="placekit")
-    for group, name in (("trainer", AUTO), ("trainer", NONE), ("cluster", AUTO)):
-        store.store(group=group, name=name, node={"name": name}, provider="placekit")
-    store.store(group="cluster", name="file", node={"name": "file", "path": "???"}, provider="placekit")
+    for group, name in BUILT_IN:
+        choice = {"name": name, "path": "???"} if name == "file" else {"name": name}
+        store.store(group=group, name=name, node=choice, provider="placekit")
 
 
 def _opened(node: dict[str, Any]) -> DictConfig:

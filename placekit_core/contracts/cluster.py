@@ -236,15 +236,6 @@ class Cluster(_Model):
             raise unknown("device", name, self.device_names, ClusterError)
         return self.device_names.index(name)
 
-    def with_memory(self, memory_bytes: int) -> Cluster:
-        """The same machine with another memory capacity on every GPU, as in restricted-memory studies."""
-        kinds = {
-            k: v.model_copy(update={"memory_bytes": memory_bytes}) if v.type == "gpu" else v
-            for k, v in self.kinds.items()
-        }
-        # not model_copy: it would copy the cached properties, such as memory_bytes and the fingerprint
-        return Cluster(**{**{name: getattr(self, name) for name in Cluster.model_fields}, "kinds": kinds})
-
 
 @dataclass(frozen=True, eq=False)
 class Routes:
@@ -275,7 +266,7 @@ def load_cluster(path: str | Path) -> Cluster:
     """Cluster from a YAML file. Raises ClusterError."""
     path = Path(path)
     if not path.is_file():
-        raise ClusterError(f"no cluster file {path}", "`placekit cluster show` lists the presets")
+        raise ClusterError(f"no cluster file {path}", "`placekit run --help all` lists the presets")
     with reading(path, ClusterError, "cluster", "it needs at least `kinds`, `devices` and `links`"):
         data = parse_yaml(read_bytes(path))
         if not isinstance(data, dict):

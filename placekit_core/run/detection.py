@@ -6,7 +6,6 @@ from pathlib import Path
 
 from placekit_core.contracts.errors import GraphError
 from placekit_core.contracts.files import read_head
-from placekit_core.contracts.interfaces import Importer
 from placekit_core.run.registry import Registry
 
 HEAD_BYTES = 4096
@@ -48,8 +47,7 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     )
     raise GraphError(
         _mismatch(str(path), head, [n for n in named if n not in fitting], claims, registry),
-        f"importers: {files}; to choose one for `placekit run` or `placekit graph show`:"
-        f" importer=NAME importer.path={path}",
+        f"importers: {files}; to choose one: importer=NAME importer.path={path}",
     )
 
 
@@ -68,14 +66,3 @@ def _mismatch(path: str, head: bytes, named: list[str], claims: list[str], regis
         f"{path} is not a graph that an importer knows: it ends in {ending}, but its content is not that of importer"
         f" {' or '.join(named)}{instead}"
     )
-
-
-def writer_of(path: str | Path, registry: Registry) -> type[Importer]:
-    """Class of the importer that writes files with this ending. Raises GraphError if there is none, or if there are several."""
-    writers = {e.component.name: e.component.files for e in registry.all() if e.component.writes}
-    names = [name for name, files in writers.items() if str(path).endswith(files)]
-    if len(names) != 1:
-        known = ", ".join(f"{ending} ({name})" for name, files in sorted(writers.items()) for ending in files)
-        raise GraphError(f"{' and '.join(names) or 'no importer'} would write {path}", f"what can be written: {known}")
-    cls: type[Importer] = registry.get("importer", names[0]).load()
-    return cls

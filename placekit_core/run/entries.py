@@ -31,15 +31,9 @@ class Entry:
 
     def load(self) -> type[Any]:
         """The component's class. Raises PluginError, chained to the cause, if its module cannot be imported."""
-        module, _, attribute = self.component.target.partition(":")
-        try:
-            return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-        except Exception as e:
-            raise PluginError(
-                f"{self.kind} {self.component.name!r} of {self.distribution} {self.version} is broken:"
-                f" {type(e).__name__}: {e}",
-                f"it is at {self.component.target}; {remedy(e, module, self.distribution)}",
-            ) from e
+        what = f"{self.kind} {self.component.name!r}"
+        found: type[Any] = _imported(self.component.target, what, self.distribution, self.version)
+        return found
 
     def options(self, values: Mapping[str, Any], prefix: str = "") -> BaseModel:
         """The component's options, checked. Raises ConfigError, with `prefix` before the names of options."""
@@ -70,14 +64,19 @@ class CommandEntry:
 
     def load(self, target: str) -> Any:
         """The function at `target`, one of the command's. Raises PluginError, chained to the cause."""
-        module, _, attribute = target.partition(":")
-        try:
-            return getattr(importlib.import_module(module), attribute)
-        except Exception as e:
-            raise PluginError(
-                f"command {self.command.name!r} of {self.distribution} {self.version} is broken: {type(e).__name__}: {e}",
-                f"it is at {target}; {remedy(e, module, self.distribution)}",
-            ) from e
+        return _imported(target, f"command {self.command.name!r}", self.distribution, self.version)
+
+
+def _imported(target: str, what: str, distribution: str, version: str) -> Any:
+    """The object at `target`, `module:attribute`. Raises PluginError, chained to the cause."""
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as e:
+        raise PluginError(
+            f"{what} of {distribution} {version} is broken: {type(e).__name__}: {e}",
+            f"it is at {target}; {remedy(e, module, distribution)}",
+        ) from e
 
 
 @dataclass(frozen=True)

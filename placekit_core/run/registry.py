@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pluggy
 
@@ -23,9 +23,12 @@ from placekit_core.contracts import hookspecs
 from placekit_core.contracts.errors import PlacekitError, PluginError, unknown
 from placekit_core.contracts.hookspecs import KINDS, Command, Component
 from placekit_core.contracts.version import __version__
-from placekit_core.run.config import conf_dir
+from placekit_core.run.config import AUTO, NONE, conf_dir
 from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.entries import Broken, Choice, CommandEntry, Entry, Package, where
+
+if TYPE_CHECKING:  # numpy is not needed to list what is installed
+    from placekit_core.contracts.program import Program
 
 GROUP = "placekit"
 CORE = "placekit-core"
@@ -33,8 +36,13 @@ CORE = "placekit-core"
 T = TypeVar("T")
 
 PLURAL = {"policy": "policies"} | {k: f"{k}s" for k in KINDS if k != "policy"}
-BUILT_IN = (("trainer", "auto"), ("trainer", "none"), ("cluster", "auto"), ("cluster", "file"))
-"""(group, name) of the choices that are neither components nor presets."""
+BUILT_IN = {
+    ("trainer", AUTO): "the trainer that the policy names as its own; none for a policy that needs no training",
+    ("trainer", NONE): "no training: a learned policy is used as it is",
+    ("cluster", AUTO): "the program's own machine, else what the backend finds, else a preset",
+    ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
+}
+"""(group, name) and meaning of the choices that are neither components nor presets."""
 _COMMAND = re.compile(r"(?!help( |$))[a-z0-9][a-z0-9-]*( [a-z0-9][a-z0-9-]*)?")
 """The names that a command can have: one word or two, which cannot be taken for an option or for `placekit help`."""
 
@@ -51,6 +59,8 @@ class Registry:
     commands: dict[str, list[CommandEntry]] = field(default_factory=dict)
     broken: list[Broken] = field(default_factory=list)
     packages: list[Package] = field(default_factory=list)
+    programs: dict[str, list[Program]] = field(default_factory=dict, init=False)
+    """The programs that jobs of a sweep share, by importer. A process of a launcher has one registry for all its jobs."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process, a registry is the one of what is installed there; a plugin manager cannot be pickled."""
@@ -122,8 +132,8 @@ class Registry:
         return dict(sorted(found.items()))
 
     def versions(self, distributions: Iterable[str]) -> dict[str, str]:
-        """Versions of Python, placekit, and these distributions with their requirements."""
-        found = {"python": platform.python_version(), "placekit": __version__}
+        """Versions of Python, the core, and these distributions with their requirements."""
+        found = {"python": platform.python_version(), CORE: __version__}
         names = {n for d in {CORE, *distributions} for n in (d, *required(d))} - {CORE}
         for name in sorted(names):
             with contextlib.suppress(PackageNotFoundError):  # an optional requirement
@@ -179,22 +189,16 @@ class Registry:
         names = dict.fromkeys(f"{b.distribution} {b.version}" for b in self.broken)
         return type(error)(error.message, f"{error.hint}; broken plugins: {', '.join(names)}")
 
-    def conf_folders(self) -> list[tuple[str, Path]]:
-        """(plugin, folder) for the presets that plugins ship; found without importing anything."""
-        return [(package.plugin, folder) for package, folder in self._conf_folders()]
-
-    def _conf_folders(self) -> Iterator[tuple[Package, Path]]:
-        for package in self.packages:
-            for location in package.locations:
-                folder = location / "conf"
-                if folder.is_dir():
-                    yield package, folder
+    def conf_folders(self) -> list[tuple[Package, Path]]:
+        """The folders of the presets that plugins ship; found without importing anything."""
+        found = [(package, location / "conf") for package in self.packages for location in package.locations]
+        return [(package, folder) for package, folder in found if folder.is_dir()]
 
     def presets(self) -> list[Choice]:
         """Every preset (`conf/GROUP/NAME.yaml` in the core or a plugin), the core's first."""
         core = Package("placekit", "placekit_core", CORE, __version__)
         found = []
-        for package, folder in [(core, conf_dir()), *self._conf_folders()]:
+        for package, folder in [(core, conf_dir()), *self.conf_folders()]:
             for path in sorted(folder.rglob("*.yaml")):
                 group = path.parent.relative_to(folder).as_posix()
                 name = path.stem

@@ -74,22 +74,6 @@ def prepare(run_dir: Path, resume: bool = False) -> Path:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[None]:
-    """Make a folder before the work that fills it; remove it if it stays empty. Raises RunError if it cannot be made."""
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        raise RunError(f"{path} exists already", "remove it, or choose another folder") from None
-    except OSError as e:
-        raise RunError(f"cannot write {path}: {e.strerror or e}", "choose another folder") from None
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            path.rmdir()
-
-
-@contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
     """Keep other processes and threads out of a run directory. Raises RunError if one is there already."""
     try:

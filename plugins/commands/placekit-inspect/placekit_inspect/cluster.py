@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from placekit_core import UNLIMITED, Cluster, ClusterError, Registry, load_cluster, unknown
-from placekit_core.cli.completion import paths, whole
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.console import facts, table, wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.units import count, mebibytes, seconds
@@ -34,11 +34,11 @@ def main(argv: list[str], registry: Registry) -> int:
     return 0
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
     if not words:
-        yield from whole(p.name for p in registry.presets() if p.group == "cluster")
-        yield from paths(word, (".yaml", ".yml"))
+        yield from completion.whole(p.name for p in completion.registry.presets() if p.group == "cluster")
+        yield from completion.paths(word, (".yaml", ".yml"))
 
 
 def show(cluster: Cluster) -> None:

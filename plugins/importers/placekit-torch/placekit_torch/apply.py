@@ -21,7 +21,7 @@ from placekit_core import (
     unknown,
     write_atomically,
 )
-from placekit_core.cli.completion import paths, whole
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.files import checked, reading
 from placekit_core.contracts.placement_file import read_placement
@@ -60,13 +60,13 @@ def main(argv: list[str], registry: Registry) -> int:
     return 0
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
     if words and words[-1] == "--format":
-        yield from whole(FORMATS)
+        yield from completion.whole(FORMATS)
     else:
-        yield from paths(word, ("",) if words and words[-1] == "--out" else ())
-        yield from whole(["--format", "--out"] if word.startswith("-") else ())
+        yield from completion.paths(word, ("",) if words and words[-1] == "--out" else ())
+        yield from completion.whole(["--format", "--out"] if word.startswith("-") else ())
 
 
 def _device_map(folder: Path, registry: Registry) -> Any:
@@ -160,7 +160,7 @@ def _load(folder: Path, registry: Registry) -> tuple[Problem, Placement]:
     run_dir, summary, own = _found(folder)
     with reading(run_dir / RESULT, RunError):  # of the run's components, only the importer must be installed
         config = checked(summary.config, RunConfig)
-    if "programs" in config.given:
+    if "programs" in config.python_objects:
         raise RunError(
             f"{run_dir} was placed from Python, with programs that only its script has",
             "call placekit_torch.device_map or pipeline there, with result.problem and result.placement; or use `--format json`",
