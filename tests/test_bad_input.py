@@ -62,6 +62,21 @@ def fails(outcome, *words: str) -> None:
             ["a policy that learns", "name one to set its options: ", "trainer=reinforce"],
         ),
         (["+policy.sample=3"], ["no option named 'policy.sample'"]),
+        (["mlp"], ["no file 'mlp'", "did you mean workload=mlp?"]),
+        (["workload=mlp", "etf"], ["no file 'etf'", "did you mean policy=etf?"]),
+        (["policy", "etf"], ["option 'policy' has no value", "write policy=VALUE, without spaces"]),
+        (["policy.starts"], ["option 'policy.starts' has no value"]),
+        (["xyz"], ["no file 'xyz'", ".graph.npz", "an option is OPTION=VALUE"]),
+        (["resume"], ["option 'resume' has no value", "resume=RUN_DIR"]),
+        (["resume="], ["option 'resume' has no value"]),
+        (["--cfg"], ["--cfg needs job, hydra or all"]),
+        (["--cfg", "jobs"], ["--cfg needs job, hydra or all"]),
+        (["-c=jobs"], ["-c needs job, hydra or all"]),
+        (["cluster=file"], ["option 'cluster.path' has no value", "cluster.path=VALUE"]),
+        (["experiment=quick,foo"], ["Ambiguous value", "sweep over it with -m"]),
+        (["-m", "experiment=quick,foo"], ["no experiment named 'foo'"]),
+        (["-m", "policy=glob(zz*)"], ["policy=glob(zz*) stands for no value"]),
+        (["importer=torch", "importer.module=mine.py:make"], ["did you mean 'mine:make'?"]),
         (["policy=3"], ["no policy named '3'"]),
         (["policy=null"], ["no policy named 'null'"]),
         (["=3"], ["'=3' is not OPTION=VALUE", "`placekit run --help` lists the options"]),
@@ -77,7 +92,7 @@ def fails(outcome, *words: str) -> None:
         (["budget.seconds=-3"], ["budget.seconds", "greater than 0"]),
         (["cluster=nowhere"], ["no cluster named 'nowhere'", "p100x4"]),
         (["cluster=nowhere.yaml"], ["no cluster file nowhere.yaml"]),
-        (["workload=nothing"], ["no workload named 'nothing'", "inception_v3"]),
+        (["workload=nothing"], ["no workload named 'nothing'", "more: `placekit run --help all` lists them"]),
         (["trainer=reinforce", "workload=mlp"], ["reinforce"]),
         (["importer=file", "importer.path=missing.graph.npz"], ["no graph file missing.graph.npz"]),
         (["importer=torch", "importer.module=no.such:thing"], ["no.such"]),
@@ -178,6 +193,19 @@ def test_two_folders_with_one_preset(placekit: Run, tmp_path: Path) -> None:
     fails(placekit("run", *folders, "policy=mine"), "policy=mine is defined 2 times", "one/policy", "two/policy")
 
 
+def test_compare_of_no_folder(placekit: Run) -> None:
+    Path("file.json").write_text("{}")
+    for name in ("nowhere", "file.json"):
+        fails(placekit("compare", name), f"no folder {name}", "give folders that `placekit run` wrote")
+
+
+def test_help_of_a_command(placekit: Run) -> None:
+    assert placekit("help", "run").out == placekit("run", "--help").out
+    assert placekit("help", "graph").out == placekit("graph", "--help").out
+    assert placekit("help").out == placekit("--help").out
+    fails(placekit("help", "rnu"), "no command named 'rnu'")
+
+
 def test_unknown_command(placekit: Run) -> None:
     fails(placekit("rnu"), "no command named 'rnu'", "did you mean 'run'?")
 
@@ -195,8 +223,8 @@ def cluster_file(tmp_path: Path, change: Callable[[dict], None]) -> str:
     [
         (lambda c: c["links"][0].update(bytes_per_s=-1.0), ["links.0.bytes_per_s", "greater than 0", "-1.0"]),
         (lambda c: c["kinds"]["p100"].update(memory_bytes="lots"), ["kinds.p100.memory_bytes"]),
-        (lambda c: c["devices"][0].update(kind="p200"), ["no device kind named 'p200'", "p100"]),
-        (lambda c: c.update(links=[]), ["no route from p100:0 to p100:1"]),
+        (lambda c: c["devices"][0].update(kind="p200"), ["mine.yaml: no device kind named 'p200'", "p100"]),
+        (lambda c: c.update(links=[]), ["mine.yaml: no route from p100:0 to p100:1"]),
         (lambda c: c.update(colour="red"), ["colour"]),
         (lambda c: c["kinds"]["p100"].update(memory_bytes=1000), ["does not fit on", "all devices together have"]),
     ],

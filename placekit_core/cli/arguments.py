@@ -8,12 +8,12 @@ from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
-from placekit_core.cli.choices import DEFAULT_GROUPS
+from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices
 from placekit_core.contracts.cluster import load_cluster
 from placekit_core.contracts.errors import ConfigError
 from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.config import RunConfig, conf_dir, load_preset
-from placekit_core.run.detection import importer_of
+from placekit_core.run.detection import endings, importer_of
 from placekit_core.run.registry import Registry
 
 _NO_NAME = re.compile(r"[\d.+\-]+|null|true|false", re.I)
@@ -76,6 +76,8 @@ def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
     name, _ = take(argv, "experiment")
     if name is None or {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help"} & set(argv):
         return set()
+    if "," in name and not {"-m", "--multirun"} & set(argv):  # Hydra reports it
+        return set()
     own, _ = without_folders(argv)
     folders = [*own, conf_dir(), *(folder for _, folder in registry.conf_folders())]
     swept: set[str] = set()
@@ -90,7 +92,11 @@ def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
 def _check_flags(argv: list[str]) -> None:
     """Raise ConfigError for an unknown flag, which Hydra would never see: the run would ignore what the user asked for."""
     for i, token in enumerate(argv):
-        flag = token.partition("=")[0]
+        flag, _, value = token.partition("=")
+        if flag in ("--cfg", "-c") and (value or "".join(argv[i + 1 : i + 2])) not in _PRINTED:
+            raise ConfigError(
+                f"{flag} needs {', '.join(_PRINTED[:-1])} or {_PRINTED[-1]}", "write `placekit run --cfg job`"
+            )
         if not flag.startswith("-") or flag in (*FLAGS, *VALUED) or (i and argv[i - 1] in VALUED):
             continue
         options = {f.replace("_", "-"): f for f in (*RunConfig.model_fields, *DEFAULT_GROUPS)}
@@ -106,6 +112,7 @@ def _with_file(argv: list[str], registry: Registry) -> list[str]:
     ]
     if not files:
         return argv
+    _check_words(files, registry)
     if len(files) > 1:
         raise ConfigError(f"{len(files)} files: {', '.join(files)}", "give one; all others are OPTION=VALUE")
     importer = importer_of(files[0], registry)
@@ -113,6 +120,24 @@ def _with_file(argv: list[str], registry: Registry) -> list[str]:
     return [f"importer={importer}", f"importer.path={quoted(files[0])}", *rest]
 
 
+def _check_words(words: list[str], registry: Registry) -> None:
+    """Raise ConfigError for a word that is no file, but the name of an option or of a choice, or has no ending."""
+    options = {*DEFAULT_GROUPS, *RunConfig.model_fields, "resume"}
+    files = tuple(endings(registry))
+    for word in words:
+        if Path(word).exists() or word.endswith(files) or "/" in word:
+            continue
+        if word.partition(".")[0] in options:
+            raise ConfigError(f"option {word!r} has no value", f"write {word}=VALUE, without spaces")
+        if groups := [group for group in GROUPS if word in choices(group, registry)]:
+            raise ConfigError(f"no file {word!r}", f"did you mean {groups[0]}={word}?")
+        if "." not in word:
+            hint = f"files of programs end in {', '.join(files)}; an option is OPTION=VALUE: see `placekit run --help`"
+            raise ConfigError(f"no file {word!r}", hint)
+
+
+_PRINTED = ("job", "hydra", "all")
+"""The parts of a configuration that `--cfg` prints."""
 FLAGS = ("-m", "--multirun", "--help", "-h", "--hydra-help", "--resolve")
 VALUED = ("--cfg", "-c", "--info", "-i", "--package", "-p", "--config-dir", "-cd")
 """Flags that take the next argument as their value."""

@@ -18,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from placekit_core.cli.arguments import chosen, normalise, quoted, swept_by_experiment, without_folders
@@ -119,6 +119,10 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
             if not override.is_discrete_sweep():
                 raise ConfigError(f"{key} is swept over an interval", "choose a sweeper that can: hydra/sweeper=optuna")
             parts[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if not parts[key]:
+                raise ConfigError(
+                    f"{override.input_line} stands for no value", "`placekit run --help all` lists the names"
+                )
         else:
             parts[key] = [f"{key}={override.get_value_element_as_str()}"]
     return [list(job) for job in itertools.product(*parts.values())]
@@ -176,6 +180,8 @@ def to_dict(config: DictConfig) -> dict[str, Any]:
     try:
         return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except OmegaConfBaseException as e:
+        if e.full_key and isinstance(e, MissingMandatoryValue):
+            raise ConfigError(f"option {e.full_key!r} has no value", f"give it: {e.full_key}=VALUE") from None
         where = f"{e.full_key}: " if e.full_key else ""
         raise ConfigError(where + _first_line(e)) from None
 

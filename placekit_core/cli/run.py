@@ -33,6 +33,8 @@ def main(argv: list[str], registry: Registry) -> int:
     for b in registry.broken:
         print(f"placekit: warning: plugin {b.distribution} {b.version} is broken: {b.reason}", file=sys.stderr)
     directory, rest = take(argv, "resume")
+    if directory == "":
+        raise ConfigError("option 'resume' has no value", "write `placekit run resume=RUN_DIR`")
     if directory is not None:
         if rest:
             raise ConfigError(

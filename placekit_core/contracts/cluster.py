@@ -165,7 +165,10 @@ class Cluster(_Model):
         except ValidationError as e:
             message, hint = explain(e, cls)
             raise ClusterError(f"{source} is not a valid cluster: {message}", hint) from None
-        _ = cluster.routes
+        try:
+            _ = cluster.routes
+        except ClusterError as e:
+            raise ClusterError(f"{source}: {e.message}", e.hint) from None
         return cluster
 
     @cached_property

@@ -132,6 +132,8 @@ def find_runs(folders: Sequence[str | Path]) -> list[Path]:
     """Run directories at or below `folders`, sorted. Raises RunError for a folder without one."""
     found: list[Path] = []
     for folder in folders:
+        if not Path(folder).is_dir():
+            raise RunError(f"no folder {folder}", "give folders that `placekit run` wrote, such as outputs")
         paths = sorted(p.parent.resolve() for p in Path(folder).rglob(RESULT))
         if not paths:
             raise RunError(f"no run directory at or below {folder}", f"a run directory holds {RESULT}")
