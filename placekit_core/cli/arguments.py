@@ -92,11 +92,7 @@ def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
 def _check_flags(argv: list[str]) -> None:
     """Raise ConfigError for an unknown flag, which Hydra would never see: the run would ignore what the user asked for."""
     for i, token in enumerate(argv):
-        flag, _, value = token.partition("=")
-        if flag in ("--cfg", "-c") and (value or "".join(argv[i + 1 : i + 2])) not in _PRINTED:
-            raise ConfigError(
-                f"{flag} needs {', '.join(_PRINTED[:-1])} or {_PRINTED[-1]}", "write `placekit run --cfg job`"
-            )
+        flag = token.partition("=")[0]
         if not flag.startswith("-") or flag in (*FLAGS, *VALUED) or (i and argv[i - 1] in VALUED):
             continue
         options = {f.replace("_", "-"): f for f in (*RunConfig.model_fields, *DEFAULT_GROUPS)}
@@ -136,8 +132,6 @@ def _check_words(words: list[str], registry: Registry) -> None:
             raise ConfigError(f"no file {word!r}", hint)
 
 
-_PRINTED = ("job", "hydra", "all")
-"""The parts of a configuration that `--cfg` prints."""
 FLAGS = ("-m", "--multirun", "--help", "-h", "--hydra-help", "--resolve")
 VALUED = ("--cfg", "-c", "--info", "-i", "--package", "-p", "--config-dir", "-cd")
 """Flags that take the next argument as their value."""

@@ -24,11 +24,6 @@ def choices(group: str, registry: Registry) -> list[str]:
     return sorted({*registry.names(group), *presets, *built_in})
 
 
-def listing(group: str) -> str:
-    """The command that lists the choices of a group."""
-    return "placekit cluster show" if group == "cluster" else "placekit run --help all"
-
-
 def chosen_models(options: Mapping[str, list[str]], section: str, registry: Registry) -> dict[str, type[BaseModel]]:
     """Option models of the components chosen for `section`, by the component's name.
 

@@ -22,12 +22,12 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandat
 from yaml import YAMLError
 
 from placekit_core.cli.arguments import chosen, normalise, quoted, swept_by_experiment, without_folders
-from placekit_core.cli.choices import GROUPS, choices, listing
+from placekit_core.cli.choices import GROUPS, choices
 from placekit_core.cli.presets import check_presets, located, naming, naming_presets
 from placekit_core.contracts.errors import ConfigError, PlacekitError, listed, unknown
 from placekit_core.run.assembly import SECTIONS, Assembly, validate
 from placekit_core.run.config import AUTO, RunConfig, conf_dir
-from placekit_core.run.registry import BUILT_IN, Registry
+from placekit_core.run.registry import BUILT_IN, LISTING, Registry
 
 _EXTERNAL = {
     "joblib": "'placekit-core[sweep]'",
@@ -202,7 +202,7 @@ def translated(argv: list[str], registry: Registry) -> Iterator[None]:
         if group.startswith("hydra/") and name in _EXTERNAL:
             raise ConfigError(f"no {group} named {name!r}", f"install it: pip install {_EXTERNAL[name]}") from None
         known = choices(group, registry) if e.options is None else e.options
-        error = unknown(group, name, known, ConfigError, listing(group))
+        error = unknown(group, name, known, ConfigError, LISTING)
         error = type(error)(naming(group, name, argv, registry) + error.message, error.hint)
         raise registry.mention_broken(error) from None
     except OverrideParseException as e:
