@@ -19,7 +19,7 @@ from pathlib import Path
 from quality_runs import Instance
 from simulator import processor
 
-from placekit_core import RunError, place
+from placekit_core import Cluster, RunError, place
 
 RESULT = Path(__file__).parent / "results" / "memory.md"
 ROOMS = (1.2, 1.6, 2.4)
@@ -27,14 +27,23 @@ WORKLOADS = "ffnn_sharded,chainmm,llama_block_sharded,inception_v3_small,nmt_sma
 Job = tuple[str, float, str, int, int]
 
 
+def with_memory(cluster: Cluster, memory_bytes: int) -> Cluster:
+    """The same machine with another memory capacity on every GPU."""
+    data = cluster.model_dump(mode="json")
+    for kind in data["kinds"].values():
+        if kind["type"] == "gpu":
+            kind["memory_bytes"] = memory_bytes
+    return Cluster.parse(data)
+
+
 def value_s(job: Job) -> float:
     """Seconds of the best placement found; infinite if none fits."""
     warnings.simplefilter("ignore")
     workload, room, policy, evaluations, seed = job
     program, cluster = Instance(workload, (f"workload={workload}",)).load()
-    alone = place(program, cluster=cluster.with_memory(2**50), policy="single_gpu")
+    alone = place(program, cluster=with_memory(cluster, 2**50), policy="single_gpu")
     needed = max(alone.summary.peak_bytes.values())
-    small = cluster.with_memory(int(room * needed / cluster.size))
+    small = with_memory(cluster, int(room * needed / cluster.size))
     try:
         found = place(program, cluster=small, policy=policy, budget=evaluations, seed=seed).value_s
     except RunError:

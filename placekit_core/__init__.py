@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from placekit_core.contracts import units as units
-    from placekit_core.contracts.calibration import Calibration as Calibration
     from placekit_core.contracts.cluster import (
         UNLIMITED as UNLIMITED,
         Cluster as Cluster,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from placekit_core.contracts.costs import (
         EFFICIENCY as EFFICIENCY,
         MAX_SECONDS as MAX_SECONDS,
+        Calibration as Calibration,
         CostFile as CostFile,
         CostTable as CostTable,
         KindCosts as KindCosts,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         PlacementError as PlacementError,
         PluginError as PluginError,
         RunError as RunError,
-        explain as explain,
         shortened as shortened,
         unknown as unknown,
     )
@@ -120,13 +119,12 @@ if TYPE_CHECKING:
     from placekit_core.run.registry import Registry as Registry, installed as installed
 
 _HOME = {
-    "contracts.calibration": "Calibration",
     "contracts.cluster": "UNLIMITED Cluster DeviceKind Efficiency OperationClass Routes load_cluster",
     "contracts.cores": "usable_cores",
-    "contracts.costs": "EFFICIENCY MAX_SECONDS CostFile CostTable KindCosts roofline signatures_of with_figures",
+    "contracts.costs": "EFFICIENCY MAX_SECONDS Calibration CostFile CostTable KindCosts roofline signatures_of with_figures",
     "contracts.errors": (
         "BackendError BudgetExhausted ClusterError ConfigError GraphError ImporterError NotApplicable "
-        "PlacekitError PlacementError PluginError RunError explain shortened unknown"
+        "PlacekitError PlacementError PluginError RunError shortened unknown"
     ),
     "contracts.files": "FileModel parse_json parse_text plain read_bytes read_json reading write_atomically",
     "contracts.graph": "PHASES Graph Labels",

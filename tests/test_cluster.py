@@ -238,15 +238,6 @@ def test_every_problem_in_one_error() -> None:
         Cluster.parse({}, "machine.yaml")
 
 
-def test_with_memory_changes_gpus_only_and_forgets_what_was_computed() -> None:
-    c = cluster({"mesh": "*", "bytes_per_s": 1}, cpu=True)
-    assert (c.memory_bytes[0], c.fingerprint) == (1000, c.fingerprint)
-    small = c.with_memory(10)
-    assert small.memory_bytes.tolist() == [10, 10, 10, 5000]
-    assert small.fingerprint != c.fingerprint
-    assert c.memory_bytes[0] == 1000
-
-
 def test_fingerprint_and_pickle() -> None:
     link = {"mesh": "*", "bytes_per_s": 1}
     c = cluster(link)

@@ -38,7 +38,7 @@ def test_every_option_of_a_run_is_composed_with_its_default() -> None:
     from placekit_core.run.config import RunConfig
 
     composed = compose(["workload=mlp"], installed())
-    assert set(composed) == set(RunConfig.model_fields) - {"given"}  # which only Python programs set
+    assert set(composed) == set(RunConfig.model_fields) - {"python_objects"}  # which only Python programs set
     config = validate(composed)
     own = {"run_dir", "workload"}  # which conf/ sets
     defaults = {k: v.default for k, v in RunConfig.model_fields.items() if not v.is_required() and k not in own}
@@ -73,8 +73,10 @@ def test_cluster_file(tmp_path: Path) -> None:
     path = tmp_path / "my box.yaml"
     path.write_text((conf_dir() / "cluster" / "p100x4.yaml").read_text())
     assert normalise([f"+cluster={path}"], installed()) == ["cluster=file", f"cluster.path='{path}'"]
-    with pytest.raises(ConfigError, match=r"no cluster file nope\.yaml"):
+    with pytest.raises(ClusterError, match=r"no cluster file nope\.yaml"):
         normalise(["cluster=nope.yaml"], installed())
+    with pytest.raises(ConfigError, match=r"no cluster file p100x4\n  a sweep takes either presets or files"):
+        normalise(["-m", f"cluster=p100x4,{path}"], installed())
     path.write_text("x: 1")
     with pytest.raises(ClusterError, match="no option named 'x'"):  # here, and not in each job of a sweep
         normalise([f"cluster={path}"], installed())

@@ -226,7 +226,7 @@ def test_every_option_of_a_run_is_documented() -> None:
     )
     sections = {n for n, f in RunConfig.model_fields.items() if f.is_required()}
     assert groups == {"backend@proxy" if s == "proxy" else s for s in sections} | {"workload", "experiment"}
-    assert options == {name for name, _ in leaves(RunConfig)} - {"workload", "given"}
+    assert options == {name for name, _ in leaves(RunConfig)} - {"workload", "python_objects"}
 
 
 @pytest.mark.parametrize("command", sorted(installed().commands))
@@ -326,10 +326,28 @@ def test_links_between_files_lead_somewhere() -> None:
     assert [f"{p.relative_to(ROOT)}: {x}" for p, x in links if not (p.parent / x).exists()] == []
 
 
+REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", REFERENCE, ids=lambda page: page.stem)
+def test_a_page_of_the_reference_says_what_it_documents_and_where_the_text_is(page: Path) -> None:
+    """As plain Markdown, its directives show nothing."""
+    before, directive, _ = page.read_text().partition("```{")
+    assert directive
+    title, *paragraphs = [" ".join(p.split()) for p in before.strip().split("\n\n") if not p.startswith("## ")]
+    assert title.startswith("# ")
+    assert not re.match(r"\[|Plugin|Library", paragraphs[0]), "it begins with what the page documents"
+    assert "`make docs`" in " ".join(paragraphs)
+    for place in re.findall(r"docstrings in `([^`]+)`", " ".join(paragraphs)):
+        assert (ROOT / place).exists()
+
+
 def test_every_public_name_has_a_place_in_the_reference() -> None:
     """What the site's build, which is slow, would tell later: a public name in a module that no page of the reference has."""
     pages = "\n".join(p.read_text() for p in (ROOT / "docs" / "reference").glob("*.md"))
-    documented = set(re.findall(r"^\.\. (?:automodule|autoclass|autofunction|py:decorator):: (\S+)$", pages, re.MULTILINE))
+    documented = set(
+        re.findall(r"^\.\. (?:automodule|autoclass|autofunction|py:decorator):: (\S+)$", pages, re.MULTILINE)
+    )
     names = lazy_names("placekit_core")
     assert len(names) > 80
     missing = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from numpy.random import Generator
-from placekit_testing.fakes import FakeTrainer
+from placekit_testing.fakes import FakeLearnable, FakeTrainer
 from placekit_testing.registries import use_registry
 from placekit_testing.small import chain, machine
 from placekit_testing.speed import mostly_slow
@@ -328,6 +328,25 @@ def test_a_checkpoint_that_is_too_large_costs_no_result(tmp_path: Path, monkeypa
         result = run(configure("annealing", checkpoint_s=0.0), tmp_path / "run").summary
     assert len([w for w in warned if "checkpoints" in str(w.message)]) == 1
     assert (result.status, result.fits) == ("finished", True)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_parameters_that_cannot_be_written_cost_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: bool
+) -> None:
+    def state_dict(self: FakeLearnable) -> None:
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(FakeLearnable, "state_dict", state_dict)
+    config = configure("softmax", budget={"evaluations": 400}, checkpoint_s=None)
+    if crashes:
+        with pytest.raises(RunFailed, match="Crash"):
+            run(config, tmp_path / "run", observer=CrashAfter(3))
+    else:
+        run(config, tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["status"], result["fits"]) == ("failed" if crashes else "finished", not crashes)
+    assert result["notes"] == ["the trained policy is not written: RuntimeError: the device is gone"]
 
 
 def test_a_trained_policy_is_kept_and_placed_without_training(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from placekit_testing.registries import use_registry
 
 from placekit_core import ConfigError, PluginError, Problem, Registry, installed, place
 from placekit_core.cli.main import family_help, overview
+from placekit_core.contracts.errors import listed, unknown
 from placekit_core.run.entries import Package
 from placekit_core.run.registry import discover
 
@@ -61,6 +62,44 @@ def test_broken_plugin_is_isolated_and_named_when_asked_for(plugins) -> None:
     assert isinstance(e.value.__cause__, ModuleNotFoundError)
 
 
+MISTAKES = {
+    "import os\nx = (\n": "correct {file}, line 2",
+    "\nx = 1 / 0\n": "correct {file}, line 2",
+    "\n\nimport nothing_like_this\n": "install what it needs, or correct {file}, line 3",
+    GOOD.replace("placekit_policies", "placekit_policy"): "correct {file}",
+}
+
+
+@pytest.mark.parametrize("source", MISTAKES, ids=["syntax", "raises", "missing", "hook"])
+def test_a_mistake_in_a_file_of_the_users_own_is_to_be_corrected(
+    plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """A package beside the others (in site-packages) is not the user's to correct: it is installed again."""
+    with pytest.raises(PluginError) as e:
+        plugins(bad=source).get("policy", "bad")
+    assert e.value.hint == MISTAKES[source].format(file=next(tmp_path.glob("*_bad.py")))
+    paths = sysconfig.get_paths()
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {**paths, "purelib": str(tmp_path)})
+    assert plugins(bad=source).broken[0].hint == "reinstall or remove ?"
+
+
+def test_a_component_whose_module_has_a_mistake(plugins, tmp_path: Path) -> None:
+    (tmp_path / "late_mistake.py").write_text("class Mine:\n    def place(self, task rng)\n")
+    registry = plugins(
+        good=GOOD.format(name="mine", target="late_mistake:Mine"),
+        command=COMMANDS.format(name="mine", target="late_mistake:Mine"),
+        missing=GOOD.format(name="lost", target="no_such_module_at_all:Mine"),
+    )
+    command = registry.command("mine")
+    for load in (registry.get("policy", "mine").load, lambda: command.load(command.command.target)):
+        with pytest.raises(PluginError, match="SyntaxError") as e:
+            load()
+        assert e.value.hint == f"it is at late_mistake:Mine; correct {tmp_path / 'late_mistake.py'}, line 2"
+    with pytest.raises(PluginError) as e:
+        registry.get("policy", "lost").load()
+    assert e.value.hint == "it is at no_such_module_at_all:Mine; reinstall or remove ?"
+
+
 def test_misspelt_hook_is_broken_not_silent(plugins) -> None:
     source = GOOD.format(name="mine", target="m:C").replace("placekit_policies", "placekit_policy")
     registry = plugins(typo=source, good=GOOD.format(name="mine", target="m:C"))
@@ -92,6 +131,20 @@ def test_unknown_name_lists_what_exists(plugins) -> None:
     with pytest.raises(PluginError, match="no policy named 'anealing'") as e:
         registry.get("policy", "anealing")
     assert "did you mean 'annealing'?" in e.value.hint
+
+
+def test_a_long_list_of_names_begins_with_the_closest() -> None:
+    names = [f"gpu:{i}" for i in range(100)]
+    assert listed(names[:3], "gpu:2") == "gpu:0, gpu:1, gpu:2"
+    assert listed([], "x") == "nothing"
+    long = listed(names, "gpu:77", "placekit cluster show")
+    assert long.startswith("gpu:77, gpu:")
+    assert long.endswith(", and 92 more: `placekit cluster show` lists them")
+    assert listed(names).endswith("gpu:7, and 92 more")
+    for kind, command in {"policy": "`placekit plugins`", "workload": "`placekit run --help all`"}.items():
+        error = str(unknown(kind, "x" * 9, [f"name_{i}" for i in range(99)], listing=command.strip("`")))
+        assert f"and 91 more: {command} lists them" in error
+        assert max(map(len, error.splitlines())) < 160
 
 
 def test_two_plugins_of_one_name_are_both_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import placekit_core
-from placekit_core.run.registry import installed
+from placekit_core.run.registry import CORE, installed
 from tests.repo import (
     BUNDLE,
     NAMES,
@@ -203,6 +203,16 @@ def test_core_knows_no_plugin_and_no_library_of_one() -> None:
         )
         texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         assert not texts & {"torch", "numba", "loss", "cuda:0"}, path
+
+
+def test_core_names_nothing_of_a_plugin() -> None:
+    """Its messages and docstrings are true where no plugin is installed: no package, command or component of one."""
+    commands = [c.command.name for found in installed().commands.values() for c in found if c.distribution != CORE]
+    names = [*NAMES, *(n.replace("-", "_") for n in NAMES), *(f"placekit {name}" for name in commands)]
+    names += [f"{e.kind}={e.component.name}" for e in installed().all()]
+    pattern = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])")
+    found = {p.name: pattern.findall(p.read_text()) for p in (ROOT / "placekit_core").rglob("*.py")}
+    assert {name: hits for name, hits in found.items() if hits} == {}
 
 
 def test_test_files_have_unique_names() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import re
 import shutil
 import signal
@@ -22,7 +24,7 @@ from placekit_core.cli.choices import choices
 from placekit_core.cli.compose import compose_all, jobs
 from placekit_core.cli.main import main
 from placekit_core.cli.multirun import multirun
-from placekit_core.run.config import conf_dir
+from placekit_core.run.config import RunConfig, conf_dir
 from placekit_core.run.registry import discover
 from placekit_core.run.run_directory import load_summary
 
@@ -76,16 +78,43 @@ def test_jobs_in_this_process_get_the_registry_of_the_sweep(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     registry, got = discover(), []
     arguments = ["-m", "workload=mlp", "seed=1,2", "run_dir=sweep"]
+    process = [*sys.argv], {**os.environ}
+
+    def job(_, __, given):
+        got.append(given)
+        assert process == (sys.argv, os.environ)
+
     with pytest.raises(RunError, match="2 jobs of the sweep did not finish"):
-        multirun(arguments, compose_all(arguments, registry), lambda _, __, given: got.append(given), registry)
+        multirun(arguments, compose_all(arguments, registry), job, registry)
     assert got == [registry, registry] != [installed(), installed()]
+    assert not list(tmp_path.rglob("failed.json"))
 
 
 @pytest.mark.slow
-def test_jobs_of_one_workload_share_the_program(placekit: Run) -> None:
+def test_jobs_of_one_workload_share_the_program(placekit: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    importer, loaded = installed().get("importer", "mlp").load(), []
+    load = importer.load
+    monkeypatch.setattr(importer, "load", lambda self: loaded.append(self) or load(self))
     assert placekit("run", *SWEEP).code == 0
-    info = sweep._programs.cache_info()
-    assert (info.misses, info.hits) == (1, len(JOBS) - 1)
+    assert len(loaded) == 1
+    assert placekit("run", *SWEEP).code == 0
+    assert len(loaded) == 2, "another sweep imports again: a file may have changed"
+
+
+def test_the_last_four_importers_keep_their_programs() -> None:
+    registry = discover()
+
+    def programs(hidden: int) -> object:
+        config = RunConfig.model_construct(importer={"name": "mlp", "hidden": [hidden]})
+        return sweep.programs(config, registry)
+
+    first, second, *_ = [programs(hidden) for hidden in (1, 2, 3, 4)]
+    assert programs(1) is first
+    programs(5)
+    assert programs(1) is first
+    assert programs(2) is not second
+    assert len(registry.programs) == 4
+    assert pickle.loads(pickle.dumps(registry)) is installed(), "so that jobs of one process share them"
 
 
 @pytest.mark.parametrize(

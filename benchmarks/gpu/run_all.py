@@ -184,7 +184,7 @@ def calibration(make: Callable[..., MeasuringBackend], repeats: int) -> dict[str
     backend = make(devices=1)
     cluster = backend.devices()
     assert cluster is not None
-    found = backend.calibrate([program], cluster)
+    found = backend.calibrate([program], cluster, repeats=9)
     rows = [vars(r) for r in class_ratios([program.graph], cluster, found)]
     for row in rows:
         print(row, flush=True)
@@ -208,7 +208,7 @@ def fidelity(make: Callable[..., MeasuringBackend], repeats: int) -> dict[str, A
     backend = make(devices=2)
     cluster = backend.devices()
     assert cluster is not None
-    found = backend.calibrate([program], cluster)
+    found = backend.calibrate([program], cluster, repeats=9)
     problem = Problem.of(program.graph, found.cluster, costs=measured_costs(program.graph, found))
     session, simulator = backend.open(problem, program.executable), Simulator().open(problem)
     compared = compare(problem, simulator, session, 30, max(3, repeats // 4), np.random.default_rng(0))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
-from placekit_core.cli.choices import DEFAULT_GROUPS
+from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices
 from placekit_core.contracts.cluster import load_cluster
 from placekit_core.contracts.errors import ConfigError
 from placekit_core.contracts.hookspecs import KINDS
-from placekit_core.run.config import RunConfig, conf_dir, defaults_list, load_preset
-from placekit_core.run.detection import importer_of
+from placekit_core.run.config import RunConfig, conf_dir, load_preset
+from placekit_core.run.detection import endings, importer_of
 from placekit_core.run.registry import Registry
 
-_OVERRIDE = re.compile(r"^(?P<add>\+{0,2})(?P<key>[A-Za-z_][\w/\-.]*)(?P<package>@[\w.:]*)?=(?P<value>.*)$", re.S)
+_NO_NAME = re.compile(r"[\d.+\-]+|null|true|false", re.I)
+OVERRIDE = re.compile(r"^(?P<add>\+{0,2})(?P<key>[A-Za-z_][\w/\-.]*)(?P<package>@[\w.:]*)?=(?P<value>.*)$", re.S)
 
 
 def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()) -> list[str]:
@@ -30,26 +31,22 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
     out = []
     _check_flags(argv)
     argv = _with_file(argv, registry)
-    keys = {m["key"] for m in map(_OVERRIDE.match, argv) if m and not m["package"]}
+    keys = {m["key"] for m in map(OVERRIDE.match, argv) if m and not m["package"]}
     multirun = "-m" in argv or "--multirun" in argv or bool(swept)
-    swept = swept | {m["key"] for m in map(_OVERRIDE.match, argv) if multirun and m and re.search("[,(]", m["value"])}
+    swept = swept | {m["key"] for m in map(OVERRIDE.match, argv) if multirun and m and re.search("[,(]", m["value"])}
     for token in argv:
-        match = _OVERRIDE.match(token)
+        match = OVERRIDE.match(token)
+        if match is None and "=" in token and token[0] not in "-~":
+            raise ConfigError(f"{token!r} is not OPTION=VALUE", "`placekit run --help` lists the options")
         if match is None or match["package"]:
             out.append(token.removeprefix("+") if match and token.startswith("+backend@proxy=") else token)
             continue
         key, value = match["key"], match["value"]
         if key == "cluster" and value.endswith((".yaml", ".yml")):
             paths = [Path(v).expanduser() for v in (value.split(",") if multirun else [value])]
-            missing = next((p for p in paths if not p.is_file()), None)
-            if missing is not None:
-                hint = (
-                    "a sweep takes either presets or files"
-                    if len(paths) > 1
-                    else "`placekit cluster show` lists the presets"
-                )
-                raise ConfigError(f"no cluster file {missing}", hint)
             for path in paths:  # so that a mistake ends a sweep here, and not in each of its jobs
+                if len(paths) > 1 and not path.is_file():
+                    raise ConfigError(f"no cluster file {path}", "a sweep takes either presets or files")
                 load_cluster(path)
             out += ["cluster=file", "cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
         elif key == "run_dir":
@@ -59,8 +56,8 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
                     "each of its jobs gets a folder in it; quote a name with commas or brackets",
                 )
             out.append("run_dir=" + (value if value.startswith(("'", '"')) else quoted(value)))
-        elif key in DEFAULT_GROUPS:
-            out.append(f"{key}={value}")
+        elif key in DEFAULT_GROUPS:  # a name is text, also if it looks like a number
+            out.append(f"{key}={quoted(value) if _NO_NAME.fullmatch(value) else value}")
         elif key.partition(".")[0] in swept & DEFAULT_GROUPS and not re.search("[,(]", value):
             out.append(f"{match['add']}{key}=choice({value})")
         else:
@@ -68,7 +65,7 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
     if "importer" in keys and "workload" not in keys:
         out.append("workload=none")
     # overrides first: Hydra accepts them only as one block, and flags may have values
-    return sorted(out, key=lambda token: _OVERRIDE.match(token) is None and not token.startswith("~"))
+    return sorted(out, key=lambda token: OVERRIDE.match(token) is None and not token.startswith("~"))
 
 
 def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
@@ -79,6 +76,8 @@ def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
     name, _ = take(argv, "experiment")
     if name is None or {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help"} & set(argv):
         return set()
+    if "," in name and not {"-m", "--multirun"} & set(argv):  # Hydra reports it
+        return set()
     own, _ = without_folders(argv)
     folders = [*own, conf_dir(), *(folder for _, folder in registry.conf_folders())]
     swept: set[str] = set()
@@ -88,21 +87,6 @@ def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
             if hydra is not None and hydra.mode == "MULTIRUN" and hydra.sweeper is not None:
                 swept |= set(hydra.sweeper.params or {})
     return swept
-
-
-def check_presets(folders: Sequence[Path], argv: Sequence[str]) -> None:
-    """Raise ConfigError if a preset in `folders` is not plain YAML; checks those named by `argv` or by each other."""
-    named = [(m["key"], n) for m in map(_OVERRIDE.match, argv) if m for n in re.findall(r"[\w\-]+|\*", m["value"])]
-    paths = [path for group, name in named for folder in folders for path in (folder / group).glob(f"{name}.yaml")]
-    seen = set[Path]()
-    while paths:
-        path = paths.pop()
-        if path not in seen:
-            seen.add(path)
-            inner = [
-                folder / g.partition("@")[0] / f"{n}.yaml" for g, n in defaults_list(path).items() for folder in folders
-            ]
-            paths += [p for p in inner if p.is_file()]
 
 
 def _check_flags(argv: list[str]) -> None:
@@ -124,11 +108,28 @@ def _with_file(argv: list[str], registry: Registry) -> list[str]:
     ]
     if not files:
         return argv
+    _check_words(files, registry)
     if len(files) > 1:
         raise ConfigError(f"{len(files)} files: {', '.join(files)}", "give one; all others are OPTION=VALUE")
     importer = importer_of(files[0], registry)
     rest = [a for a in argv if a is not files[0]]
     return [f"importer={importer}", f"importer.path={quoted(files[0])}", *rest]
+
+
+def _check_words(words: list[str], registry: Registry) -> None:
+    """Raise ConfigError for a word that is no file, but the name of an option or of a choice, or has no ending."""
+    options = {*DEFAULT_GROUPS, *RunConfig.model_fields, "resume"}
+    files = tuple(endings(registry))
+    for word in words:
+        if Path(word).exists() or word.endswith(files) or "/" in word:
+            continue
+        if word.partition(".")[0] in options:
+            raise ConfigError(f"option {word!r} has no value", f"write {word}=VALUE, without spaces")
+        if groups := [group for group in GROUPS if word in choices(group, registry)]:
+            raise ConfigError(f"no file {word!r}", f"did you mean {groups[0]}={word}?")
+        if "." not in word:
+            hint = f"files of programs end in {', '.join(files)}; an option is OPTION=VALUE: see `placekit run --help`"
+            raise ConfigError(f"no file {word!r}", hint)
 
 
 FLAGS = ("-m", "--multirun", "--help", "-h", "--hydra-help", "--resolve")
@@ -161,28 +162,10 @@ def chosen(argv: list[str]) -> list[tuple[str, str]]:
     """(kind, name) of every component that the arguments name, sweeps included."""
     found = []
     for token in argv:
-        match = _OVERRIDE.match(token)
+        match = OVERRIDE.match(token)
         if match and match["key"] in KINDS and re.fullmatch(r"[\w\-]+(,[\w\-]+)*", match["value"]):
             found += [(match["key"], name) for name in match["value"].split(",")]
     return found
-
-
-def take_numbers(argv: list[str], numbers: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], list[str]]:
-    """The whole numbers that a command takes besides the options of a run, and the other arguments. Raises ConfigError.
-
-    `numbers` holds the default and the minimum of each.
-    """
-    found = {}
-    for key, (default, least) in numbers.items():
-        value, argv = take(argv, key)
-        if value is not None and (not value.isdecimal() or int(value) < least):
-            raise ConfigError(f"{key}={value}: it must be a whole number, {least} at least")
-        found[key] = default if value is None else int(value)
-    for key in (a.partition("=")[0] for a in argv if "=" in a):
-        close = difflib.get_close_matches(key, [*numbers, *RunConfig.model_fields, *DEFAULT_GROUPS], 1)
-        if close and key != close[0] and close[0] in numbers:
-            raise ConfigError(f"no option {key!r}", f"did you mean {close[0]!r}?")
-    return found, argv
 
 
 def take(argv: list[str], key: str) -> tuple[str | None, list[str]]:

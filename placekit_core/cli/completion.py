@@ -1,115 +1,30 @@
-"""Candidates for the shell's completion, for the completers of commands: options of a run, files, whole words.
+"""What the completers of commands get: candidates for the arguments of their command.
 
-They come from the registry and the folders of presets; neither torch, numba nor hydra is imported.
+A candidate that is a whole word ends with a space; one that goes on (`policy=`, `folder/`) does not.
 """
 
 from __future__ import annotations
 
-import re
-import types
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Protocol
 
-from pydantic import BaseModel
-
-from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices, chosen_models
-from placekit_core.run.assembly import SECTIONS
-from placekit_core.run.config import RunConfig
 from placekit_core.run.registry import Registry
 
-_SPECIAL = re.compile(r"[^\w.,+@%=:/~-]")  # characters that a shell does not take literally
-_FILES = ("path", "file", "run_dir")  # options that are files or folders
 
+class Completion(Protocol):
+    """Candidates of several kinds. The plugin with the command `completion` implements it, and calls completers.
 
-def options(given: list[str], word: str, registry: Registry) -> Iterator[str]:
-    """Candidates for an option of `run`: its name, or after `=` its value; in a sweep, each of several values."""
-    if "=" not in word:
-        yield from _names(given, word, registry)
-        return
-    key, _, value = word.partition("=")
-    swept, comma, last = value.rpartition(",")
-    before = f"{key}={swept}{comma}"
-    # in a sweep, a comma and another value may follow a value
-    end = "" if {"-m", "--multirun"} & {*given} or comma else " "
-    key = key.lstrip("+")
-    if key in GROUPS:
-        group = key.partition("@")[0]
-        yield from (f"{before}{name}{end}" for name in choices(group, registry) if name not in swept.split(","))
-        if group == "cluster":
-            yield from (before + p for p in paths(last, (".yaml", ".yml")))
-    elif key == "resume":
-        yield from (before + p for p in paths(last))
-    elif key.rpartition(".")[2] in _FILES:
-        yield from (before + p for p in paths(last, ("",)))
-    else:
-        section, _, name = key.rpartition(".")
-        fields = [m.model_fields[name] for m in _section(given, section, registry) if name in m.model_fields]
-        yield from (f"{before}{v}{end}" for f in fields for v in _values(f.annotation))
+    Attributes:
+        registry: the registry of what is installed.
+    """
 
+    registry: Registry
 
-def _names(given: list[str], word: str, registry: Registry) -> Iterator[str]:
-    """Candidates for the name of an option: first the section; after the dot, the options in the section."""
-    section, dot, _ = word.rpartition(".")
-    if dot:
-        yield from (f"{section}.{name}=" for model in _section(given, section, registry) for name in model.model_fields)
-        return
-    plus = word[: len(word) - len(word.lstrip("+"))]
-    yield from (f"{plus}{group}=" for group in GROUPS)
-    for name, field in RunConfig.model_fields.items():
-        if name in SECTIONS or _is_model(field.annotation):
-            yield f"{name}."
-        elif name not in DEFAULT_GROUPS:
-            yield f"{name}="
-    yield "resume="
+    def options(self, given: list[str], word: str) -> Iterator[str]:
+        """Options of `placekit run`, or after `=` the values of an option; `given` are the arguments before `word`."""
 
+    def paths(self, prefix: str, endings: tuple[str, ...] = ()) -> Iterator[str]:
+        """Folders, and files with one of `endings`, that begin with `prefix`."""
 
-def _section(given: list[str], section: str, registry: Registry) -> list[type[BaseModel]]:
-    """The models whose fields are the options of `section`; '' is the run itself."""
-    if not section:
-        return [RunConfig]
-    if section in SECTIONS:
-        named = {k.lstrip("+"): v.split(",") for k, _, v in (w.partition("=") for w in given) if v}
-        return list(chosen_models(named, section, registry).values())
-    field = RunConfig.model_fields.get(section)
-    return [field.annotation] if field and _is_model(field.annotation) else []  # type: ignore[list-item]
-
-
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
-def _values(annotation: Any) -> Iterator[str]:
-    """The values of a type that has only a few."""
-    if annotation is bool:
-        yield from ("true", "false")
-    elif annotation is type(None):
-        yield "null"
-    elif get_origin(annotation) is Literal:
-        yield from map(str, get_args(annotation))
-    elif get_origin(annotation) in (Union, types.UnionType):
-        for part in get_args(annotation):
-            yield from _values(part)
-
-
-def paths(prefix: str, endings: tuple[str, ...] = ()) -> Iterator[str]:
-    """Files with one of `endings`, and folders, that begin with `prefix`, escaped as `prefix` is; folders end in a slash."""
-    folder, slash, start = prefix.rpartition("/")
-    where = Path(re.sub(r"\\(.)", r"\1", folder) + slash).expanduser()
-    try:
-        inside = sorted(where.iterdir())
-    except OSError:
-        return
-    for path in inside:
-        if path.name.startswith(".") and not start.startswith("."):
-            continue
-        name = folder + slash + _SPECIAL.sub(r"\\\g<0>", path.name)
-        if path.is_dir():
-            yield f"{name}/"
-        elif endings and path.name.endswith(endings):
-            yield f"{name} "
-
-
-def whole(words: Iterable[str]) -> Iterator[str]:
-    """`words` as candidates that are whole words: each ends with a space."""
-    return (f"{w} " for w in words)
+    def whole(self, words: Iterable[str]) -> Iterator[str]:
+        """`words` as candidates that are whole words."""

@@ -16,16 +16,18 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from placekit_core.cli.arguments import check_presets, chosen, normalise, quoted, swept_by_experiment, without_folders
-from placekit_core.contracts.errors import ConfigError, PlacekitError, unknown
+from placekit_core.cli.arguments import chosen, normalise, quoted, swept_by_experiment, without_folders
+from placekit_core.cli.choices import GROUPS, choices
+from placekit_core.cli.presets import check_presets, located, naming, naming_presets
+from placekit_core.contracts.errors import ConfigError, PlacekitError, listed, unknown
 from placekit_core.run.assembly import SECTIONS, Assembly, validate
-from placekit_core.run.config import AUTO, NONE, RunConfig, conf_dir
-from placekit_core.run.registry import Registry
+from placekit_core.run.config import AUTO, RunConfig, conf_dir
+from placekit_core.run.registry import BUILT_IN, LISTING, Registry
 
 _EXTERNAL = {
     "joblib": "'placekit-core[sweep]'",
@@ -52,7 +54,8 @@ def own_part(config: DictConfig) -> dict[str, Any]:
 
 def assembled(argv: list[str], registry: Registry) -> Assembly:
     """The assembly of `placekit run` with these options, checked but not built yet. Raises PlacekitError."""
-    return Assembly(validate(compose(argv, registry), registry), registry)
+    with naming_presets(argv, registry):
+        return Assembly(validate(compose(argv, registry), registry), registry)
 
 
 def compose_all(argv: list[str], registry: Registry) -> DictConfig:
@@ -76,9 +79,9 @@ def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
 
 def overrides(argv: list[str], registry: Registry) -> list[str]:
     """The overrides of `argv` in Hydra's form, without flags; one of them is the search path of presets."""
+    check_presets(argv, registry)
     swept = swept_by_experiment(argv, registry)
     own, argv = without_folders(argv)
-    check_presets(own, argv)
     found = normalise(argv, registry, swept)
     folders = [*own, *(folder for _, folder in registry.conf_folders())]
     paths: list[Any] = [f"file://{folder.resolve()}" for folder in folders]
@@ -116,32 +119,30 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
             if not override.is_discrete_sweep():
                 raise ConfigError(f"{key} is swept over an interval", "choose a sweeper that can: hydra/sweeper=optuna")
             parts[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if not parts[key]:
+                raise ConfigError(
+                    f"{override.input_line} stands for no value", "`placekit run --help all` lists the names"
+                )
         else:
             parts[key] = [f"{key}={override.get_value_element_as_str()}"]
     return [list(job) for job in itertools.product(*parts.values())]
 
 
+@lru_cache(maxsize=1)  # Hydra has one store in each process, which keeps what is stored
 def register(registry: Registry) -> None:
     """Store the defaults of a run and of every component in Hydra."""
-    _store(registry)
-
-
-@lru_cache(maxsize=1)  # Hydra keeps what is stored
-def _store(registry: Registry) -> None:
     store = ConfigStore.instance()
-    required = {*SECTIONS, "cluster"}
-    options = {
-        k: v.get_default() for k, v in RunConfig.model_fields.items() if k not in {*required, "given", "run_dir"}
-    }
+    unset = {*SECTIONS, "cluster", "python_objects", "run_dir"}
+    options = {k: v.get_default() for k, v in RunConfig.model_fields.items() if k not in unset}
     plain = {k: v.model_dump(mode="json") if hasattr(v, "model_dump") else v for k, v in options.items()}
     store.store(name="run_options", node=plain, provider="placekit")
     for entry in registry.all():
         values = entry.component.config().model_dump(mode="json")
         node = _opened({"name": entry.component.name, **values})
         store.store(group=entry.kind, name=entry.component.name, node=node, provider="placekit")
-    for group, name in (("trainer", AUTO), ("trainer", NONE), ("cluster", AUTO)):
-        store.store(group=group, name=name, node={"name": name}, provider="placekit")
-    store.store(group="cluster", name="file", node={"name": "file", "path": "???"}, provider="placekit")
+    for group, name in BUILT_IN:
+        choice = {"name": name, "path": "???"} if name == "file" else {"name": name}
+        store.store(group=group, name=name, node=choice, provider="placekit")
 
 
 def _opened(node: dict[str, Any]) -> DictConfig:
@@ -179,7 +180,10 @@ def to_dict(config: DictConfig) -> dict[str, Any]:
     try:
         return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except OmegaConfBaseException as e:
-        raise ConfigError(_first_line(e)) from None
+        if e.full_key and isinstance(e, MissingMandatoryValue):
+            raise ConfigError(f"option {e.full_key!r} has no value", f"give it: {e.full_key}=VALUE") from None
+        where = f"{e.full_key}: " if e.full_key else ""
+        raise ConfigError(where + _first_line(e)) from None
 
 
 @contextmanager
@@ -195,17 +199,29 @@ def translated(argv: list[str], registry: Registry) -> Iterator[None]:
         raise
     except MissingConfigException as e:
         group, _, name = str(e.missing_cfg_file).rpartition("/")
-        if group and e.options is not None:
-            if group.startswith("hydra/") and name in _EXTERNAL:
-                raise ConfigError(f"no {group} named {name!r}", f"install it: pip install {_EXTERNAL[name]}") from None
-            raise registry.mention_broken(unknown(group, name, e.options, ConfigError)) from None
-        raise ConfigError(_first_line(e)) from None
+        if group.startswith("hydra/") and name in _EXTERNAL:
+            raise ConfigError(f"no {group} named {name!r}", f"install it: pip install {_EXTERNAL[name]}") from None
+        known = choices(group, registry) if e.options is None else e.options
+        error = unknown(group, name, known, ConfigError, LISTING)
+        error = type(error)(naming(group, name, argv, registry) + error.message, error.hint)
+        raise registry.mention_broken(error) from None
+    except OverrideParseException as e:
+        hint = "an option is OPTION=VALUE; quote a value that has brackets, commas or spaces: run_dir=\"'a (b)'\""
+        raise ConfigError(f"cannot read {e.override!r}: {_first_line(e)}", hint) from None
     except (HydraException, OmegaConfBaseException) as e:
-        cause = e.__cause__ if isinstance(e.__cause__, OmegaConfBaseException) else None
-        detail = f" ({_first_line(cause)})" if cause else ""
-        raise ConfigError(_first_line(e) + detail, _hint(str(e), argv, registry)) from None
+        raise ConfigError(located(_said(e), argv, registry), _hint(str(e), argv, registry)) from None
     except YAMLError as e:
         raise ConfigError(f"a preset is not valid YAML: {' '.join(str(e).split())}", "correct the file") from None
+
+
+def _said(error: Exception) -> str:
+    """Hydra's message in one line; in placekit's words, if it is about a name that does not exist."""
+    cause = error.__cause__
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        return f"no option named {cause.full_key!r}"
+    said = _first_line(error).replace("ValidationError raised while composing config: ", "")
+    said = re.sub(r"Could not override '([^']+)'\. No match in the defaults list\.", r"no group named '\1'", said)
+    return f"{said} ({_first_line(cause)})" if isinstance(cause, OmegaConfBaseException) else said
 
 
 def _hint(message: str, argv: list[str], registry: Registry) -> str:
@@ -213,9 +229,11 @@ def _hint(message: str, argv: list[str], registry: Registry) -> str:
     if "Ambiguous" in message or "Sweep parameters" in message:
         return "sweep over it with -m, or quote it"
     everything = "`placekit run --help all` lists all options"
-    found = re.match(r"Could not override '([^']+)'", message)
+    found = re.search(r"Could not override '([^']+)'", message)
     if not found:
         return everything
+    if "No match in the defaults list" in message:
+        return unknown("group", found[1], GROUPS).hint
     section, _, option = found[1].rpartition(".")
     if "." in section:
         return f"to add a new key, write +{found[1]}=..."
@@ -226,7 +244,8 @@ def _hint(message: str, argv: list[str], registry: Registry) -> str:
     close = difflib.get_close_matches(option, known, 1)
     if close:
         return f"did you mean {'.'.join(filter(None, [section, close[0]]))!r}? {everything}"
-    return f"options of {owner}: {', '.join(known) or 'none'}" if owner else everything
+    command = f"placekit run {owner} --help" if "=" in owner else "placekit run --help"
+    return f"options of {owner}: {listed(known, option, command)}" if owner else everything
 
 
 def _options(section: str, option: str, argv: list[str], registry: Registry) -> tuple[str, list[str]]:
@@ -245,4 +264,6 @@ def _options(section: str, option: str, argv: list[str], registry: Registry) -> 
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """The first line of Hydra's message, and the next if the first only announces it."""
+    first, _, rest = str(error).strip().partition("\n")
+    return f"{first} {rest.splitlines()[0]}" if first.endswith(":") and rest else first or type(error).__name__

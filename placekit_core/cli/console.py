@@ -141,14 +141,6 @@ def width(text: str) -> int:
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
 
-def line(result: Summary, run_dir: str | Path) -> str:
-    """The outcome of one job of a sweep."""
-    gap = f", gap {percent(result.gap)}" if result.gap is not None else ""
-    partial = "" if result.status == "finished" else f" ({result.status})"
-    used = f"{result.evaluations} evaluation{'' if result.evaluations == 1 else 's'} in {result.seconds:.1f} s"
-    return f"{run_dir}: {result.outcome}{gap}, {used}{partial}"
-
-
 def show_result(result: Summary, run_dir: str | Path) -> None:
     """The outcome of one run."""
     rows = [

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import hydra
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from placekit_core.cli import sweep
-from placekit_core.cli.arguments import VALUED, quoted
-from placekit_core.cli.compose import (
-    job_name,
-    key_of,
-    opened,
-    overrides,
-    parse,
-    register,
-    split,
-    to_dict,
-    translated,
-)
+from placekit_core.cli.arguments import quoted
+from placekit_core.cli.compose import job_name, key_of, opened, parse, split, to_dict
+from placekit_core.cli.parser import Parser
 from placekit_core.contracts.errors import ConfigError, PlacekitError, RunError
-from placekit_core.run.config import conf_dir
 from placekit_core.run.registry import Registry
 
 Job = Callable[[dict[str, Any], Path, Registry], float | None]
@@ -43,7 +31,7 @@ def multirun(argv: list[str], config: DictConfig, job: Job, registry: Registry) 
     directory = Path(str(config.hydra.sweep.dir))
     with opened(argv, registry) as found:
         shared, folders = _plan(found, config)
-    sweep.forget_programs()
+    registry.programs.clear()  # files may have changed since the last sweep
 
     def task(config: DictConfig) -> float:  # a launcher may pickle it, with the registry, for another process
         own = HydraConfig.get()
@@ -59,10 +47,10 @@ def multirun(argv: list[str], config: DictConfig, job: Job, registry: Registry) 
     try:
         sweep.begin(directory, argv, folders)
         # the folder as composed above, so that a time in its name stays the same
-        arguments = [o for o in found if key_of(o) != "run_dir"]
         keys = ",".join(f"'{key}'" for key in shared)
-        with translated(argv, registry):
-            _hydra_main(["-m", *arguments, f"run_dir={quoted(str(directory))}", f"{_EXCLUDED}=[{keys}]"], task)
+        own = [f"run_dir={quoted(str(directory))}", f"{_EXCLUDED}=[{keys}]", "hydra.mode=MULTIRUN"]
+        with opened(argv, registry) as found:
+            _hydra().multirun("config", task, [*(o for o in found if key_of(o) != "run_dir"), *own])
     except KeyboardInterrupt:
         print(f"interrupted: continue with `placekit run resume={directory}`")
         raise
@@ -95,37 +83,40 @@ def _plan(found: Sequence[str], config: DictConfig) -> tuple[list[str], list[str
 
 
 def print_with_hydra(argv: list[str], registry: Registry) -> None:
-    """Let Hydra print for `--cfg`, `--info` and `--hydra-help`; runs nothing."""
-    register(registry)
-    with translated(argv, registry):
-        _hydra_main([*_flags(argv), *overrides(argv, registry)], lambda config: None)
+    """Let Hydra print for `--cfg`, `--info` and `--hydra-help`; runs nothing. Raises PlacekitError."""
+    with opened(argv, registry) as found:
+        flags = _flags()
+        arguments = flags.read(argv)
+        arguments.overrides = found
+        if arguments.hydra_help:
+            _hydra().hydra_help("config", flags, arguments)
+        elif arguments.info:
+            _hydra().show_info(arguments.info, "config", found)
+        else:
+            _hydra().show_cfg("config", found, arguments.cfg, arguments.package, arguments.resolve)
 
 
-def _flags(argv: Sequence[str]) -> list[str]:
-    """The flags of `argv` with their values."""
-    return [a for i, a in enumerate(argv) if a.startswith("-") or (i and argv[i - 1] in VALUED and "=" not in a)]
+def _flags() -> Parser:
+    """The flags of `placekit run` with which Hydra prints something; `--hydra-help` lists them."""
+    parser = Parser("run", "What Hydra prints.", add_help=False)
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--cfg", "-c", choices=["job", "hydra", "all"], help="print the configuration")
+    information = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
+    one.add_argument(
+        "--info", "-i", nargs="?", const="all", choices=information, help="print how the configuration is composed"
+    )
+    one.add_argument("--multirun", "-m", action="store_true", help="run a sweep")
+    parser.add_argument("--package", "-p", help="with --cfg: print this part only")
+    parser.add_argument("--resolve", action="store_true", help="with --cfg: resolve interpolations")
+    parser.add_argument("--config-dir", "-cd", help="a folder of your own presets")
+    parser.add_argument("--hydra-help", action="store_true", help="print launchers, sweepers, Hydra's own options")
+    parser.add_argument("overrides", nargs="*", help="OPTION=VALUE; `placekit run --help` lists the options")
+    return parser
 
 
-def _hydra_main(arguments: Sequence[str], task: Callable[[DictConfig], float | None]) -> None:
-    """Call `hydra.main` with these arguments, set so that it does not handle errors by itself."""
-    with _process(["placekit", *arguments], HYDRA_FULL_ERROR="1"):
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
-
-
-@contextmanager
-def _process(argv: list[str], **environment: str) -> Iterator[None]:
-    """Set arguments and environment variables of this process inside the block."""
-    before = sys.argv, {name: os.environ.get(name) for name in environment}
-    sys.argv = argv
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        sys.argv = before[0]
-        for name, value in before[1].items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+def _hydra() -> Any:
+    """The object that `opened` has initialised. `hydra.main` uses it, too, but reads `sys.argv` and ends the process."""
+    return GlobalHydra.instance().hydra
 
 
 def _end(directory: Path, stopped: Exception | None, registry: Registry) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from placekit_core.cli.arguments import quoted, take
+from placekit_core.cli.completion import Completion
 from placekit_core.contracts.errors import ConfigError, RunError
-from placekit_core.contracts.result import Result
 from placekit_core.run import run_directory
-from placekit_core.run.assembly import Given, validate
+from placekit_core.run.assembly import PythonObjects, validate
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
 from placekit_core.run.registry import Registry
@@ -33,6 +33,8 @@ def main(argv: list[str], registry: Registry) -> int:
     for b in registry.broken:
         print(f"placekit: warning: plugin {b.distribution} {b.version} is broken: {b.reason}", file=sys.stderr)
     directory, rest = take(argv, "resume")
+    if directory == "":
+        raise ConfigError("option 'resume' has no value", "write `placekit run resume=RUN_DIR`")
     if directory is not None:
         if rest:
             raise ConfigError(
@@ -49,22 +51,23 @@ def _launch(argv: list[str], registry: Registry) -> None:
     """Run what `argv` describes: one run, or a sweep."""
     from placekit_core.cli.compose import compose_all, own_part
     from placekit_core.cli.multirun import multirun, print_with_hydra
+    from placekit_core.cli.presets import naming_presets
 
-    if any(a.partition("=")[0] in PRINTING for a in argv):
-        print_with_hydra(argv, registry)
-        return
-    composed = compose_all(argv, registry)
-    if {"-m", "--multirun"} & set(argv) or str(composed.hydra.mode).endswith("MULTIRUN"):
-        multirun(argv, composed, _job, registry)
-        return
-    config = validate(own_part(composed), registry)
+    with naming_presets(argv, registry):
+        if any(a.partition("=")[0] in PRINTING for a in argv):
+            print_with_hydra(argv, registry)
+            return
+        composed = compose_all(argv, registry)
+        if {"-m", "--multirun"} & set(argv) or str(composed.hydra.mode).endswith("MULTIRUN"):
+            multirun(argv, composed, _job, registry)
+            return
+        config = validate(own_part(composed), registry)
     _run(config, Path(config.run_dir), registry, resume=False)
 
 
 def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | None:
     """Run one job of a sweep; skip it if it has finished already, continue it if it was interrupted."""
     from placekit_core.cli import sweep
-    from placekit_core.cli.console import line
     from placekit_core.cli.main import show_warning
     from placekit_core.run.failures import Interrupted
     from placekit_core.run.pipeline import run
@@ -85,12 +88,12 @@ def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | Non
     try:
         with Progress(multiprocessing.parent_process() is None) as progress:
             progress.stage(f"importing {config.importer['name']}")
-            given, resume = Given(sweep.programs(config, registry)), run_directory.holds_run(run_dir)
-            result = run(config, run_dir, registry, resume=resume, observer=progress, given=given).summary
+            objects, resume = PythonObjects(sweep.programs(config, registry)), run_directory.holds_run(run_dir)
+            result = run(config, run_dir, registry, resume=resume, observer=progress, objects=objects).summary
     except Interrupted as e:
-        sweep.say(line(e.result.summary, run_dir))
+        sweep.say(f"{run_dir}: {e.result.summary.line}")
         raise KeyboardInterrupt from None  # ends the sweep, not only this job
-    sweep.say(line(result, run_dir))
+    sweep.say(f"{run_dir}: {result.line}")
     return result.value_s
 
 
@@ -103,9 +106,9 @@ def _resume(run_dir: Path, registry: Registry) -> None:
         return
     run_directory.check_begun(run_dir)
     config = run_directory.load_config(run_dir)
-    if config.given:
+    if config.python_objects:
         raise RunError(
-            f"{run_dir} was started from Python, with objects ({', '.join(config.given)}) that only its script has",
+            f"{run_dir} was started from Python, with objects ({', '.join(config.python_objects)}) that only its script has",
             f"call place(..., run_dir={str(run_dir)!r}, resume=True) there",
         )
     if (run_dir / run_directory.RESULT).is_file():
@@ -120,7 +123,7 @@ def _resume(run_dir: Path, registry: Registry) -> None:
     _run(validate(config.model_dump(mode="json"), registry), run_dir, registry, resume=True)
 
 
-def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> Result:
+def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> None:
     from placekit_core.cli.console import show_result
     from placekit_core.run.failures import Interrupted
     from placekit_core.run.pipeline import run
@@ -138,14 +141,11 @@ def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> 
         print(f"interrupted: {kept} is in {run_dir}; continue with `placekit run resume={run_dir}`{start}")
         raise KeyboardInterrupt from None
     show_result(result.summary, run_dir)
-    return result
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `Command.completer`."""
-    from placekit_core.cli.completion import options, paths, whole
-
-    yield from options(words, word, registry)
+    yield from completion.options(words, word)
     if "=" not in word:
-        yield from paths(word, tuple(f for e in registry.all() for f in e.component.files))
-    yield from whole(("-m", "--multirun", "--cfg", "--help", "--config-dir", "--info"))
+        yield from completion.paths(word, tuple(f for e in completion.registry.all() for f in e.component.files))
+    yield from completion.whole(("-m", "--multirun", "--cfg", "--help", "--config-dir", "--info"))

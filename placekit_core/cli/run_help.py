@@ -15,9 +15,9 @@ from placekit_core.contracts.errors import ConfigError, unknown
 from placekit_core.contracts.files import parse_text, parse_yaml, read_bytes, reading
 from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.assembly import SECTIONS
-from placekit_core.run.config import AUTO, NONE, RunConfig, conf_dir, defaults_list
+from placekit_core.run.config import RunConfig, conf_dir, defaults_list
 from placekit_core.run.entries import Choice
-from placekit_core.run.registry import Registry
+from placekit_core.run.registry import BUILT_IN, LISTING, Registry
 
 _HEAD = """\
 usage: placekit run [FILE] [OPTION=VALUE ...]
@@ -25,9 +25,9 @@ usage: placekit run [FILE] [OPTION=VALUE ...]
 Places a program on a machine. FILE is a program in a file; without one,
 `workload` or `importer` says what is placed.
 
-  placekit run +policy=etf                       another method
-  placekit run net.json +cluster=v100x8          a file, on another machine
-  placekit run -m policy=etf,heft seed=1,2,3     a sweep: every combination
+  placekit run +policy=NAME                      another method
+  placekit run FILE +cluster=v100x8              a file, on another machine
+  placekit run -m policy=NAME,NAME seed=1,2,3    a sweep: every combination
   placekit run resume=DIR                        go on with a run or a sweep"""
 _TAIL = """\
 more:
@@ -37,13 +37,7 @@ more:
   --config-dir DIR                    a folder of your own presets
   --hydra-help                        launchers, sweepers, the rest of Hydra
 docs/command-line.md explains every option with examples."""
-_BUILT_IN = {
-    ("trainer", AUTO): "the trainer that the policy names as its own; none for a policy that needs no training",
-    ("trainer", NONE): "no training: a learned policy is used as it is",
-    ("cluster", AUTO): "the program's own machine, else what the backend finds, else a preset",
-    ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
-}
-_HIDDEN = (*SECTIONS, "cluster", "workload", "given")  # not listed as options of the run: groups, and `given`
+_HIDDEN = (*SECTIONS, "cluster", "workload", "python_objects")  # groups, and what no command line sets
 _DEFAULTS = {"run_dir": "outputs/DATE/TIME"}  # as conf/config.yaml makes it
 
 
@@ -129,15 +123,15 @@ def _choice(group: str, name: str, registry: Registry) -> Iterator[str]:
     presets = [p for p in registry.presets() if (p.group, p.name) == (kind, name)]
     if presets:
         yield from _preset(presets[0], registry)
-    elif (kind, name) in _BUILT_IN:
-        yield from _wrapped(f"  {kind} {name}", _BUILT_IN[kind, name])
+    elif (kind, name) in BUILT_IN:
+        yield from _wrapped(f"  {kind} {name}", BUILT_IN[kind, name])
     elif (kind, name) in registry.entries or any(b.answers(name) for b in registry.broken):
         component = registry.get(kind, name).component
         yield from _component(kind, name, component.summary, component.config)
         if component.paper:
             yield wrapped(f"paper: {component.paper}", " " * 6, "    ")
     else:
-        raise registry.mention_broken(unknown(group, name, choices(kind, registry), ConfigError))
+        raise registry.mention_broken(unknown(group, name, choices(kind, registry), ConfigError, LISTING))
 
 
 def _preset(preset: Choice, registry: Registry) -> Iterator[str]:
@@ -151,8 +145,7 @@ def _preset(preset: Choice, registry: Registry) -> Iterator[str]:
     yield f"  {preset.group} {preset.name}, a preset of {preset.distribution}"
     yield wrapped(" ".join(" ".join(about).split()), " " * 6, " " * 6)
     if preset.group == "cluster":
-        yield f"      `placekit cluster show {preset.name}` shows it"
-        return
+        return  # its data are no options of a component
     chosen = defaults_list(preset.path)
     data = {key: value for key, value in data.items() if key not in ("defaults", preset.group)}
     swept = ((data.pop("hydra", None) or {}).get("sweeper") or {}).get("params") or {}

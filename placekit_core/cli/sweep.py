@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TextIO
 
@@ -24,11 +23,11 @@ from placekit_core.contracts.files import FileModel, Folder, Model, read_json, w
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Summary
 from placekit_core.run import run_directory as results
-from placekit_core.run.assembly import Assembly, Given, distributions
+from placekit_core.run.assembly import Assembly, PythonObjects, distributions
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
 from placekit_core.run.failures import RunFailed
-from placekit_core.run.registry import Registry
+from placekit_core.run.registry import CORE, Registry
 from placekit_core.run.run_directory import FAILED, RESULT, SWEEP
 
 
@@ -134,33 +133,28 @@ def held(run_dir: Path, config: RunConfig, registry: Registry) -> Summary | None
     edited = sorted(name for name, code in summary.code.items() if now.get(name) != code)
     if edited:
         raise RunError(f"{run_dir} holds a run made by other code of {', '.join(edited)}", hint)
-    parts = Assembly(config, registry, Given(programs(config, registry)))
+    parts = Assembly(config, registry, PythonObjects(programs(config, registry)))
     if [parts.problem(p).fingerprint for p in parts.programs] != [p.problem_fingerprint for p in summary.programs]:
         raise RunError(f"{run_dir} holds a run of another program, machine or costs: a file has changed since", hint)
     return summary
 
 
 def programs(config: RunConfig, registry: Registry) -> list[Program]:
-    """The programs of the importer of `config`; successive jobs of a sweep share them, as the last four are kept."""
-    return _programs(json.dumps(config.importer, sort_keys=True), registry)
-
-
-@lru_cache(maxsize=4)
-def _programs(importer: str, registry: Registry) -> list[Program]:
-    section = json.loads(importer)
-    found: list[Program] = registry.build("importer", section.pop("name"), section).load()
-    return found
-
-
-def forget_programs() -> None:
-    """Import programs again when next asked for, because files may have changed."""
-    _programs.cache_clear()
+    """The programs of the importer of `config`; jobs of one process share them, as `registry` keeps the last four."""
+    kept, key = registry.programs, json.dumps(config.importer, sort_keys=True)
+    if key not in kept:
+        section = dict(config.importer)
+        kept[key] = registry.build("importer", section.pop("name"), section).load()
+    kept[key] = kept.pop(key)  # the last one used is the last one dropped
+    while len(kept) > 4:
+        del kept[next(iter(kept))]
+    return kept[key]
 
 
 def other_versions(summary: Summary, registry: Registry) -> str:
-    """The versions of placekit and its plugins that changed since this run, as text; empty if none did."""
+    """The versions of the core and the plugins that changed since this run, as text; empty if none did."""
     now = registry.versions(summary.code)
-    own = {k: v for k, v in summary.versions.items() if k in {"placekit", *summary.code}}
+    own = {k: v for k, v in summary.versions.items() if k in {CORE, *summary.code}}
     changed = [f"{k} {v}, now {now.get(k, 'not installed')}" for k, v in own.items() if now.get(k) != v]
     return f" (made with {'; '.join(changed)})" if changed else ""
 

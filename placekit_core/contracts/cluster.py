@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from placekit_core.contracts.errors import ClusterError, explain, unknown
+from placekit_core.contracts.errors import ClusterError, explain, listed, unknown
 from placekit_core.contracts.files import MAX_DIGITS, parse_yaml, read_bytes, reading
 
 MAX_DEVICES = 1024  # finding the routes of so many devices takes seconds, and placements are 16-bit
@@ -165,7 +165,10 @@ class Cluster(_Model):
         except ValidationError as e:
             message, hint = explain(e, cls)
             raise ClusterError(f"{source} is not a valid cluster: {message}", hint) from None
-        _ = cluster.routes
+        try:
+            _ = cluster.routes
+        except ClusterError as e:
+            raise ClusterError(f"{source}: {e.message}", e.hint) from None
         return cluster
 
     @cached_property
@@ -233,15 +236,6 @@ class Cluster(_Model):
             raise unknown("device", name, self.device_names, ClusterError)
         return self.device_names.index(name)
 
-    def with_memory(self, memory_bytes: int) -> Cluster:
-        """The same machine with another memory capacity on every GPU, as in restricted-memory studies."""
-        kinds = {
-            k: v.model_copy(update={"memory_bytes": memory_bytes}) if v.type == "gpu" else v
-            for k, v in self.kinds.items()
-        }
-        # not model_copy: it would copy the cached properties, such as memory_bytes and the fingerprint
-        return Cluster(**{**{name: getattr(self, name) for name in Cluster.model_fields}, "kinds": kinds})
-
 
 @dataclass(frozen=True, eq=False)
 class Routes:
@@ -272,7 +266,7 @@ def load_cluster(path: str | Path) -> Cluster:
     """Cluster from a YAML file. Raises ClusterError."""
     path = Path(path)
     if not path.is_file():
-        raise ClusterError(f"no cluster file {path}", "`placekit cluster show` lists the presets")
+        raise ClusterError(f"no cluster file {path}", "`placekit run --help all` lists the presets")
     with reading(path, ClusterError, "cluster", "it needs at least `kinds`, `devices` and `links`"):
         data = parse_yaml(read_bytes(path))
         if not isinstance(data, dict):
@@ -288,10 +282,11 @@ def _match(pattern: str, names: tuple[str, ...]) -> list[str]:
     """Devices that match `pattern`. A plain name without a match is a hub; a pattern or `KIND:0` without one is an error."""
     found = fnmatch.filter(names, pattern)
     if not found and any(c in pattern for c in "*?["):
-        raise ClusterError(f"link end {pattern!r} matches no device", f"devices: {', '.join(names)}")
+        raise ClusterError(f"link end {pattern!r} matches no device", f"devices: {listed(names, pattern)}")
     if not found and re.fullmatch(r".+:\d+", pattern):
         raise ClusterError(
-            f"link end {pattern!r} looks like a device, but there is none of that name", f"devices: {', '.join(names)}"
+            f"link end {pattern!r} looks like a device, but there is none of that name",
+            f"devices: {listed(names, pattern)}",
         )
     return found or [pattern]
 
@@ -330,7 +325,7 @@ def _routes(cluster: Cluster) -> Routes:
     if loose is not None and size > 1:
         raise ClusterError(
             f"hub {loose!r} of {cluster.name!r} has only one link, so it connects nothing",
-            f"a link end that is no device is a hub; devices: {', '.join(names)}",
+            f"a link end that is no device is a hub; devices: {listed(names, loose)}",
         )
     ptr, flat = [0], []
     latency, inverse = np.zeros((size, size)), np.zeros((size, size))

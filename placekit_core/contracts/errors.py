@@ -75,12 +75,27 @@ class BudgetExhausted(Exception):
         return " ".join(f"the budget is used up: {e.evaluations} evaluations" for e in self.args[:1])
 
 
-def unknown(what: str, name: str, known: Iterable[str], error: type[PlacekitError] = PluginError) -> PlacekitError:
-    """The error for a name that does not exist; its hint lists the names that do, the closest first."""
+def unknown(
+    what: str, name: str, known: Iterable[str], error: type[PlacekitError] = PluginError, listing: str = ""
+) -> PlacekitError:
+    """The error for a name that does not exist; its hint has the names that do, as `listed`."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, 1)
     guess = f"did you mean {close[0]!r}? " if close else ""
-    return error(f"no {what} named {name!r}", f"{guess}available: {', '.join(names) or 'nothing'}")
+    return error(f"no {what} named {name!r}", f"{guess}available: {listed(names, name, listing)}")
+
+
+def listed(names: Iterable[str], near: str = "", listing: str = "") -> str:
+    """Names for a hint: all if they fit two lines, else the closest ones to `near`, and the number of others.
+
+    `listing` is the command that prints all of them.
+    """
+    names = list(names)
+    text = ", ".join(names) or "nothing"
+    if len(text) <= _TWO_LINES:
+        return text
+    close = difflib.get_close_matches(near, names, _CLOSEST, cutoff=0.0) if near else names[:_CLOSEST]
+    return f"{', '.join(close)}, and {len(names) - len(close):,} more" + f": `{listing}` lists them" * bool(listing)
 
 
 def explain(error: ValidationError, model: type[BaseModel], prefix: str = "", noun: str = "option") -> tuple[str, str]:
@@ -95,7 +110,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "", no
             known = list(_fields(model, x["loc"][:-1]))
             close = difflib.get_close_matches(str(x["loc"][-1]), known, 1)
             lines.append(f"no {noun} named {where!r}")
-            hints.append(f"did you mean {close[0]!r}?" if close else f"{noun}s: {', '.join(known) or 'none'}")
+            hints.append(f"did you mean {close[0]!r}?" if close else f"{noun}s: {listed(known, str(x['loc'][-1]))}")
         elif x["type"] == "model_type" and noun == "option" and where and _fields(model, x["loc"]):
             lines.append(f"{where} is a section of options, not a value (got {value})")
             hints.append("use " + ", ".join(f"{where}.{k}=..." for k in _fields(model, x["loc"])))
@@ -111,6 +126,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "", no
 _TOLD, _MANY = 8, 100_000
 """A message names at most `_TOLD` mistakes; if there are more than `_MANY`, it only counts them."""
 _LONG = 600  # characters
+_TWO_LINES, _CLOSEST = 160, 8
 _VALUES = reprlib.Repr()
 _VALUES.maxstring = _VALUES.maxother = _VALUES.maxlong = 200
 

@@ -72,7 +72,7 @@ def load_graph(path: str | Path) -> Graph:
     """Read and validate a graph file. Raises GraphError that names the file and what is wrong with it."""
     path = Path(path)
     if not path.is_file():
-        raise GraphError(f"no graph file {path}", "write one with `placekit graph export`")
+        raise GraphError(f"no graph file {path}", "`placekit_core.save_graph` writes one")
     with reading(path, GraphError, "graph file", "it is truncated, damaged, or of another format"):
         arrays = parse_arrays(read_bytes(path))
         absent = sorted({"header.json", "op_name", *_COLUMNS} - set(arrays))

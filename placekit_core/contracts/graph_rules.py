@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placekit_core.contracts.errors import GraphError
 from placekit_core.contracts.graph import PHASES, Graph, Labels
@@ -114,15 +113,11 @@ def _check_memory(g: Graph) -> None:
     """Raise GraphError unless tensors share memory only where they may."""
     owner = g.tensor_producer[g.tensor_storage]
     other = np.flatnonzero(owner != g.tensor_producer)
-    for t in other[g.kernel[owner[other]] | ~_together(g, owner[other], g.tensor_producer[other])]:
+    home, own = g.colocate[owner[other]], g.colocate[g.tensor_producer[other]]
+    for t in other[g.kernel[owner[other]] | (home < 0) | (home != own)]:
         raise GraphError(
             f"an output of {g.op_name[g.tensor_producer[t]]!r} shares the memory of {g.op_name[owner[t]]!r}",
             "only outputs of one operation, or a source and its co-located update, share memory",
         )
     if np.any(g.tensor_storage[g.tensor_storage] != g.tensor_storage):
         raise GraphError(f"tensor_storage of graph {g.name!r} points to a tensor that owns no memory")
-
-
-def _together(g: Graph, a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.bool_]:
-    together: NDArray[np.bool_] = (g.colocate[a] >= 0) & (g.colocate[a] == g.colocate[b])
-    return together

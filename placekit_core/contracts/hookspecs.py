@@ -37,7 +37,7 @@ class Component:
         files: for an importer that reads files, the endings of their names; its options then have a `path`.
         detect: for such an importer, whether it reads a file that begins with these bytes (4096 at most). It is called
             for every file, so it is light and never raises; without it, the ending alone decides.
-        writes: for an importer class with `write`, the endings of files for which `placekit graph export` takes it.
+        writes: whether the class of such an importer has `write`, for files with these endings.
         objects: for an importer that takes objects of Python programs, their types, `module.Class`.
     """
 
@@ -58,15 +58,15 @@ class Command:
     """A command of `placekit` that a plugin contributes.
 
     Attributes:
-        name: one word of a-z, 0-9 and -, or two where several commands share a subject: `compare`, `graph show`; the
+        name: one word of a-z, 0-9 and -, or two where several commands share a subject: `bounds`, `bounds show`; the
             first is not `help`.
         usage: the arguments after the name, e.g. `DIR ... [--json]`.
         summary: one line for `placekit --help`.
         target: `"module:function"`, imported at first use: `function(arguments, registry)` returns the exit code. It
             shows its own `--help`.
         group: its heading in `placekit --help`.
-        completer: `"module:function"`, or nothing: `function(words, word, registry)` returns the completions of `word`
-            after the arguments `words`. A candidate that is a whole word ends with a space.
+        completer: `"module:function"`, or nothing: `function(words, word, completion)` returns the candidates for `word`
+            after the arguments `words`; `completion` is a `placekit_core.cli.completion.Completion`.
     """
 
     name: str
@@ -142,6 +142,6 @@ def placekit_commands() -> list[Command]:
 def placekit_facts() -> Mapping[str, str | int | float | bool | None]:
     """Return what decides the results of this process besides versions, such as the number of threads of a library.
 
-    Called when a run has ended; leave out a library that the run did not import. `result.json` and `placekit doctor`
-    hold the facts of all plugins; no two plugins may use the same name. A hook that fails is a warning.
+    Called when a run has ended; leave out a library that the run did not import. `result.json` holds
+    the facts of all plugins; no two plugins may use the same name. A hook that fails is a warning.
     """

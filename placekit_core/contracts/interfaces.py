@@ -17,12 +17,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from placekit_core.contracts.calibration import Calibration
 from placekit_core.contracts.cluster import Cluster
+from placekit_core.contracts.costs import Calibration
 from placekit_core.contracts.errors import BackendError, ImporterError, PlacekitError
 from placekit_core.contracts.graph import Graph
 from placekit_core.contracts.grouping import Grouping
-from placekit_core.contracts.options import Options
+from placekit_core.contracts.options import LearnableOptions, Options
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Executable, Program
@@ -130,6 +130,7 @@ class LearnablePolicy(Policy):
     Its options derive from `LearnableOptions`.
     """
 
+    options_class: ClassVar[type[BaseModel]] = LearnableOptions
     free_options: ClassVar[tuple[str, ...]] = ("checkpoint", "threads")
     """Options that may differ from those that the parameters of `checkpoint` were trained with."""
 
@@ -243,7 +244,7 @@ class Backend(Plugin):
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
         """Get ready to evaluate placements of `problem`. Raises BackendError if it cannot."""
 
-    def calibrate(self, programs: Sequence[Program], cluster: Cluster | None = None, repeats: int = 9) -> Calibration:
+    def calibrate(self, programs: Sequence[Program], cluster: Cluster | None = None, *, repeats: int) -> Calibration:
         """Measure the operations of `programs`, launches and links on the devices of `cluster` (or of `devices()`).
 
         Every figure is a median of `repeats` samples. Operations with equal signatures are measured once. Raises

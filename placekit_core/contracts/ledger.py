@@ -44,10 +44,6 @@ class Ledger:
         if self._since is None:
             self._since = time.perf_counter()
 
-    def _start_if_new(self) -> None:
-        if self._new:
-            self.start()
-
     def stop(self) -> None:
         """Stop the clock."""
         self._used_s, self._since, self._new = self.seconds, None, False
@@ -65,15 +61,6 @@ class Ledger:
                 self.start()
 
     @contextlib.contextmanager
-    def limited(self, evaluations: int) -> Iterator[None]:
-        """Limit an unlimited budget to so many evaluations inside the block."""
-        limit, self.limit = self.limit, evaluations if self.limit is None else self.limit
-        try:
-            yield
-        finally:
-            self.limit = limit
-
-    @contextlib.contextmanager
     def reserved(self, evaluations: int) -> Iterator[None]:
         """Hold back this many evaluations inside the block."""
         limit = self.limit
@@ -87,7 +74,8 @@ class Ledger:
     @property
     def remaining(self) -> float:
         """Evaluations left; infinite without a limit; 0 once the seconds are used up. Asking starts the clock."""
-        self._start_if_new()
+        if self._new:
+            self.start()
         if self.limit_s is not None and self.seconds >= self.limit_s:
             return 0
         return math.inf if self.limit is None else self.limit - self.evaluations

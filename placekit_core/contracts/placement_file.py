@@ -35,7 +35,7 @@ def _unique(names: list[str]) -> list[str]:
 
 
 class PlacementFile(FileModel):
-    """A placement file. `placekit apply --format json` adds measurements in the last three fields."""
+    """A placement file. Whoever measures the placement may add the last three fields."""
 
     format: Literal["placekit-placement"]
     version: Literal[1]

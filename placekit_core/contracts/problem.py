@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from placekit_core.contracts.cluster import Cluster
 from placekit_core.contracts.costs import CostTable, roofline
-from placekit_core.contracts.errors import ClusterError, PlacementError
+from placekit_core.contracts.errors import ClusterError, PlacementError, listed
 from placekit_core.contracts.graph import Graph
 from placekit_core.contracts.grouping import Grouping, quotient
 from placekit_core.contracts.placement import Placement, Placements
@@ -48,7 +48,7 @@ class Problem:
                 f"no device of {self.cluster.name!r} may run {self.graph.op_name[members[0]]!r}"
                 + others.get(len(members), f" and the {len(members) - 1} operations grouped with it")
                 + f" ({where})",
-                f"devices: {', '.join(f'{d} ({self.device_type(i)})' for i, d in enumerate(self.cluster.device_names))}",
+                "devices: " + listed(f"{d} ({self.device_type(i)})" for i, d in enumerate(self.cluster.device_names)),
             )
         need, room = float(self.graph.persistent_bytes.sum()), float(self.cluster.memory_bytes.sum())
         if need > room:
@@ -172,6 +172,6 @@ class Problem:
                 can = [n for n, ok in zip(self.cluster.device_names, self.allowed[group], strict=True) if ok]
                 raise PlacementError(
                     f"group {self.grouping.name(group)!r} may not run on {self.cluster.device_names[device[row, group]]}",
-                    f"it may run on: {', '.join(can)}",
+                    f"it may run on: {listed(can)}",
                 )
         return placements

@@ -12,7 +12,7 @@ from placekit_core.contracts.graph import Graph
 
 
 class Executable(Protocol):
-    """How to run a program for real; the core never imports torch for it.
+    """How to run a program for real; the core imports no library for it.
 
     Values are tensors of the library that the importer uses, addressed by the tensor numbers of the graph. Only the
     values of base tensors need to be kept: a tensor in `views` is made again from its base on any device that has the

@@ -14,7 +14,7 @@ from placekit_core.contracts.files import FileModel, Folder
 from placekit_core.contracts.measurement import Measurements, Schedule
 from placekit_core.contracts.placement import Placement
 from placekit_core.contracts.problem import Problem
-from placekit_core.contracts.units import mebibytes, percent, seconds
+from placekit_core.contracts.units import percent, seconds
 
 
 class Found(FileModel):
@@ -85,6 +85,13 @@ class Summary(Found):
     code: dict[str, str] = Field(default={})
     config: dict[str, Any]
 
+    @property
+    def line(self) -> str:
+        """The outcome and what it took, in one line."""
+        gap = "" if self.gap is None else f", gap {percent(self.gap)}"
+        used = f"{self.evaluations} evaluation{'' if self.evaluations == 1 else 's'} in {self.seconds:.1f} s"
+        return f"{self.outcome}{gap}, {used}" + ("" if self.status == "finished" else f" ({self.status})")
+
 
 @dataclass(frozen=True, eq=False)
 class ProgramResult:
@@ -150,32 +157,7 @@ class Result:
     def schedule(self) -> Schedule | None:
         return self._only.schedule
 
-    def lines(self) -> list[tuple[str, str]]:
-        """The lines to print, as (name, text)."""
-        s = self.summary
-        kind = "simulated" if s.simulated else "measured"
-        count = f"{s.evaluations} evaluation{'s' if s.evaluations != 1 else ''}"
-        if s.fits:
-            value = seconds(s.value_s)
-        else:
-            value = "no placement that fits was found" if s.evaluations else "nothing was evaluated"
-        lines = [
-            ("program", s.workload),
-            ("machine", s.cluster),
-            ("policy", f"{s.policy}, seed {s.seed}, {count} in {s.seconds:.1f} s"),
-            (f"{s.objective} ({kind})", value + (f" ± {seconds(s.spread_s)}" if s.spread_s is not None else "")),
-            ("proven bound", f"{seconds(s.bound_s)}, gap {percent(s.gap)}"),
-        ]
-        if len(self.programs) == 1 and s.peak_bytes:
-            lines.append(("peak memory", ", ".join(f"{d} {mebibytes(b)}" for d, b in s.peak_bytes.items())))
-        lines += [("note", note) for note in s.notes]
-        if s.status != "finished":
-            lines.append(("status", s.status))
-        if self.run_dir is not None:
-            lines.append(("written to", str(self.run_dir)))
-        return lines
-
     def __repr__(self) -> str:
-        lines = self.lines()
-        width = max(len(name) for name, _ in lines)
-        return "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
+        s = self.summary
+        head = f"{s.workload} on {s.cluster}, {s.policy}, seed {s.seed}: {s.line}"
+        return "\n".join([head, *(f"note: {note}" for note in s.notes)])

@@ -26,7 +26,7 @@ from placekit_core.contracts.placement import Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Result
-from placekit_core.contracts.task import Best, Evaluator
+from placekit_core.contracts.task import Best
 from placekit_core.run import assembly, python_arguments
 from placekit_core.run.assembly import Assembly
 from placekit_core.run.failures import BoundError, Interrupted, NothingFits, RunFailed
@@ -68,10 +68,10 @@ def place(
     Args:
         source, about: what to place; see `load_programs`.
         cluster: a preset, a YAML file, its data, or a `Cluster`; `auto`, the default, is the program's own cluster, else
-            the one that the backend finds, else p100x4.
+            the one that the backend finds, else a preset.
         policy: a policy, or a function `f(task, rng) -> Placement`; None is the default of `placekit run`.
-        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is 10,000 evaluations
-            on a simulator and 600 s on a backend that measures.
+        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is the default of
+            `placekit run`.
         seed: random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
         costs: file of measured costs; an operation that it does not have gets its cost from the roofline model.
@@ -96,10 +96,10 @@ def place(
         source, about, cluster, policy, grouper, trainer, backend, proxy, budget, costs, run_dir, options
     )
     registry = installed()
-    config, given = configure(arguments, NAMES, registry)
+    config, objects = configure(arguments, NAMES, registry)
     with _folder(run_dir) as folder, _observer(progress) as observer:
         try:
-            result = run(config, folder, registry, resume=resume, observer=observer, given=given)
+            result = run(config, folder, registry, resume=resume, observer=observer, objects=objects)
         except (Interrupted, RunFailed, BoundError, NothingFits) as e:
             e.result = _kept(e.result, run_dir)
             raise
@@ -111,9 +111,8 @@ def load_programs(source: Any, **about: Any) -> list[Program]:
 
     Args:
         source: a `Graph`, `Program` or list of them; a graph file; an importer (its name, its name with options, or an
-            instance); or an object that an importer takes, such as a torch module or a `placekit_torch.Step`.
-        about: options of a named importer, or what the importer needs to know about an object: for a torch module
-            `inputs`, and for a training step `loss`, `targets`, `optimizer`.
+            instance); or an object that an importer takes, such as a module of a library.
+        about: options of a named importer, or what the importer needs to know about an object, such as its inputs.
 
     Raises:
         PlacekitError: what is wrong with the source, or which sources there are.
@@ -151,8 +150,8 @@ def search(
         source, about, cluster, FunctionPolicy(name), grouper, None, backend, backend, budget, costs, run_dir, options
     )
     registry = installed()
-    config, given = configure(arguments, NAMES, registry)
-    return Search(Assembly(config, registry, given), run_dir)
+    config, objects = configure(arguments, NAMES, registry)
+    return Search(Assembly(config, registry, objects), run_dir)
 
 
 class Search:
@@ -220,13 +219,9 @@ class Search:
         return self._opened
 
     @property
-    def _evaluate(self) -> Evaluator:
-        return self._within.evaluate
-
-    @property
     def remaining(self) -> float:
         """Evaluations left; infinite without a limit; 0 once the seconds are used up."""
-        return self._evaluate.remaining
+        return self._within.evaluate.remaining
 
     @property
     def best(self) -> Best | None:
@@ -244,11 +239,11 @@ class Search:
             PlacementError: a placement is not one of this problem.
             BudgetExhausted: the budget ended within the batch; the evaluations until then are recorded.
         """
-        return self._evaluate(device if isinstance(device, Placements) else Placements.of(device, priority))
+        return self._within.evaluate(device if isinstance(device, Placements) else Placements.of(device, priority))
 
     def scores(self, measurements: Measurements) -> NDArray[np.float64]:
         """[b] the objective in seconds, or the failing signal where a placement does not fit."""
-        return self._evaluate.scores(measurements)
+        return self._within.evaluate.scores(measurements)
 
     def schedule(self, device: ArrayLike, priority: ArrayLike | None = None) -> Schedule:
         """The timed events of one placement; does not count against the budget."""

@@ -21,13 +21,12 @@ from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.task import Session, Task
-from placekit_core.run.config import AUTO, NONE, RunConfig, Streams, conf_dir
+from placekit_core.run.config import AUTO, DEFAULT_EVALUATIONS, DEFAULT_SECONDS, NONE, RunConfig, Streams, conf_dir
 from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
 from placekit_core.run.registry import Registry
 
 DEFAULT_CLUSTER = "p100x4"
-DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
 SECTIONS = ("importer", "grouper", "policy", "trainer", "backend", "proxy")
 """The sections of a configuration that name a component. The section `proxy` names a backend."""
 
@@ -38,7 +37,7 @@ def kind_of(section: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class PythonObjects:
     """Objects that a Python program gives in place of components that its configuration names; None where not given."""
 
     programs: Sequence[Program] | None = None
@@ -79,40 +78,36 @@ class Assembly:
         streams: the random generators of the run.
     """
 
-    def __init__(self, config: RunConfig, registry: Registry, given: Given | None = None) -> None:
-        self.config, self.registry, self.given = config, registry, given or Given()
+    def __init__(self, config: RunConfig, registry: Registry, objects: PythonObjects | None = None) -> None:
+        self.config, self.registry, self.objects = config, registry, objects or PythonObjects()
         self.streams = Streams(config.seed)
 
-    def component(self, section: str) -> tuple[Entry, BaseModel]:
-        """The component that `section` names, and its checked options. Raises PluginError or ConfigError."""
-        return component(self.config, section, self.registry)
-
     def build(self, section: str) -> Any:
-        """The component that `section` names, built."""
-        entry, options = self.component(section)
+        """The component that `section` names, built. Raises PluginError or ConfigError."""
+        entry, options = component(self.config, section, self.registry)
         return entry.build(options)
 
     @cached_property
     def grouper(self) -> Grouper:
-        return self.given.grouper or self.build("grouper")
+        return self.objects.grouper or self.build("grouper")
 
     @cached_property
     def policy(self) -> Policy:
-        return self.given.policy or self.build("policy")
+        return self.objects.policy or self.build("policy")
 
     @cached_property
     def backend(self) -> Backend:
-        return self.given.backend or self.build("backend")
+        return self.objects.backend or self.build("backend")
 
     @cached_property
     def proxy(self) -> Backend:
-        return self.given.proxy or self.build("proxy")
+        return self.objects.proxy or self.build("proxy")
 
     @cached_property
     def trainer(self) -> Trainer | None:
         """The trainer of a learnable policy: the one asked for, else the policy's own; None if nothing is trained."""
-        if self.given.trainer is not None:
-            return self.given.trainer
+        if self.objects.trainer is not None:
+            return self.objects.trainer
         policy, name = self.policy, self.config.trainer["name"]
         options = {k: v for k, v in self.config.trainer.items() if k != "name"}
         if name == NONE:
@@ -120,7 +115,7 @@ class Assembly:
                 raise ConfigError(
                     f"trainer=none has no option {next(iter(options))!r}", "leave it out, or choose a trainer"
                 )
-            if isinstance(policy, LearnablePolicy) and getattr(policy.options, "checkpoint", None) is None:
+            if isinstance(policy, LearnablePolicy) and policy.options.checkpoint is None:
                 raise ConfigError(
                     f"trainer=none, but policy {policy.name!r} is not trained", "give it policy.checkpoint=RUN_DIR"
                 )
@@ -142,14 +137,14 @@ class Assembly:
     @property
     def level(self) -> str:
         """`Policy.level` of the policy; does not build the policy."""
-        if self.given.policy is not None:
-            return self.given.policy.level
-        return str(self.component("policy")[0].load().level)
+        if self.objects.policy is not None:
+            return self.objects.policy.level
+        return str(component(self.config, "policy", self.registry)[0].load().level)
 
     @cached_property
     def programs(self) -> Sequence[Program]:
         """The programs of the importer, at least one."""
-        programs = self.given.programs
+        programs = self.objects.programs
         if programs is None:
             programs = self.build("importer").load()
         if not programs:
@@ -163,7 +158,7 @@ class Assembly:
         return self.programs[0]
 
     def cluster(self, program: Program) -> Cluster:
-        """The named cluster; `auto` is the program's own, else the one that the backend sees, if any, else p100x4."""
+        """The named cluster; `auto` is the program's own, else the one that the backend sees, if any, else `DEFAULT_CLUSTER`."""
         data = dict(self.config.cluster)
         if data.get("name") == "file" and set(data) == {"name", "path"}:  # a machine may be called so, too
             return load_cluster(str(data["path"]))
@@ -228,7 +223,7 @@ class Assembly:
 
         search: OpenProgram
         evaluate = evaluator(self.backend, ledgers[0], on_row=lambda row: on_row(search, row))
-        same = self.given.proxy is None and self.config.proxy == self.config.backend
+        same = self.objects.proxy is None and self.config.proxy == self.config.backend
         task = Task(
             problem, evaluate, None if same else lambda: evaluator(self.proxy, ledgers[1]), program.executable,
             self.config.budget.proxy_evaluations, measures=not self.backend.simulated,

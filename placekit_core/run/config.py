@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 NONE = "none"
-GIVEN = "given"
+PYTHON = "python"
 """Name of the importer in the configuration of a run whose programs were objects of a Python program."""
-CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "given"})
+CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "python_objects"})
 """Options that do not change the result of a run: runs that differ only in these options are the same run."""
+DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
+"""The budget of a run without a limit: evaluations on a simulator, seconds on a backend that measures."""
 
 
 class _Section(BaseModel):
@@ -32,17 +34,17 @@ class _Section(BaseModel):
 
 
 class BudgetConfig(_Section):
-    """The budget of a run. Without a limit: 10,000 evaluations on a simulator, 600 s on a measuring backend.
+    """The budget of a run; without a limit, the default of its kind of backend.
 
     Each program of a family has a budget of its own, except that programs on which a learnable policy is trained share
     one.
     """
 
     evaluations: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="placements to evaluate; null: 10,000 on a simulator"
+        default=None, description=f"placements to evaluate; null: {DEFAULT_EVALUATIONS:,} on a simulator"
     )
     seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="wall-clock seconds of searching; null: 600 on a measuring backend"
+        default=None, description=f"wall-clock seconds of searching; null: {DEFAULT_SECONDS:g} on a measuring backend"
     )
     proxy_evaluations: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="placements to evaluate on the proxy; null: as many as the trainer asks for"
@@ -81,7 +83,7 @@ class RunConfig(_Section):
     )
     run_dir: str = Field(default="", description="folder of the run's files, or of a sweep")
     workload: str = Field(default="", description="name of the program in results; empty: its own name")
-    given: tuple[str, ...] = ()
+    python_objects: tuple[str, ...] = ()
     """Parts that a Python program gave as objects (`placekit_core.place`); no configuration can name these objects."""
 
 
@@ -130,6 +132,7 @@ class _Hydra(BaseModel):
 class Preset(BaseModel):
     """The parts of a preset that are read before Hydra reads all of it."""
 
+    name: str | None = None
     defaults: list[str | dict[str, Any]] | None = None
     hydra: _Hydra | None = None
 

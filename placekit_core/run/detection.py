@@ -6,7 +6,6 @@ from pathlib import Path
 
 from placekit_core.contracts.errors import GraphError
 from placekit_core.contracts.files import read_head
-from placekit_core.contracts.interfaces import Importer
 from placekit_core.run.registry import Registry
 
 HEAD_BYTES = 4096
@@ -43,20 +42,27 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     fitting = ([n for n in claims if n in named] or undetected) if named else claims
     if len(fitting) == 1:
         return fitting[0]
-    looks, says = (" or ".join(names) or "no importer" for names in (claims, named))
+    files = "; ".join(
+        f"{e.component.name} reads {' '.join(e.component.files)}" for e in registry.all() if e.component.files
+    )
     raise GraphError(
-        f"{path} is named like a file of {says}, and begins like one of {looks}",
-        f"say which: importer=NAME importer.path={path}, for `placekit run` or `placekit graph show`;"
-        f" importers of files: {', '.join(detects)}",
+        _mismatch(str(path), head, [n for n in named if n not in fitting], claims, registry),
+        f"importers: {files}; to choose one: importer=NAME importer.path={path}",
     )
 
 
-def writer_of(path: str | Path, registry: Registry) -> type[Importer]:
-    """Class of the importer that writes files with this ending. Raises GraphError if there is none, or if there are several."""
-    writers = {e.component.name: e.component.files for e in registry.all() if e.component.writes}
-    names = [name for name, files in writers.items() if str(path).endswith(files)]
-    if len(names) != 1:
-        known = ", ".join(f"{ending} ({name})" for name, files in sorted(writers.items()) for ending in files)
-        raise GraphError(f"{' and '.join(names) or 'no importer'} would write {path}", f"what can be written: {known}")
-    cls: type[Importer] = registry.get("importer", names[0]).load()
-    return cls
+def _mismatch(path: str, head: bytes, named: list[str], claims: list[str], registry: Registry) -> str:
+    """Why no importer, or more than one, reads a file: `named` have its ending only, `claims` know its content."""
+    if not head:
+        return f"{path} is empty"
+    looks = " or ".join(claims)
+    if not named:
+        return (
+            f"{path} can be a file of importer {looks}" if claims else f"{path} is not a graph that an importer knows"
+        )
+    ending = max((ending for ending in endings(registry) if path.endswith(ending)), key=len)
+    instead = f": it is that of importer {looks}" if claims else ""
+    return (
+        f"{path} is not a graph that an importer knows: it ends in {ending}, but its content is not that of importer"
+        f" {' or '.join(named)}{instead}"
+    )

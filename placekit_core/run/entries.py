@@ -31,15 +31,9 @@ class Entry:
 
     def load(self) -> type[Any]:
         """The component's class. Raises PluginError, chained to the cause, if its module cannot be imported."""
-        module, _, attribute = self.component.target.partition(":")
-        try:
-            return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-        except Exception as e:
-            raise PluginError(
-                f"{self.kind} {self.component.name!r} of {self.distribution} {self.version} is broken:"
-                f" {type(e).__name__}: {e}",
-                f"it is at {self.component.target}; reinstall or remove {self.distribution}",
-            ) from e
+        what = f"{self.kind} {self.component.name!r}"
+        found: type[Any] = _imported(self.component.target, what, self.distribution, self.version)
+        return found
 
     def options(self, values: Mapping[str, Any], prefix: str = "") -> BaseModel:
         """The component's options, checked. Raises ConfigError, with `prefix` before the names of options."""
@@ -70,14 +64,19 @@ class CommandEntry:
 
     def load(self, target: str) -> Any:
         """The function at `target`, one of the command's. Raises PluginError, chained to the cause."""
-        module, _, attribute = target.partition(":")
-        try:
-            return getattr(importlib.import_module(module), attribute)
-        except Exception as e:
-            raise PluginError(
-                f"command {self.command.name!r} of {self.distribution} {self.version} is broken: {type(e).__name__}: {e}",
-                f"it is at {target}; reinstall or remove {self.distribution}",
-            ) from e
+        return _imported(target, f"command {self.command.name!r}", self.distribution, self.version)
+
+
+def _imported(target: str, what: str, distribution: str, version: str) -> Any:
+    """The object at `target`, `module:attribute`. Raises PluginError, chained to the cause."""
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as e:
+        raise PluginError(
+            f"{what} of {distribution} {version} is broken: {type(e).__name__}: {e}",
+            f"it is at {target}; {remedy(e, module, distribution)}",
+        ) from e
 
 
 @dataclass(frozen=True)
@@ -96,12 +95,13 @@ class Broken:
         if isinstance(self.cause, PlacekitError):
             return self.cause.message
         place = where(self.cause, [Package(self.plugin, self.module, self.distribution, self.version)])
-        return f"{type(self.cause).__name__}: {' '.join(str(self.cause).split())}" + (f" ({place})" if place else "")
+        said = self.cause.msg if isinstance(self.cause, SyntaxError) else str(self.cause)  # without its own place
+        return f"{type(self.cause).__name__}: {' '.join(said.split())}" + (f" ({place})" if place else "")
 
     @property
     def hint(self) -> str:
         """What to do about it."""
-        return getattr(self.cause, "hint", "") or f"reinstall or remove {self.distribution}"
+        return getattr(self.cause, "hint", "") or remedy(self.cause, self.module, self.distribution)
 
     def answers(self, name: str) -> bool:
         """Whether `name` is probably one of its components; a guess, because they are not known."""
@@ -177,6 +177,20 @@ def where(error: BaseException, packages: Iterable[Package]) -> str:
         if _below(f.filename, plugins) or not _below(f.filename, [core, *library])
     ]  # fmt: skip
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
+
+
+def remedy(error: BaseException, module: str, distribution: str) -> str:
+    """What to do about a plugin, or its `module`, that fails at import: correct the user's own file, or install it again."""
+    package = Package("", module.partition(".")[0], distribution, "")
+    sites = [sysconfig.get_paths()[k] for k in ("purelib", "platlib")]
+    own = [
+        place for place in package.locations if not _below(str(place), sites)
+    ]  # a local file, or installed with `pip -e`
+    if not own:
+        return f"reinstall or remove {distribution}"
+    place = where(error, [package]) or str(own[0])
+    missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] != package.module
+    return f"install what it needs, or correct {place}" if missing else f"correct {place}"
 
 
 def _below(file: str, folders: Iterable[Path | str]) -> bool:

@@ -43,12 +43,12 @@ class BestState(FileModel):
     """The best placement of an evaluator, in a checkpoint; see `Best`."""
 
     device: Array
-    priority: Array = None
+    priority: Array | None
     value_s: float
     peak_bytes: Array
     evaluation: int
-    spread_s: float | None = None
-    again: Array = None
+    spread_s: float | None
+    again: Array
 
 
 class EvaluatorState(FileModel):
@@ -59,9 +59,9 @@ class EvaluatorState(FileModel):
     least_over_bytes: float
     proven_s: float | None
     notes: list[str]
-    last_error: str | None = None
+    last_error: str | None
     history: Array
-    best: BestState | None = None
+    best: BestState | None
 
 
 class BudgetedEvaluator(Evaluator):
@@ -197,7 +197,7 @@ class BudgetedEvaluator(Evaluator):
     def state(self) -> dict[str, Any]:
         """The state that `restore` takes."""
         best = self.best
-        state: dict[str, Any] = {
+        return {
             "evaluations": self.evaluations,
             "ledger": self.ledger.state(),
             "least_over_bytes": self.least_over_bytes,
@@ -205,21 +205,16 @@ class BudgetedEvaluator(Evaluator):
             "notes": list(self.notes),
             "last_error": self.last_error,
             "history": np.asarray(self.history, np.float64).reshape(-1, len(HISTORY)),
-        }
-        if best is not None:
-            state["best"] = {
+            "best": best and {
                 "device": best.placement.device,
+                "priority": best.placement.priority,
                 "value_s": best.value_s,
                 "peak_bytes": best.peak_bytes,
                 "evaluation": best.evaluation,
-            }
-            if best.placement.priority is not None:
-                state["best"]["priority"] = best.placement.priority
-            if best.spread_s is not None:
-                state["best"]["spread_s"] = best.spread_s
-            if best.again:
-                state["best"]["again"] = np.array(best.again)
-        return state
+                "spread_s": best.spread_s,
+                "again": np.array(best.again),
+            },
+        }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any] | EvaluatorState) -> None:
         """Continue from a value of `state`."""
@@ -233,7 +228,7 @@ class BudgetedEvaluator(Evaluator):
         best = saved.best
         if best is not None:
             placement = self.problem.placement(best.device, best.priority)
-            again = () if best.again is None else tuple(best.again.tolist())
+            again = tuple(best.again.tolist())
             self.best = Best(placement, best.value_s, best.peak_bytes, best.spread_s, best.evaluation, again)
 
 

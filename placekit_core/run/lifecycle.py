@@ -1,21 +1,22 @@
-"""Calls the lifecycle hooks of the loggers of a run; a logger that fails is left out, and the run goes on."""
+"""Calls the hooks of plugins about a run: its loggers, and facts. A plugin that fails is left out, and the run goes on."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placekit_core.contracts.errors import unknown
+from placekit_core.contracts.files import finite, parse_json
 from placekit_core.run.registry import Registry
 
 if TYPE_CHECKING:
     from placekit_core.contracts.result import Result
 
-BY_DEFAULT = "LOGS_BY_DEFAULT"
-"""Attribute of a plugin: if it is True, the plugin is a logger of every run that names none (`log=null`)."""
+Fact = str | int | float | bool | None
 HOOKS = ("placekit_run_started", "placekit_evaluated", "placekit_checkpoint", "placekit_run_finished")
 
 
@@ -37,7 +38,7 @@ def reason(cause: BaseException) -> str:
 
 
 class Lifecycle:
-    """The loggers `names` of one run; None stands for the loggers that are on by default (`BY_DEFAULT`).
+    """The loggers `names` of one run; None stands for the plugins with the attribute `LOGS_BY_DEFAULT = True`.
 
     Raises PluginError for a name that no plugin with lifecycle hooks has.
     """
@@ -47,7 +48,7 @@ class Lifecycle:
         known = loggers(registry)
         if names is None:
             plugins = {name: registry.manager.get_plugin(name) for name in known}
-            names = [name for name, plugin in plugins.items() if getattr(plugin, BY_DEFAULT, False) is True]
+            names = [name for name, plugin in plugins.items() if getattr(plugin, "LOGS_BY_DEFAULT", False) is True]
         names = tuple(names)
         for name in names:
             if name not in known:
@@ -80,3 +81,34 @@ class Lifecycle:
 
     def finished(self, result: Result) -> None:
         self._call("placekit_run_finished", run_dir=self.run_dir, result=result)
+
+
+def facts(registry: Registry) -> dict[str, Fact]:
+    """The facts of all plugins, by name.
+
+    If a plugin's hook fails, or gives what no file can hold, its facts are left out. If two plugins give a fact of one
+    name, that of the first plugin, by its name, is kept. Both are warnings: a run has its results by then.
+    """
+    found: dict[str, tuple[str, Fact]] = {}
+    hooks = registry.manager.hook.placekit_facts.get_hookimpls()
+    for implementation in sorted(hooks, key=lambda h: h.plugin_name):
+        plugin = implementation.plugin_name
+        try:
+            contributed = _checked(implementation.function())
+        except (Exception, SystemExit) as e:
+            warn(f"plugin {plugin!r} gives no facts", e)
+            continue
+        for name, value in contributed.items():
+            owner, _ = found.setdefault(name, (plugin, value))
+            if owner != plugin:
+                warn(f"plugins {owner!r} and {plugin!r} both give a fact {name!r}; that of {owner!r} is kept")
+    return {name: value for name, (_, value) in sorted(found.items())}
+
+
+def _checked(facts: Any) -> dict[str, Fact]:
+    """What a hook returned. Raises an exception unless it is facts that a file can hold."""
+    for name, value in facts.items():
+        if not isinstance(name, str) or not isinstance(value, Fact):
+            raise TypeError(f"fact {name!r} is a {type(value).__name__}, not a string, number, truth value or None")
+    parse_json(json.dumps(finite(facts)).encode())  # such as text that is not valid Unicode
+    return dict(facts)

@@ -24,14 +24,14 @@ from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, Poli
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.placement import Placement
 from placekit_core.contracts.result import Result
-from placekit_core.contracts.task import Evaluator, Task
+from placekit_core.contracts.task import Task
 from placekit_core.run import run_directory
-from placekit_core.run.assembly import Assembly, Given, OpenProgram, distributions
+from placekit_core.run.assembly import Assembly, OpenProgram, PythonObjects, distributions
 from placekit_core.run.checkpoint import CHECKPOINT, CheckpointTooLargeError, Saved, load_saved, save_checkpoint
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 from placekit_core.run.failures import Interrupted, NothingFits, RunFailed
 from placekit_core.run.interruption import Interruption
-from placekit_core.run.lifecycle import Lifecycle, warn
+from placekit_core.run.lifecycle import Lifecycle, reason, warn
 from placekit_core.run.registry import Registry
 from placekit_core.run.report import bound_error, commit, report, why_nothing_fits
 from placekit_core.run.trained import load_policy, save_policy
@@ -54,18 +54,18 @@ def run(
     *,
     resume: bool = False,
     observer: Observer | None = None,
-    given: Given | None = None,
+    objects: PythonObjects | None = None,
 ) -> Result:
     """Place the programs that `config` names, and write the run directory.
 
-    With `resume`, it continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. `given`
-    holds objects that replace components named in `config`.
+    With `resume`, it continues from the checkpoint in `run_dir`, with the same result as if it had never stopped. `objects`
+    replace components named in `config`.
 
     Raises PlacekitError; NothingFits if no placement that fits was found; RunFailed if a component raised after something
     was evaluated; Interrupted after Ctrl-C. The last three hold the result so far, which is also written.
     """
     run_dir, observer = Path(run_dir), observer or Observer()
-    assembly = Assembly(config, registry, given)
+    assembly = Assembly(config, registry, objects)
     with contextlib.ExitStack() as stack:
         lifecycle = begin(config, run_dir, registry, resume, stack)
         saved = load_saved(run_dir) if resume else None
@@ -162,8 +162,7 @@ class _Placing:
         except Exception as e:
             if not self.has_begun:
                 raise
-            with contextlib.suppress(Exception):  # report the first failure
-                self._keep_policy()
+            self._keep_policy()
             try:  # keep what was found before the failure
                 result = self._write(report(self.assembly, self.searches, self.run_dir, "failed"))
             except Exception:  # report the first failure
@@ -195,7 +194,7 @@ class _Placing:
         return result
 
     def _keep_policy(self) -> None:
-        """Write the parameters of a policy that was trained."""
+        """Write the parameters of a policy that was trained; a failure to do so is a note, and costs no result."""
         if self.trainer is None or not self.has_begun or not isinstance(self.policy, LearnablePolicy):
             return
         about = {
@@ -206,16 +205,18 @@ class _Placing:
             "seed": self.config.seed,
             "evaluations": self.searches[0].evaluate.ledger.evaluations,
         }
-        save_policy(self.policy, self.run_dir, about)
+        try:
+            save_policy(self.policy, self.run_dir, about)
+        except Exception as e:
+            self.searches[0].evaluate.note(f"the trained policy is not written: {reason(e)}")
 
     def _start(self, saved: Saved | None) -> tuple[int, State | None]:
         """Build the policy and restore a checkpoint; returns the number of complete stages and the state of the next one."""
         policy = self.policy
         if isinstance(policy, LearnablePolicy):
             policy.build([s.problem for s in self.searches], self.streams("parameters"))
-            path = getattr(policy.options, "checkpoint", None)
-            if saved is None and path is not None:
-                load_policy(policy, path)
+            if saved is None and policy.options.checkpoint is not None:
+                load_policy(policy, policy.options.checkpoint)
         if saved is None:
             return 0, None
         self.streams.restore(saved.streams)
@@ -322,10 +323,7 @@ def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, 
         found.append(task.opened_proxy.best.placement)
     with contextlib.suppress(BudgetExhausted):
         for i, placement in enumerate(found):
-            _offer(task.evaluate, placement, i == 0 and isinstance(policy, LearnablePolicy))
-
-
-def _offer(evaluate: Evaluator, placement: Placement, learned: bool) -> None:
-    """Evaluate `placement`, unless the budget is used up, or it is the best already and not `learned`."""
-    if evaluate.remaining > 0 and (learned or not (evaluate.best and evaluate.best.placement.same_as(placement))):
-        evaluate(placement.batch())
+            best, learned = task.evaluate.best, i == 0 and isinstance(policy, LearnablePolicy)
+            known = best is not None and best.placement.same_as(placement)
+            if task.evaluate.remaining > 0 and (learned or not known):
+                task.evaluate(placement.batch())

@@ -20,13 +20,13 @@ from placekit_core.contracts.interfaces import Backend, Grouper, Importer, Plugi
 from placekit_core.contracts.placement import Placement
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.task import Task
-from placekit_core.run.assembly import SECTIONS, Given, kind_of
-from placekit_core.run.config import AUTO, GIVEN, NONE, RunConfig, conf_dir, defaults_list
+from placekit_core.run.assembly import SECTIONS, PythonObjects, kind_of
+from placekit_core.run.config import AUTO, NONE, PYTHON, RunConfig, conf_dir, defaults_list
 from placekit_core.run.detection import endings, importer_of, readers_of
-from placekit_core.run.registry import Registry
+from placekit_core.run.registry import LISTING, Registry
 
 Spec = str | Mapping[str, Any] | Plugin
-"""A component: its name, its name with options (`{"name": "annealing", "starts": 32}`), or an instance."""
+"""A component: its name, its name with options (`{"name": NAME, OPTION: VALUE}`), or an instance."""
 PolicySpec = Spec | Callable[[Task, Generator], Placement]
 ClusterSpec = str | Path | Mapping[str, Any] | Cluster
 BudgetSpec = float | Mapping[str, float] | None
@@ -109,7 +109,7 @@ class Arguments:
     """Options of RunConfig, unchanged; None leaves an option at its default."""
 
 
-def configure(arguments: Arguments, names: Collection[str], registry: Registry) -> tuple[RunConfig, Given]:
+def configure(arguments: Arguments, names: Collection[str], registry: Registry) -> tuple[RunConfig, PythonObjects]:
     """The configuration of a run from Python, and the objects that replace components named in it.
 
     `names` are the arguments of the caller, to suggest one for a misspelt name in `about`.
@@ -117,17 +117,17 @@ def configure(arguments: Arguments, names: Collection[str], registry: Registry) 
     source, about, run_dir = arguments.source, arguments.about, arguments.run_dir
     defaults = defaults_list(conf_dir() / "config.yaml")
     defaults["proxy"] = defaults["backend@proxy"]
-    given_specs = {k: getattr(arguments, k) for k in (*SECTIONS, "cluster") if k != "importer"}
-    specs = {k: defaults[k] if spec is None else spec for k, spec in given_specs.items()}
-    given: dict[str, Any] = {k: v for k, v in specs.items() if isinstance(v, Plugin)}
-    objects = [k for k, v in given.items() if not _is_installed(kind_of(k), v, registry)]
+    asked = {k: getattr(arguments, k) for k in (*SECTIONS, "cluster") if k != "importer"}
+    specs = {k: defaults[k] if spec is None else spec for k, spec in asked.items()}
+    objects: dict[str, Any] = {k: v for k, v in specs.items() if isinstance(v, Plugin)}
+    unnamed = [k for k, v in objects.items() if not _is_installed(kind_of(k), v, registry)]
     try:
         if isinstance(source, str | Mapping) and _file_importer(source, registry) is None:
             named = {"name": source} if isinstance(source, str) else source
             importer = _section("importer", {**named, **about}, registry)
         else:
-            importer, given["programs"] = {"name": GIVEN}, load_programs(source, registry, about)
-            objects = ["programs", *objects]
+            importer, objects["programs"] = {"name": PYTHON}, load_programs(source, registry, about)
+            unnamed = ["programs", *unnamed]
     except PlacekitError as e:
         for key in about:
             close = difflib.get_close_matches(key, names, 1, 0.75)
@@ -148,10 +148,10 @@ def configure(arguments: Arguments, names: Collection[str], registry: Registry) 
         "budget": _budget(arguments.budget),
         "costs": {"file": None if arguments.costs is None else str(arguments.costs)},
         "run_dir": "" if run_dir is None else str(run_dir),
-        "given": tuple(objects),
+        "python_objects": tuple(unnamed),
     }
     try:
-        return RunConfig.model_validate(data), Given(**given)
+        return RunConfig.model_validate(data), PythonObjects(**objects)
     except ValidationError as e:
         raise ConfigError(*explain(e, RunConfig)) from None
 
@@ -205,7 +205,7 @@ def _cluster(spec: ClusterSpec, registry: Registry) -> dict[str, Any]:
     if isinstance(spec, str) and not spec.endswith((".yaml", ".yml")):
         presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
         if spec not in presets:
-            raise unknown("cluster", spec, [AUTO, *presets], ClusterError)
+            raise unknown("cluster", spec, [AUTO, *presets], ClusterError, LISTING)
         registry.check_choices({"cluster": spec})
         spec = presets[spec]
     if isinstance(spec, str | Path):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pluggy
 
@@ -23,9 +23,12 @@ from placekit_core.contracts import hookspecs
 from placekit_core.contracts.errors import PlacekitError, PluginError, unknown
 from placekit_core.contracts.hookspecs import KINDS, Command, Component
 from placekit_core.contracts.version import __version__
-from placekit_core.run.config import conf_dir
+from placekit_core.run.config import AUTO, NONE, conf_dir
 from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.entries import Broken, Choice, CommandEntry, Entry, Package, where
+
+if TYPE_CHECKING:  # numpy is not needed to list what is installed
+    from placekit_core.contracts.program import Program
 
 GROUP = "placekit"
 CORE = "placekit-core"
@@ -33,8 +36,15 @@ CORE = "placekit-core"
 T = TypeVar("T")
 
 PLURAL = {"policy": "policies"} | {k: f"{k}s" for k in KINDS if k != "policy"}
-BUILT_IN = (("trainer", "auto"), ("trainer", "none"), ("cluster", "auto"), ("cluster", "file"))
-"""(group, name) of the choices that are neither components nor presets."""
+LISTING = "placekit run --help all"
+"""The command that lists the names of every group."""
+BUILT_IN = {
+    ("trainer", AUTO): "the trainer that the policy names as its own; none for a policy that needs no training",
+    ("trainer", NONE): "no training: a learned policy is used as it is",
+    ("cluster", AUTO): "the program's own machine, else what the backend finds, else a preset",
+    ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
+}
+"""(group, name) and meaning of the choices that are neither components nor presets."""
 _COMMAND = re.compile(r"(?!help( |$))[a-z0-9][a-z0-9-]*( [a-z0-9][a-z0-9-]*)?")
 """The names that a command can have: one word or two, which cannot be taken for an option or for `placekit help`."""
 
@@ -51,6 +61,8 @@ class Registry:
     commands: dict[str, list[CommandEntry]] = field(default_factory=dict)
     broken: list[Broken] = field(default_factory=list)
     packages: list[Package] = field(default_factory=list)
+    programs: dict[str, list[Program]] = field(default_factory=dict, init=False)
+    """The programs that jobs of a sweep share, by importer. A process of a launcher has one registry for all its jobs."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process, a registry is the one of what is installed there; a plugin manager cannot be pickled."""
@@ -122,8 +134,8 @@ class Registry:
         return dict(sorted(found.items()))
 
     def versions(self, distributions: Iterable[str]) -> dict[str, str]:
-        """Versions of Python, placekit, and these distributions with their requirements."""
-        found = {"python": platform.python_version(), "placekit": __version__}
+        """Versions of Python, the core, and these distributions with their requirements."""
+        found = {"python": platform.python_version(), CORE: __version__}
         names = {n for d in {CORE, *distributions} for n in (d, *required(d))} - {CORE}
         for name in sorted(names):
             with contextlib.suppress(PackageNotFoundError):  # an optional requirement
@@ -155,7 +167,7 @@ class Registry:
                 raise PluginError(
                     f"{kind} {name!r}: plugin {b.distribution} {b.version} is broken: {b.reason}", b.hint
                 ) from b.cause
-        raise self.mention_broken(unknown(kind, name, self.names(kind)))
+        raise self.mention_broken(unknown(kind, name, self.names(kind), listing="placekit plugins"))
 
     def build(self, kind: str, name: str, values: Mapping[str, Any]) -> Any:
         """The component, built from the values of its options. Raises PluginError or ConfigError."""
@@ -169,7 +181,7 @@ class Registry:
             owners = " and ".join(f"{c.distribution} {c.version}" for c in found)
             raise PluginError(f"{len(found)} commands are called {name!r}: {owners}", "uninstall one of them")
         if not found:
-            raise self.mention_broken(unknown("command", name, self.commands))
+            raise self.mention_broken(unknown("command", name, self.commands, listing="placekit --help"))
         return found[0]
 
     def mention_broken(self, error: PlacekitError) -> PlacekitError:
@@ -179,38 +191,33 @@ class Registry:
         names = dict.fromkeys(f"{b.distribution} {b.version}" for b in self.broken)
         return type(error)(error.message, f"{error.hint}; broken plugins: {', '.join(names)}")
 
-    def conf_folders(self) -> list[tuple[str, Path]]:
-        """(plugin, folder) for the presets that plugins ship; found without importing anything."""
-        return [(package.plugin, folder) for package, folder in self._conf_folders()]
-
-    def _conf_folders(self) -> Iterator[tuple[Package, Path]]:
-        for package in self.packages:
-            for location in package.locations:
-                folder = location / "conf"
-                if folder.is_dir():
-                    yield package, folder
+    def conf_folders(self) -> list[tuple[Package, Path]]:
+        """The folders of the presets that plugins ship; found without importing anything."""
+        found = [(package, location / "conf") for package in self.packages for location in package.locations]
+        return [(package, folder) for package, folder in found if folder.is_dir()]
 
     def presets(self) -> list[Choice]:
         """Every preset (`conf/GROUP/NAME.yaml` in the core or a plugin), the core's first."""
         core = Package("placekit", "placekit_core", CORE, __version__)
         found = []
-        for package, folder in [(core, conf_dir()), *self._conf_folders()]:
+        for package, folder in [(core, conf_dir()), *self.conf_folders()]:
             for path in sorted(folder.rglob("*.yaml")):
                 group = path.parent.relative_to(folder).as_posix()
                 name = path.stem
                 found.append(Choice("" if group == "." else group, name, package.distribution, package.version, path))
         return found
 
+    def choices(self) -> Iterator[Choice]:
+        """Everything that a group offers: what is built in, components, presets."""
+        yield from (Choice(*key, CORE, __version__) for key in BUILT_IN)
+        yield from (Choice(e.kind, e.component.name, e.distribution, e.version) for e in self.all())
+        yield from self.presets()
+
     def duplicates(self) -> dict[tuple[str, str], list[Choice]]:
         """Choices that are defined more than once, by (group, name); Hydra would silently take one of them."""
         found: dict[tuple[str, str], list[Choice]] = {}
-        for key in BUILT_IN:
-            found[key] = [Choice(*key, CORE, __version__)]
-        for e in self.all():
-            choice = Choice(e.kind, e.component.name, e.distribution, e.version)
+        for choice in self.choices():
             found.setdefault((choice.group, choice.name), []).append(choice)
-        for preset in self.presets():
-            found.setdefault((preset.group, preset.name), []).append(preset)
         return {key: choices for key, choices in found.items() if len(choices) > 1}
 
     def check_choices(self, choices: Mapping[str, str | None]) -> None:

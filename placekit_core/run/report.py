@@ -13,9 +13,8 @@ from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
 from placekit_core.contracts.result import ProgramResult, ProgramSummary, Result, Summary
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
-from placekit_core.run.facts import facts
 from placekit_core.run.failures import BoundError
-from placekit_core.run.lifecycle import reason
+from placekit_core.run.lifecycle import facts, reason
 from placekit_core.run.run_directory import PLACEMENT, RESULT
 
 
@@ -96,8 +95,12 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
         measurements = Measurements(
             np.array([best.value_s]), best.peak_bytes[None, :], np.array([True]), (None,), spread
         )
-    bounds = [b for b in (s.session.lower_bound(), evaluate.proven_s) if b is not None]
-    bound = max(bounds, default=None)
+    bound = evaluate.proven_s
+    try:
+        proven = s.session.lower_bound()
+        bound = proven if bound is None else bound if proven is None else max(bound, proven)
+    except Exception as e:  # nor must a bound
+        notes.append(f"the backend failed to prove a bound of {s.name!r}: {reason(e)}")
     kernels = int(problem.graph.kernel.sum())
     measured = problem.costs.measured[problem.graph.kernel]
     summary = ProgramSummary(

@@ -74,22 +74,6 @@ def prepare(run_dir: Path, resume: bool = False) -> Path:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[None]:
-    """Make a folder before the work that fills it; remove it if it stays empty. Raises RunError if it cannot be made."""
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        raise RunError(f"{path} exists already", "remove it, or choose another folder") from None
-    except OSError as e:
-        raise RunError(f"cannot write {path}: {e.strerror or e}", "choose another folder") from None
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            path.rmdir()
-
-
-@contextlib.contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
     """Keep other processes and threads out of a run directory. Raises RunError if one is there already."""
     try:
@@ -148,6 +132,8 @@ def find_runs(folders: Sequence[str | Path]) -> list[Path]:
     """Run directories at or below `folders`, sorted. Raises RunError for a folder without one."""
     found: list[Path] = []
     for folder in folders:
+        if not Path(folder).is_dir():
+            raise RunError(f"no folder {folder}", "give folders that `placekit run` wrote, such as outputs")
         paths = sorted(p.parent.resolve() for p in Path(folder).rglob(RESULT))
         if not paths:
             raise RunError(f"no run directory at or below {folder}", f"a run directory holds {RESULT}")

@@ -55,10 +55,9 @@ def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any])
 
     parameters = {name: np.ascontiguousarray(values) for name, values in policy.state_dict().items()}
     write_atomically(folder / PARAMETERS, save(parameters))
-    options = policy.options.model_dump(mode="json")
-    options.pop("checkpoint", None)  # where training started from is no property of the result
+    options = policy.options.model_dump(mode="json", exclude={"checkpoint"})  # it says where training began
     shapes = {name: _shape(values) for name, values in sorted(parameters.items())}
-    data = {"format": "placekit-policy", "version": 1, "placekit": __version__, "policy": policy.name}
+    data = {"format": "placekit-policy", "version": 1, "placekit-core": __version__, "policy": policy.name}
     write_json(folder / ABOUT, {**data, "options": options, **about, "parameters": shapes})
 
 
@@ -74,8 +73,8 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
     if str(path).startswith(PACKAGE):
         folder: Traversable = _shipped(str(path))
     else:
-        given = Path(path)
-        folder = given.parent if given.name in (PARAMETERS, ABOUT) else given
+        folder = Path(path)
+        folder = folder.parent if folder.name in (PARAMETERS, ABOUT) else folder
     hint = "train it again, or give the run directory of another run that trained a policy"
     with reading(f"policy.checkpoint={path}", RunError, hint=hint):
         missing = next((name for name in (ABOUT, PARAMETERS) if not (folder / name).is_file()), None)

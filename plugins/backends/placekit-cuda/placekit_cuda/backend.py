@@ -68,7 +68,7 @@ class MeasuringBackend(Backend):
             return IsolatedSession(self.name, o, problem, executable)
         return MeasuredSession(problem, executable, o, partial(self.machine, cluster))
 
-    def calibrate(self, programs: Sequence[Program], cluster: Cluster | None = None, repeats: int = 9) -> Calibration:
+    def calibrate(self, programs: Sequence[Program], cluster: Cluster | None = None, *, repeats: int) -> Calibration:
         """Measure the devices and the operations of `programs`, in this process. Raises BackendError."""
         from placekit_cuda.calibration import calibrate
 

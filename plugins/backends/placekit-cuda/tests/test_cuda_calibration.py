@@ -158,7 +158,7 @@ def test_sleeping_kernels_take_what_they_sleep() -> None:
 
 def test_emulated_links_are_found() -> None:
     """5 ms one way, 15 ms the other, 100 MB a second; copies may take longer than asked for, on a busy machine."""
-    found = CPUBackend(devices=2, links="cluster").calibrate([chain()], CLUSTER, QUICK)
+    found = CPUBackend(devices=2, links="cluster").calibrate([chain()], CLUSTER, repeats=QUICK)
     routes = found.cluster.routes
     there, back = routes.latency_s[0, 1], routes.latency_s[1, 0]
     assert 4e-3 < there < 14e-3 < back < 45e-3
@@ -295,12 +295,12 @@ def test_networks_with_views_and_random_numbers(workload: str) -> None:
 
 def test_what_cannot_be_run_is_refused() -> None:
     with pytest.raises(BackendError, match="a graph of numbers: there is nothing to measure"):
-        CPUBackend(devices=1).calibrate([Program(chain().graph)])
+        CPUBackend(devices=1).calibrate([Program(chain().graph)], repeats=1)
 
     with pytest.raises(BackendError, match="have no signatures, and those of several programs share names"):
-        CPUBackend(devices=1).calibrate([unnamed(), chain()])
+        CPUBackend(devices=1).calibrate([unnamed(), chain()], repeats=1)
     with pytest.raises(BackendError, match="calibration measures in this process"):
-        CPUBackend(devices=1, isolation="process").calibrate([chain()])
+        CPUBackend(devices=1, isolation="process").calibrate([chain()], repeats=1)
 
 
 def breaking(does: Callable[[], None]) -> tuple[Any, list[int]]:

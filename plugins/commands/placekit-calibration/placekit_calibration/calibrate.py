@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from placekit_calibration.numbers import Number, NumbersParser
 from placekit_calibration.ratios import CLUSTER, COSTS, ClassRatio, class_ratios, write
-from placekit_core import BackendError, Calibration, Cluster, ConfigError, Registry
+from placekit_core import BackendError, Calibration, Cluster, ConfigError, Registry, RunError
 from placekit_core.cli.arguments import quoted
-from placekit_core.cli.completion import options as run_options, paths
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
-from placekit_core.cli.parser import Number, Parser
 from placekit_core.contracts.units import count, percent, seconds
-from placekit_core.run.run_directory import new_folder
 
 
 def main(argv: list[str], registry: Registry) -> int:
     """Measure with the backend that the options name, on the cluster and for the programs that they name."""
-    parser = Parser(
+    parser = NumbersParser(
         "cluster profile",
         "Measure this machine and the operations of a program, and write files that a run can read.",
-        options=True,
-        numbers={"repeats": Number(9, "how often each figure is measured")},
+        {"repeats": Number(9, "how often each figure is measured")},
     )
     parser.add_argument("out", metavar="OUT_DIR", type=Path, help=f"a new folder, for {CLUSTER} and {COSTS}")
     arguments = parser.read(argv)
@@ -37,7 +36,7 @@ def main(argv: list[str], registry: Registry) -> int:
     with new_folder(out):
         programs = parts.programs
         cluster = parts.cluster(programs[0])
-        found = parts.backend.calibrate(programs, cluster, arguments.numbers["repeats"])
+        found = parts.backend.calibrate(programs, cluster, repeats=arguments.numbers["repeats"])
         _show(found, class_ratios([p.graph for p in programs], cluster, found))
         _say(found, cluster, sum(int(p.graph.kernel.sum()) for p in programs))
         write(found, out)
@@ -61,9 +60,25 @@ def out_dir(path: Path) -> Path:
     return path
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """Make a folder before the work that fills it; remove it if it stays empty. Raises RunError if it cannot be made."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise RunError(f"{path} exists already", "remove it, or choose another folder") from None
+    except OSError as e:
+        raise RunError(f"cannot write {path}: {e.strerror or e}", "choose another folder") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
-    yield from ["repeats=", *run_options(words[1:], word, registry)] if words else paths(word)
+    yield from ["repeats=", *completion.options(words[1:], word)] if words else completion.paths(word)
 
 
 def files(out: Path) -> str:

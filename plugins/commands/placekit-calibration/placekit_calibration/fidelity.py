@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from placekit_calibration.agreement import RANDOM, SEARCH, Fidelity, compare
-from placekit_calibration.calibrate import out_dir
+from placekit_calibration.calibrate import new_folder, out_dir
+from placekit_calibration.numbers import Number, NumbersParser
 from placekit_core import BackendError, ConfigError, Problem, Registry, RunError, write_atomically
-from placekit_core.cli.completion import options as run_options, paths
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
-from placekit_core.cli.parser import Number, Parser
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.units import percent
 from placekit_core.run.assembly import Assembly, distributions
-from placekit_core.run.run_directory import new_folder
 
 _LEAST, _FEW = 4, 10
 CSV, JSON, PNG = "fidelity.csv", "fidelity.json", "fidelity.png"
@@ -30,11 +29,10 @@ CSV, JSON, PNG = "fidelity.csv", "fidelity.json", "fidelity.png"
 
 def main(argv: list[str], registry: Registry) -> int:
     """Simulate on `backend@proxy`, measure on `backend`, print how they agree, and write the results."""
-    parser = Parser(
+    parser = NumbersParser(
         "fidelity",
         "How well the simulator predicts what a backend measures, over good and random placements.",
-        options=True,
-        numbers={
+        {
             "placements": Number(30, "how many placements are compared", _LEAST),
             "passes": Number(9, "how often each of them is measured"),
         },
@@ -176,6 +174,6 @@ def _correlation(value: float, interval: tuple[float, float]) -> str:
     return f"{value:.3f}" if math.isnan(low) else f"{value:.3f} [{low:.2f}, {high:.2f}]"
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
-    yield from ["placements=", "passes=", *run_options(words[1:], word, registry)] if words else paths(word)
+    yield from ["placements=", "passes=", *completion.options(words[1:], word)] if words else completion.paths(word)

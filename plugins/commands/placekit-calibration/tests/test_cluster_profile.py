@@ -57,3 +57,15 @@ def test_mistakes_of_the_command_line(placekit: Callable[..., Outcome], argument
     assert code == 1
     assert message in err
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "numbers"),
+    [
+        ("cluster profile", ["repeats=9 how often each figure is measured"]),
+        ("fidelity", ["placements=30 how many placements are compared", "passes=9 how often each of them is measured"]),
+    ],
+)
+def test_help_explains_the_numbers(placekit: Callable[..., Outcome], command: str, numbers: list[str]) -> None:
+    shown = " ".join(placekit(*command.split(), "--help").out.split())
+    assert [text for text in numbers if text not in shown] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from placekit_compare.compare import load, rows, show
 from placekit_core import ConfigError, Registry
-from placekit_core.cli.completion import paths, whole
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.parser import Parser
 from placekit_core.cli.sweep import show_troubles, troubles
 
@@ -44,8 +44,8 @@ def main(argv: list[str], registry: Registry) -> int:
     return int(damaged > 0)
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
-    yield from paths(word)
+    yield from completion.paths(word)
     if word.startswith("-"):
-        yield from whole(["--json", "--png", "--profile"])
+        yield from completion.whole(["--json", "--png", "--profile"])

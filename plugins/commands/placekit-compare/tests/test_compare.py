@@ -173,7 +173,7 @@ def test_a_damaged_result_hides_no_other(placekit: Run, finished: Summary, tmp_p
 def test_one_method_is_one_row_however_it_was_asked_for(finished: Summary) -> None:
     """The machine by name or by `auto`, from Python or from the command line, options in another order."""
     other = json.loads(finished.model_dump_json())["config"]
-    other = {**dict(reversed(other.items())), "cluster": {"name": "auto"}, "importer": {"name": "given"}, "seed": 2}
+    other = {**dict(reversed(other.items())), "cluster": {"name": "auto"}, "importer": {"name": "python"}, "seed": 2}
     [row] = rows([finished, finished.model_copy(update={"config": other, "seed": 2})], installed())
     assert len(row.runs) == 2
     assert row.label == "etf"

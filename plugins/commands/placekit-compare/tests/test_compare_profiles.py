@@ -119,7 +119,7 @@ class TestCompare:
         (two / "both" / "result.json").unlink()
         outcome = placekit("compare", "--profile", "runs/both")
         assert "the run in runs/both has not finished\n  continue it: placekit run resume=runs/both" in outcome.err
-        assert "no run directory at or below nowhere" in placekit("compare", "--profile", "nowhere").err
+        assert "no folder nowhere" in placekit("compare", "--profile", "nowhere").err
 
     def test_runs_that_found_nothing_are_no_error(self, placekit: Run, two: Path) -> None:
         result = json.loads((two / "one" / "result.json").read_text())

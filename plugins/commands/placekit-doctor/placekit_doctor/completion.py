@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from placekit_core import ConfigError, PlacekitError, Registry, unknown
-from placekit_core.cli.completion import whole
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.main import find
 from placekit_core.cli.parser import Parser
+from placekit_doctor.candidates import Candidates
 
 _BASH = """\
 _placekit() {
@@ -66,25 +67,26 @@ def complete(text: str, breaks: str = "", *, registry: Registry) -> list[str]:
     words = re.findall(r"(?:\\.|[^\s\\])+", text)[1:]
     word = words.pop() if words and not text[-1].isspace() else ""
     kept = max((word.rfind(c) + 1 for c in breaks if c in "=:@"), default=0)
-    return sorted({c[kept:] for c in _candidates(words, word, registry) if c.startswith(word)})
+    return sorted({c[kept:] for c in _candidates(words, word, Candidates(registry)) if c.startswith(word)})
 
 
-def _candidates(words: list[str], word: str, registry: Registry) -> Iterable[str]:
+def _candidates(words: list[str], word: str, completion: Completion) -> Iterable[str]:
+    registry = completion.registry
     names = [name.split() for name in registry.commands]
     if not words:
-        return whole([*dict.fromkeys(name[0] for name in names), "--version", "--help"])
+        return completion.whole([*dict.fromkeys(name[0] for name in names), "--version", "--help"])
     second = [name[1] for name in names if len(name) == 2 and name[0] == words[0]]
     if len(words) == 1 and second:
-        return whole(second)
+        return completion.whole(second)
     try:
         entry, arguments = find(words, registry)
         completer = entry.command.completer
-        found: Iterator[str] = entry.load(completer)(arguments, word, registry) if completer else iter(())
+        found: Iterator[str] = entry.load(completer)(arguments, word, completion) if completer else iter(())
     except PlacekitError:  # a shell has no place to show it
         return ()
     return found
 
 
-def complete_shells(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete_shells(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for this command itself."""
-    yield from whole(SCRIPTS if not words else ())
+    yield from completion.whole(SCRIPTS if not words else ())

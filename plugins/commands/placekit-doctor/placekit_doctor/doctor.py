@@ -30,26 +30,26 @@ from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.config import conf_dir, defaults_list
 from placekit_core.run.entries import Choice, Entry
-from placekit_core.run.facts import facts
-from placekit_core.run.lifecycle import loggers
+from placekit_core.run.lifecycle import facts, loggers
 from placekit_core.run.registry import CORE
 from placekit_doctor.caches import caches
-from placekit_doctor.findings import Finding, fail, ok, warn
+from placekit_doctor.findings import Finding, fail, ok, warn, working
 from placekit_doctor.self_test import self_test
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Print every check. Returns 1 if one failed."""
+    """Print every check as soon as it is done. Returns 1 if one failed."""
     Parser("doctor", "Check this installation: versions, devices, plugins, presets, a self-test, caches.").read(argv)
     doctor = Doctor(registry)
     count = {"ok": 0, "warn": 0, "fail": 0}
     for title, section in doctor.sections().items():
-        print(title)
+        print(title, flush=True)
         for f in _isolated(section):
             count[f.level] += 1
-            print(wrapped(f.text, " " * 10, f"  {f.level:4}  "))
+            working("")
+            print(wrapped(f.text, " " * 10, f"  {f.level:4}  "), flush=True)
             if f.hint:
-                print(wrapped(f.hint, " " * 10, " " * 8))
+                print(wrapped(f.hint, " " * 10, " " * 8), flush=True)
     advice = "nothing to do" if count["ok"] == sum(count.values()) else "see the hint below each line"
     print(f"{count['fail']} failed, {count['warn']} {'warning' if count['warn'] == 1 else 'warnings'}: {advice}")
     return int(count["fail"] > 0)
@@ -101,6 +101,7 @@ class Doctor:
         """Every component with its class, or with the error that keeps the class from loading."""
 
         def load(entry: Entry) -> type[Any] | PluginError:
+            working(f"importing {entry.kind} {entry.component.name} ...")
             try:
                 return entry.load()
             except PluginError as e:
@@ -202,6 +203,7 @@ class Doctor:
         stand_ins = self._stand_ins()
         for preset in presets:
             what = preset.owner if preset.distribution != CORE else f"conf/{preset.group}/{preset.name}.yaml"
+            working(f"composing {preset.group}={preset.name} ...")
             try:
                 if preset.group == "cluster" and preset.path:
                     load_cluster(preset.path)
@@ -209,7 +211,7 @@ class Doctor:
                     self._compose(preset, stand_ins)
             except Exception as e:
                 message, hint = _said(e)
-                if any(message.startswith(f"no {group} named") for group in (*KINDS, "workload")):
+                if any(f"no {group} named" in message for group in (*KINDS, "workload")):
                     yield warn(f"{what} needs something that is not installed: {message}", hint)
                 else:
                     yield fail(f"{what}: {message}", hint or "correct the file, or reinstall its distribution")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,12 @@ class Finding:
     level: Literal["ok", "warn", "fail"]
     text: str
     hint: str = ""
+
+
+def working(text: str) -> None:
+    """Show on a terminal what is being checked; the next call, and the next line of the report, replace the text."""
+    if sys.stderr.isatty():
+        print(f"\r{text:79.79}\r", end="", file=sys.stderr, flush=True)
 
 
 def ok(text: str) -> Finding:

@@ -29,7 +29,7 @@ from placekit_core.contracts.units import seconds
 from placekit_core.run.config import Streams
 from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
-from placekit_doctor.findings import Finding, fail, ok, warn
+from placekit_doctor.findings import Finding, fail, ok, warn, working
 
 BUDGET = 200
 ROUNDING = 1e-9  # relative: sums in another order
@@ -49,6 +49,7 @@ def self_test(loaded: Sequence[tuple[Entry, type[Any] | PluginError]]) -> Iterat
     problem = Problem.of(ladder(), pair())
     yield _single_device(problem, backend)
     for entry, _ in policies:
+        working(f"placing with policy {entry.component.name} ...")
         yield _policy(entry, problem, backend)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -95,6 +96,28 @@ def test_a_check_that_breaks_is_a_failure_and_the_others_go_on(placekit, monkeyp
     assert "fail  this check broke off: ZeroDivisionError: in the check" in done.out
     assert "ok    fine" in done.out
     assert done.out.splitlines()[-1].startswith("1 failed, 0 warnings: ")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_lines_come_as_soon_as_they_are_known(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal also shows what is being checked, and the report on standard output is the same."""
+    done: list[str] = []
+
+    def section():
+        findings.working("composing ...")
+        done.append(capsys.readouterr().out)
+        yield findings.ok("first")
+        done.append(capsys.readouterr().out)
+
+    monkeypatch.setattr(Doctor, "sections", lambda _: {"title": section})
+    monkeypatch.setattr("sys.stderr", stream := io.StringIO())
+    monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    doctor.main([], installed())
+    assert done == ["title\n", "  ok    first\n"]
+    shown = [text.rstrip() for text in stream.getvalue().split("\r")]
+    assert shown == (["", "composing ...", "", "", ""] if terminal else [""])
 
 
 def test_requirements(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from placekit_core import UNLIMITED, Cluster, ClusterError, Registry, load_cluster, unknown
-from placekit_core.cli.completion import paths, whole
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.console import facts, table, wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.units import count, mebibytes, seconds
@@ -23,22 +23,22 @@ def main(argv: list[str], registry: Registry) -> int:
         rows = []
         for preset, path in sorted(presets):
             c = load_cluster(path)
-            rows.append([preset, c.description, f"{c.size}", mebibytes(float(c.memory_bytes.sum()))])
+            rows.append([preset, c.description, f"{c.size}", _memory(float(c.memory_bytes.sum()), c.size)])
         table(["cluster", "description", "devices", "memory"], rows, left=2)
         return 0
     paths = dict(presets)
     if name not in paths and not name.endswith((".yaml", ".yml")):
-        raise unknown("cluster", name, paths, ClusterError)
+        raise unknown("cluster", name, paths, ClusterError, "placekit cluster show")
     registry.check_choices({"cluster": name})
     show(load_cluster(paths.get(name, name)))
     return 0
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
     if not words:
-        yield from whole(p.name for p in registry.presets() if p.group == "cluster")
-        yield from paths(word, (".yaml", ".yml"))
+        yield from completion.whole(p.name for p in completion.registry.presets() if p.group == "cluster")
+        yield from completion.paths(word, (".yaml", ".yml"))
 
 
 def show(cluster: Cluster) -> None:
@@ -50,14 +50,14 @@ def show(cluster: Cluster) -> None:
         print(wrapped(f"{_devices(cluster, name)} ({k.type})"))
         facts([
             ("peak", ", ".join(f"{d} {count(f)}FLOP/s" for d, f in k.flops_per_s.items())),
-            ("memory", f"{mebibytes(k.memory_bytes)}, {count(k.memory_bytes_per_s)}B/s"),
+            ("memory", f"{_memory(k.memory_bytes)}, {_rate(k.memory_bytes_per_s)}"),
             ("launch", seconds(k.launch_overhead_s)),
             ("streams", str(k.streams)),
         ])  # fmt: skip
     r = cluster.routes
     limit = {UNLIMITED: "any number of transfers"}
     rows = [
-        [c.name, limit.get(c.capacity, f"{c.capacity} at a time"), f"{count(c.bytes_per_s)}B/s", seconds(c.latency_s)]
+        [c.name, limit.get(c.capacity, f"{c.capacity} at a time"), _rate(c.bytes_per_s), seconds(c.latency_s)]
         for c in r.channels
     ]
     once = {"carries": "each carries {}", "latency": "latency {}"}
@@ -72,9 +72,18 @@ def show(cluster: Cluster) -> None:
     table(["", *names], body)
     slowest = float(np.max(r.s_per_byte))
     print(
-        f"\nmulticast {'yes' if cluster.multicast else 'no'}; slowest pair {count(1 / slowest if slowest else np.inf)}B/s"
+        f"\nmulticast {'yes' if cluster.multicast else 'no'}; slowest pair {_rate(1 / slowest if slowest else np.inf)}"
     )
     print(f"fingerprint {cluster.fingerprint}")
+
+
+def _memory(total_bytes: float, devices: int = 1) -> str:
+    """The memory of some devices; clusters of simulations write a limit that is never reached as a huge number."""
+    return "unlimited" if total_bytes >= devices * 2**50 else mebibytes(total_bytes)
+
+
+def _rate(bytes_per_s: float) -> str:
+    return "unlimited" if bytes_per_s >= 1e18 else f"{count(bytes_per_s)}B/s"
 
 
 def _devices(cluster: Cluster, kind: str) -> str:

@@ -11,13 +11,13 @@ import numpy as np
 from placekit_core import ConfigError, Graph, GraphError, Importer, Labels, Problem, Program, Registry
 from placekit_core.cli import console
 from placekit_core.cli.arguments import quoted
-from placekit_core.cli.completion import options as run_options, paths
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled, jobs
 from placekit_core.cli.parser import OPTIONS, Parser
 from placekit_core.contracts.graph import Column
 from placekit_core.contracts.units import count, seconds
 from placekit_core.run.assembly import Assembly
-from placekit_core.run.detection import endings, importer_of, writer_of
+from placekit_core.run.detection import endings, importer_of
 from placekit_inspect.graph_facts import Facts, Imported, as_json, peak_bytes, show_table
 
 
@@ -102,21 +102,32 @@ def _writes(registry: Registry) -> str:
     return ", ".join(f"{ending} ({name})" for name, own in sorted(files.items()) for ending in own)
 
 
-def complete_show(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def writer_of(path: Path, registry: Registry) -> type[Importer]:
+    """Class of the importer that writes files with this ending. Raises GraphError if there is none, or if there are several."""
+    names = [e.component.name for e in registry.all() if e.component.writes and path.name.endswith(e.component.files)]
+    if len(names) != 1:
+        raise GraphError(
+            f"{' and '.join(names) or 'no importer'} would write {path}", f"what can be written: {_writes(registry)}"
+        )
+    cls: type[Importer] = registry.get("importer", names[0]).load()
+    return cls
+
+
+def complete_show(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
     if "=" not in word:
-        yield from paths(word, tuple(endings(registry)))
-    yield from run_options(words, word, registry)
+        yield from completion.paths(word, tuple(endings(completion.registry)))
+    yield from completion.options(words, word)
 
 
-def complete_export(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete_export(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
-    yield from run_options(words, word, registry) if words else paths(word, tuple(endings(registry)))
+    yield from completion.options(words, word) if words else completion.paths(word, tuple(endings(completion.registry)))
 
 
-def complete_import(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete_import(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
-    yield from paths(word, tuple(endings(registry)))
+    yield from completion.paths(word, tuple(endings(completion.registry)))
 
 
 def _targets(out: Path, programs: Sequence[Program]) -> list[Path]:

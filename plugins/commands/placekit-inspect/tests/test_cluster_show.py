@@ -39,6 +39,19 @@ def test_a_file_of_ones_own(placekit: Callable, tmp_path: Path) -> None:
     assert ["memory", "1.0", "MiB,", "100", "GB/s"] in rows
 
 
+def test_a_limit_that_is_never_reached(placekit: Callable, tmp_path: Path) -> None:
+    (tmp_path / "ideal.yaml").write_text(
+        "kinds: {g: {flops_per_s: {float32: 1.0e12}, memory_bytes: 1000000000000000000, memory_bytes_per_s: 1.0e30}}\n"
+        "devices: [{kind: g, count: 2}]\nlinks: [{mesh: 'g:*', bytes_per_s: 1.0e30}]\n"
+    )
+    rows = [line.split() for line in placekit("cluster", "show", "ideal.yaml").out.splitlines()]
+    assert ["memory", "unlimited,", "unlimited"] in rows
+    assert ["g:0->g:1", "unlimited"] in rows
+    assert rows[-2][-3:] == ["slowest", "pair", "unlimited"]
+    [row] = [line for line in placekit("cluster", "show").out.splitlines() if line.startswith("doppler_sim ")]
+    assert row.split()[-1] == "unlimited"
+
+
 def test_many_devices_of_a_kind_are_named_by_the_first_and_the_last(placekit: Callable, tmp_path: Path) -> None:
     (tmp_path / "mixed.yaml").write_text(
         "kinds:\n"

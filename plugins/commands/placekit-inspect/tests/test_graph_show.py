@@ -60,7 +60,7 @@ def test_table_of_files(placekit: Callable) -> None:
     assert code == 1
     assert row.split()[:3] == ["pair.json", "4", "3"]
     assert failed.startswith(
-        "failed: bad.json: bad.json is named like a file of json, and begins like one of no importer"
+        "failed: bad.json: bad.json is not a graph that an importer knows: it ends in .json, but its content"
     )
 
 

@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from placekit_core import ConfigError, installed
 from placekit_core.contracts.interfaces import Plugin
@@ -89,12 +89,13 @@ class Contract:
         raise NotImplementedError(f"{type(self).__name__} needs a fixture `make` that returns the component's class")
 
     def test_is_a_component(self, make: Make) -> None:
-        """It subclasses its kind's abstract base class, has a name, and every option has a default."""
+        """It subclasses its kind's abstract base class, its options that class's; it has a name, every option a default."""
         component = make()
         assert isinstance(component, self.interface), f"{type(component).__name__} is no {self.interface.__name__}"
         assert isinstance(component.name, str)
         assert component.name, "a component needs a name"
-        assert issubclass(component.options_class, BaseModel)
+        base = self.interface.options_class
+        assert issubclass(component.options_class, base), f"its options do not derive from {base.__name__}"
         assert isinstance(component.options, component.options_class)
         component.options_class()
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from placekit_core import ConfigError, PlacekitError, Registry, __version__, unknown
-from placekit_core.cli.completion import whole
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS
 
@@ -43,9 +43,9 @@ def main(argv: list[str], registry: Registry) -> int:
     return 0
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
-    yield from whole(KINDS if not words else ())
+    yield from completion.whole(KINDS if not words else ())
 
 
 def write(kind: str, name: str, parent: Path, registry: Registry) -> Path:

@@ -39,7 +39,7 @@ def _own_config_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Plugins.instance()  # so that it stores its own configurations now, and not in the copy that is thrown away
     monkeypatch.setattr(ConfigStore.instance(), "repo", copy.deepcopy(ConfigStore.instance().repo))
-    monkeypatch.setattr(compose, "_store", functools.lru_cache(maxsize=1)(compose._store.__wrapped__))
+    monkeypatch.setattr(compose, "register", functools.lru_cache(maxsize=1)(compose.register.__wrapped__))
 
 
 def listed(

@@ -21,7 +21,7 @@ from placekit_core import (
     unknown,
     write_atomically,
 )
-from placekit_core.cli.completion import paths, whole
+from placekit_core.cli.completion import Completion
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.files import checked, reading
 from placekit_core.contracts.placement_file import read_placement
@@ -60,19 +60,19 @@ def main(argv: list[str], registry: Registry) -> int:
     return 0
 
 
-def complete(words: list[str], word: str, registry: Registry) -> Iterator[str]:
+def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
     """Candidates for the shell; see `placekit_core.Command`."""
     if words and words[-1] == "--format":
-        yield from whole(FORMATS)
+        yield from completion.whole(FORMATS)
     else:
-        yield from paths(word, ("",) if words and words[-1] == "--out" else ())
-        yield from whole(["--format", "--out"] if word.startswith("-") else ())
+        yield from completion.paths(word, ("",) if words and words[-1] == "--out" else ())
+        yield from completion.whole(["--format", "--out"] if word.startswith("-") else ())
 
 
 def _device_map(folder: Path, registry: Registry) -> Any:
     problem, placement = _load(folder, registry)
     made = device_map(problem, placement)
-    _warn_of_conflicts(made.conflicts, made.elsewhere)
+    _warn_of_conflicts(made.conflicts, made.elsewhere, "device_map")
     others = [n for n, d in zip(problem.cluster.device_names, device_names(problem), strict=True) if d == "cpu"]
     if len(others) > 1:
         warnings.warn(f"a device_map knows one 'cpu': it is all of {', '.join(others)}", stacklevel=1)
@@ -87,7 +87,7 @@ def _device_map(folder: Path, registry: Registry) -> Any:
 
 def _pipeline(folder: Path, registry: Registry) -> Any:
     made = pipeline(*_load(folder, registry))
-    _warn_of_conflicts(made.conflicts, made.elsewhere)
+    _warn_of_conflicts(made.conflicts, made.elsewhere, "pipeline")
     return {
         "stages": [{"device": stage.device, "begins": stage.begins} for stage in made.stages],
         "split_spec": made.split_spec,
@@ -104,16 +104,21 @@ def _json(folder: Path, registry: Registry) -> Any:
 _FORMS = {"device_map": _device_map, "pipeline": _pipeline, "json": _json}
 
 
-def _warn_of_conflicts(conflicts: Sequence[Conflict], elsewhere: float) -> None:
+def _warn_of_conflicts(conflicts: Sequence[Conflict], elsewhere: float, form: str) -> None:
     if conflicts:
-        shown = ", ".join(
-            f"{c.module!r}, which goes to {c.device!r}, by {percent(c.elsewhere)}" for c in conflicts[:_SHOWN]
-        )
-        more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+        shown = "; ".join(map(_conflict, conflicts[:_SHOWN]))
+        more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+        number = "a module" if len(conflicts) == 1 else f"{len(conflicts)} modules"
         warnings.warn(
-            f"{percent(elsewhere)} of the work is placed elsewhere than its module goes: {shown}{more}",
+            f"the placement splits {number}, which a {form} cannot, so {percent(elsewhere)} of the step's seconds move to"
+            f" other devices than they were placed on: {shown}{more}",
             stacklevel=1,
         )
+
+
+def _conflict(conflict: Conflict) -> str:
+    device = f"GPU {conflict.device}" if isinstance(conflict.device, int) else conflict.device
+    return f"{_named([conflict.module])} is on {device} as a whole, {percent(conflict.elsewhere)} of it moves there"
 
 
 def _named(modules: Sequence[str]) -> str:
@@ -155,7 +160,7 @@ def _load(folder: Path, registry: Registry) -> tuple[Problem, Placement]:
     run_dir, summary, own = _found(folder)
     with reading(run_dir / RESULT, RunError):  # of the run's components, only the importer must be installed
         config = checked(summary.config, RunConfig)
-    if "programs" in config.given:
+    if "programs" in config.python_objects:
         raise RunError(
             f"{run_dir} was placed from Python, with programs that only its script has",
             "call placekit_torch.device_map or pipeline there, with result.problem and result.placement; or use `--format json`",

@@ -97,9 +97,11 @@ def find_factory(target: str, path: Path | None) -> Callable[..., Any]:
                 raise ImporterError(
                     f"module {module_name!r} needs {e.name!r}, which is not installed{user_line(e)}"
                 ) from e
+            without = target.replace(".py:", ":").replace("/", ".")
+            guess = f"did you mean {without!r}? " if ".py:" in target else ""
             raise ImporterError(
                 f"no module named {e.name!r} for importer.module={target!r}",
-                f"looked in {folder} and in the Python environment; importer.path names another folder",
+                f"{guess}looked in {folder} and in the Python environment; importer.path names another folder",
             ) from None
         except (Exception, SystemExit) as e:
             reason = f"{type(e).__name__}: {first_line(e)}"

@@ -14,7 +14,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_scheduling import b_level, group_priority
 
-from placekit_core import ClusterError, Placement, Policy, Problem, Task
+from placekit_core import NotApplicable, Placement, Policy, Problem, Task
 from placekit_partitioning.exchange import Exchange, Transfers
 from placekit_partitioning.repair import repair
 
@@ -128,7 +128,7 @@ class Partitioning(Policy):
         """[k] index of a target for every vertex; called with two targets and one vertex at least."""
 
     def targets(self, problem: Problem) -> NDArray[np.int64]:
-        """[p] the devices to partition over. Raises ClusterError if there are none."""
+        """[p] the devices to partition over. Raises NotApplicable if there are none."""
         return np.arange(problem.cluster.size)
 
     def place(self, task: Task, rng: Generator) -> Placement:
@@ -152,8 +152,8 @@ class Partitioning(Policy):
 
 
 def gpus(problem: Problem, policy: str, hint: str) -> NDArray[np.int64]:
-    """The GPUs of the machine. Raises ClusterError, with `hint`, if it has none."""
+    """The GPUs of the machine. Raises NotApplicable, with `hint`, if it has none."""
     found = [d for d in range(problem.cluster.size) if problem.device_type(d) == "gpu"]
     if not found:
-        raise ClusterError(f"policy {policy!r} partitions over GPUs, and {problem.cluster.name!r} has none", hint)
+        raise NotApplicable(f"policy {policy!r} partitions over GPUs, and {problem.cluster.name!r} has none", hint)
     return np.asarray(found)

@@ -22,7 +22,7 @@ from placekit_partitioning.partitioning import (
 from placekit_scheduling import b_level, group_priority
 from placekit_testing import fakes
 
-from placekit_core import Cluster, ClusterError, CostTable, GraphBuilder, Grouping, Problem
+from placekit_core import Cluster, CostTable, GraphBuilder, Grouping, NotApplicable, Problem
 
 
 def at(problem: Problem, name: str) -> int:
@@ -240,7 +240,7 @@ def test_groups_that_no_target_may_run_are_no_mistake_of_the_partitioner() -> No
 def test_no_gpu_is_an_error() -> None:
     problem = Problem.of(fakes.independent_graph(3), fakes.gpus(0, cpus=2))
     with pytest.raises(
-        ClusterError, match=r"'halves' partitions over GPUs, and 'fake0\+2' has none\n  take another one"
+        NotApplicable, match=r"'halves' partitions over GPUs, and 'fake0\+2' has none\n  take another one"
     ):
         placed(HalvesOfGpus(), problem)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from placekit_learn.optimisers import OPTIMISERS, clipped
 from placekit_learn.policy_gradient import Batch, PolicyGradient, between
 from placekit_learn.ppo import ratios, surrogate_weights
 
-from placekit_core import BudgetExhausted, Checkpoint, ConfigError, LearnablePolicy, Rollouts, State, Task
+from placekit_core import BudgetExhausted, Checkpoint, ConfigError, LearnablePolicy, Ledger, Rollouts, State, Task
 from placekit_doppler import ThreeStageOptions
 
 SHARE = 0.5
@@ -72,7 +72,7 @@ class ThreeStage(PolicyGradient):
                 self._imitate(policy, tasks, rng, checkpoint, two)
         if 2 in o.stages and two and not self.pretrained:
             cheaper = [replace(task, evaluate=task.proxy) for task in tasks]
-            budget = tasks[0].proxy.ledger.limited(o.simulated_episodes)
+            budget = limited(tasks[0].proxy.ledger, o.simulated_episodes)
             with suppress(BudgetExhausted), tasks[0].evaluate.ledger.paused(), budget:
                 self._learn(policy, cheaper, rng, checkpoint)
             self.pretrained, self.begun = True, self.updates
@@ -139,3 +139,13 @@ class ThreeStage(PolicyGradient):
         super().restore(state)
         self.imitated = int(state["imitated"])
         self.teaching.restore(state["teaching"])
+
+
+@contextmanager
+def limited(ledger: Ledger, evaluations: int) -> Iterator[None]:
+    """Limit an unlimited budget to so many evaluations inside the block."""
+    limit, ledger.limit = ledger.limit, evaluations if ledger.limit is None else ledger.limit
+    try:
+        yield
+    finally:
+        ledger.limit = limit

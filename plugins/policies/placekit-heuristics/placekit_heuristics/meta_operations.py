@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import Graph, GraphBuilder, Labels, NotApplicable, PlacekitError
+from placekit_core import Graph, GraphBuilder, GraphError, Labels, NotApplicable
 
 Step = NDArray[np.int64]
 """Operations that are assigned together: the shard operations of a meta-operation, or its reduce operations."""
@@ -16,7 +16,7 @@ Step = NDArray[np.int64]
 def from_columns(graph: Graph) -> list[Step]:
     """The shard and then the reduce operations of each meta-operation, in a topological order of these.
 
-    By the columns `meta_op` and `meta_role`. A step is never empty. Raises PlacekitError if the columns are missing, if an
+    By the columns `meta_op` and `meta_role`. A step is never empty. Raises NotApplicable if the columns are missing, if an
     operation belongs to no meta-operation, or if meta-operations depend on each other.
     """
     meta, role = (graph.columns.get(key) for key in ("meta_op", "meta_role"))
@@ -30,7 +30,7 @@ def from_columns(graph: Graph) -> list[Step]:
     lost = np.flatnonzero(graph.kernel & (meta.is_value("") | ~(reduce | role.is_value("shard"))))
     if len(lost):
         name, given = graph.op_name[lost[0]], (meta[lost[0]], role[lost[0]])
-        raise PlacekitError(
+        raise NotApplicable(
             f"operation {name!r} of {graph.name!r} has meta_op {given[0]!r} and meta_role {given[1]!r}",
             "every operation but the inputs is a `shard` or `reduce` of a meta-operation with a name",
         )
@@ -66,7 +66,10 @@ def _in_order(graph: Graph, unit: NDArray[np.integer], names: list[str]) -> list
     u, v = (number[unit[ends[graph.kernel[graph.op_edges[0]]]]] for ends in graph.op_edges)
     for a, b in np.unique(np.stack([u, v])[:, u != v], axis=1).T.tolist():
         builder.operations[b].inputs.append(output[a])
-    order = builder.build().topological_order
+    try:
+        order = builder.build().topological_order
+    except GraphError as e:
+        raise NotApplicable(e.message, e.hint) from None
     by_unit = kernels[np.argsort(number[unit[kernels]], kind="stable")]
     ends = np.cumsum(np.bincount(number[unit[kernels]], minlength=len(found)))
     members = [by_unit[a:b] for a, b in pairwise([0, *ends.tolist()])]

@@ -22,9 +22,9 @@ from placekit_core import (
     Cluster,
     Graph,
     GraphBuilder,
-    GraphError,
     Grouping,
     Labels,
+    NotApplicable,
     PlacekitError,
     Placement,
     Problem,
@@ -417,7 +417,7 @@ def test_meta_operations_that_depend_on_each_other_are_refused() -> None:
     first = graph.add("a", "shard", [])
     second = graph.add("b", "shard", [first])
     graph.add("a", "reduce", [second])
-    with pytest.raises(GraphError, match="meta-operation a -> meta-operation b -> meta-operation a"):
+    with pytest.raises(NotApplicable, match="meta-operation a -> meta-operation b -> meta-operation a"):
         place(Problem.of(graph.build(), machine(2)))
 
 

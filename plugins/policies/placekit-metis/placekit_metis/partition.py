@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from placekit_partitioning.partitioning import Partitioning, Parts, gpus, integers
 from pydantic import BaseModel
 
-from placekit_core import PlacekitError, Problem
+from placekit_core import NotApplicable, Problem
 from placekit_metis import MetisOptions
 
 
@@ -18,7 +18,7 @@ class Metis(Partitioning):
     """The graph of groups in as many parts as there are GPUs, part i on GPU i (baseline of Post, §4).
 
     Vertices weigh the seconds of the groups, edges the bytes that they exchange, and a part's share of the work is its GPU's
-    share of the total speed. Building it raises PlacekitError if there is no pymetis; placing raises ClusterError if the
+    share of the total speed. Building it raises NotApplicable if there is no pymetis; placing raises NotApplicable if the
     machine has no GPU.
     """
 
@@ -60,11 +60,11 @@ class Metis(Partitioning):
 
 
 def load() -> Any:
-    """The module `pymetis`. Raises PlacekitError, with a hint where it can be had."""
+    """The module `pymetis`. Raises NotApplicable, with a hint where it can be had."""
     try:
         import pymetis
     except (ImportError, OSError) as e:
-        raise PlacekitError(
+        raise NotApplicable(
             f"policy 'metis' needs the package pymetis, which cannot be imported: {e}",
             "pip install pymetis: it has wheels for Linux on x86-64 and for macOS; elsewhere take policy=scotch (which has"
             " wheels for Linux on aarch64), or policy=heft, which needs no library",

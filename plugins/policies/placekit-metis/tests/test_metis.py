@@ -13,7 +13,7 @@ from placekit_metis.partition import Metis
 from placekit_partitioning.partitioning import Parts
 from placekit_testing import fakes
 
-from placekit_core import Cluster, ClusterError, Graph, GraphBuilder, Problem
+from placekit_core import Cluster, Graph, GraphBuilder, NotApplicable, Problem
 
 pytest.importorskip("pymetis")
 
@@ -103,7 +103,7 @@ def test_cpus_only_where_asked_for_or_needed() -> None:
 
 def test_no_gpu() -> None:
     problem = Problem.of(line(10), fakes.gpus(0, cpus=2))
-    with pytest.raises(ClusterError, match=r"'metis' partitions over GPUs, and .* has none\n  .*policy.cpu=true"):
+    with pytest.raises(NotApplicable, match=r"'metis' partitions over GPUs, and .* has none\n  .*policy.cpu=true"):
         placed(Metis(), problem)
     assert np.bincount(placed(Metis(cpu=True), problem)[0]).tolist() == [5, 5]
 

@@ -8,12 +8,12 @@ import sys
 import pytest
 from placekit_metis.partition import Metis
 
-from placekit_core import PlacekitError
+from placekit_core import NotApplicable
 
 
 def test_what_is_missing_and_what_else_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymetis", None)
-    with pytest.raises(PlacekitError, match="'metis' needs the package pymetis") as e:
+    with pytest.raises(NotApplicable, match="'metis' needs the package pymetis") as e:
         Metis()
     for word in ("pip install pymetis", "Linux on x86-64", "macOS", "policy=scotch", "policy=heft"):
         assert word in e.value.hint

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from placekit_partitioning.exchange import Exchange
 from placekit_partitioning.partitioning import integers
 
-from placekit_core import PlacekitError
+from placekit_core import NotApplicable, PlacekitError
 
 # as in scotch.h; pyscotch does not define them
 QUALITY, BALANCE = 0x1, 0x4
@@ -24,12 +24,12 @@ DETERMINISTIC = 0
 
 
 def load(policy: str) -> Any:
-    """The module `pyscotch.libscotch`. Raises PlacekitError, with a hint where it can be had."""
+    """The module `pyscotch.libscotch`. Raises NotApplicable, with a hint where it can be had."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # it prints how it was loaded
             from pyscotch import libscotch
     except (ImportError, OSError, RuntimeError) as e:
-        raise PlacekitError(
+        raise NotApplicable(
             f"policy {policy!r} needs the package pyscotch, which cannot be imported: {e}",
             "pip install pyscotch: it has wheels for Linux on x86-64 and aarch64; elsewhere take policy=metis (which has"
             " wheels for macOS), or policy=heft, which needs no library",

@@ -23,7 +23,7 @@ class Scotch(Partitioning):
 
     Vertices weigh the seconds of the groups, edges the bytes that they exchange; the target architecture is the machine:
     vertices weigh the speeds of the devices, edges the seconds that a tensor of mean size takes on the route. Building it
-    raises PlacekitError if there is no Scotch.
+    raises NotApplicable if there is no Scotch.
     """
 
     name = "scotch"
@@ -48,7 +48,7 @@ class Scotch(Partitioning):
 
 
 class MinCut(Scotch):
-    """`scotch` without the CPUs: they run only what no GPU may run. Raises ClusterError if there is no GPU."""
+    """`scotch` without the CPUs: they run only what no GPU may run. Raises NotApplicable if there is no GPU."""
 
     name = "mincut"
 

@@ -16,7 +16,7 @@ from placekit_scotch.library import static_mapping
 from placekit_scotch.mapping import LINK, MinCut, Scotch, link_costs
 from placekit_testing import fakes
 
-from placekit_core import Cluster, ClusterError, Graph, GraphBuilder, Problem, place
+from placekit_core import Cluster, Graph, GraphBuilder, NotApplicable, Problem, place
 
 pytest.importorskip("pyscotch")
 
@@ -183,7 +183,7 @@ def test_more_runs_never_cost_more() -> None:
 
 def test_no_gpu() -> None:
     problem = Problem.of(line(5), fakes.gpus(0, cpus=2))
-    with pytest.raises(ClusterError, match=r"'mincut' partitions over GPUs, and .* has none\n  policy=scotch"):
+    with pytest.raises(NotApplicable, match=r"'mincut' partitions over GPUs, and .* has none\n  policy=scotch"):
         placed(MinCut(), problem)
     assert len(placed(Scotch(), problem)[0]) == 5
 

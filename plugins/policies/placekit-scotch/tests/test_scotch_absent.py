@@ -8,7 +8,7 @@ import sys
 import pytest
 from placekit_scotch.mapping import MinCut, Scotch
 
-from placekit_core import PlacekitError
+from placekit_core import NotApplicable
 
 
 @pytest.mark.parametrize("policy", [Scotch, MinCut])
@@ -16,7 +16,7 @@ def test_what_is_missing_and_what_else_there_is(policy: type[Scotch], monkeypatc
     for name in [m for m in sys.modules if m.partition(".")[0] == "pyscotch"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyscotch", None)
-    with pytest.raises(PlacekitError, match=rf"'{policy.name}' needs the package pyscotch") as e:
+    with pytest.raises(NotApplicable, match=rf"'{policy.name}' needs the package pyscotch") as e:
         policy()
     for word in ("pip install pyscotch", "Linux", "aarch64", "policy=metis", "policy=heft"):
         assert word in e.value.hint

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from placekit_core import (
     Checkpoint,
     ConfigError,
-    PlacekitError,
+    NotApplicable,
     Placement,
     Placements,
     Policy,
@@ -198,7 +198,7 @@ class _Race:
                 other = copy.deepcopy(given) if turn == 0 else np.random.default_rng(rng.integers(2**62))
                 try:
                     placements.append(policy.place(self.task, other))
-                except PlacekitError:  # it refuses the problem
+                except NotApplicable:  # it is for other programs or machines
                     continue
                 if samples > 1:  # the first of them is the same each time
                     again.append((policy, samples))
@@ -303,7 +303,8 @@ def _movable(problem: Problem, unit_of: NDArray[np.int64]) -> bool:
 def _policies(starts: Mapping[str, Mapping[str, Any]]) -> dict[str, Policy]:
     """The policies of option `starts`, without default ones that are not installed.
 
-    Raises PluginError for any other that is not installed, ConfigError for options that a policy does not have.
+    Raises PluginError for any other that is not installed, and for one that is broken; ConfigError for options that a policy
+    does not have.
     """
     policies: dict[str, Policy] = {}
     usual = PortfolioOptions.model_fields["starts"].default
@@ -316,7 +317,7 @@ def _policies(starts: Mapping[str, Mapping[str, Any]]) -> dict[str, Policy]:
         options = entry.options(values, f"policy.starts.{name}.")
         try:
             policies[name] = entry.build(options)
-        except PlacekitError:  # its library has no wheel for this platform
+        except NotApplicable:  # its library has no wheel for this platform
             if name not in usual:
                 raise
     return policies

@@ -21,10 +21,13 @@ from search_helpers import machine, open_simulator, rows, search, stopped_and_re
 
 from placekit_core import (
     BudgetExhausted,
+    Component,
     ConfigError,
     GraphBuilder,
     Ledger,
+    NotApplicable,
     Options,
+    PlacekitError,
     Placement,
     PluginError,
     Policy,
@@ -32,6 +35,7 @@ from placekit_core import (
     Task,
     installed,
 )
+from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
 
 
@@ -113,6 +117,49 @@ def test_a_policy_that_refuses_is_left_out() -> None:
     evaluate = search(Portfolio(starts=starts), a_problem(), 500)
     assert evaluate.evaluations == 500
     assert evaluate.best is not None
+
+
+class Broken(Policy):
+    """Another policy, which cannot be built or fails at work, for reasons of its own."""
+
+    name = "broken"
+    error: PlacekitError = PlacekitError("its table is damaged")
+    at_work = False
+
+    def __init__(self, options: Any = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        if not self.at_work:
+            raise self.error
+
+    def place(self, task: Task, rng: np.random.Generator) -> Placement:
+        raise self.error
+
+
+def with_broken(monkeypatch: pytest.MonkeyPatch, error: PlacekitError, at_work: bool = False) -> None:
+    """Install `Broken` in place of the usual start `heft`."""
+    monkeypatch.setattr(Broken, "error", error)
+    monkeypatch.setattr(Broken, "at_work", at_work)
+    component = Component("heft", "fails", Options, f"{__name__}:Broken")
+    entry = Entry("policy", component, "broken", "placekit-broken", "0")
+    monkeypatch.setitem(installed().entries, ("policy", "heft"), [entry])
+
+
+@pytest.mark.parametrize("at_work", [False, True])
+def test_only_a_policy_for_others_is_left_out(monkeypatch: pytest.MonkeyPatch, at_work: bool) -> None:
+    """The error of a broken plugin is told, not hidden: `heft` is one of the usual starts."""
+    with_broken(monkeypatch, NotApplicable("for other machines"), at_work)
+    assert search(Portfolio(starts={"heft": {}}), a_problem(), 500).evaluations == 500
+    with_broken(monkeypatch, PlacekitError("its table is damaged"), at_work)
+    with pytest.raises(PlacekitError, match="its table is damaged"):
+        search(Portfolio(starts={"heft": {}}), a_problem(), 500)
+
+
+def test_a_start_that_cannot_be_loaded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    component = Component("heft", "is not there", Options, "placekit_nowhere:Heft")
+    entry = Entry("policy", component, "broken", "placekit-broken", "0")
+    monkeypatch.setitem(installed().entries, ("policy", "heft"), [entry])
+    with pytest.raises(PluginError, match="policy 'heft' of placekit-broken 0 is broken: ModuleNotFoundError"):
+        Portfolio(starts={"heft": {}})
 
 
 def test_levels_without_a_choice_of_devices_are_left_out() -> None:

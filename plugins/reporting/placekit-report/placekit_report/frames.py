@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import HISTORY, PHASES, PlacekitError, ProgramResult, Result, unknown
+from placekit_core import HISTORY, PHASES, PlacekitError, ProgramResult, Result, units, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,9 +114,30 @@ def frame(result: Result, what: str = "operations") -> pd.DataFrame:
 def html(result: Result) -> str:
     """A result in a notebook: its facts, and what each device does over time."""
     rows = "".join(f"<tr><th style='text-align:left'>{escape(n)}</th><td style='text-align:left'>{escape(v)}</td></tr>"
-                   for n, v in result.lines())  # fmt: skip
+                   for n, v in _facts(result))  # fmt: skip
     charts = "".join(_timeline(p) for p in result.programs if p.schedule is not None)
     return f"<table>{rows}</table>{charts}"
+
+
+def _facts(result: Result) -> list[tuple[str, str]]:
+    """The numbers of a result, by name."""
+    s = result.summary
+    value, kind = s.outcome, "simulated" if s.simulated else "measured"
+    facts = [
+        ("program", s.workload),
+        ("machine", s.cluster),
+        ("policy", f"{s.policy}, seed {s.seed}, {s.evaluations} evaluations in {s.seconds:.1f} s"),
+        (f"{s.objective} ({kind})", value if s.spread_s is None else f"{value} ± {units.seconds(s.spread_s)}"),
+        ("proven bound", f"{units.seconds(s.bound_s)}, gap {units.percent(s.gap)}"),
+    ]
+    if len(result.programs) == 1 and s.peak_bytes:
+        facts.append(("peak memory", ", ".join(f"{d} {units.mebibytes(b)}" for d, b in s.peak_bytes.items())))
+    facts += [("note", note) for note in s.notes]
+    if s.status != "finished":
+        facts.append(("status", s.status))
+    if result.run_dir is not None:
+        facts.append(("written to", str(result.run_dir)))
+    return facts
 
 
 def _timeline(p: ProgramResult, bins: int = 200) -> str:
