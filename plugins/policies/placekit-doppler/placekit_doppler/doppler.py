@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_learn.spread import CHUNKS, Threads
 from placekit_learn.torch_policy import TorchOptions, TorchParameters
 from placekit_scheduling import b_level, group_priority
 from torch import nn
 
-from placekit_core import PlacekitError, Placement, Placements, Problem, Rollouts, usable_cores
+from placekit_core import PlacekitError, Placement, Placements, Problem, Rollouts
 from placekit_doppler import DopplerOptions, lock_step
 from placekit_doppler.arrays import GREEDY, NEAR_BEST, SAMPLE, WEIGHTS, Episode, Follow, Gradient, Says
 from placekit_doppler.episodes import climb_all, decided_all, run_all
 from placekit_doppler.network import Dual, Parts
 from placekit_doppler.prepared import Prepared
 
-CHUNKS = 8
-"""Gradients are summed in this many chunks, in a fixed order, so the result does not depend on the number of threads."""
 PACE = 100.0
 """Learning-rate factor of the drawn weights, relative to the networks' parameters.
 
@@ -55,8 +53,7 @@ class Doppler(TorchParameters):
     def __init__(self, options: Any = None, **values: Any) -> None:
         super().__init__(options, **values)
         self._ready: dict[str, Prepared] = {}
-        self._threads = min(self.options.episode_threads or usable_cores(), CHUNKS)
-        self._pool = ThreadPoolExecutor(self._threads, "placekit-doppler")
+        self._threads = Threads(self.options.episode_threads, "placekit-doppler")
         self._said: tuple[Prepared, Parts] | None = None
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
@@ -99,7 +96,7 @@ class Doppler(TorchParameters):
         if found is None:
             while len(self._ready) >= _HELD:
                 del self._ready[next(iter(self._ready))]
-            found = self._ready[problem.fingerprint] = Prepared.of(problem, self.options, self._threads)
+            found = self._ready[problem.fingerprint] = Prepared.of(problem, self.options, self._threads.count)
         return found
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
@@ -157,7 +154,7 @@ class Doppler(TorchParameters):
                 last,
             )  # fmt: skip
 
-        self._spread(n, part)
+        self._threads.spread(n, part)
         return self._rollouts(ready, e)
 
     def _weights(self, n: int, rng: Generator, drawn: bool) -> NDArray[np.float64]:
@@ -248,7 +245,7 @@ class Doppler(TorchParameters):
                     entropy_weight, bounds[c], bounds[c + 1],
                 )  # fmt: skip
 
-        self._spread(CHUNKS, part)
+        self._threads.spread(CHUNKS, part)
         total = Gradient(*(np.sum(np.stack(x), axis=0) for x in zip(*found, strict=True)))
         self._said = None  # autograd has freed its graph
         return float(worth.sum()), self._through(ready, parts, total)
@@ -304,19 +301,6 @@ class Doppler(TorchParameters):
         def part(thread: int, first: int, last: int) -> None:
             decided_all(ready.fixed, ready.fresh, ready.setting, says, ready.works[thread], e, steps_only, first, last)
 
-        self._spread(n, part)
+        self._threads.spread(n, part)
         found[:, :steps] = steps_only
         return found
-
-    def _spread(self, n: int, work: Callable[[int, int, int], None]) -> None:
-        """Split 0..n into one part for each thread, and run `work(thread, first, last)` for each."""
-        threads = min(self._threads, n)
-        if threads <= 1:
-            work(0, 0, n)
-            return
-        bounds = np.linspace(0, n, threads + 1).astype(int).tolist()
-        others = self._pool.map(work, range(1, threads), bounds[1:-1], bounds[2:])
-        try:
-            work(0, 0, bounds[1])
-        finally:
-            list(others)  # wait for the other threads, which write to shared arrays

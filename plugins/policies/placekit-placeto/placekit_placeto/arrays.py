@@ -119,12 +119,12 @@ class Work(NamedTuple):
     pooled_replaced: Ints  # [r]
     pooled_which: Ints  # [r]
     pooled_from: Ints  # [r, 2] the rows that it was computed from
-    count: Ints  # [2] rows and pooled rows in use
+    used: Ints  # [2] number of rows and of pooled rows in use
     mark: Ints  # [g + 1] the last one counts
     todo: Ints  # [2, g]
     everyone: Ints  # [g] 0 to g - 1
     changed: Ints  # [2] the group that was placed last, and the current one
-    rows_after: Ints  # [T] `count` after each step
+    rows_after: Ints  # [T] `used` after each step
     pooled_after: Ints  # [T]
     total: Floats  # [T, 3, H] sums of l
     pool_hidden: Floats  # [T, 3, H]
@@ -147,18 +147,41 @@ class Work(NamedTuple):
         r, p, h = ROOM * whole, ROOM * SETS * g, size
         f, i = np.float32, np.int64
         return cls(
-            device=np.zeros(g, i), visited=np.zeros(g, np.bool_), row=np.zeros((2, rounds + 1, g), i),
-            rows=np.zeros((r, 5, h), f), back=np.zeros((r, 2, h), f), replaced=np.zeros(r, i), which=np.zeros(r, i),
-            input=np.zeros((r, 3), i), pooled=np.zeros((SETS, g), i), pooled_rows=np.zeros((p, 2, h), f),
-            pooled_back=np.zeros((p, h), f), pooled_replaced=np.zeros(p, i), pooled_which=np.zeros(p, i),
-            pooled_from=np.zeros((p, 2), i), count=np.zeros(2, i), mark=np.zeros(g + 1, i), todo=np.zeros((2, g), i), everyone=np.arange(g),
+            device=np.zeros(g, i),
+            visited=np.zeros(g, np.bool_),
+            row=np.zeros((2, rounds + 1, g), i),
+            rows=np.zeros((r, 5, h), f),
+            back=np.zeros((r, 2, h), f),
+            replaced=np.zeros(r, i),
+            which=np.zeros(r, i),
+            input=np.zeros((r, 3), i),
+            pooled=np.zeros((SETS, g), i),
+            pooled_rows=np.zeros((p, 2, h), f),
+            pooled_back=np.zeros((p, h), f),
+            pooled_replaced=np.zeros(p, i),
+            pooled_which=np.zeros(p, i),
+            pooled_from=np.zeros((p, 2), i),
+            used=np.zeros(2, i),
+            mark=np.zeros(g + 1, i),
+            todo=np.zeros((2, g), i),
+            everyone=np.arange(g),
             changed=np.zeros(2, i),
-            rows_after=np.zeros(steps, i), pooled_after=np.zeros(steps, i), total=np.zeros((steps, SETS, h), f),
-            pool_hidden=np.zeros((steps, SETS, h), f), seen=np.zeros((steps, 5 * h), f),
-            hidden=np.zeros((steps, 10 * h), f), last=np.zeros((steps, 5 * h), f), log_p=np.zeros((steps, devices), f), logit_back=np.zeros(devices, f),
-            last_back=np.zeros(5 * h, f), hidden_back=np.zeros(10 * h, f), seen_back=np.zeros(5 * h, f),
-            total_back=np.zeros((SETS, h), f), small=np.zeros((2, h), f), wide=np.zeros((2, 2 * h), f),
-        )  # fmt: skip
+            rows_after=np.zeros(steps, i),
+            pooled_after=np.zeros(steps, i),
+            total=np.zeros((steps, SETS, h), f),
+            pool_hidden=np.zeros((steps, SETS, h), f),
+            seen=np.zeros((steps, 5 * h), f),
+            hidden=np.zeros((steps, 10 * h), f),
+            last=np.zeros((steps, 5 * h), f),
+            log_p=np.zeros((steps, devices), f),
+            logit_back=np.zeros(devices, f),
+            last_back=np.zeros(5 * h, f),
+            hidden_back=np.zeros(10 * h, f),
+            seen_back=np.zeros(5 * h, f),
+            total_back=np.zeros((SETS, h), f),
+            small=np.zeros((2, h), f),
+            wide=np.zeros((2, 2 * h), f),
+        )
 
 
 ROOM = 6

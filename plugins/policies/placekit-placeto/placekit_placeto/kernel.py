@@ -35,8 +35,8 @@ episode = row_of(Episodes)
 
 @compiled
 def _new_row(s: Any, d: int, k: int, v: int) -> int:
-    r = s.count[0]
-    s.count[0] += 1
+    r = int(s.used[0])
+    s.used[0] += 1
     s.replaced[r] = s.row[d, k, v]
     s.which[r] = (d * s.row.shape[1] + k) * s.row.shape[2] + v
     s.row[d, k, v] = r
@@ -151,11 +151,11 @@ def _pool(w: Any, s: Any, i: int, u: int) -> int:
     """The row of l's output for group u in set i, computed unless it is there."""
     rounds = s.row.shape[1] - 1
     top, bottom = s.row[0, rounds, u], s.row[1, rounds, u]
-    c = s.pooled[i, u]
+    c = int(s.pooled[i, u])
     if c >= 0 and s.pooled_from[c, 0] == top and s.pooled_from[c, 1] == bottom:
         return c
-    c = s.count[1]
-    s.count[1] += 1
+    c = int(s.used[1])
+    s.used[1] += 1
     s.pooled_replaced[c] = s.pooled[i, u]
     s.pooled_which[c] = i * s.pooled.shape[1] + u
     s.pooled_from[c, 0], s.pooled_from[c, 1] = top, bottom
@@ -235,7 +235,7 @@ def _full(s: Any, t: int) -> bool:
     """Whether the history starts anew with step t: nobody is visited any more, or the memory is used up."""
     g = s.device.shape[0]
     whole = 2 * s.row.shape[1] * g
-    return bool(t % g == 0 or s.count[0] + whole > s.rows.shape[0] or s.count[1] + g > s.pooled_rows.shape[0])
+    return bool(t % g == 0 or s.used[0] + whole > s.rows.shape[0] or s.used[1] + g > s.pooled_rows.shape[0])
 
 
 @compiled
@@ -244,7 +244,7 @@ def _look(q: Any, rules: Any, w: Any, s: Any, order: Any, t: int, anew: bool) ->
     if t % s.device.shape[0] == 0:
         s.visited[:] = False
     if anew:
-        s.count[:] = 0
+        s.used[:] = 0
         s.row[:] = -1
         s.pooled[:] = -1
         for d in range(2):
@@ -319,7 +319,7 @@ def climb(
                 begun = t
             _look(q, rules, w, s, e.order, t, anew)
             _decide(q, rules, w, s, e.order[t], t, s.log_p[t])
-            s.rows_after[t], s.pooled_after[t] = s.count[0], s.count[1]
+            s.rows_after[t], s.pooled_after[t] = s.used[0], s.used[1]
             _move(s, e.order[t], e.device[t])
         _back(q, rules, w, transposed, s, g, e, weight[n], entropy_weight, kl_weight, begun, steps)
 
@@ -330,19 +330,19 @@ def _back(
     kl_weight: float, begun: int, end: int,
 ) -> None:  # fmt: skip
     """Go back through the history of steps `begun` to `end`."""
-    s.back[: s.count[0]] = 0.0
-    s.pooled_back[: s.count[1]] = 0.0
+    s.back[: s.used[0]] = 0.0
+    s.pooled_back[: s.used[1]] = 0.0
     for t in range(end - 1, begun - 1, -1):
         _logits_back(s, s.log_p[t], e.log_p[t], e.device[t], weight[t], entropy_weight, kl_weight)
         _decide_back(q, rules, transposed, s, g, e.order[t], t)
         rows = s.rows_after[t - 1] if t > begun else 0
         pooled = s.pooled_after[t - 1] if t > begun else 0
-        while s.count[1] > pooled:
-            s.count[1] -= 1
-            _pool_back(transposed, s, g, s.count[1])
-        while s.count[0] > rows:
-            s.count[0] -= 1
-            _row_back(q, rules, transposed, s, g, s.count[0])
+        while s.used[1] > pooled:
+            s.used[1] -= 1
+            _pool_back(transposed, s, g, s.used[1])
+        while s.used[0] > rows:
+            s.used[0] -= 1
+            _row_back(q, rules, transposed, s, g, s.used[0])
 
 
 @compiled

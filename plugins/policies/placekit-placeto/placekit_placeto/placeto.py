@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,17 +10,16 @@ import numpy as np
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_learn.spread import CHUNKS, Threads
 from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
 from torch import nn
 
-from placekit_core import PlacekitError, Placements, Problem, Rollouts, usable_cores
+from placekit_core import PlacekitError, Placements, Problem, Rollouts
 from placekit_placeto import PlacetoOptions, kernel
 from placekit_placeto.arrays import Episodes, Groups, Rules, Weights, Work
 from placekit_placeto.network import Network
 from placekit_placeto.prepared import groups_of, one_device
 
-CHUNKS = 8
-"""Gradients are summed in this many chunks, in a fixed order, so the result does not depend on the number of threads."""
 _HELD = 64  # problems that are kept ready, since the problems of a family take turns
 
 
@@ -55,8 +53,7 @@ class Placeto(TorchPolicy):
         super().__init__(options, **values)
         o = self.options
         self.rules = Rules(residual=o.residual, whole=o.pooling == "graph")
-        self._threads = min(o.episode_threads or usable_cores(), CHUNKS)
-        self._pool = ThreadPoolExecutor(self._threads, "placekit-placeto")
+        self._threads = Threads(self.options.episode_threads, "placekit-placeto")
         self._ready: dict[str, Ready] = {}
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
@@ -82,7 +79,7 @@ class Placeto(TorchPolicy):
             while len(self._ready) >= _HELD:
                 del self._ready[next(iter(self._ready))]
             o, g = self.options, problem.g
-            works = [Work.zeros(g, room, o.size, o.rounds, o.visits * g) for _ in range(self._threads)]
+            works = [Work.zeros(g, room, o.size, o.rounds, o.visits * g) for _ in range(self._threads.count)]
             order = problem.grouped.topological_order.astype(np.int32)
             found = self._ready[problem.fingerprint] = Ready(
                 groups_of(problem, room, o.sums), order, one_device(problem), works
@@ -101,7 +98,7 @@ class Placeto(TorchPolicy):
             def part(thread: int, first: int, last: int) -> None:
                 kernel.draw(ready.groups, self.rules, weights, ready.works[thread], e, explore > 0, first, last)
 
-            self._spread(n, part)
+            self._threads.spread(n, part)
         placed = e.start.copy()
         for t in range(e.order.shape[1]):
             placed[np.arange(n), e.order[:, t]] = e.device[:, t]
@@ -139,7 +136,7 @@ class Placeto(TorchPolicy):
                     entropy_weight, kl_weight, bounds[c], bounds[c + 1],
                 )  # fmt: skip
 
-        self._spread(CHUNKS, part)
+        self._threads.spread(CHUNKS, part)
         return {
             name: np.sum(np.stack(x), axis=0) for name, x in zip(Weights._fields, zip(*found, strict=True), strict=True)
         }
@@ -171,7 +168,7 @@ class Placeto(TorchPolicy):
         def part(thread: int, first: int, last: int) -> None:
             kernel.judge(ready.groups, self.rules, weights, ready.works[thread], e, first, last)
 
-        self._spread(len(e.order), part)
+        self._threads.spread(len(e.order), part)
         return e.log_p
 
     def _episodes(self, problem: Problem, ready: Ready, n: int, rng: Generator, explore: bool) -> Episodes:
@@ -195,19 +192,6 @@ class Placeto(TorchPolicy):
         from placekit_placeto.reference import Reference
 
         return Reference(self.module, ready.groups, self.rules, self.options.rounds)
-
-    def _spread(self, n: int, work: Callable[[int, int, int], None]) -> None:
-        """Split 0..n into one part for each thread, and run `work(thread, first, last)` for each."""
-        threads = min(self._threads, n)
-        if threads <= 1:
-            work(0, 0, n)
-            return
-        bounds = np.linspace(0, n, threads + 1).astype(int).tolist()
-        others = self._pool.map(work, range(1, threads), bounds[1:-1], bounds[2:])
-        try:
-            work(0, 0, bounds[1])
-        finally:
-            list(others)  # wait for the other threads, which write to shared arrays
 
 
 def _again(rollouts: Rollouts) -> Episodes:

@@ -82,7 +82,7 @@ def _time_s(problem: Problem) -> NDArray[np.float64]:
 
 
 def _output_bytes(graph: Graph) -> NDArray[np.float64]:
-    return np.bincount(graph.tensor_producer, graph.tensor_bytes, minlength=graph.n)
+    return np.asarray(np.bincount(graph.tensor_producer, graph.tensor_bytes, minlength=graph.n), np.float64)
 
 
 def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:

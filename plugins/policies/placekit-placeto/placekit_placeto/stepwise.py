@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_learn.policy_gradient import Reinforce
+from placekit_learn.policy_gradient import Batch, PolicyGradient
 from placekit_learn.rewards import EQUAL, Rewards
 
-from placekit_core import Measurements, PlacekitError, Placements, Problem, Rollouts, Task
+from placekit_core import LearnablePolicy, Measurements, PlacekitError, Placements, Problem, Rollouts, Task
 from placekit_placeto import StepwiseOptions
 
 Floats = NDArray[np.float64]
 GIB = 2.0**30
 
 
-class Stepwise(Reinforce):
+class Stepwise(PolicyGradient):
     """REINFORCE for policies that improve a placement step by step: those whose rollouts have a `start`.
 
     A step's return is the sum of the rewards from it on. With `rewards=intermediate`, a step is rewarded by how much the
@@ -46,6 +46,9 @@ class Stepwise(Reinforce):
         device, row = passed(rollouts)
         worth = rewards.worths(task.evaluate(Placements.of(device)), task.problem)[row]
         return rewards.advantages(worth, worth, rollouts.group >= 0)
+
+    def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
+        self.climb(policy, batch, batch.weight, batch.entropy_weight)
 
     def rewards_of(self, task: Task) -> Rewards:
         return StepRewards(self.options, task.evaluate.failing_signal_s)

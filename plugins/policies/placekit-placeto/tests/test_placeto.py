@@ -141,5 +141,5 @@ def test_the_start_is_allowed() -> None:
 def test_too_many_devices_are_refused() -> None:
     policy = Placeto()
     policy.build([fakes.diamond(devices=2)], np.random.default_rng(0))
-    with pytest.raises(PlacekitError, match="(?s)was built for 2 devices, .* has 3.*policy.max_devices=3"):
+    with pytest.raises(PlacekitError, match=r"(?s)was built for 2 devices, .* has 3.*policy.max_devices=3"):
         policy.rollout(fakes.diamond(devices=3), 1, np.random.default_rng(0))

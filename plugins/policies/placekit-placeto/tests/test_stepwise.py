@@ -94,5 +94,5 @@ def test_other_policies_are_refused() -> None:
         Placements.of(np.zeros((1, one), np.int16)), np.zeros((1, 1), np.int32), np.zeros((1, 1), np.int16),
         np.zeros((1, 1)), np.zeros((1, 1)),
     )  # fmt: skip
-    with pytest.raises(PlacekitError, match="(?s)step by step.*policy=placeto"):
+    with pytest.raises(PlacekitError, match=r"(?s)step by step.*policy=placeto"):
         Stepwise().weights(task, Rewards(options(), 1.0), r, False)
