@@ -1,4 +1,4 @@
-"""Episodes per second of policy `placeto`: a naive loop over the steps, and the compiled one; `python benchmarks/placeto_speed.py`.
+"""Episodes per second of policy `placeto`, a naive loop and the compiled one: `python benchmarks/placeto_speed.py`.
 
 The naive loop is `policy.engine=torch`: at each step it computes the whole network in torch-geometric, on one thread. Both draw
 the same number of episodes of the same problem, and compute their gradients, in turn in one process.
