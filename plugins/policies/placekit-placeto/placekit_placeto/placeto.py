@@ -15,7 +15,7 @@ from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
 from torch import nn
 
 from placekit_core import PlacekitError, Placements, Problem, Rollouts
-from placekit_placeto import PlacetoOptions, kernel
+from placekit_placeto import PlacetoOptions, gradient, kernel
 from placekit_placeto.arrays import Episodes, Groups, Rules, Weights, Work
 from placekit_placeto.network import Network
 from placekit_placeto.prepared import groups_of, one_device
@@ -131,7 +131,7 @@ class Placeto(TorchPolicy):
 
         def part(thread: int, first: int, last: int) -> None:
             for c in range(first, last):
-                kernel.climb(
+                gradient.climb(
                     ready.groups, self.rules, weights, transposed, ready.works[thread], found[c], e, weight,
                     entropy_weight, kl_weight, bounds[c], bounds[c + 1],
                 )  # fmt: skip
