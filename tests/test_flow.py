@@ -241,7 +241,7 @@ def test_what_hydra_prints(placekit: Run, tmp_path: Path, arguments: list[str], 
         (["--cfg", "none"], "argument --cfg/-c: invalid choice: 'none'"),
         (["--info", "--cfg", "job"], "not allowed with argument"),
         (["-m", "--cfg", "job"], "not allowed with argument"),
-        (["policy.no=1", "--info"], "Could not override 'policy.no'"),
+        (["policy.no=1", "--info"], "no option named 'policy.no'"),
     ],
 )
 def test_mistakes_in_what_hydra_prints(placekit: Run, arguments: list[str], reason: str) -> None:

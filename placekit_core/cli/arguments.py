@@ -68,35 +68,31 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
     return sorted(out, key=lambda token: OVERRIDE.match(token) is None and not token.startswith("~"))
 
 
-def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
-    """The options that the experiment named in `argv` sweeps over, from its preset; none if it is not a sweep.
+def swept_by_experiment(argv: list[str], registry: Registry) -> dict[str, str]:
+    """The options that the experiment named in `argv` sweeps over, and their values; none if it is not a sweep.
 
     The preset may be placekit's, a plugin's, or in a `--config-dir`.
     """
     name, _ = take(argv, "experiment")
     if name is None or {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help"} & set(argv):
-        return set()
+        return {}
     if "," in name and not {"-m", "--multirun"} & set(argv):  # Hydra reports it
-        return set()
+        return {}
     own, _ = without_folders(argv)
     folders = [*own, conf_dir(), *(folder for _, folder in registry.conf_folders())]
-    swept: set[str] = set()
+    swept: dict[str, str] = {}
     for path in (folder / "experiment" / f"{n}.yaml" for n in name.split(",") for folder in folders):
         with suppress(ConfigError):  # Hydra reads it next, and says what is wrong
             hydra = load_preset(path).hydra
             if hydra is not None and hydra.mode == "MULTIRUN" and hydra.sweeper is not None:
-                swept |= set(hydra.sweeper.params or {})
+                swept |= {key: str(values) for key, values in (hydra.sweeper.params or {}).items()}
     return swept
 
 
 def _check_flags(argv: list[str]) -> None:
     """Raise ConfigError for an unknown flag, which Hydra would never see: the run would ignore what the user asked for."""
     for i, token in enumerate(argv):
-        flag, _, value = token.partition("=")
-        if flag in ("--cfg", "-c") and (value or "".join(argv[i + 1 : i + 2])) not in _PRINTED:
-            raise ConfigError(
-                f"{flag} needs {', '.join(_PRINTED[:-1])} or {_PRINTED[-1]}", "write `placekit run --cfg job`"
-            )
+        flag = token.partition("=")[0]
         if not flag.startswith("-") or flag in (*FLAGS, *VALUED) or (i and argv[i - 1] in VALUED):
             continue
         options = {f.replace("_", "-"): f for f in (*RunConfig.model_fields, *DEFAULT_GROUPS)}
@@ -136,8 +132,6 @@ def _check_words(words: list[str], registry: Registry) -> None:
             raise ConfigError(f"no file {word!r}", hint)
 
 
-_PRINTED = ("job", "hydra", "all")
-"""The parts of a configuration that `--cfg` prints."""
 FLAGS = ("-m", "--multirun", "--help", "-h", "--hydra-help", "--resolve")
 VALUED = ("--cfg", "-c", "--info", "-i", "--package", "-p", "--config-dir", "-cd")
 """Flags that take the next argument as their value."""

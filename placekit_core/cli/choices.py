@@ -11,6 +11,8 @@ from placekit_core.run.assembly import SECTIONS, kind_of
 from placekit_core.run.config import conf_dir, defaults_list
 from placekit_core.run.registry import BUILT_IN, Registry
 
+LISTING = "placekit run --help all"
+"""The command that lists the choices of every group."""
 DEFAULT_GROUPS = frozenset({*KINDS, "cluster", "workload", "experiment"})
 """The groups of the defaults list of conf/config.yaml; a test compares the two."""
 GROUPS = ("workload", *KINDS, "backend@proxy", "cluster", "experiment")
@@ -22,11 +24,6 @@ def choices(group: str, registry: Registry) -> list[str]:
     presets = [p.name for p in registry.presets() if p.group == group]
     built_in = [name for g, name in BUILT_IN if g == group and name != "file"]
     return sorted({*registry.names(group), *presets, *built_in})
-
-
-def listing(group: str) -> str:
-    """The command that lists the choices of a group."""
-    return "placekit cluster show" if group == "cluster" else "placekit run --help all"
 
 
 def chosen_models(options: Mapping[str, list[str]], section: str, registry: Registry) -> dict[str, type[BaseModel]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from placekit_core.cli.choices import GROUPS, choices, chosen_models, listing
+from placekit_core.cli.choices import GROUPS, LISTING, choices, chosen_models
 from placekit_core.cli.console import WIDTH, wrapped
 from placekit_core.contracts.errors import ConfigError, unknown
 from placekit_core.contracts.files import parse_text, parse_yaml, read_bytes, reading
@@ -131,7 +131,7 @@ def _choice(group: str, name: str, registry: Registry) -> Iterator[str]:
         if component.paper:
             yield wrapped(f"paper: {component.paper}", " " * 6, "    ")
     else:
-        raise registry.mention_broken(unknown(group, name, choices(kind, registry), ConfigError, listing(kind)))
+        raise registry.mention_broken(unknown(group, name, choices(kind, registry), ConfigError, LISTING))
 
 
 def _preset(preset: Choice, registry: Registry) -> Iterator[str]:

@@ -205,7 +205,7 @@ def _cluster(spec: ClusterSpec, registry: Registry) -> dict[str, Any]:
     if isinstance(spec, str) and not spec.endswith((".yaml", ".yml")):
         presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
         if spec not in presets:
-            raise unknown("cluster", spec, [AUTO, *presets], ClusterError, "placekit cluster show")
+            raise unknown("cluster", spec, [AUTO, *presets], ClusterError, "placekit run --help all")
         registry.check_choices({"cluster": spec})
         spec = presets[spec]
     if isinstance(spec, str | Path):

@@ -211,7 +211,7 @@ class Doctor:
                     self._compose(preset, stand_ins)
             except Exception as e:
                 message, hint = _said(e)
-                if any(message.startswith(f"no {group} named") for group in (*KINDS, "workload")):
+                if any(f"no {group} named" in message for group in (*KINDS, "workload")):
                     yield warn(f"{what} needs something that is not installed: {message}", hint)
                 else:
                     yield fail(f"{what}: {message}", hint or "correct the file, or reinstall its distribution")
