@@ -11,8 +11,6 @@ from placekit_core.run.assembly import SECTIONS, kind_of
 from placekit_core.run.config import conf_dir, defaults_list
 from placekit_core.run.registry import BUILT_IN, Registry
 
-LISTING = "placekit run --help all"
-"""The command that lists the choices of every group."""
 DEFAULT_GROUPS = frozenset({*KINDS, "cluster", "workload", "experiment"})
 """The groups of the defaults list of conf/config.yaml; a test compares the two."""
 GROUPS = ("workload", *KINDS, "backend@proxy", "cluster", "experiment")

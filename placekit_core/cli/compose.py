@@ -23,12 +23,12 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandat
 from yaml import YAMLError
 
 from placekit_core.cli.arguments import chosen, normalise, quoted, swept_by_experiment, without_folders
-from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, LISTING, choices
+from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices
 from placekit_core.cli.presets import check_presets, located, naming, naming_presets
 from placekit_core.contracts.errors import ConfigError, PlacekitError, listed, unknown
 from placekit_core.run.assembly import SECTIONS, Assembly, validate
 from placekit_core.run.config import AUTO, RunConfig, conf_dir
-from placekit_core.run.registry import BUILT_IN, Registry
+from placekit_core.run.registry import BUILT_IN, LISTING, Registry
 
 _EXTERNAL = {
     "joblib": "'placekit-core[sweep]'",

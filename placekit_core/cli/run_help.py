@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from placekit_core.cli.choices import GROUPS, LISTING, choices, chosen_models
+from placekit_core.cli.choices import GROUPS, choices, chosen_models
 from placekit_core.cli.console import WIDTH, wrapped
 from placekit_core.contracts.errors import ConfigError, unknown
 from placekit_core.contracts.files import parse_text, parse_yaml, read_bytes, reading
@@ -17,7 +17,7 @@ from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.assembly import SECTIONS
 from placekit_core.run.config import RunConfig, conf_dir, defaults_list
 from placekit_core.run.entries import Choice
-from placekit_core.run.registry import BUILT_IN, Registry
+from placekit_core.run.registry import BUILT_IN, LISTING, Registry
 
 _HEAD = """\
 usage: placekit run [FILE] [OPTION=VALUE ...]

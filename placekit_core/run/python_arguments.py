@@ -23,7 +23,7 @@ from placekit_core.contracts.task import Task
 from placekit_core.run.assembly import SECTIONS, PythonObjects, kind_of
 from placekit_core.run.config import AUTO, NONE, PYTHON, RunConfig, conf_dir, defaults_list
 from placekit_core.run.detection import endings, importer_of, readers_of
-from placekit_core.run.registry import Registry
+from placekit_core.run.registry import LISTING, Registry
 
 Spec = str | Mapping[str, Any] | Plugin
 """A component: its name, its name with options (`{"name": NAME, OPTION: VALUE}`), or an instance."""
@@ -205,7 +205,7 @@ def _cluster(spec: ClusterSpec, registry: Registry) -> dict[str, Any]:
     if isinstance(spec, str) and not spec.endswith((".yaml", ".yml")):
         presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
         if spec not in presets:
-            raise unknown("cluster", spec, [AUTO, *presets], ClusterError, "placekit run --help all")
+            raise unknown("cluster", spec, [AUTO, *presets], ClusterError, LISTING)
         registry.check_choices({"cluster": spec})
         spec = presets[spec]
     if isinstance(spec, str | Path):

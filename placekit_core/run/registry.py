@@ -36,6 +36,8 @@ CORE = "placekit-core"
 T = TypeVar("T")
 
 PLURAL = {"policy": "policies"} | {k: f"{k}s" for k in KINDS if k != "policy"}
+LISTING = "placekit run --help all"
+"""The command that lists the names of every group."""
 BUILT_IN = {
     ("trainer", AUTO): "the trainer that the policy names as its own; none for a policy that needs no training",
     ("trainer", NONE): "no training: a learned policy is used as it is",
