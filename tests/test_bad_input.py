@@ -72,7 +72,7 @@ def fails(outcome, *words: str) -> None:
         (["cluster=file"], ["option 'cluster.path' has no value", "cluster.path=VALUE"]),
         (["experiment=quick,foo"], ["Ambiguous value", "sweep over it with -m"]),
         (["-m", "experiment=quick,foo"], ["no experiment named 'foo'"]),
-        (["-m", "policy=glob(zz*)"], ["policy=glob(zz*) stands for no value"]),
+        (["-m", "policy=glob(zz*)"], ["policy=glob(zz*) stands for no name", "more: `placekit run --help all`"]),
         (["importer=torch", "importer.module=mine.py:make"], ["did you mean 'mine:make'?"]),
         (["policy=3"], ["no policy named '3'"]),
         (["policy=null"], ["no policy named 'null'"]),

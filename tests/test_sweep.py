@@ -21,7 +21,7 @@ import placekit_core.run.run_directory
 from placekit_core import RunError, installed
 from placekit_core.cli import sweep
 from placekit_core.cli.choices import choices
-from placekit_core.cli.compose import compose_all, jobs
+from placekit_core.cli.compose import compose_all, jobs, overrides
 from placekit_core.cli.main import main
 from placekit_core.cli.multirun import multirun
 from placekit_core.run.config import RunConfig, conf_dir
@@ -341,6 +341,13 @@ def test_experiments_name_what_exists(path: Path) -> None:
     swept = {option for job in jobs([f"{k}={v}" for k, v in params.items()], installed()) for option in job}
     for key, names in known.items():
         assert {o.partition("=")[2] for o in swept if o.startswith(f"{key}=")} <= names
+
+
+def test_a_glob_of_an_experiment_finds_the_presets_of_plugins() -> None:
+    [workloads] = [o for o in overrides(["experiment=workloads"], installed()) if o.startswith("workload=")]
+    names = {n for n in choices("workload", installed()) if n != "none" and not n.endswith("_small")}
+    assert set(workloads.removeprefix("workload=choice(").removesuffix(")").split(",")) == names
+    assert "workload=mlp" in overrides(["experiment=workloads", "workload=mlp"], installed())
 
 
 REFUSE = {"data_parallel", "enumerative", "exact", "expert", "single_cpu"}

@@ -68,24 +68,24 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
     return sorted(out, key=lambda token: OVERRIDE.match(token) is None and not token.startswith("~"))
 
 
-def swept_by_experiment(argv: list[str], registry: Registry) -> set[str]:
-    """The options that the experiment named in `argv` sweeps over, from its preset; none if it is not a sweep.
+def swept_by_experiment(argv: list[str], registry: Registry) -> dict[str, str]:
+    """The options that the experiment named in `argv` sweeps over, and their values; none if it is not a sweep.
 
     The preset may be placekit's, a plugin's, or in a `--config-dir`.
     """
     name, _ = take(argv, "experiment")
     if name is None or {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help"} & set(argv):
-        return set()
+        return {}
     if "," in name and not {"-m", "--multirun"} & set(argv):  # Hydra reports it
-        return set()
+        return {}
     own, _ = without_folders(argv)
     folders = [*own, conf_dir(), *(folder for _, folder in registry.conf_folders())]
-    swept: set[str] = set()
+    swept: dict[str, str] = {}
     for path in (folder / "experiment" / f"{n}.yaml" for n in name.split(",") for folder in folders):
         with suppress(ConfigError):  # Hydra reads it next, and says what is wrong
             hydra = load_preset(path).hydra
             if hydra is not None and hydra.mode == "MULTIRUN" and hydra.sweeper is not None:
-                swept |= set(hydra.sweeper.params or {})
+                swept |= {key: str(values) for key, values in (hydra.sweeper.params or {}).items()}
     return swept
 
 

@@ -9,20 +9,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from placekit_core.cli.arguments import chosen, normalise, quoted, swept_by_experiment, without_folders
-from placekit_core.cli.choices import GROUPS, choices
+from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices
 from placekit_core.cli.presets import check_presets, located, naming, naming_presets
 from placekit_core.contracts.errors import ConfigError, PlacekitError, listed, unknown
 from placekit_core.run.assembly import SECTIONS, Assembly, validate
@@ -82,7 +83,10 @@ def overrides(argv: list[str], registry: Registry) -> list[str]:
     check_presets(argv, registry)
     swept = swept_by_experiment(argv, registry)
     own, argv = without_folders(argv)
-    found = normalise(argv, registry, swept)
+    found = normalise(argv, registry, swept.keys())
+    given = {key_of(option) for option in found}
+    found += [f"{key}={value}" for key, value in swept.items() if _is_glob(key, value) and key not in given]
+    found = [_expanded(option, own, registry) for option in found]
     folders = [*own, *(folder for _, folder in registry.conf_folders())]
     paths: list[Any] = [f"file://{folder.resolve()}" for folder in folders]
     for override in (o for o in found if key_of(o) == _SEARCHPATH):  # after ours, in the same option
@@ -90,6 +94,23 @@ def overrides(argv: list[str], registry: Registry) -> list[str]:
         paths += value if isinstance(value, list) else [value]
     options = [o for o in found if "=" in o or o.startswith("~") if not o.startswith("-") and key_of(o) != _SEARCHPATH]
     return options + ([f"{_SEARCHPATH}=[{','.join(quoted(str(path)) for path in paths)}]"] if paths else [])
+
+
+def _is_glob(key: str, value: str) -> bool:
+    return key in DEFAULT_GROUPS and value.startswith("glob(")
+
+
+def _expanded(option: str, own: Sequence[Path], registry: Registry) -> str:
+    """`GROUP=glob(...)` with the names that it stands for; Hydra's own `glob` does not see the presets of plugins."""
+    group, _, value = option.partition("=")
+    if not _is_glob(group, value):
+        return option
+    names = {*choices(group, registry), *(path.stem for folder in own for path in (folder / group).glob("*.yaml"))}
+    glob = OverridesParser.create().parse_override(option).value()
+    found: list[str] = glob.filter(sorted(names)) if isinstance(glob, Glob) else []
+    if not found:
+        raise ConfigError(f"{option} stands for no name", f"available: {listed(sorted(names), listing=LISTING)}")
+    return f"{group}=choice({','.join(found)})"
 
 
 _SEARCHPATH = "hydra.searchpath"
@@ -119,10 +140,6 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
             if not override.is_discrete_sweep():
                 raise ConfigError(f"{key} is swept over an interval", "choose a sweeper that can: hydra/sweeper=optuna")
             parts[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-            if not parts[key]:
-                raise ConfigError(
-                    f"{override.input_line} stands for no value", "`placekit run --help all` lists the names"
-                )
         else:
             parts[key] = [f"{key}={override.get_value_element_as_str()}"]
     return [list(job) for job in itertools.product(*parts.values())]

@@ -76,6 +76,11 @@ def test_jobs_are_those_of_a_sweep() -> None:
     ]
 
 
+def test_a_glob_finds_the_presets_of_plugins() -> None:
+    found = [job for [job] in jobs(["workload=glob(ffnn*, exclude=*_small)"], installed())]
+    assert found == ["workload=ffnn", "workload=ffnn_sharded", "workload=ffnn_sharded_8"]
+
+
 @pytest.mark.parametrize("flags", [["--jason"], ["-m", "--json"]])
 def test_unknown_flags_are_refused(flags: list[str], placekit: Callable) -> None:
     code, _, err = placekit("graph", "show", *flags)
