@@ -39,10 +39,10 @@ class PlacetoOptions(TorchOptions):
         None, ge=1, description="number of random orders, one of which each episode takes; null: always a new one"
     )
     order_seed: int = Field(0, ge=0, description="seed of the random orders, and of the order without exploration")
-    start: Literal["one_device", "random"] = Field(
-        "one_device",
-        description="placement that an episode starts from: all on the device where the groups take least time in all,"
-        " or random",
+    start: Literal["random", "one_device"] = Field(
+        "random",
+        description="placement that an episode starts from: random, or all on the device where the groups take least time"
+        " in all",
     )
     max_devices: int | None = Field(
         None, ge=1, description="devices to have room for; null: as many as the problems have"

@@ -120,12 +120,12 @@ def test_orders_and_starts() -> None:
     r = fixed.rollout(problem, 40, np.random.default_rng(0), 1.0)
     assert len(np.unique(r.group, axis=0)) == 2
     assert all(sorted(row) == list(range(g)) for row in r.group.tolist())
-    fresh = shaken(problem, order="random", visits=2).rollout(problem, 40, np.random.default_rng(0), 1.0)
+    fresh = shaken(problem, order="random", visits=2, start="one_device").rollout(problem, 40, np.random.default_rng(0), 1.0)
     assert len(np.unique(fresh.group, axis=0)) > 30
     assert all(sorted(row[:g]) == sorted(row[g:]) == list(range(g)) for row in fresh.group.tolist())
     assert fresh.start is not None
     assert (fresh.start.device == one_device(problem)).all()
-    random = shaken(problem, start="random").rollout(problem, 40, np.random.default_rng(0), 1.0)
+    random = shaken(problem).rollout(problem, 40, np.random.default_rng(0), 1.0)
     assert random.start is not None
     assert len(np.unique(random.start.device, axis=0)) > 10
 
