@@ -11,6 +11,7 @@ from numpy.random import Generator
 from placekit_learn.optimisers import OPTIMISERS, clipped
 from placekit_learn.policy_gradient import Batch, PolicyGradient, between
 from placekit_learn.ppo import ratios, surrogate_weights
+from placekit_learn.rewards import Rewards
 
 from placekit_core import BudgetExhausted, Checkpoint, ConfigError, LearnablePolicy, Ledger, Rollouts, State, Task
 from placekit_doppler import ThreeStageOptions
@@ -84,6 +85,7 @@ class ThreeStage(PolicyGradient):
                         task.evaluate(placements)
         self.measured = two
         for rewards in self.rewards:
+            assert isinstance(rewards, Rewards)
             rewards.at_most = o.measured_at_most if two else None
         self.learns = (3 if two else 2) in o.stages
         self._learn(policy, tasks, rng, checkpoint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from placekit_learn.options import PolicyGradientOptions
+from placekit_learn.options import LearningOptions
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field
 
@@ -57,7 +57,7 @@ class PlacetoOptions(TorchOptions):
     )
 
 
-class StepwiseOptions(PolicyGradientOptions):
+class StepwiseOptions(LearningOptions):
     """Options of trainer `stepwise`."""
 
     rewards: Literal["intermediate", "terminal"] = Field(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from placekit_learn.policy_gradient import Batch, PolicyGradient
-from placekit_learn.rewards import EQUAL, Rewards
+from placekit_learn.rewards import EQUAL, Worths
 
 from placekit_core import LearnablePolicy, Measurements, PlacekitError, Placements, Problem, Rollouts, Task
 from placekit_placeto import StepwiseOptions
@@ -32,26 +32,26 @@ class Stepwise(PolicyGradient):
     options_class = StepwiseOptions
     options: StepwiseOptions
 
-    def weights(self, task: Task, rewards: Rewards, rollouts: Rollouts, only_fitting: bool) -> Floats:
+    def weights(self, task: Task, worths: Worths, rollouts: Rollouts) -> Floats:
         if rollouts.start is None:
             raise PlacekitError(
                 f"trainer {self.name!r} needs a policy whose episodes improve a placement step by step",
                 "take another trainer, or policy=placeto",
             )
-        assert isinstance(rewards, StepRewards)
+        assert isinstance(worths, StepWorths)
         if self.options.rewards == "terminal":
-            worth = rewards.worths(task.evaluate(rollouts.placements), task.problem)
+            worth = worths.of(task.evaluate(rollouts.placements), task.problem)
             worth = np.repeat(worth[:, None], rollouts.group.shape[1] + 1, axis=1)
-            return rewards.advantages(worth, np.zeros_like(worth), rollouts.group >= 0)
+            return worths.advantages(worth, np.zeros_like(worth), rollouts.group >= 0)
         device, row = passed(rollouts)
-        worth = rewards.worths(task.evaluate(Placements.of(device)), task.problem)[row]
-        return rewards.advantages(worth, worth, rollouts.group >= 0)
+        worth = worths.of(task.evaluate(Placements.of(device)), task.problem)[row]
+        return worths.advantages(worth, worth, rollouts.group >= 0)
 
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         self.climb(policy, batch, batch.weight, batch.entropy_weight)
 
-    def rewards_of(self, task: Task) -> Rewards:
-        return StepRewards(self.options, task.evaluate.failing_signal_s)
+    def worths(self, task: Task) -> Worths:
+        return StepWorths(self.options, task.evaluate.failing_signal_s)
 
 
 def passed(rollouts: Rollouts) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
@@ -78,22 +78,19 @@ def passed(rollouts: Rollouts) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     return np.stack(found), row
 
 
-class StepRewards(Rewards):
+class StepWorths(Worths):
     """Worths of one problem's placements, higher is better, and the mean returns of the last updates."""
-
-    options: StepwiseOptions
 
     def __init__(self, options: StepwiseOptions, failing_signal_s: float) -> None:
         super().__init__(options, failing_signal_s)
+        self.options = options
         self.returns: Floats = np.empty((0, 0))
 
-    def worths(self, m: Measurements, problem: Problem) -> Floats:
+    def of(self, m: Measurements, problem: Problem) -> Floats:
         """[m] the worth of placements. One that needs too much memory costs more by its excess; one that failed, by far."""
         measured = np.isfinite(m.value_s)
         if measured.any():
-            if self.scale_s is None:
-                self.scale_s = float(m.value_s[measured].mean())
-            self.worst_s = max(self.worst_s or 0.0, float(m.value_s[measured].max()))
+            self.see(m.value_s[measured])
         excess = np.maximum(m.peak_bytes - problem.cluster.memory_bytes, 0.0).max(axis=1) / GIB
         penalty_s = self.options.memory_penalty * (self.scale_s or 0.0) * np.where(measured, excess, 0.0)
         return self.rewards(np.where(measured, m.value_s, self.failing_s) + penalty_s)

@@ -106,9 +106,11 @@ def test_reachability_is_that_of_all_paths() -> None:
 def test_the_network_does_not_see_how_groups_are_numbered() -> None:
     """Of two groups that differ in their numbers only, both are placed with the same probabilities."""
     problem = fakes.independent(6)
-    policy = shaken(problem, order="random", order_seed=3)
+    policy = shaken(problem, order="random", order_seed=3, start="one_device")
     r = policy.rollout(problem, 1, np.random.default_rng(0), 0.0)
-    again = shaken(problem, order="random", order_seed=4).rollout(problem, 1, np.random.default_rng(0), 0.0)
+    again = shaken(problem, order="random", order_seed=4, start="one_device").rollout(
+        problem, 1, np.random.default_rng(0), 0.0
+    )
     assert not np.array_equal(r.group, again.group)
     np.testing.assert_allclose(np.exp(r.extra["log_p"]), np.exp(again.extra["log_p"]), atol=1e-6)
 
@@ -120,7 +122,9 @@ def test_orders_and_starts() -> None:
     r = fixed.rollout(problem, 40, np.random.default_rng(0), 1.0)
     assert len(np.unique(r.group, axis=0)) == 2
     assert all(sorted(row) == list(range(g)) for row in r.group.tolist())
-    fresh = shaken(problem, order="random", visits=2, start="one_device").rollout(problem, 40, np.random.default_rng(0), 1.0)
+    fresh = shaken(problem, order="random", visits=2, start="one_device").rollout(
+        problem, 40, np.random.default_rng(0), 1.0
+    )
     assert len(np.unique(fresh.group, axis=0)) > 30
     assert all(sorted(row[:g]) == sorted(row[g:]) == list(range(g)) for row in fresh.group.tolist())
     assert fresh.start is not None

@@ -16,7 +16,11 @@ from placekit_testing.trainers import TrainerContract
 
 from placekit_core import LearnablePolicy, Placements, Problem, Rollouts
 
-SMALL = {"size": 6, "rounds": 3}
+SMALL = {
+    "size": 6,
+    "rounds": 3,
+    "start": "one_device",
+}  # other starts meet more kinks of LeakyReLU, where differences err
 
 
 class TestPlaceto(LearnablePolicyContract):

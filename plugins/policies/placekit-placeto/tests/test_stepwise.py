@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from placekit_learn.rewards import Rewards
 from placekit_placeto import StepwiseOptions
-from placekit_placeto.stepwise import StepRewards, Stepwise, passed
+from placekit_placeto.stepwise import Stepwise, StepWorths, passed
 from placekit_testing import fakes
 
 from placekit_core import Measurements, PlacekitError, Placements, Rollouts
@@ -51,18 +50,18 @@ def options(**values: object) -> StepwiseOptions:
 
 def test_returns_are_what_is_gained_from_a_step_on() -> None:
     """Makespans 8, 5, 6 and 8, 8, 2: the returns are 8 - 6, 5 - 6 and 8 - 2, 8 - 2; baselines 4 and 2.5."""
-    found = StepRewards(options(), 100.0)
+    found = StepWorths(options(), 100.0)
     worth = -np.array([[8.0, 5.0, 6.0], [8.0, 8.0, 2.0]])
     active = np.ones((2, 2), np.bool_)
     assert found.advantages(worth, worth, active).tolist() == [[-1.0, -1.75], [1.0, 1.75]]
 
 
 def test_the_baseline_is_the_mean_over_the_window() -> None:
-    found = StepRewards(options(window=2), 100.0)
+    found = StepWorths(options(window=2), 100.0)
     active = np.ones((1, 1), np.bool_)
     gains = [found.advantages(np.array([[0.0, x]]), np.zeros((1, 2)), active)[0, 0] for x in (2.0, 6.0, 10.0)]
     assert gains == [0.0, 2.0, 2.0]
-    again = StepRewards(options(window=2), 100.0)
+    again = StepWorths(options(window=2), 100.0)
     again.restore(found.state())
     assert again.advantages(np.array([[0.0, 4.0]]), np.zeros((1, 2)), active)[0, 0] == -3.0
 
@@ -70,9 +69,9 @@ def test_the_baseline_is_the_mean_over_the_window() -> None:
 def test_memory_costs_by_the_excess() -> None:
     problem = fakes.diamond()
     over = float(problem.cluster.memory_bytes.max()) + 3 * 2.0**30
-    found = StepRewards(options(memory_penalty=0.5), 100.0)
-    assert found.worths(measured([2.0, 4.0], over), problem).tolist() == [-2.0 - 0.5 * 3 * 3, -4.0 - 0.5 * 3 * 3]
-    assert found.worths(measured([2.0, np.nan]), problem).tolist() == [-2.0, -8.0]  # twice the slowest
+    found = StepWorths(options(memory_penalty=0.5), 100.0)
+    assert found.of(measured([2.0, 4.0], over), problem).tolist() == [-2.0 - 0.5 * 3 * 3, -4.0 - 0.5 * 3 * 3]
+    assert found.of(measured([2.0, np.nan]), problem).tolist() == [-2.0, -8.0]  # twice the slowest
 
 
 @pytest.mark.parametrize(("rewards", "count"), [("intermediate", 3), ("terminal", 2)])
@@ -82,7 +81,7 @@ def test_what_is_evaluated(rewards: str, count: int) -> None:
     r = rollouts([[0, 0], [1, 0]], [[0, 1], [1, 0]], [[1, 0], [0, 1]])
     assert problem.g == 2
     trainer = Stepwise(rewards=rewards)
-    weight = trainer.weights(task, trainer.rewards_of(task), r, False)
+    weight = trainer.weights(task, trainer.worths(task), r)
     assert task.evaluate.evaluations == count
     assert weight.shape == (2, 2)
 
@@ -95,4 +94,4 @@ def test_other_policies_are_refused() -> None:
         np.zeros((1, 1)), np.zeros((1, 1)),
     )  # fmt: skip
     with pytest.raises(PlacekitError, match=r"(?s)step by step.*policy=placeto"):
-        Stepwise().weights(task, Rewards(options(), 1.0), r, False)
+        Stepwise().weights(task, Stepwise().worths(task), r)

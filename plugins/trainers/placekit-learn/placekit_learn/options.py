@@ -9,8 +9,8 @@ from pydantic import Field
 from placekit_core import Options
 
 
-class PolicyGradientOptions(Options):
-    """Options that `reinforce` and `ppo` share. A schedule goes linearly from its value to `..._end` over the budget."""
+class LearningOptions(Options):
+    """Options of all policy gradients. A schedule goes linearly from its value to `..._end` over the budget."""
 
     samples: int = Field(10, ge=1, description="placements drawn for each update (K)")
     reward: Literal["sqrt", "linear", "scaled"] = Field(
@@ -22,16 +22,7 @@ class PolicyGradientOptions(Options):
         description="seconds of a placement that fails or does not fit: twice the slowest that fitted so far,"
         " or the run's failing signal",
     )
-    baseline_decay: float = Field(
-        0.9, ge=0, lt=1, description="share of the old baseline in the new one, a moving average of the batches' means"
-    )
-    baseline_start: Literal["first", "failing"] = Field(
-        "first", description="the baseline starts at the first batch's mean, or at a failure's reward, to explore more"
-    )
     normalise: bool = Field(False, description="divide advantages by the standard deviation of the batch's rewards")
-    only_fitting_after: int | None = Field(
-        None, ge=0, description="updates after which only placements that fit count; null: all count, always"
-    )
     optimiser: Literal["adam", "sgd"] = Field("adam", description="how gradients become steps")
     learning_rate: float = Field(3e-3, gt=0, description="step size of the optimiser")
     learning_rate_end: float | None = Field(
@@ -49,6 +40,20 @@ class PolicyGradientOptions(Options):
     )
     explore_end: float | None = Field(
         None, ge=0, le=1, description="exploration at the end of the budget; null: the same"
+    )
+
+
+class PolicyGradientOptions(LearningOptions):
+    """Options that `reinforce` and `ppo` share: those of their baseline, a moving average."""
+
+    baseline_decay: float = Field(
+        0.9, ge=0, lt=1, description="share of the old baseline in the new one, a moving average of the batches' means"
+    )
+    baseline_start: Literal["first", "failing"] = Field(
+        "first", description="the baseline starts at the first batch's mean, or at a failure's reward, to explore more"
+    )
+    only_fitting_after: int | None = Field(
+        None, ge=0, description="updates after which only placements that fit count; null: all count, always"
     )
 
 

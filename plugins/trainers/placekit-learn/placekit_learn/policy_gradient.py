@@ -16,8 +16,8 @@ from pydantic import BaseModel
 
 from placekit_core import BudgetExhausted, Checkpoint, LearnablePolicy, Problem, Rollouts, State, Task, Trainer
 from placekit_learn.optimisers import OPTIMISERS, Optimiser, clipped
-from placekit_learn.options import PolicyGradientOptions, ReinforceOptions
-from placekit_learn.rewards import Rewards
+from placekit_learn.options import LearningOptions, ReinforceOptions
+from placekit_learn.rewards import Rewards, Worths
 
 Floats = NDArray[np.float64]
 
@@ -54,12 +54,12 @@ class PolicyGradient(Trainer):
         seconds: time spent on `rollout`, `evaluate` and `update`.
     """
 
-    options_class: ClassVar[type[BaseModel]] = PolicyGradientOptions
+    options_class: ClassVar[type[BaseModel]] = LearningOptions
     updates: int
     begun: int
     pretrained: bool
     optimiser: Optimiser
-    rewards: list[Rewards]
+    rewards: list[Worths]
     seconds: dict[str, float]
 
     def fit(
@@ -99,26 +99,33 @@ class PolicyGradient(Trainer):
         """The episodes of an update."""
         return policy.rollout(task.problem, self.options.samples, rng, explore)
 
-    def weights(self, task: Task, rewards: Rewards, rollouts: Rollouts, only_fitting: bool) -> Floats:
-        """[b, T] advantage of each decision, over the number of episodes that count: that of the episode's placement."""
-        each = rewards.weights(task.evaluate(rollouts.placements), only_fitting)
+    def weights(self, task: Task, worths: Worths, rollouts: Rollouts) -> Floats | None:
+        """[b, T] advantage of each decision, over the number of episodes that count: that of the episode's placement.
+
+        None if there is nothing to learn from the batch, not even to explore.
+        """
+        assert isinstance(worths, Rewards)
+        after = self.options.only_fitting_after
+        only_fitting = after is not None and self.updates - self.begun >= after
+        each = worths.weights(task.evaluate(rollouts.placements), only_fitting)
+        if only_fitting and not each.any():
+            return None
         return np.where(rollouts.group >= 0, each[:, None], 0.0)
 
     @abstractmethod
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         """Change the policy's parameters, learning from the batch."""
 
-    def _update(self, policy: LearnablePolicy, task: Task, rewards: Rewards, rng: Generator) -> None:
+    def _update(self, policy: LearnablePolicy, task: Task, rewards: Worths, rng: Generator) -> None:
         o, progress = self.options, task.evaluate.progress
         with self._timed("rollout"):
             explore = between(o.explore, o.explore_end, progress)
             rollouts = self.draw(policy, task, rng, explore)
-        only_fitting = o.only_fitting_after is not None and self.updates - self.begun >= o.only_fitting_after
         with self._timed("evaluate"):
-            weight = self.weights(task, rewards, rollouts, only_fitting)
+            weight = self.weights(task, rewards, rollouts)
         entropy_weight = between(o.entropy_weight, o.entropy_weight_end, progress)
-        if not weight.any() and (only_fitting or not entropy_weight):
-            return  # there is nothing to learn from the batch
+        if weight is None or not (weight.any() or entropy_weight):
+            return
         with self._timed("update"):
             rate = between(o.learning_rate, o.learning_rate_end, progress)
             self.improve(policy, Batch(task.problem, rollouts, weight, entropy_weight / o.samples, rate))
@@ -138,11 +145,11 @@ class PolicyGradient(Trainer):
         self.rewards, self.pretrained = self._no_rewards(tasks), False
         self.seconds = {"rollout": 0.0, "evaluate": 0.0, "update": 0.0}
 
-    def _no_rewards(self, tasks: Sequence[Task]) -> list[Rewards]:
-        return [self.rewards_of(task) for task in tasks]
+    def _no_rewards(self, tasks: Sequence[Task]) -> list[Worths]:
+        return [self.worths(task) for task in tasks]
 
-    def rewards_of(self, task: Task) -> Rewards:
-        """The rewards of a task's placements."""
+    def worths(self, task: Task) -> Worths:
+        """What a task's placements are worth."""
         return Rewards(self.options, task.evaluate.failing_signal_s)
 
     def state(self) -> dict[str, Any]:

@@ -9,31 +9,69 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core import Measurements
-from placekit_learn.options import PolicyGradientOptions
+from placekit_learn.options import LearningOptions, PolicyGradientOptions
 
 Floats = NDArray[np.float64]
 EQUAL = 1e-9  # relative deviation of rewards that count as equal
 FAILING = 2.0  # times the slowest that fitted
 
 
-class Rewards:
-    """Rewards of one problem's placements, higher is better, and their moving average, the baseline.
+class Worths:
+    """What the placements of one problem are worth, higher is better.
+
+    Attributes:
+        scale_s: mean value of the placements of the first batch in which some fitted.
+        worst_s: slowest value so far of a placement that fitted.
+    """
+
+    def __init__(self, options: LearningOptions, failing_signal_s: float) -> None:
+        self.learning, self.failing_signal_s = options, failing_signal_s
+        self.scale_s: float | None = None
+        self.worst_s: float | None = None
+
+    def rewards(self, value_s: Floats) -> Floats:
+        """The rewards of values in seconds."""
+        if self.learning.reward == "sqrt":  # Mirhoseini et al. 2017, section 3.1
+            return np.asarray(-np.sqrt(value_s))
+        return -value_s / (self.scale_s or 1.0) if self.learning.reward == "scaled" else -value_s
+
+    @property
+    def failing_s(self) -> float:
+        """Seconds that count for a placement that failed or did not fit."""
+        if self.learning.failing == "signal" or self.worst_s is None:
+            return self.failing_signal_s
+        return FAILING * self.worst_s
+
+    def see(self, value_s: Floats) -> None:
+        """Take in the values of placements that fitted."""
+        if self.scale_s is None:
+            self.scale_s = float(value_s.mean())
+        self.worst_s = max(self.worst_s or 0.0, float(value_s.max()))
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs."""
+        return {"scale_s": self.scale_s, "worst_s": self.worst_s}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state`."""
+        self.scale_s, self.worst_s = state["scale_s"], state["worst_s"]
+
+
+class Rewards(Worths):
+    """Rewards of one problem's placements, and their moving average, the baseline.
 
     Until a placement fits, all are equal and there is nothing to learn; baseline and scale start with the first batch
     in which one fits.
 
     Attributes:
         baseline: moving average of the batches' mean rewards.
-        scale_s: mean value of the placements of that first batch that fitted.
-        worst_s: slowest value so far of a placement that fitted.
         at_most: placements count as at most this many times the median of their batch; None: no limit.
     """
 
     def __init__(self, options: PolicyGradientOptions, failing_signal_s: float) -> None:
-        self.options, self.failing_signal_s = options, failing_signal_s
+        super().__init__(options, failing_signal_s)
+        self.options = options
         self.baseline: float | None = None
-        self.scale_s: float | None = None
-        self.worst_s: float | None = None
         self.at_most: float | None = None
 
     def weights(self, m: Measurements, only_fitting: bool = False) -> Floats:
@@ -43,7 +81,7 @@ class Rewards:
         if fits.any():
             if self.at_most is not None:
                 value_s = np.minimum(value_s, self.at_most * float(np.median(value_s[fits])))
-            self._see(value_s[fits])
+            self.see(value_s[fits])
         used = fits if only_fitting else np.full(len(m), self.scale_s is not None)
         if not used.any():
             return np.zeros(len(m))
@@ -60,28 +98,9 @@ class Rewards:
             deviation = 1.0
         return advantage / int(used.sum()) / deviation
 
-    def rewards(self, value_s: Floats) -> Floats:
-        """The rewards of values in seconds."""
-        if self.options.reward == "sqrt":  # Mirhoseini et al. 2017, section 3.1
-            return np.asarray(-np.sqrt(value_s))
-        return -value_s / (self.scale_s or 1.0) if self.options.reward == "scaled" else -value_s
-
-    @property
-    def failing_s(self) -> float:
-        """Seconds that count for a placement that failed or did not fit."""
-        if self.options.failing == "signal" or self.worst_s is None:
-            return self.failing_signal_s
-        return FAILING * self.worst_s
-
-    def _see(self, value_s: Floats) -> None:
-        if self.scale_s is None:
-            self.scale_s = float(value_s.mean())
-        self.worst_s = max(self.worst_s or 0.0, float(value_s.max()))
-
     def state(self) -> dict[str, Any]:
-        """What `restore` needs."""
-        return {"baseline": self.baseline, "scale_s": self.scale_s, "worst_s": self.worst_s}
+        return {**super().state(), "baseline": self.baseline}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state`."""
-        self.baseline, self.scale_s, self.worst_s = state["baseline"], state["scale_s"], state["worst_s"]
+        super().restore(state)
+        self.baseline = state["baseline"]
