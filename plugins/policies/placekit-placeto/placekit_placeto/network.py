@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -32,8 +31,3 @@ class Network(nn.Module):
     def weights(self) -> Weights:
         """The parameters as arrays, which share their memory."""
         return Weights(*(self.get_parameter(name).detach().numpy() for name in Weights._fields))
-
-
-def count(size: int, devices: int) -> int:
-    """Number of parameters."""
-    return int(sum(np.prod(shape) for shape in Weights.shapes(size, devices).values()))

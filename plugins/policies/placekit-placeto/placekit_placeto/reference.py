@@ -16,7 +16,7 @@ from placekit_placeto.network import Network
 from placekit_placeto.prepared import as_matrix
 
 
-class Messages(MessagePassing):  # type: ignore[misc]
+class Messages(MessagePassing):  # type: ignore[misc]  # torch-geometric has no types
     """One round of messages: g(sum over neighbours of f(x)) (section 2.2, step 2)."""
 
     def __init__(self) -> None:

@@ -55,12 +55,11 @@ def test_compiled_episodes_and_gradients_are_those_of_the_reference(problem: str
 
 
 def test_what_is_computed_anew_equals_what_is_kept_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for a graph and one step's rows only, the history starts anew at nearly every step."""
+    """With room for the rows of one graph only, the history starts anew at every step."""
     problem = fakes.chain(40)
     expected = shaken(problem).rollout(problem, 2, np.random.default_rng(0), 1.0)
-    zeros = Work.zeros.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr("placekit_placeto.arrays.ROOM", 1)
-    assert len(zeros(Work, 4, 2, 3, 5, 4).rows) == 2 * 6 * 4
+    assert len(Work.zeros(4, 2, 3, 5, 4).rows) == 2 * 6 * 4
     found = shaken(problem)
     anew = found.rollout(problem, 2, np.random.default_rng(0), 1.0)
     assert np.array_equal(anew.extra["log_p"], expected.extra["log_p"])
