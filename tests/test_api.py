@@ -304,7 +304,7 @@ class Unscheduled(FakeBackend):
         def schedule(placement: Placement) -> Schedule:
             raise RuntimeError("the device\nis gone")
 
-        session.schedule = schedule  # type: ignore[method-assign]
+        session.schedule = schedule
         return session
 
 
@@ -321,7 +321,7 @@ def test_a_schedule_that_fails_costs_no_result(problem: Problem, tmp_path: Path)
     assert result.schedule is None
     assert result.summary.notes == [f"there is no schedule of {problem.graph.name!r}: RuntimeError: the device is gone"]
     assert result.summary == load_summary(tmp_path / "r")
-    assert load_placement(tmp_path / "r" / "placement.json", problem).same_as(result.placement)  # type: ignore[arg-type]
+    assert load_placement(tmp_path / "r" / "placement.json", problem).same_as(result.placement)
     assert "is gone" in html(result), "the loggers and tables take a result without a schedule"
     assert {"device", "memory_bytes"} <= set(frame(result, "devices"))
 
@@ -335,7 +335,7 @@ class Unbounded(FakeBackend):
         def lower_bound() -> float:
             raise RuntimeError("no memory for the bound")
 
-        session.lower_bound = lower_bound  # type: ignore[method-assign]
+        session.lower_bound = lower_bound
         return session
 
 

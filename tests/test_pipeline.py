@@ -301,7 +301,10 @@ def test_the_policy_is_written_before_the_result_also_after_a_failure(
 ) -> None:
     """Once result.json exists, all other files are complete."""
     there = []
-    commit = lambda result, folder: there.append((folder / "policy.safetensors").exists())  # noqa: E731
+
+    def commit(result: object, folder: Path) -> None:
+        there.append((folder / "policy.safetensors").exists())
+
     monkeypatch.setattr("placekit_core.run.pipeline.commit", commit)
     with pytest.raises(RunFailed, match="Crash"):
         run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run", observer=CrashAfter(3))

@@ -237,7 +237,7 @@ def test_a_mistake_in_an_installed_plugin_of_any_name_is_found(tmp_path: Path, m
     assert registry.broken[0].reason == f"ValueError: wrong shape ({tmp_path / 'acme_wrong.py'}, line 2)"
     with pytest.raises(ValueError, match="wrong shape") as e:
         importlib.import_module("acme_moves").place()
-    e.value.__traceback__ = e.value.__traceback__.tb_next  # type: ignore[union-attr]
+    e.value.__traceback__ = e.value.__traceback__.tb_next
     assert registry.where(e.value) == f"{tmp_path / 'acme_moves' / '__init__.py'}, line 2"
 
 

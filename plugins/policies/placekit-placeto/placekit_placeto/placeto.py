@@ -25,12 +25,11 @@ _HELD = 64  # problems that are kept ready, since the problems of a family take 
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A problem, made ready for episodes, with working memory for each thread."""
+    """A problem, made ready for episodes."""
 
     groups: Groups
     topological: NDArray[np.int32]
     start: NDArray[np.int16]
-    works: list[Work]
 
 
 class Placeto(TorchPolicy):
@@ -55,6 +54,7 @@ class Placeto(TorchPolicy):
         self.rules = Rules(residual=o.residual, whole=o.pooling == "graph")
         self._threads = Threads(self.options.episode_threads, "placekit-placeto")
         self._ready: dict[str, Ready] = {}
+        self._works: list[Work] = []
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         return Network(self.options.size, self.options.max_devices or max(p.cluster.size for p in problems))
@@ -62,6 +62,7 @@ class Placeto(TorchPolicy):
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
         super().build(problems, rng)
         self._ready.clear()
+        self._works = []
         if self.options.engine == "compiled":  # while a policy is built, no budget's clock runs
             r = self.rollout(problems[0], 1, np.random.default_rng(0))
             self.gradients(problems[0], r, np.ones(r.log_prob.shape))
@@ -78,13 +79,20 @@ class Placeto(TorchPolicy):
         if found is None:
             while len(self._ready) >= _HELD:
                 del self._ready[next(iter(self._ready))]
-            o, g = self.options, problem.g
-            works = [Work.zeros(g, room, o.size, o.rounds, o.visits * g) for _ in range(self._threads.count)]
             order = problem.grouped.topological_order.astype(np.int32)
             found = self._ready[problem.fingerprint] = Ready(
-                groups_of(problem, room, o.sums), order, one_device(problem), works
+                groups_of(problem, room, self.options.sums), order, one_device(problem)
             )
         return found
+
+    def works(self, problem: Problem) -> list[Work]:
+        """Working memory for each thread; kept until a problem with another number of groups comes."""
+        o, g = self.options, problem.g
+        if not self._works or len(self._works[0].device) != g:
+            self._works = [
+                Work.zeros(g, self.module.devices, o.size, o.rounds, o.visits * g) for _ in range(self._threads.count)
+            ]
+        return self._works
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         ready, o = self.ready(problem), self.options
@@ -93,10 +101,10 @@ class Placeto(TorchPolicy):
             with self.fixed_threads(), torch.no_grad():
                 e.log_p[:] = self._reference(ready).walk(e, explore > 0).numpy()
         else:
-            weights = self.module.weights()
+            weights, works = self.module.weights(), self.works(problem)
 
             def part(thread: int, first: int, last: int) -> None:
-                kernel.draw(ready.groups, self.rules, weights, ready.works[thread], e, explore > 0, first, last)
+                kernel.draw(ready.groups, self.rules, weights, works[thread], e, explore > 0, first, last)
 
             self._threads.spread(n, part)
         placed = e.start.copy()
@@ -125,14 +133,14 @@ class Placeto(TorchPolicy):
             return super().gradients(problem, rollouts, weight, entropy_weight, kl_weight)
         ready, e, n = self.ready(problem), _again(rollouts), len(rollouts.group)
         weights, sizes = self.module.weights(), (self.options.size, self.module.devices)
-        transposed, weight = weights.transposed(), np.ascontiguousarray(weight, np.float64)
+        transposed, works, weight = weights.transposed(), self.works(problem), np.ascontiguousarray(weight, np.float64)
         found = [Weights.zeros(*sizes) for _ in range(CHUNKS)]
         bounds = np.linspace(0, n, CHUNKS + 1).astype(int).tolist()
 
         def part(thread: int, first: int, last: int) -> None:
             for c in range(first, last):
                 gradient.climb(
-                    ready.groups, self.rules, weights, transposed, ready.works[thread], found[c], e, weight,
+                    ready.groups, self.rules, weights, transposed, works[thread], found[c], e, weight,
                     entropy_weight, kl_weight, bounds[c], bounds[c + 1],
                 )  # fmt: skip
 
@@ -163,10 +171,11 @@ class Placeto(TorchPolicy):
     def _judged(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float32]:
         """[n, T, D] log-probabilities of the same episodes under the present parameters."""
         ready, e, weights = self.ready(problem), _again(rollouts), self.module.weights()
+        works = self.works(problem)
         e = e._replace(log_p=np.empty_like(e.log_p))
 
         def part(thread: int, first: int, last: int) -> None:
-            kernel.judge(ready.groups, self.rules, weights, ready.works[thread], e, first, last)
+            kernel.judge(ready.groups, self.rules, weights, works[thread], e, first, last)
 
         self._threads.spread(len(e.order), part)
         return e.log_p
