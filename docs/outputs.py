@@ -172,12 +172,17 @@ def agrees(shown: list[str], printed: list[str], varies: str = "") -> bool:
 
 
 def shortened(shown: list[str], printed: list[str]) -> list[str]:
-    """What was printed, with `...` where the document had its only one: up to the line after it, or to as many from the end."""
+    """What was printed, with `...` where the document had its only one: up to the line after it, or to the last paragraph."""
     if shown.count("...") != 1:
         return printed
     head = shown.index("...")
     tail = shown[head + 1 :]
-    end = printed.index(tail[0], head) if tail and tail[0] in printed[head:] else len(printed) - len(tail)
+    if tail and tail[0] in printed[head:]:
+        end = printed.index(tail[0], head)
+    elif tail and "" in printed[head:]:
+        end = len(printed) - printed[::-1].index("")
+    else:
+        end = len(printed) - len(tail)
     return [*printed[:head], "...", *printed[end:]] if end > head else printed
 
 

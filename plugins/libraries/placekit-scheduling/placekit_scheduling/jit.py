@@ -11,6 +11,8 @@ UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") e
 """Options of `njit` for functions that allocate nothing, and return arrays only to functions compiled in the same way:
 without reference counts of the many arrays, calls take a fifth of the time. It is an internal option of numba: a version
 without it is slower, but the results are the same."""
+COUNTED: dict[str, Any] = dict.fromkeys(UNCOUNTED, True)
+"""Options of `njit` for functions that such functions call, and that allocate: else they would inherit `UNCOUNTED`."""
 
 compiled: Any = njit(cache=True, **UNCOUNTED)
 inlined: Any = njit(cache=True, forceinline=True, **UNCOUNTED)

@@ -6,7 +6,7 @@ episode. Direction 0 passes messages from the first groups to the last, directio
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,6 @@ STATIC = 2
 """Features of a group that stay: its run time and the bytes of its outputs."""
 FLAGS = 2
 """Features of a group besides these and its device: whether it is the current one, whether it was visited."""
-X, HIDDEN_F, F, SUM, HIDDEN_G = range(5)
-"""Parts of a row of `Work.rows`: the embedding, the hidden layer and the output of f, the sum of messages, g's hidden layer."""
 SETS = 3
 """Groups that reach the current one, groups that it reaches, and the others."""
 
@@ -26,7 +24,7 @@ Ints = NDArray[np.int64]
 
 
 class Weights(NamedTuple):
-    """The network's parameters; also their transposes, and gradients by them. A layer is `x @ weight + bias`."""
+    """The network's parameters, or gradients by them. A layer is `x @ weight + bias`."""
 
     embed: Floats  # [STATIC + D + FLAGS, H]
     embed_bias: Floats  # [H]
@@ -57,15 +55,6 @@ class Weights(NamedTuple):
     def zeros(cls, size: int, devices: int) -> Weights:
         """All zero, for gradients."""
         return cls(**{name: np.zeros(shape, np.float32) for name, shape in cls.shapes(size, devices).items()})
-
-    def transposed(self) -> Weights:
-        """The same with the last two axes of the matrices swapped."""
-        return Weights(
-            *(
-                x if name.endswith("bias") else np.ascontiguousarray(x.swapaxes(-1, -2))
-                for name, x in zip(self._fields, self, strict=True)
-            )
-        )
 
 
 class Groups(NamedTuple):
@@ -102,86 +91,77 @@ class Work(NamedTuple):
     """Working memory of one thread.
 
     An embedding that changes gets a new row; the old row stays, and the way back to it. So gradients go through the
-    history of an episode backwards, and each value's gradient is computed once, however many steps saw the value.
+    history of an episode backwards, and each value's gradient is computed once, however many steps saw the value. The rows
+    that a step computes for one round in one direction are a block: they do not depend on each other.
     """
 
     device: Ints  # [g] the placement
     visited: NDArray[np.bool_]  # [g]
     row: Ints  # [2, K + 1, g] the row of each embedding, after each round
-    rows: Floats  # [r, 5, H]
-    back: Floats  # [r, 2, H] gradients by a row's `X` and `F`
+    x: Floats  # [r, H] embeddings
+    hidden_f: Floats  # [r, H]
+    message: Floats  # [r, H] f's output
+    total: Floats  # [r, H] sums of the messages received
+    hidden_g: Floats  # [r, H]
+    x_back: Floats  # [r, H] gradients
+    message_back: Floats  # [r, H]
+    owner: Ints  # [r] the row's group
     replaced: Ints  # [r] the row that each row replaced; -1: none
-    which: Ints  # [r] index of each row in `row`
     input: Ints  # [r, 3] device, current, visited, in rows of round 0
+    block: Ints  # [b, 4] first row, row after the last, direction, round
     pooled: Ints  # [3, g] the pooled row of each group, in each set; -1: none
-    pooled_rows: Floats  # [r, 2, H] hidden layer and output of l
-    pooled_back: Floats  # [r, H]
-    pooled_replaced: Ints  # [r]
-    pooled_which: Ints  # [r]
-    pooled_from: Ints  # [r, 2] the rows that it was computed from
-    used: Ints  # [2] number of rows and of pooled rows in use
+    pooled_in: Floats  # [p, 2H] embeddings of both directions
+    pooled_hidden: Floats  # [p, H]
+    pooled_out: Floats  # [p, H] l's output
+    pooled_back: Floats  # [p, H]
+    pooled_owner: Ints  # [p]
+    pooled_replaced: Ints  # [p]
+    pooled_from: Ints  # [p, 2] the rows that it was computed from
+    pooled_block: Ints  # [c, 3] first row, row after the last, set
+    used: Ints  # [4] how many rows, blocks, pooled rows and pooled blocks are in use
+    blocks_after: Ints  # [T, 2] how many blocks and pooled blocks there are after each step
     mark: Ints  # [g + 1] the last one counts
     todo: Ints  # [2, g]
     everyone: Ints  # [g] 0 to g - 1
     changed: Ints  # [2] the group that was placed last, and the current one
-    rows_after: Ints  # [T] `used` after each step
-    pooled_after: Ints  # [T]
-    total: Floats  # [T, 3, H] sums of l
-    pool_hidden: Floats  # [T, 3, H]
+    sums: Floats  # [3, T, H] of l's outputs
+    pool_hidden: Floats  # [3, T, H]
+    pool_out: Floats  # [3, T, H]
     seen: Floats  # [T, 5H] input of the head
     hidden: Floats  # [T, 10H]
     last: Floats  # [T, 5H]
     log_p: Floats  # [T, D]
-    logit_back: Floats  # [D]
-    last_back: Floats  # [5H]
-    hidden_back: Floats  # [10H]
-    seen_back: Floats  # [5H]
-    total_back: Floats  # [3, H]
-    small: Floats  # [2, H]
-    wide: Floats  # [2, 2H]
+    sums_back: Floats  # [3, T, H]
+    seen_back: Floats  # [T, 5H]
+    hidden_back: Floats  # [T, 10H]
+    last_back: Floats  # [T, 5H]
+    logit_back: Floats  # [T, D]
+    small: Floats  # [2, max(g, T), H]
+    wide: Floats  # [g, 2H]
+    flat: Floats  # [50HH + 5HD] a product before it is added
 
     @classmethod
     def zeros(cls, g: int, devices: int, size: int, rounds: int, steps: int) -> Work:
         """With room for several times the rows of a whole graph."""
-        whole = 2 * (rounds + 1) * g
-        r, p, h = ROOM * whole, ROOM * SETS * g, size
-        f, i = np.float32, np.int64
-        return cls(
-            device=np.zeros(g, i),
-            visited=np.zeros(g, np.bool_),
-            row=np.zeros((2, rounds + 1, g), i),
-            rows=np.zeros((r, 5, h), f),
-            back=np.zeros((r, 2, h), f),
-            replaced=np.zeros(r, i),
-            which=np.zeros(r, i),
-            input=np.zeros((r, 3), i),
-            pooled=np.zeros((SETS, g), i),
-            pooled_rows=np.zeros((p, 2, h), f),
-            pooled_back=np.zeros((p, h), f),
-            pooled_replaced=np.zeros(p, i),
-            pooled_which=np.zeros(p, i),
-            pooled_from=np.zeros((p, 2), i),
-            used=np.zeros(2, i),
-            mark=np.zeros(g + 1, i),
-            todo=np.zeros((2, g), i),
-            everyone=np.arange(g),
-            changed=np.zeros(2, i),
-            rows_after=np.zeros(steps, i),
-            pooled_after=np.zeros(steps, i),
-            total=np.zeros((steps, SETS, h), f),
-            pool_hidden=np.zeros((steps, SETS, h), f),
-            seen=np.zeros((steps, 5 * h), f),
-            hidden=np.zeros((steps, 10 * h), f),
-            last=np.zeros((steps, 5 * h), f),
-            log_p=np.zeros((steps, devices), f),
-            logit_back=np.zeros(devices, f),
-            last_back=np.zeros(5 * h, f),
-            hidden_back=np.zeros(10 * h, f),
-            seen_back=np.zeros(5 * h, f),
-            total_back=np.zeros((SETS, h), f),
-            small=np.zeros((2, h), f),
-            wide=np.zeros((2, 2 * h), f),
-        )
+        r, p, h, d = ROOM * 2 * (rounds + 1) * g, ROOM * SETS * g, size, devices
+        floats: dict[str, tuple[int, ...]] = {
+            "x": (r, h), "hidden_f": (r, h), "message": (r, h), "total": (r, h), "hidden_g": (r, h), "x_back": (r, h),
+            "message_back": (r, h), "pooled_in": (p, 2 * h), "pooled_hidden": (p, h), "pooled_out": (p, h),
+            "pooled_back": (p, h), "sums": (SETS, steps, h), "pool_hidden": (SETS, steps, h), "pool_out": (SETS, steps, h),
+            "seen": (steps, 5 * h), "hidden": (steps, 10 * h), "last": (steps, 5 * h), "log_p": (steps, d),
+            "sums_back": (SETS, steps, h), "seen_back": (steps, 5 * h), "hidden_back": (steps, 10 * h),
+            "last_back": (steps, 5 * h), "logit_back": (steps, d), "small": (2, max(g, steps), h), "wide": (g, 2 * h),
+            "flat": (50 * h * h + 5 * h * d,),
+        }  # fmt: skip
+        integers: dict[str, tuple[int, ...]] = {
+            "device": (g,), "row": (2, rounds + 1, g), "owner": (r,), "replaced": (r,), "input": (r, 3),
+            "block": (2 * (rounds + 1) * steps, 4), "pooled": (SETS, g), "pooled_owner": (p,), "pooled_replaced": (p,),
+            "pooled_from": (p, 2), "pooled_block": (SETS * steps, 3), "used": (4,), "blocks_after": (steps, 2),
+            "mark": (g + 1,), "todo": (2, g), "changed": (2,),
+        }  # fmt: skip
+        arrays: dict[str, Any] = {name: np.zeros(shape, np.float32) for name, shape in floats.items()}
+        arrays.update({name: np.zeros(shape, np.int64) for name, shape in integers.items()})
+        return cls(visited=np.zeros(g, np.bool_), everyone=np.arange(g), **arrays)
 
 
 ROOM = 6

@@ -133,14 +133,14 @@ class Placeto(TorchPolicy):
             return super().gradients(problem, rollouts, weight, entropy_weight, kl_weight)
         ready, e, n = self.ready(problem), _again(rollouts), len(rollouts.group)
         weights, sizes = self.module.weights(), (self.options.size, self.module.devices)
-        transposed, works, weight = weights.transposed(), self.works(problem), np.ascontiguousarray(weight, np.float64)
+        works, weight = self.works(problem), np.ascontiguousarray(weight, np.float64)
         found = [Weights.zeros(*sizes) for _ in range(CHUNKS)]
         bounds = np.linspace(0, n, CHUNKS + 1).astype(int).tolist()
 
         def part(thread: int, first: int, last: int) -> None:
             for c in range(first, last):
                 gradient.climb(
-                    ready.groups, self.rules, weights, transposed, works[thread], found[c], e, weight,
+                    ready.groups, self.rules, weights, works[thread], found[c], e, weight,
                     entropy_weight, kl_weight, bounds[c], bounds[c + 1],
                 )  # fmt: skip
 
