@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from placekit_testing.fakes import FakeBackend
 from placekit_testing.small import chain
 
-from placekit_core import BudgetExhausted, ConfigError, PlacekitError, Problem, Result, search
+from placekit_core import BoundError, BudgetExhausted, ConfigError, PlacekitError, PlacementError, Problem, Result, search
 from placekit_core.run.run_directory import load_summary
 
 
@@ -51,6 +53,36 @@ def test_a_search_that_fails_keeps_what_it_found(problem: Problem, tmp_path: Pat
     assert s.result is not None
     assert s.result.summary.status == "failed"
     assert load_summary(run_dir).value_s == s.result.value_s
+
+
+class Boastful(FakeBackend):
+    """A backend whose bound is above every value."""
+
+    name = "boastful"
+
+    def open(self, problem: Problem, executable: Any = None) -> Any:
+        session = super().open(problem)
+        session.lower_bound = lambda: 1e6  # type: ignore[method-assign]
+        return session
+
+
+def test_a_value_below_the_bound_is_an_error_of_a_search(problem: Problem, tmp_path: Path) -> None:
+    asked = {"cluster": problem.cluster, "backend": Boastful()}
+    with pytest.raises(BoundError, match="below its proven bound") as e, search(  # noqa: PT012
+        problem.graph, **asked, run_dir=tmp_path / "s"
+    ) as s:  # fmt: skip
+        s.evaluate([0] * problem.g)
+    assert s.result is e.value.result
+    assert s.result is not None
+    assert (s.result.summary.status, load_summary(tmp_path / "s").status) == ("failed", "failed")
+    with pytest.raises(BoundError) as quiet, search(problem.graph, **asked, budget=1) as s:  # noqa: PT012
+        s.evaluate([[0] * problem.g] * 2)  # more than the budget
+    assert quiet.value.result.run_dir is None
+    with pytest.raises(ZeroDivisionError), search(problem.graph, **asked) as s:  # noqa: PT012
+        s.evaluate([0] * problem.g)
+        _ = 1 / 0
+    assert s.result is not None
+    assert s.result.summary.status == "failed"
 
 
 def test_another_searchs_budget_is_no_quiet_end(problem: Problem) -> None:

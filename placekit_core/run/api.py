@@ -41,7 +41,7 @@ from placekit_core.run.python_arguments import (
     configure,
 )
 from placekit_core.run.registry import installed
-from placekit_core.run.report import commit, report
+from placekit_core.run.report import bound_error, commit, report
 
 
 def place(
@@ -158,7 +158,8 @@ class Search:
     """One program with its evaluator and its budget; made by `search`.
 
     As for every policy, evaluations count against the budget, and the best placement that fits is kept. If the block
-    exceeds the budget, it ends there without an exception. `result` is set after the block, also after an exception.
+    exceeds the budget, it ends there without an exception. `result` is set after the block, also after an exception. The
+    end of the block raises BoundError if the value is below its proven bound.
 
     Attributes:
         problem: what is placed: `problem.g` groups, `problem.cluster.size` devices, `problem.allowed` [g, D].
@@ -206,9 +207,14 @@ class Search:
                 # report the failure of the block, not one that follows from it
                 with contextlib.suppress(*([Exception] if status == "failed" else [])):
                     result = report(self._parts, [opened], folder, status)
+                    wrong = bound_error(result)
+                    result = result if wrong is None else wrong.result
                     self._lifecycle.finished(result)
                     commit(result, folder)
                     self.result = _kept(result, self._run_dir)
+                    if wrong is not None and status == "finished":
+                        wrong.result = self.result
+                        raise wrong
         return spent
 
     @property
