@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PlacekitError
@@ -162,19 +161,17 @@ class Search:
     end of the block raises BoundError if the value is below its proven bound.
 
     Attributes:
-        problem: what is placed: `problem.g` groups, `problem.cluster.size` devices, `problem.allowed` [g, D].
         rng: the policy's generator under this seed.
         result: what was found; None until the block has ended, or if nothing was evaluated before an exception.
     """
 
-    problem: Problem
-    rng: Generator
     result: Result | None = None
     _opened: assembly.OpenProgram | None = None
     _open = False
 
     def __init__(self, parts: Assembly, run_dir: str | Path | None) -> None:
         self._parts, self._run_dir = parts, run_dir
+        self.rng = parts.streams("policy")
 
     def __enter__(self) -> Search:
         parts = self._parts
@@ -184,7 +181,7 @@ class Search:
             self._lifecycle = begin(parts.config, folder, parts.registry, False, stack)
             on_row = lambda p, row: self._lifecycle.evaluated(p.directory, p.name, row)  # noqa: E731
             [opened] = parts.open(folder, stack, on_row)
-            self._opened, self.problem, self.rng = opened, opened.problem, parts.streams("policy")
+            self._opened = opened
             self._stack = stack.pop_all()
         self._open = True
         opened.evaluate.ledger.start()
@@ -221,8 +218,13 @@ class Search:
     def _within(self) -> assembly.OpenProgram:
         """The program, open. Raises PlacekitError outside the block."""
         if not self._open or self._opened is None:
-            raise PlacekitError("a search can evaluate within its block only", "write `with search(...) as s:`")
+            raise PlacekitError("a search is open within its block only", "write `with search(...) as s:`")
         return self._opened
+
+    @property
+    def problem(self) -> Problem:
+        """What is placed: `problem.g` groups, `problem.cluster.size` devices, `problem.allowed` [g, D]."""
+        return (self._opened or self._within).problem
 
     @property
     def remaining(self) -> float:
