@@ -54,9 +54,13 @@ def test_the_core_alone(tmp_path: Path) -> None:
     python = make_venv(tmp_path / "venv", needs)
     assert "placekit-core" in run(python, "placekit", "plugins").stdout or not needs & set(NAMES)
     assert run(python, "placekit", "--help").stdout.count("\n  ") == 2  # its commands: plugins, run
-    said = run(python, "placekit", "run", code=1).stderr
-    assert "placekit: " in said
-    assert "Traceback" not in said
+    (tmp_path / "net.json").write_text(NET)
+    for argv in ([], ["net.json"], ["none.json"], ["net"], ["importer=mlp", "--help"]):
+        said = run(python, "placekit", "run", *argv, cwd=tmp_path, code=1).stderr
+        assert "placekit: " in said
+        assert "Traceback" not in said
+        assert "no importer is installed: `pip install placekit`" in said
+        assert "available: " not in said
 
 
 @pytest.mark.slow

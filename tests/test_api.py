@@ -162,6 +162,12 @@ def test_a_torch_module_is_a_source() -> None:
         ({"budget": True}, ConfigError, "budget=True"),
         ({"budget": float("inf")}, ConfigError, "budget=inf"),
         ({"budget": float("nan")}, ConfigError, "budget=nan"),
+        ({"budget": 10**400}, ConfigError, "budget.evaluations: input should be less than"),
+        ({"budget": {"seconds": float("inf")}}, ConfigError, "budget.seconds: input should be a finite number"),
+        ({"run_dir": 5}, ConfigError, "run_dir=5\n  give a folder, or None"),
+        ({"run_dir": ""}, ConfigError, "run_dir=''\n  give a folder, or None"),
+        ({"run_dir": "a\0b"}, RunError, "cannot write to run directory a\0b: embedded null byte"),
+        ({"run_dir": "n" * 300}, RunError, "nnn: File name too long"),
         ({"policy": 3}, ConfigError, "policy: 3 is no policy"),
         ({"grouper": len}, ConfigError, "is no grouper"),
         ({"policy": FakeBackend()}, ConfigError, "is no policy"),
@@ -418,6 +424,11 @@ def test_a_value_below_the_bound_is_an_error(problem: Problem, tmp_path: Path) -
     assert written.value_s is not None, "what was found is written all the same"
     assert e.value.result.placement is not None
     assert isinstance(e.value, RunError)
+
+
+def test_nothing_to_place() -> None:
+    with pytest.raises(ConfigError, match="there is no program to place"):
+        place([])
 
 
 def test_an_object_of_an_own_class_is_not_taken_for_the_installed_one(problem: Problem, tmp_path: Path) -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from placekit_testing.fakes import FakeBackend
 from placekit_testing.small import chain
 
-from placekit_core import BudgetExhausted, ConfigError, PlacekitError, Problem, Result, search
+from placekit_core import (
+    BoundError,
+    BudgetExhausted,
+    ConfigError,
+    PlacekitError,
+    PlacementError,
+    Problem,
+    Result,
+    search,
+)
 from placekit_core.run.run_directory import load_summary
 
 
@@ -53,6 +64,36 @@ def test_a_search_that_fails_keeps_what_it_found(problem: Problem, tmp_path: Pat
     assert load_summary(run_dir).value_s == s.result.value_s
 
 
+class Boastful(FakeBackend):
+    """A backend whose bound is above every value."""
+
+    name = "boastful"
+
+    def open(self, problem: Problem, executable: Any = None) -> Any:
+        session = super().open(problem)
+        session.lower_bound = lambda: 1e6  # type: ignore[method-assign]
+        return session
+
+
+def test_a_value_below_the_bound_is_an_error_of_a_search(problem: Problem, tmp_path: Path) -> None:
+    asked = {"cluster": problem.cluster, "backend": Boastful()}
+    with pytest.raises(BoundError, match="below its proven bound") as e, search(
+        problem.graph, **asked, run_dir=tmp_path / "s"
+    ) as s:  # fmt: skip
+        s.evaluate([0] * problem.g)
+    assert s.result is e.value.result
+    assert s.result is not None
+    assert (s.result.summary.status, load_summary(tmp_path / "s").status) == ("failed", "failed")
+    with pytest.raises(BoundError) as quiet, search(problem.graph, **asked, budget=1) as s:
+        s.evaluate([[0] * problem.g] * 2)  # more than the budget
+    assert quiet.value.result.run_dir is None
+    with pytest.raises(ZeroDivisionError), search(problem.graph, **asked) as s:  # noqa: PT012
+        s.evaluate([0] * problem.g)
+        _ = 1 / 0
+    assert s.result is not None
+    assert s.result.summary.status == "failed"
+
+
 def test_another_searchs_budget_is_no_quiet_end(problem: Problem) -> None:
     with pytest.raises(BudgetExhausted), search(problem.graph, cluster=problem.cluster, budget=10) as outer:  # noqa: PT012
         outer.evaluate(np.zeros(outer.problem.g, int))
@@ -70,11 +111,14 @@ def test_a_search_evaluates_in_its_block_only(problem: Problem) -> None:
     s = search(problem.graph, cluster=problem.cluster, budget=10)
     with pytest.raises(PlacekitError, match="within its block only"):
         s.evaluate([0] * problem.g)
+    with pytest.raises(PlacekitError, match="within its block only"):
+        _ = s.problem
     with s:
         s.evaluate([0] * problem.g)
     for use in (lambda: s.evaluate([0] * problem.g), lambda: s.remaining):
         with pytest.raises(PlacekitError, match="within its block only"):
             use()
+    assert s.problem.g == problem.g
     assert s.best is not None
 
 
@@ -84,4 +128,12 @@ def test_a_placement_of_another_problem_is_refused(problem: Problem) -> None:
             s.evaluate([0, 0, 0])
         with pytest.raises(PlacekitError, match="device 7"):
             s.evaluate([7] * 6)
+        with pytest.raises(PlacementError, match=r"there is no device 70000$"):
+            s.evaluate([70000] * 6)
+        with pytest.raises(PlacementError, match="devices and priorities are arrays of numbers: "):
+            s.evaluate([[0], [0, 1]])
+        with pytest.raises(PlacementError, match="devices and priorities are arrays of numbers: "):
+            s.evaluate([0] * 6, ["high"] * 6)
+        with pytest.raises(PlacementError, match="nothing to evaluate in an empty batch"):
+            s.evaluate(np.zeros((0, 6), int))
         s.evaluate([0] * 6)

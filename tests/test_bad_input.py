@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,8 @@ def fails(outcome, *words: str) -> None:
         (["-m", "experiment=quick,foo"], ["no experiment named 'foo'"]),
         (["-m", "policy=glob(zz*)"], ["policy=glob(zz*) stands for no name", "more: `placekit run --help all`"]),
         (["importer=torch", "importer.module=mine.py:make"], ["did you mean 'mine:make'?"]),
+        (["-m", "policy=etf,glob(zz*)"], ["policy=etf,glob(zz*) stands for no name"]),
+        (["policy=glob(etf*)"], ["'policy=glob(etf*)' requires --multirun", "sweep over it with -m"]),
         (["policy=3"], ["no policy named '3'"]),
         (["policy=null"], ["no policy named 'null'"]),
         (["=3"], ["'=3' is not OPTION=VALUE", "`placekit run --help` lists the options"]),
@@ -87,6 +90,14 @@ def fails(outcome, *words: str) -> None:
         (["--run-dir=x"], ["did you mean run_dir=VALUE?"]),
         (["budget.evaluations=0"], ["budget.evaluations", "greater than or equal to 1"]),
         (["budget.seconds=-3"], ["budget.seconds", "greater than 0"]),
+        (["budget.seconds=inf"], ["budget.seconds: input should be a finite number"]),
+        (["failing_signal_s=inf"], ["failing_signal_s: input should be a finite number"]),
+        (["checkpoint_s=inf"], ["checkpoint_s: input should be a finite number"]),
+        (["run_dir="], ["option 'run_dir' has no value", "write run_dir=PATH"]),
+        (["--config-dir"], ["--config-dir has no value"]),
+        (["-cd", "nowhere"], ["no folder 'nowhere'"]),
+        (["log=nope", "run_dir=new"], ["no logger named 'nope'"]),
+        (["-m", "log=nope", "seed=1,2", "run_dir=new"], ["no logger named 'nope'"]),
         (["cluster=nowhere"], ["no cluster named 'nowhere'", "p100x4"]),
         (["cluster=nowhere.yaml"], ["no cluster file nowhere.yaml"]),
         (["workload=nothing"], ["no workload named 'nothing'", "more: `placekit run --help all` lists them"]),
@@ -101,8 +112,45 @@ def fails(outcome, *words: str) -> None:
     ],
     ids=" ".join,
 )
-def test_options(placekit: Run, args: list[str], words: list[str]) -> None:
+def test_options(placekit: Run, args: list[str], words: list[str], tmp_path: Path) -> None:
     fails(placekit("run", *args), *words)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("args", [[], ["net.json"], ["none.json"], ["net"], ["importer=mlp", "--help"]], ids=" ".join)
+def test_without_an_importer(placekit: Run, args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = [point for point in entry_points(group="placekit") if point.value.startswith("placekit_core.")]
+    use_registry(monkeypatch, discover(own))
+    (tmp_path / "net.json").write_text("{}")
+    outcome = placekit("run", *args)
+    fails(outcome, "no importer is installed: `pip install placekit` installs what a first run needs")
+    assert "available: " not in outcome.err
+
+
+LONG = "n" * 300
+"""The name of no file: file systems take at most 255 bytes."""
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        *(["run", a] for a in (LONG, f"{LONG}.json", f"run_dir={LONG}", f"resume={LONG}", f"cluster={LONG}.yaml")),
+        ["run", "-m", f"cluster={LONG}.yaml,b.yaml"],
+        ["run", "--config-dir", LONG],
+        ["run", f"cluster={LONG}"],
+        ["run", "importer=file", f"importer.path={LONG}.graph.npz"],
+        ["cluster", "show", f"{LONG}.yaml"],
+        ["graph", "show", f"{LONG}.json"],
+        ["compare", LONG],
+        ["compare", "--profile", LONG],
+        ["apply", LONG],
+    ],
+    ids=lambda args: " ".join(args).replace(LONG, "LONG"),
+)
+def test_a_name_that_is_too_long(placekit: Run, args: list[str]) -> None:
+    outcome = placekit(*args)
+    fails(outcome, LONG)
+    assert "OSError" not in outcome.err
 
 
 GLOBAL = "# @package _global_\n"

@@ -12,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import placekit_core
+from placekit_core.run.config import defaults_list
 from placekit_core.run.registry import CORE, installed
 from tests.repo import (
     BUNDLE,
@@ -116,6 +117,17 @@ class TestPlugin:
         declared = {re.split(r"[<>=~ \[]", d)[0].replace("-", "_") for d in data["dependencies"]}
         assert {n for n in used if n.startswith("placekit_") and n != own} <= declared
 
+    def test_declares_what_its_presets_choose(self, plugin: Path) -> None:
+        """Components and presets in a `defaults` list are its own, the core's, or those of a distribution that it needs."""
+        needed = {r.name for d in project(plugin)["project"]["dependencies"] if (r := Requirement(d))}
+        owners: dict[tuple[str, str], set[str]] = {}
+        for choice in installed().choices():
+            owners.setdefault((choice.group, choice.name), set()).add(choice.distribution)
+        for path in package_of(plugin).glob("conf/*/*.yaml"):
+            for key, name in defaults_list(path).items():
+                group = key.partition("@")[0] or path.parent.name
+                assert owners[group, name] & {plugin.name, CORE, *needed}, f"{path}: {group}={name}"
+
     def test_listed_in_the_readme(self, plugin: Path) -> None:
         assert plugin.name in (ROOT / "README.md").read_text()
 
@@ -167,6 +179,27 @@ def test_the_table_of_imports_names_what_is_used() -> None:
         if package.startswith("placekit_") and not package.startswith("placekit_core"):
             reached = {layer(t) for name in graph if layer(name) == package for t in graph[name]}
             assert may <= reached, package
+
+
+ASK_WHAT_IS_INSTALLED = {
+    "placekit_core",  # exports it
+    "placekit_core.cli.main",
+    "placekit_core.run.api",
+    "placekit_cuda.worker",  # another process, which has no registry yet
+    "placekit_search.portfolio",  # builds other policies
+    "placekit_testing.contract",
+    "placekit_testing.registries",
+    "placekit_zoo.towers",  # builds another importer
+}
+"""The modules that may call `installed()`; others get a registry passed."""
+
+
+def test_a_registry_is_passed_along() -> None:
+    asking = {name for name, path in modules().items() if re.search(r"\binstalled\(\)", path.read_text())}
+    asking |= {
+        name for name, path in modules().items() if "installed" in {attribute for _, attribute in imported(path)}
+    }
+    assert asking - {"placekit_core.run.registry"} == ASK_WHAT_IS_INSTALLED
 
 
 def test_there_are_no_circles() -> None:

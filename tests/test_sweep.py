@@ -350,6 +350,12 @@ def test_a_glob_of_an_experiment_finds_the_presets_of_plugins() -> None:
     assert "workload=mlp" in overrides(["experiment=workloads", "workload=mlp"], installed())
 
 
+def test_a_glob_beside_a_name() -> None:
+    found = overrides(["-m", "policy=etf,glob([h*,e*])"], installed())
+    heft = [n for n in choices("policy", installed()) if n[0] in "eh"]
+    assert found[0] == f"policy=choice(etf,{','.join(n for n in heft if n != 'etf')})"
+
+
 REFUSE = {"data_parallel", "enumerative", "exact", "expert", "single_cpu"}
 """Policies that place only what they are made for: towers, sharded programs, small graphs, known networks, with a CPU."""
 

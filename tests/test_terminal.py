@@ -114,6 +114,23 @@ class TestHelp:
         assert "a sweep over seed: 1, 2, 3" in fitting(placekit("run", "+experiment=quick", "--help"))
         assert "importer.program=chainmm" in fitting(placekit("run", "workload=chainmm_8", "--help"))
 
+    def test_help_on_own_presets(self, placekit: Run, tmp_path: Path) -> None:
+        (tmp_path / "mine" / "policy").mkdir(parents=True)
+        (tmp_path / "mine" / "policy" / "my.yaml").write_text("# My own.\ndefaults: [etf]\n")
+        for argv in (["--config-dir", "mine", "--help", "policy=my"], ["policy=my", "-cd", "mine", "--help"]):
+            shown = fitting(placekit("run", *argv))
+            assert "policy my, a preset of mine\n      My own.\n" in shown
+            assert "policy etf" in shown
+        assert " my, " in placekit("run", "policy=mi", "-cd", "mine", "--help").err
+
+    @pytest.mark.parametrize("argv", [["e.json"], ["--cfg", "job"], ["dir/e"], ["-m"]], ids=" ".join)
+    def test_help_beside_files_and_flags(self, argv: list[str], placekit: Run) -> None:
+        assert fitting(placekit("run", *argv, "--help")) == placekit("run", "--help").out
+
+    @pytest.mark.parametrize("argv", [["help"], ["help", "help"], ["help", "--help"], ["help", "-h"]], ids=" ".join)
+    def test_help_on_help(self, argv: list[str], placekit: Run) -> None:
+        assert placekit(*argv).out == placekit("--help").out != ""
+
     def test_help_on_what_is_built_in(self, placekit: Run) -> None:
         assert "names as its own" in fitting(placekit("run", "trainer=auto", "--help"))
         assert "cluster=FILE.yaml" in fitting(placekit("run", "cluster=file", "--help"))

@@ -32,7 +32,7 @@ from placekit_calibration.agreement import RANDOM, SEARCH, compare
 from placekit_calibration.ratios import class_ratios, measured_costs
 from placekit_cuda.backend import CPUBackend, CUDABackend, MeasuringBackend
 from placekit_sim.simulator import Simulator
-from placekit_torch.executable import run_sequential
+from placekit_testing.sequential import run_sequential
 
 from placekit_core import Placements, Problem, Program, installed
 from placekit_core.cli.compose import assembled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Set
 from contextlib import suppress
@@ -13,7 +14,7 @@ from placekit_core.contracts.cluster import load_cluster
 from placekit_core.contracts.errors import ConfigError
 from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.config import RunConfig, conf_dir, load_preset
-from placekit_core.run.detection import endings, importer_of
+from placekit_core.run.detection import endings, importer_of, known_files
 from placekit_core.run.registry import Registry
 
 _NO_NAME = re.compile(r"[\d.+\-]+|null|true|false", re.I)
@@ -45,11 +46,13 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
         if key == "cluster" and value.endswith((".yaml", ".yml")):
             paths = [Path(v).expanduser() for v in (value.split(",") if multirun else [value])]
             for path in paths:  # so that a mistake ends a sweep here, and not in each of its jobs
-                if len(paths) > 1 and not path.is_file():
+                if len(paths) > 1 and not os.path.isfile(path):
                     raise ConfigError(f"no cluster file {path}", "a sweep takes either presets or files")
                 load_cluster(path)
             out += ["cluster=file", "cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
         elif key == "run_dir":
+            if not value.strip("'\""):
+                raise ConfigError("option 'run_dir' has no value", "write run_dir=PATH")
             if multirun and re.search(r"[,(]", value) and not value.startswith(("'", '"')):
                 raise ConfigError(
                     f"a sweep has one run_dir, not {value!r}",
@@ -103,9 +106,7 @@ def _check_flags(argv: list[str]) -> None:
 
 def _with_file(argv: list[str], registry: Registry) -> list[str]:
     """The arguments, with the file of a program replaced by the importer that reads it."""
-    files = [
-        a for i, a in enumerate(argv) if "=" not in a and a[:1] not in "-~+" and (i == 0 or argv[i - 1] not in VALUED)
-    ]
+    files = words(argv)
     if not files:
         return argv
     _check_words(files, registry)
@@ -116,19 +117,26 @@ def _with_file(argv: list[str], registry: Registry) -> list[str]:
     return [f"importer={importer}", f"importer.path={quoted(files[0])}", *rest]
 
 
+def words(argv: list[str]) -> list[str]:
+    """The arguments that are neither OPTION=VALUE, nor flags, nor the values of flags."""
+    return [
+        a for i, a in enumerate(argv) if "=" not in a and a[:1] not in "-~+" and (i == 0 or argv[i - 1] not in VALUED)
+    ]
+
+
 def _check_words(words: list[str], registry: Registry) -> None:
     """Raise ConfigError for a word that is no file, but the name of an option or of a choice, or has no ending."""
     options = {*DEFAULT_GROUPS, *RunConfig.model_fields, "resume"}
     files = tuple(endings(registry))
     for word in words:
-        if Path(word).exists() or word.endswith(files) or "/" in word:
+        if os.path.exists(word) or word.endswith(files) or "/" in word:
             continue
         if word.partition(".")[0] in options:
             raise ConfigError(f"option {word!r} has no value", f"write {word}=VALUE, without spaces")
         if groups := [group for group in GROUPS if word in choices(group, registry)]:
             raise ConfigError(f"no file {word!r}", f"did you mean {groups[0]}={word}?")
         if "." not in word:
-            hint = f"files of programs end in {', '.join(files)}; an option is OPTION=VALUE: see `placekit run --help`"
+            hint = f"{known_files(registry)}; an option is OPTION=VALUE: see `placekit run --help`"
             raise ConfigError(f"no file {word!r}", hint)
 
 
@@ -145,10 +153,11 @@ def without_folders(argv: list[str]) -> tuple[list[Path], list[str]]:
         if flag not in ("--config-dir", "-cd"):
             rest.append(word)
             continue
-        folder = Path(value if equals else next(words, ""))
-        if not folder.is_dir() or folder == Path():
-            raise ConfigError(f"no folder {str(folder)!r}", "--config-dir takes the folder of your own presets")
-        folders.append(folder)
+        folder = value if equals else next(words, "")
+        if not os.path.isdir(folder):
+            wrong = f"no folder {folder!r}" if folder else f"{flag} has no value"
+            raise ConfigError(wrong, f"{flag} takes the folder of your own presets")
+        folders.append(Path(folder))
     return folders, rest
 
 

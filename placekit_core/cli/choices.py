@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -17,9 +18,10 @@ GROUPS = ("workload", *KINDS, "backend@proxy", "cluster", "experiment")
 """The groups in the order in which help lists them."""
 
 
-def choices(group: str, registry: Registry) -> list[str]:
-    """Names that `group=` takes: components, presets, and what is built in."""
+def choices(group: str, registry: Registry, own: Iterable[Path] = ()) -> list[str]:
+    """Names that `group=` takes: components, presets (also those in the user's `own` folders), and what is built in."""
     presets = [p.name for p in registry.presets() if p.group == group]
+    presets += [path.stem for folder in own for path in (folder / group).glob("*.yaml")]
     built_in = [name for g, name in BUILT_IN if g == group and name != "file"]
     return sorted({*registry.names(group), *presets, *built_in})
 

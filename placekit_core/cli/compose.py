@@ -16,7 +16,7 @@ import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
@@ -86,7 +86,8 @@ def overrides(argv: list[str], registry: Registry) -> list[str]:
     found = normalise(argv, registry, swept.keys())
     given = {key_of(option) for option in found}
     found += [f"{key}={value}" for key, value in swept.items() if _is_glob(key, value) and key not in given]
-    found = [_expanded(option, own, registry) for option in found]
+    if swept or {"-m", "--multirun"} & {*argv}:
+        found = [_expanded(option, own, registry) for option in found]
     folders = [*own, *(folder for _, folder in registry.conf_folders())]
     paths: list[Any] = [f"file://{folder.resolve()}" for folder in folders]
     for override in (o for o in found if key_of(o) == _SEARCHPATH):  # after ours, in the same option
@@ -97,7 +98,7 @@ def overrides(argv: list[str], registry: Registry) -> list[str]:
 
 
 def _is_glob(key: str, value: str) -> bool:
-    return key in DEFAULT_GROUPS and value.startswith("glob(")
+    return key in DEFAULT_GROUPS and "glob(" in value
 
 
 def _expanded(option: str, own: Sequence[Path], registry: Registry) -> str:
@@ -105,12 +106,15 @@ def _expanded(option: str, own: Sequence[Path], registry: Registry) -> str:
     group, _, value = option.partition("=")
     if not _is_glob(group, value):
         return option
-    names = {*choices(group, registry), *(path.stem for folder in own for path in (folder / group).glob("*.yaml"))}
-    glob = OverridesParser.create().parse_override(option).value()
-    found: list[str] = glob.filter(sorted(names)) if isinstance(glob, Glob) else []
-    if not found:
-        raise ConfigError(f"{option} stands for no name", f"available: {listed(sorted(names), listing=LISTING)}")
-    return f"{group}=choice({','.join(found)})"
+    names = choices(group, registry, own)
+    parsed: Any = OverridesParser.create().parse_override(option).value()
+    found: list[str] = []
+    for each in parsed.list if isinstance(parsed, ChoiceSweep) else [parsed]:  # NAME,glob(...)
+        chosen = each.filter(names) if isinstance(each, Glob) else [str(each)]
+        if not chosen:
+            raise ConfigError(f"{option} stands for no name", f"available: {listed(names, listing=LISTING)}")
+        found += chosen
+    return f"{group}=choice({','.join(dict.fromkeys(found))})"
 
 
 _SEARCHPATH = "hydra.searchpath"
@@ -221,7 +225,7 @@ def translated(argv: list[str], registry: Registry) -> Iterator[None]:
         known = choices(group, registry) if e.options is None else e.options
         error = unknown(group, name, known, ConfigError, LISTING)
         error = type(error)(naming(group, name, argv, registry) + error.message, error.hint)
-        raise registry.mention_broken(error) from None
+        raise registry.mention_broken(error, group) from None
     except OverrideParseException as e:
         hint = "an option is OPTION=VALUE; quote a value that has brackets, commas or spaces: run_dir=\"'a (b)'\""
         raise ConfigError(f"cannot read {e.override!r}: {_first_line(e)}", hint) from None

@@ -32,11 +32,11 @@ def main() -> int:
     warnings.showwarning = show_warning
     try:
         registry = installed()
-        if not argv or argv[0] in ("-h", "--help") or argv == ["help"]:
+        if argv[:1] == ["help"]:  # `placekit help run` is `placekit run --help`
+            argv = [*(word for word in argv if word not in ("help", "-h", "--help")), "--help"]
+        if not argv or argv[0] in ("-h", "--help"):
             print(overview(registry))
             return 0
-        if argv[0] == "help":  # `placekit help run` is `placekit run --help`
-            argv = [*argv[1:], "--help"]
         if argv[1:] in (["-h"], ["--help"]) and (family := _family(argv[0], registry)):
             print(family_help(argv[0], family, registry))
             return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ def named_presets(argv: Sequence[str], registry: Registry) -> list[PresetFile]:
         for key, name in defaults_list(preset.path).items():
             group = key.partition("@")[0] or preset.group
             inner = [PresetFile(group, name, folder / group / f"{name}.yaml") for folder in folders]
-            found += [p for p in inner if p.path.is_file() and p not in found]
+            found += [p for p in inner if os.path.isfile(p.path) and p not in found]
     return list(dict.fromkeys(found))
 
 

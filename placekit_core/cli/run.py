@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from placekit_core.run import run_directory
 from placekit_core.run.assembly import PythonObjects, validate
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
+from placekit_core.run.lifecycle import check_loggers
 from placekit_core.run.registry import Registry
 
 HELP = {"-h", "--help"}
@@ -59,6 +61,7 @@ def _launch(argv: list[str], registry: Registry) -> None:
             return
         composed = compose_all(argv, registry)
         if {"-m", "--multirun"} & set(argv) or str(composed.hydra.mode).endswith("MULTIRUN"):
+            check_loggers([composed.log] if isinstance(composed.log, str) else composed.log or (), registry)
             multirun(argv, composed, _job, registry)
             return
         config = validate(own_part(composed), registry)
@@ -98,7 +101,7 @@ def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | Non
 
 
 def _resume(run_dir: Path, registry: Registry) -> None:
-    if (run_dir / run_directory.SWEEP).is_file():
+    if os.path.isfile(run_dir / run_directory.SWEEP):
         from placekit_core.cli import sweep
 
         _, arguments = take(sweep.arguments(run_dir), "run_dir")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from placekit_core.cli.arguments import without_folders, words
 from placekit_core.cli.choices import GROUPS, choices, chosen_models
 from placekit_core.cli.console import WIDTH, wrapped
 from placekit_core.contracts.errors import ConfigError, unknown
@@ -36,21 +39,22 @@ more:
   placekit run --cfg job OPTION=...   the configuration that the options give
   --config-dir DIR                    a folder of your own presets
   --hydra-help                        launchers, sweepers, the rest of Hydra
-docs/command-line.md explains every option with examples."""
+`placekit COMMAND --help` explains the other commands."""
 _HIDDEN = (*SECTIONS, "cluster", "workload", "python_objects")  # groups, and what no command line sets
 _DEFAULTS = {"run_dir": "outputs/DATE/TIME"}  # as conf/config.yaml makes it
 
 
 def help_text(argv: list[str], registry: Registry) -> str:
     """The help: for the components in `argv`, for everything with `all`, else in short. Raises PlacekitError."""
-    strange = [a for a in argv if "=" not in a and a != "all" and not a.startswith("-")]
+    own, argv = without_folders(argv)
+    strange = [w for w in words(argv) if w != "all" and not re.search("[./]", w) and not os.path.exists(w)]
     if strange:
         raise ConfigError(f"--help knows no {strange[0]!r}", "`--help`, `--help all`, or `policy=NAME --help`")
     if "all" in argv:
         head = "options of the components:"
         parts = [_groups(registry, True), _run_options(True), "\n".join([head, *_components(registry)])]
     elif named := _named(argv):
-        return "\n\n".join("\n".join(_choice(group, name, registry)) for group, name in named)
+        return "\n\n".join("\n".join(_choice(group, name, registry, own)) for group, name in named)
     else:
         parts = [_groups(registry, False), _run_options(False), _default_components(registry)]
     return "\n\n".join([_HEAD, *parts, _TAIL])
@@ -116,11 +120,16 @@ def _component(kind: str, name: str, summary: str, model: type[BaseModel]) -> It
         yield from _wrapped(f"    {key}", text)
 
 
-def _choice(group: str, name: str, registry: Registry) -> Iterator[str]:
-    """A component, preset or built-in name of a group, with its options. Raises PlacekitError for another name."""
+def _choice(group: str, name: str, registry: Registry, own: Sequence[Path] = ()) -> Iterator[str]:
+    """A component, preset or built-in name of a group, with its options; `own` are the folders of the user's presets.
+
+    Raises PlacekitError for another name.
+    """
     kind = group.partition("@")[0]
     registry.check_choices({kind: name})
     presets = [p for p in registry.presets() if (p.group, p.name) == (kind, name)]
+    paths = [(folder, folder / kind / f"{name}.yaml") for folder in own]
+    presets += [Choice(kind, name, str(folder), "", path) for folder, path in paths if os.path.isfile(path)]
     if presets:
         yield from _preset(presets[0], registry)
     elif (kind, name) in BUILT_IN:
@@ -131,7 +140,8 @@ def _choice(group: str, name: str, registry: Registry) -> Iterator[str]:
         if component.paper:
             yield wrapped(f"paper: {component.paper}", " " * 6, "    ")
     else:
-        raise registry.mention_broken(unknown(group, name, choices(kind, registry), ConfigError, LISTING))
+        known = choices(kind, registry, own)
+        raise registry.mention_broken(unknown(group, name, known, ConfigError, LISTING), kind)
 
 
 def _preset(preset: Choice, registry: Registry) -> Iterator[str]:

@@ -170,6 +170,8 @@ def reason(run_dir: Path) -> RunError:
 def troubles(folder: Path) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
     """(folder, reason) of the failed jobs at or below `folder`, and of the missing ones."""
     failed = []
+    if not os.path.isdir(folder):  # a name may be too long for `rglob`
+        return [], []
     for path in sorted(folder.rglob(FAILED)):
         data = _read(path, FailedFile)
         kind = f"{data.type}: " if data and data.traceback else ""

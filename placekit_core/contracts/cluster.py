@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import heapq
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -265,7 +266,7 @@ class Routes:
 def load_cluster(path: str | Path) -> Cluster:
     """Cluster from a YAML file. Raises ClusterError."""
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ClusterError(f"no cluster file {path}", "`placekit run --help all` lists the presets")
     with reading(path, ClusterError, "cluster", "it needs at least `kinds`, `devices` and `links`"):
         data = parse_yaml(read_bytes(path))

@@ -82,7 +82,8 @@ def unknown(
     names = sorted(known)
     close = difflib.get_close_matches(name, names, 1)
     guess = f"did you mean {close[0]!r}? " if close else ""
-    return error(f"no {what} named {name!r}", f"{guess}available: {listed(names, name, listing)}")
+    there = f"available: {listed(names, name, listing)}" if names else f"no {what} is installed"
+    return error(f"no {what} named {name!r}", guess + there)
 
 
 def listed(names: Iterable[str], near: str = "", listing: str = "") -> str:

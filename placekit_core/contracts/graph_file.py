@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,7 +72,7 @@ def save_graph(graph: Graph, path: str | Path) -> Path:
 def load_graph(path: str | Path) -> Graph:
     """Read and validate a graph file. Raises GraphError that names the file and what is wrong with it."""
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise GraphError(f"no graph file {path}", "`placekit_core.save_graph` writes one")
     with reading(path, GraphError, "graph file", "it is truncated, damaged, or of another format"):
         arrays = parse_arrays(read_bytes(path))

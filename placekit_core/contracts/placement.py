@@ -26,19 +26,22 @@ class Placements:
     @classmethod
     def of(cls, device: ArrayLike, priority: ArrayLike | None = None) -> Placements:
         """A batch from anything array-like; one row becomes a batch of one."""
-        rows = np.atleast_2d(np.asarray(device))
+        try:
+            rows = np.atleast_2d(np.asarray(device))
+            weights = None if priority is None else np.atleast_2d(np.asarray(priority, np.float32))
+        except (TypeError, ValueError) as e:
+            raise PlacementError(f"devices and priorities are arrays of numbers: {e}") from None
         if rows.dtype.kind not in "iu":
             raise PlacementError(f"devices are integers, not {rows.dtype}")
         int16 = np.iinfo(np.int16)
         wide = rows[(rows < int16.min) | (rows > int16.max)]
         if len(wide):  # would wrap to another device
-            raise PlacementError(f"there is no device {wide[0]}", f"devices are 0..{int16.max}")
+            raise PlacementError(f"there is no device {wide[0]}")
         if rows.ndim != 2:
             raise PlacementError(f"a batch of placements has 2 dimensions, not {rows.ndim}")
-        weights = None if priority is None else np.ascontiguousarray(np.atleast_2d(np.asarray(priority, np.float32)))
         if weights is not None and weights.shape != rows.shape:
             raise PlacementError(f"priorities have shape {weights.shape}, devices {rows.shape}")
-        return cls(np.ascontiguousarray(rows, np.int16), weights)
+        return cls(np.ascontiguousarray(rows, np.int16), None if weights is None else np.ascontiguousarray(weights))
 
     def __len__(self) -> int:
         return len(self.device)

@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PlacekitError
@@ -41,7 +40,7 @@ from placekit_core.run.python_arguments import (
     configure,
 )
 from placekit_core.run.registry import installed
-from placekit_core.run.report import commit, report
+from placekit_core.run.report import bound_error, commit, report
 
 
 def place(
@@ -158,22 +157,21 @@ class Search:
     """One program with its evaluator and its budget; made by `search`.
 
     As for every policy, evaluations count against the budget, and the best placement that fits is kept. If the block
-    exceeds the budget, it ends there without an exception. `result` is set after the block, also after an exception.
+    exceeds the budget, it ends there without an exception. `result` is set after the block, also after an exception. The
+    end of the block raises BoundError if the value is below its proven bound.
 
     Attributes:
-        problem: what is placed: `problem.g` groups, `problem.cluster.size` devices, `problem.allowed` [g, D].
         rng: the policy's generator under this seed.
         result: what was found; None until the block has ended, or if nothing was evaluated before an exception.
     """
 
-    problem: Problem
-    rng: Generator
     result: Result | None = None
     _opened: assembly.OpenProgram | None = None
     _open = False
 
     def __init__(self, parts: Assembly, run_dir: str | Path | None) -> None:
         self._parts, self._run_dir = parts, run_dir
+        self.rng = parts.streams("policy")
 
     def __enter__(self) -> Search:
         parts = self._parts
@@ -183,7 +181,7 @@ class Search:
             self._lifecycle = begin(parts.config, folder, parts.registry, False, stack)
             on_row = lambda p, row: self._lifecycle.evaluated(p.directory, p.name, row)  # noqa: E731
             [opened] = parts.open(folder, stack, on_row)
-            self._opened, self.problem, self.rng = opened, opened.problem, parts.streams("policy")
+            self._opened = opened
             self._stack = stack.pop_all()
         self._open = True
         opened.evaluate.ledger.start()
@@ -206,17 +204,27 @@ class Search:
                 # report the failure of the block, not one that follows from it
                 with contextlib.suppress(*([Exception] if status == "failed" else [])):
                     result = report(self._parts, [opened], folder, status)
+                    wrong = bound_error(result)
+                    result = result if wrong is None else wrong.result
                     self._lifecycle.finished(result)
                     commit(result, folder)
                     self.result = _kept(result, self._run_dir)
+                    if wrong is not None and status == "finished":
+                        wrong.result = self.result
+                        raise wrong
         return spent
 
     @property
     def _within(self) -> assembly.OpenProgram:
         """The program, open. Raises PlacekitError outside the block."""
         if not self._open or self._opened is None:
-            raise PlacekitError("a search can evaluate within its block only", "write `with search(...) as s:`")
+            raise PlacekitError("a search is open within its block only", "write `with search(...) as s:`")
         return self._opened
+
+    @property
+    def problem(self) -> Problem:
+        """What is placed: `problem.g` groups, `problem.cluster.size` devices, `problem.allowed` [g, D]."""
+        return (self._opened or self._within).problem
 
     @property
     def remaining(self) -> float:

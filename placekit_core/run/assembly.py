@@ -21,7 +21,16 @@ from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.task import Session, Task
-from placekit_core.run.config import AUTO, DEFAULT_EVALUATIONS, DEFAULT_SECONDS, NONE, RunConfig, Streams, conf_dir
+from placekit_core.run.config import (
+    AUTO,
+    DEFAULT_EVALUATIONS,
+    DEFAULT_SECONDS,
+    NONE,
+    PYTHON,
+    RunConfig,
+    Streams,
+    conf_dir,
+)
 from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
 from placekit_core.run.registry import Registry
@@ -148,7 +157,10 @@ class Assembly:
         if programs is None:
             programs = self.build("importer").load()
         if not programs:
-            raise ConfigError(f"importer {self.config.importer['name']!r} gave no program")
+            name = self.config.importer["name"]
+            raise ConfigError(
+                "there is no program to place" if name == PYTHON else f"importer {name!r} gave no program"
+            )
         return programs
 
     def one_program(self, what: str) -> Program:

@@ -29,8 +29,11 @@ DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
 """The budget of a run without a limit: evaluations on a simulator, seconds on a backend that measures."""
 
 
+Count = Annotated[int, Field(ge=1, lt=2**63)]
+
+
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)  # JSON would turn infinity into null
 
 
 class BudgetConfig(_Section):
@@ -40,14 +43,15 @@ class BudgetConfig(_Section):
     one.
     """
 
-    evaluations: Annotated[int, Field(ge=1)] | None = Field(
+    evaluations: Count | None = Field(
         default=None, description=f"placements to evaluate; null: {DEFAULT_EVALUATIONS:,} on a simulator"
     )
     seconds: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description=f"wall-clock seconds of searching; null: {DEFAULT_SECONDS:g} on a measuring backend"
     )
-    proxy_evaluations: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="placements to evaluate on the proxy; null: as many as the trainer asks for"
+    proxy_evaluations: Count | None = Field(
+        default=None,
+        description="placements to evaluate on the proxy; null: learners begin without it, other uses have no limit",
     )
 
 

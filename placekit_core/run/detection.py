@@ -6,7 +6,7 @@ from pathlib import Path
 
 from placekit_core.contracts.errors import GraphError
 from placekit_core.contracts.files import read_head
-from placekit_core.run.registry import Registry
+from placekit_core.run.registry import NO_IMPORTER, Registry
 
 HEAD_BYTES = 4096
 """Number of bytes of a file that `Component.detect` sees."""
@@ -15,6 +15,11 @@ HEAD_BYTES = 4096
 def endings(registry: Registry) -> list[str]:
     """The endings of the files that importers read."""
     return sorted({ending for e in registry.all() for ending in e.component.files})
+
+
+def known_files(registry: Registry) -> str:
+    """A hint: how the files that importers read end, or that there is no importer."""
+    return f"files of programs end in {', '.join(endings(registry))}" if endings(registry) else NO_IMPORTER
 
 
 def readers_of(path: str | Path, registry: Registry) -> list[str]:
@@ -36,7 +41,7 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     try:
         head = read_head(Path(path), HEAD_BYTES)
     except (OSError, ValueError) as e:  # ValueError: a name that no file can have
-        known = "" if named else f"files that importers know end in {', '.join(endings(registry))}"
+        known = "" if named else known_files(registry)
         raise GraphError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}", known) from None
     claims = [n for n, detect in detects.items() if detect is not None and detect(head)]
     fitting = ([n for n in claims if n in named] or undetected) if named else claims
@@ -47,7 +52,7 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     )
     raise GraphError(
         _mismatch(str(path), head, [n for n in named if n not in fitting], claims, registry),
-        f"importers: {files}; to choose one: importer=NAME importer.path={path}",
+        f"importers: {files}; to choose one: importer=NAME importer.path={path}" if files else NO_IMPORTER,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from placekit_core.contracts.errors import BudgetExhausted
+from placekit_core.contracts.errors import BudgetExhausted, PlacementError
 from placekit_core.contracts.files import FileModel
 from placekit_core.contracts.ledger import HISTORY, Ledger, LedgerState
 from placekit_core.contracts.measurement import Kernel, Measurements
@@ -96,7 +96,7 @@ class BudgetedEvaluator(Evaluator):
     def __call__(self, placements: Placements) -> Measurements:
         self.problem.check(placements)
         if len(placements) == 0:
-            raise ValueError("there is nothing to evaluate in an empty batch")
+            raise PlacementError("there is nothing to evaluate in an empty batch")
         parts: list[Measurements] = []
         done = 0
         while done < len(placements):

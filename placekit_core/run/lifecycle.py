@@ -26,6 +26,14 @@ def loggers(registry: Registry) -> list[str]:
     return sorted({i.plugin_name for hook in hooks for i in hook.get_hookimpls()})
 
 
+def check_loggers(names: Iterable[str], registry: Registry) -> None:
+    """Raise PluginError for a name that no plugin with lifecycle hooks has."""
+    known = loggers(registry)
+    for name in names:
+        if name not in known:
+            raise unknown("logger", name, known)
+
+
 def warn(text: str, cause: BaseException | None = None) -> None:
     """Warn of a failure that must not cost the results of the run: never raise, even if warnings are errors."""
     with contextlib.suppress(Warning):
@@ -40,19 +48,16 @@ def reason(cause: BaseException) -> str:
 class Lifecycle:
     """The loggers `names` of one run; None stands for the plugins with the attribute `LOGS_BY_DEFAULT = True`.
 
-    Raises PluginError for a name that no plugin with lifecycle hooks has.
+    Raises PluginError; see `check_loggers`.
     """
 
     def __init__(self, registry: Registry, names: Iterable[str] | None, run_dir: Path) -> None:
         self.run_dir = run_dir
-        known = loggers(registry)
         if names is None:
-            plugins = {name: registry.manager.get_plugin(name) for name in known}
+            plugins = {name: registry.manager.get_plugin(name) for name in loggers(registry)}
             names = [name for name, plugin in plugins.items() if getattr(plugin, "LOGS_BY_DEFAULT", False) is True]
         names = tuple(names)
-        for name in names:
-            if name not in known:
-                raise unknown("logger", name, known)
+        check_loggers(names, registry)
         self._calls = {
             (hook, i.plugin_name): i
             for hook in HOOKS

@@ -73,7 +73,7 @@ def run(
 
         observer.stage(f"importing {config.importer['name']}")
         if assembly.trainer is not None and all(p.split == "test" for p in assembly.programs):
-            raise ConfigError(f"importer {config.importer['name']!r} gave no program to train on")
+            raise ConfigError("there is no program to train on: each has the split `test`")
         with Interruption() as stop:
             observer.stage("grouping")
             placing = _Placing(assembly, run_dir, lifecycle, observer, stop, stack)
@@ -92,8 +92,9 @@ def run(
 
 
 def begin(config: RunConfig, run_dir: Path, registry: Registry, resume: bool, stack: contextlib.ExitStack) -> Lifecycle:
-    """Lock the run directory until `stack` is closed, and tell the loggers. Raises RunError if that is not possible."""
-    lifecycle = Lifecycle(registry, config.log, run_directory.prepare(run_dir, resume))
+    """Lock the run directory until `stack` is closed, and tell the loggers. Raises RunError, or PluginError for a logger."""
+    lifecycle = Lifecycle(registry, config.log, run_dir)
+    run_directory.prepare(run_dir, resume)
     stack.enter_context(run_directory.locked(run_dir))
     run_directory.refuse_used(run_dir, resume)  # another run may have written there before the lock
     registry.code(distributions(config, registry, importer=False))  # now, because a plugin may be edited during the run

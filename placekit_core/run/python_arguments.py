@@ -22,7 +22,7 @@ from placekit_core.contracts.program import Program
 from placekit_core.contracts.task import Task
 from placekit_core.run.assembly import SECTIONS, PythonObjects, kind_of
 from placekit_core.run.config import AUTO, NONE, PYTHON, RunConfig, conf_dir, defaults_list
-from placekit_core.run.detection import endings, importer_of, readers_of
+from placekit_core.run.detection import importer_of, known_files, readers_of
 from placekit_core.run.registry import LISTING, Registry
 
 Spec = str | Mapping[str, Any] | Plugin
@@ -71,7 +71,7 @@ def load_programs(source: Any, registry: Registry, about: Mapping[str, Any]) -> 
         name = _file_importer(source, registry)
         spec = {"path": str(source), "name": name} if name else {"name": source} if isinstance(source, str) else source
         if not isinstance(spec, Mapping):
-            raise ImporterError(f"no importer reads {str(spec)!r}", f"files end in {', '.join(endings(registry))}")
+            raise ImporterError(f"no importer reads {str(spec)!r}", known_files(registry))
         section = _section("importer", {**spec, **about}, registry)
         programs: list[Program] = registry.build("importer", section.pop("name"), section).load()
         return programs
@@ -115,6 +115,8 @@ def configure(arguments: Arguments, names: Collection[str], registry: Registry) 
     `names` are the arguments of the caller, to suggest one for a misspelt name in `about`.
     """
     source, about, run_dir = arguments.source, arguments.about, arguments.run_dir
+    if run_dir is not None and (not isinstance(run_dir, str | Path) or run_dir == ""):
+        raise ConfigError(f"run_dir={run_dir!r}", "give a folder, or None to write nothing")
     defaults = defaults_list(conf_dir() / "config.yaml")
     defaults["proxy"] = defaults["backend@proxy"]
     asked = {k: getattr(arguments, k) for k in (*SECTIONS, "cluster") if k != "importer"}
@@ -166,8 +168,8 @@ def _budget(spec: BudgetSpec) -> dict[str, Any]:
     """The section `budget` of a configuration."""
     if spec is None or isinstance(spec, Mapping):
         return dict(spec or {})
-    number = isinstance(spec, int | float | np.number) and not isinstance(spec, bool)
-    if not number or not np.isfinite(spec) or spec != int(spec):
+    whole = isinstance(spec, int | np.integer) and not isinstance(spec, bool)
+    if not whole and not (isinstance(spec, float | np.floating) and float(spec).is_integer()):
         raise ConfigError(f"budget={spec!r}", "give a number of evaluations, or {'evaluations': ..., 'seconds': ...}")
     return {"evaluations": int(spec)}
 

@@ -38,6 +38,7 @@ T = TypeVar("T")
 PLURAL = {"policy": "policies"} | {k: f"{k}s" for k in KINDS if k != "policy"}
 LISTING = "placekit run --help all"
 """The command that lists the names of every group."""
+NO_IMPORTER = "no importer is installed: `pip install placekit` installs what a first run needs"
 BUILT_IN = {
     ("trainer", AUTO): "the trainer that the policy names as its own; none for a policy that needs no training",
     ("trainer", NONE): "no training: a learned policy is used as it is",
@@ -167,7 +168,7 @@ class Registry:
                 raise PluginError(
                     f"{kind} {name!r}: plugin {b.distribution} {b.version} is broken: {b.reason}", b.hint
                 ) from b.cause
-        raise self.mention_broken(unknown(kind, name, self.names(kind), listing="placekit plugins"))
+        raise self.mention_broken(unknown(kind, name, self.names(kind), listing="placekit plugins"), kind)
 
     def build(self, kind: str, name: str, values: Mapping[str, Any]) -> Any:
         """The component, built from the values of its options. Raises PluginError or ConfigError."""
@@ -184,8 +185,10 @@ class Registry:
             raise self.mention_broken(unknown("command", name, self.commands, listing="placekit --help"))
         return found[0]
 
-    def mention_broken(self, error: PlacekitError) -> PlacekitError:
-        """`error` about an unknown name, with the broken plugins in its hint: one of them may have the name."""
+    def mention_broken(self, error: PlacekitError, group: str = "") -> PlacekitError:
+        """`error` about an unknown name (in `group`), with the broken plugins in its hint: one of them may have the name."""
+        if group in ("importer", "workload") and not self.names("importer"):
+            error = type(error)(error.message, NO_IMPORTER)
         if not self.broken:
             return error
         names = dict.fromkeys(f"{b.distribution} {b.version}" for b in self.broken)

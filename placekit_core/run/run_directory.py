@@ -31,15 +31,16 @@ SWEEP, FAILED = "sweep.json", "failed.json"
 
 def holds_run(run_dir: Path) -> bool:
     """Whether a run, finished or not, has left something in `run_dir` that is worth keeping."""
-    return (run_dir / RESULT).exists() or (run_dir / CHECKPOINT).exists()
+    return any(os.path.exists(run_dir / name) for name in (RESULT, CHECKPOINT))  # also for a name that is too long
 
 
 def refuse_used(run_dir: Path, resume: bool) -> None:
     """Raise RunError if `run_dir` holds something that a run would overwrite, or nothing that it could continue."""
-    if (run_dir / SWEEP).exists() or (not resume and holds_run(run_dir)):
-        unfinished = (run_dir / CHECKPOINT).exists() or (run_dir / SWEEP).exists() or not _finished(run_dir)
+    sweep = os.path.exists(run_dir / SWEEP)
+    if sweep or (not resume and holds_run(run_dir)):
+        unfinished = (run_dir / CHECKPOINT).exists() or sweep or not _finished(run_dir)
         raise RunError(
-            f"{run_dir} holds a {'sweep' if (run_dir / SWEEP).exists() else 'run'} already",
+            f"{run_dir} holds a {'sweep' if sweep else 'run'} already",
             (f"continue it with `placekit run resume={run_dir}`, or " if unfinished else "") + "choose another run_dir",
         )
     if resume:
@@ -55,7 +56,7 @@ def _finished(run_dir: Path) -> bool:
 
 def check_begun(run_dir: Path) -> None:
     """Raise RunError unless a run has begun in `run_dir`."""
-    if not (run_dir / CONFIG).is_file():
+    if not os.path.isfile(run_dir / CONFIG):
         raise RunError(f"cannot resume {run_dir}: it has no {CONFIG}", "give the run_dir of a run or a sweep")
 
 
@@ -64,11 +65,12 @@ def prepare(run_dir: Path, resume: bool = False) -> Path:
     refuse_used(run_dir, resume)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=run_dir):  # of no name, or one of its own: another run may begin here, too
+        with tempfile.TemporaryFile(dir=run_dir):  # two runs that begin here at once must not share this file
             pass
-    except OSError as e:
+    except (OSError, ValueError) as e:  # ValueError: a name that no folder can have
         raise RunError(
-            f"cannot write to run directory {run_dir}: {e.strerror or e}", "choose another: run_dir=PATH"
+            f"cannot write to run directory {run_dir}: {getattr(e, 'strerror', None) or e}",
+            "choose another: run_dir=PATH",
         ) from None
     return run_dir
 
@@ -123,7 +125,7 @@ def check_same(run_dir: Path, config: RunConfig) -> None:
 def load_summary(run_dir: str | Path) -> Summary:
     """Summary of a finished or interrupted run. Raises RunError if there is none."""
     path = Path(run_dir) / RESULT
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise RunError(f"no {RESULT} in {run_dir}", "give directories that `placekit run` wrote")
     return read_json(path, Summary, error=RunError)
 
@@ -132,7 +134,7 @@ def find_runs(folders: Sequence[str | Path]) -> list[Path]:
     """Run directories at or below `folders`, sorted. Raises RunError for a folder without one."""
     found: list[Path] = []
     for folder in folders:
-        if not Path(folder).is_dir():
+        if not os.path.isdir(folder):
             raise RunError(f"no folder {folder}", "give folders that `placekit run` wrote, such as outputs")
         paths = sorted(p.parent.resolve() for p in Path(folder).rglob(RESULT))
         if not paths:

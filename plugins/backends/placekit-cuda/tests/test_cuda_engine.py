@@ -19,6 +19,7 @@ from placekit_cuda.engine import Engine, MemoryExceeded, Tensors, Way
 from placekit_cuda.machine import CPUMachine
 from placekit_cuda.plan import Plan, plan
 from placekit_sim.simulator import Simulator
+from placekit_testing.sequential import run_sequential
 from placekit_testing.speed import mostly_slow
 
 from placekit_core import (
@@ -35,7 +36,6 @@ from placekit_core import (
 from placekit_core.cli.compose import assembled
 
 EinsumImporter = pytest.importorskip("placekit_einsum.importer").EinsumImporter
-run_sequential = pytest.importorskip("placekit_torch.executable").run_sequential
 pytest.importorskip("placekit_zoo")
 
 torch.set_num_threads(1)

@@ -27,6 +27,7 @@ from placekit_cuda.engine import Engine, Way
 from placekit_cuda.machine import copied
 from placekit_cuda.placed_step import PlacedStep
 from placekit_cuda.plan import plan
+from placekit_testing.sequential import run_sequential
 from placekit_testing.speed import mostly_slow
 from torch.cuda._sanitizer import EventHandler
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -37,7 +38,6 @@ import placekit_core
 from placekit_core import BackendError, Grouping, Program, installed
 from placekit_core.cli.compose import assembled
 
-run_sequential = pytest.importorskip("placekit_torch.executable").run_sequential
 pytest.importorskip("placekit_zoo")
 pytest.importorskip("placekit_einsum")
 

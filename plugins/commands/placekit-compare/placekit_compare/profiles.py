@@ -64,7 +64,7 @@ def profiles(folders: Sequence[str | Path]) -> tuple[dict[str, list[Found]], boo
     Raises RunError if there is none at all, or a run has not finished.
     """
     for folder in map(Path, folders):
-        unfinished = (folder / CHECKPOINT).exists() or (folder / CONFIG).exists()
+        unfinished = any(os.path.exists(folder / name) for name in (CHECKPOINT, CONFIG))
         if unfinished and not any(folder.rglob(RESULT)):
             raise RunError(f"the run in {folder} has not finished", f"continue it: placekit run resume={folder}")
     found: dict[str, list[Found]] = {}

@@ -126,11 +126,3 @@ def _edges(graph: Graph, leading: NDArray[np.bool_], of: Ints, count: int) -> tu
     keep = leading[u] & leading[v] & (of[u] != of[v])
     key = np.unique(of[u[keep]] * count + of[v[keep]])
     return key // max(count, 1), key % max(count, 1)
-
-
-def in_cycle(units: Units, group: Ints) -> bool:
-    """Whether the forward phase has a cycle among groups [u]."""
-    groups = int(group.max(initial=-1)) + 1
-    a, b = group[units.source], group[units.target]
-    key = np.unique(a[a != b] * groups + b[a != b])
-    return int(strongly_connected(groups, key // max(groups, 1), key % max(groups, 1)).max(initial=-1)) + 1 < groups

@@ -13,10 +13,10 @@ from placekit_grouping.contraction import Contraction, nominal_s
 from placekit_grouping.following import follow
 from placekit_grouping.groupers import ChainsGrouper, ColocationGrouper, HeavyEdgeGrouper, MetisGrouper
 from placekit_grouping.merging import merge_small
-from placekit_grouping.units import Units, in_cycle
+from placekit_grouping.units import Ints, Units
 from placekit_testing.strategies import random_step
 
-from placekit_core import Graph, GraphBuilder, Grouper, Grouping
+from placekit_core import Graph, GraphBuilder, Grouper, Grouping, strongly_connected
 
 RNG = np.random.default_rng(0)
 
@@ -161,6 +161,14 @@ def test_leaves_of_a_hub_are_matched_with_each_other() -> None:
     found = shares(b.build(), MetisGrouper(max_groups=20))
     assert len(found) == 20
     assert found.max() <= 1.5 / 20
+
+
+def in_cycle(units: Units, group: Ints) -> bool:
+    """Whether the forward phase has a cycle among groups [u]."""
+    groups = int(group.max(initial=-1)) + 1
+    a, b = group[units.source], group[units.target]
+    key = np.unique(a[a != b] * groups + b[a != b])
+    return int(strongly_connected(groups, key // max(groups, 1), key % max(groups, 1)).max(initial=-1)) + 1 < groups
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -130,10 +131,10 @@ def _named(modules: Sequence[str]) -> str:
 def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:
     """The run directory, its summary, and the program of `folder`. Raises RunError if `folder` has no such placement."""
     for run_dir in (folder, *folder.absolute().parents[:2]):  # DIR, or DIR/programs/NAME of a family
-        if (run_dir / RESULT).is_file():
+        if os.path.isfile(run_dir / RESULT):
             break
     else:
-        runs = sorted(p.parent for p in folder.rglob(RESULT))
+        runs = sorted(p.parent for p in folder.rglob(RESULT)) if os.path.isdir(folder) else []
         there = f"give one of the {len(runs)} below it, e.g. {runs[0]}" if runs else "give the run_dir of a run"
         raise RunError(f"{folder} is no directory of a run: it has no {RESULT}", there)
     summary = load_summary(run_dir)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from placekit_core import ImporterError, Program
+from placekit_core import ImporterError
 from placekit_torch.capture import Mode, flat_inputs, plain_tensors
 from placekit_torch.codegen import Writer, kernels_function, operation_seed, view_function
 from placekit_torch.factory import Builder
@@ -135,22 +135,3 @@ class TorchExecutable:
         variable = writer.value(self._lowered.results[name][1])
         made: torch.Tensor = writer.function("values", variable, [variable])(values)
         return made
-
-
-def run_sequential(
-    program: Program, values: Mapping[int, torch.Tensor], step: int = 0, device: Any = None
-) -> tuple[dict[int, torch.Tensor], dict[str, torch.Tensor]]:
-    """Run one step on one device, in the order of the graph: the reference for every other way to run it.
-
-    Returns the values of the sources after the step, and the results by name.
-    """
-    executable = program.executable
-    if executable is None:
-        raise ImporterError(f"program {program.graph.name!r} cannot be executed", "its importer gives a graph only")
-    graph, views = program.graph, executable.views
-    keep = set(executable.updates.values()) | {views.get(t, t) for t in executable.results.values()}
-    run = executable.compile([op for op in range(graph.n) if graph.kernel[op]], device, keep)
-    after = {**values, **run(values, step)}
-    results = {name: executable.result(name, after) for name in executable.results}
-    new = {old: after[executable.updates.get(old, old)] for old in values}
-    return new, results

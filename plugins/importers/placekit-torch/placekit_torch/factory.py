@@ -149,6 +149,6 @@ def searched_first(path: Path | None) -> Iterator[None]:
 def folder_of(path: str | None) -> Path:
     """The folder of option `path`. Raises ImporterError if it is not a folder."""
     folder = Path(os.path.expanduser(path)) if path else Path.cwd()
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise ImporterError(f"importer.path is {str(folder)!r}, which is not a folder")
     return folder.resolve()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from placekit_testing.sequential import run_sequential
 from placekit_torch import import_module
-from placekit_torch.executable import run_sequential
 from torch import Tensor, nn
 
 from placekit_core import PHASES, Graph, Grouping, Program

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from placekit_testing.sequential import run_sequential
 from placekit_torch import Step, TorchOptions, import_module
-from placekit_torch.executable import run_sequential
 from placekit_torch.importer import TorchImporter
 from pydantic import ValidationError
 from torch import Tensor, nn

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from placekit_testing.sequential import run_sequential
 from placekit_testing.speed import mostly_slow
 from placekit_torch import Step, import_module
 from placekit_torch.codegen import operation_seed
-from placekit_torch.executable import run_sequential
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from placekit_testing.sequential import run_sequential
 from placekit_torch import import_module
-from placekit_torch.executable import run_sequential
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint

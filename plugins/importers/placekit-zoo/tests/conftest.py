@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from placekit_torch.executable import run_sequential
+from placekit_testing.sequential import run_sequential
 from placekit_zoo.base import ZooImporter
 
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from placekit_testing import ImporterContract
 from placekit_testing.contract import Make
+from placekit_testing.sequential import run_sequential
 from placekit_testing.speed import mostly_slow
-from placekit_torch.executable import run_sequential
 from placekit_zoo.dense_options import GptOptions, LlamaBlockOptions
 from placekit_zoo.ffnn import FfnnImporter
 from placekit_zoo.gpt import Attention as GptAttention, Gpt, GptImporter

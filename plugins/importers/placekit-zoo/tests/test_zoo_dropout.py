@@ -8,8 +8,8 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
+from placekit_testing.sequential import run_sequential
 from placekit_torch.codegen import operation_seed
-from placekit_torch.executable import run_sequential
 from placekit_zoo.gpt import GptImporter
 from placekit_zoo.inception_v3 import InceptionV3Importer
 from placekit_zoo.nasnet import NasNetImporter

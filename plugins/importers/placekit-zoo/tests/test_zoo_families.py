@@ -16,8 +16,8 @@ import pytest
 import torch
 from placekit_testing import ImporterContract
 from placekit_testing.contract import Make
+from placekit_testing.sequential import run_sequential
 from placekit_testing.speed import mostly_slow
-from placekit_torch.executable import run_sequential
 from placekit_zoo import family
 from placekit_zoo.enas_cnn import EnasCnn
 from placekit_zoo.enas_rnn import EnasCell

@@ -11,8 +11,8 @@ import pytest
 import torch
 from placekit_testing import ImporterContract
 from placekit_testing.contract import Make
+from placekit_testing.sequential import run_sequential
 from placekit_torch import import_module
-from placekit_torch.executable import run_sequential
 from placekit_zoo.enas_cnn import EnasCnn
 from placekit_zoo.family_options import PlacetoCifar10Options
 from placekit_zoo.image_options import InceptionV3Options, NasNetOptions, ResNetOptions
