@@ -64,6 +64,9 @@ class StepwiseOptions(LearningOptions):
         "intermediate",
         description="each step is rewarded by how much it shortens the makespan, or the last one by the makespan",
     )
+    discount: float = Field(
+        1.0, ge=0, le=1, description="factor on the reward of each later step, for an earlier one's return (gamma)"
+    )
     window: int = Field(10, ge=1, description="updates over which the baseline of a step is averaged")
     memory_penalty: float = Field(
         2.0,

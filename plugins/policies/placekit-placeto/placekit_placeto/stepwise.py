@@ -20,12 +20,11 @@ GIB = 2.0**30
 class Stepwise(PolicyGradient):
     """REINFORCE for policies that improve a placement step by step: those whose rollouts have a `start`.
 
-    A step's return is the sum of the rewards from it on. With `rewards=intermediate`, a step is rewarded by how much the
-    worth of the placement rises, so its return is the worth of the last placement minus that of the placement before the
-    step; the placements of all steps are evaluated, and count. A step that leaves its group where it is changes nothing:
-    its placement is not evaluated again. With `rewards=terminal`, only the last placement is evaluated, and its worth is
-    every step's return. The advantage is the return minus its mean at this step over the last `window` updates of the same
-    problem, this one included.
+    With `rewards=intermediate`, a step is rewarded by how much the worth of the placement rises; the placements of all steps
+    are evaluated, and count. A step that leaves its group where it is changes nothing: its placement is not evaluated
+    again. With `rewards=terminal`, only the last placement is evaluated, and its worth is the last step's reward. A step's
+    return is the sum of the rewards from it on, each `discount` times as much as the one before it. The advantage is the
+    return minus its mean at this step over the last `window` updates of the same problem, this one included.
     """
 
     name = "stepwise"
@@ -39,13 +38,14 @@ class Stepwise(PolicyGradient):
                 "take another trainer, or policy=placeto",
             )
         assert isinstance(worths, StepWorths)
+        active = rollouts.group >= 0
         if self.options.rewards == "terminal":
-            worth = worths.of(task.evaluate(rollouts.placements), task.problem)
-            worth = np.repeat(worth[:, None], rollouts.group.shape[1] + 1, axis=1)
-            return worths.advantages(worth, np.zeros_like(worth), rollouts.group >= 0)
-        device, row = passed(rollouts)
-        worth = worths.of(task.evaluate(Placements.of(device)), task.problem)[row]
-        return worths.advantages(worth, worth, rollouts.group >= 0)
+            reward = np.zeros(active.shape)
+            reward[:, -1] = worths.of(task.evaluate(rollouts.placements), task.problem)
+        else:
+            device, row = passed(rollouts)
+            reward = np.diff(worths.of(task.evaluate(Placements.of(device)), task.problem)[row], axis=1)
+        return worths.advantages(reward, active)
 
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         self.climb(policy, batch, batch.weight, batch.entropy_weight)
@@ -95,17 +95,19 @@ class StepWorths(Worths):
         penalty_s = self.options.memory_penalty * (self.scale_s or 0.0) * np.where(measured, excess, 0.0)
         return self.rewards(np.where(measured, m.value_s, self.failing_s) + penalty_s)
 
-    def advantages(self, worth: Floats, before: Floats, active: NDArray[np.bool_]) -> Floats:
-        """[b, T] advantages over b, from the worths [b, T + 1] of which the last is the end's, and what was there `before`."""
-        returns = worth[:, -1:] - before[:, :-1]
+    def advantages(self, reward: Floats, active: NDArray[np.bool_]) -> Floats:
+        """[b, T] advantages over b, from the rewards [b, T] of the steps."""
+        returns = reward.copy()
+        for t in range(reward.shape[1] - 2, -1, -1):
+            returns[:, t] += self.options.discount * returns[:, t + 1]
         mean = returns.mean(axis=0, keepdims=True)
         kept = self.returns if len(self.returns) else np.empty((0, mean.shape[1]))
         self.returns = np.concatenate([kept, mean])[-self.options.window :]
         advantage = returns - self.returns.mean(axis=0)
         deviation = float(advantage[active].std()) if self.options.normalise else 1.0
-        if deviation <= EQUAL * float(np.abs(worth).mean()):  # between equal rewards it is a rounding error
+        if deviation <= EQUAL * float(np.abs(returns).mean()):  # between equal rewards it is a rounding error
             deviation = 1.0
-        return np.where(active, advantage, 0.0) / len(worth) / deviation
+        return np.where(active, advantage, 0.0) / len(reward) / deviation
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "returns": self.returns}
