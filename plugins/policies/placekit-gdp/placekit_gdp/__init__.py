@@ -1,4 +1,4 @@
-"""The policy `gdp`, and the trainer `ppo_gdp` with settings for it (Zhou et al. 2019)."""
+"""The policy `gdp`, and the trainer `ppo_gdp` with smaller steps for it (Zhou et al. 2019)."""
 
 from __future__ import annotations
 
@@ -41,18 +41,9 @@ class GDPOptions(TorchOptions):
 
 
 class GDPTrainerOptions(PPOOptions):
-    """Options of trainer `ppo_gdp`: those of `ppo`, with other defaults."""
+    """Options of trainer `ppo_gdp`: those of `ppo`, with a smaller step."""
 
-    normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's rewards")
-    learning_rate: float = Field(1e-3, gt=0, description="step size of the optimiser")
-    learning_rate_end: float | None = Field(
-        1e-4, ge=0, description="step size at the end of the budget; null: the same"
-    )
-    entropy_weight: float = Field(0.01, ge=0, description="reward per nat of each decision's entropy")
-    entropy_weight_end: float | None = Field(
-        0.0, ge=0, description="that reward at the end of the budget; null: the same"
-    )
-    epochs: int = Field(2, ge=1, description="steps of the optimiser on each batch")
+    learning_rate: float = Field(3e-4, gt=0, description="step size of the optimiser")
 
 
 @hookimpl
@@ -74,7 +65,7 @@ def placekit_trainers() -> list[Component]:
     return [
         Component(
             name="ppo_gdp",
-            summary="trainer ppo with settings for the network of gdp",
+            summary="trainer ppo with smaller steps, for the network of gdp",
             config=GDPTrainerOptions,
             target="placekit_gdp.trainer:GDPTrainer",
             paper=PAPER,

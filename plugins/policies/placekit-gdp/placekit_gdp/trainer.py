@@ -1,4 +1,4 @@
-"""The trainer `ppo` with settings for GDP."""
+"""The trainer `ppo` with smaller steps, for GDP's network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from placekit_gdp import GDPTrainerOptions
 
 
 class GDPTrainer(PPO):
-    """Proximal policy optimisation, as `ppo` does it; only the defaults differ."""
+    """Proximal policy optimisation, as `ppo` does it; only the default step is smaller."""
 
     name = "ppo_gdp"
     options_class = GDPTrainerOptions

@@ -27,7 +27,7 @@ def trained(policy: GDP, *problems: Problem, budget: int) -> float:
     ledger = Ledger(budget)
     tasks = [fakes.fake_task(problem, ledger) for problem in problems]
     with contextlib.suppress(BudgetExhausted):
-        GDPTrainer().fit(policy, tasks, np.random.default_rng(0))
+        GDPTrainer(learning_rate=2e-3, epochs=1, samples=20).fit(policy, tasks, np.random.default_rng(0))
     assert tasks[0].evaluate.best is not None
     return tasks[0].evaluate.best.value_s
 
@@ -52,7 +52,7 @@ def test_trained_on_some_graphs_it_places_another() -> None:
     seen, unseen = [fakes.unequal(n) for n in (6, 9, 12, 15)], fakes.unequal(30)
     policy = GDP(**SMALL, octaves=0)
     policy.build(seen, np.random.default_rng(0))
-    trained(policy, *seen, budget=1200)
+    trained(policy, *seen, budget=4000)
     other = built(unseen, octaves=0)
     assert right(other, unseen) < 0.6
     other.load_state_dict(policy.state_dict())
