@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_learn.op_types import type_shares
 
 from placekit_core import Problem
 
@@ -44,13 +44,9 @@ class Features:
         place = np.empty(g, np.int64)
         place[order] = np.arange(g)
         at = place[problem.grouping.group_of]
-        types = problem.graph.op_type
-        count = np.zeros((g, len(types.vocabulary)), np.float32)
-        np.add.at(count, (at, types.codes), 1.0)
         return cls(
             order,
-            np.asarray([bucket(name, buckets) for name in types.vocabulary], np.int64),
-            count / count.sum(axis=1, keepdims=True),
+            *type_shares(problem, at, buckets),
             _output_bytes(problem, at, outputs),
             place[graph.tensor_producer[graph.input_tensor]],
             place[graph.edge_op],
@@ -68,11 +64,6 @@ class Features:
         near[self.target, self.source] = 1.0
         near[self.source, width + self.target] = 1.0
         return near
-
-
-def bucket(name: str, buckets: int) -> int:
-    """Index of a type's embedding: the same in every process and for every graph, so trained embeddings can be shared."""
-    return zlib.crc32(name.encode()) % buckets
 
 
 def scaled(output_bytes: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_learn.torch_features import TypeEmbedding, places
 from placekit_learn.torch_policy import Decisions, TorchOptions
 from torch import Tensor, nn
 
 from placekit_core import LearnablePolicy, PlacekitError, Placements, Problem, Rollouts
 from placekit_seq2seq import HierarchicalOptions
 from placekit_seq2seq.features import Features, scaled
-from placekit_seq2seq.network import Memory, TypeEmbedding, chosen_log_prob, entropy
+from placekit_seq2seq.network import Memory, chosen_log_prob, entropy
 from placekit_seq2seq.seq2seq import RecurrentPolicy
 
 
@@ -119,7 +120,7 @@ class Hierarchical(RecurrentPolicy):
         own = torch.cat([types, torch.from_numpy(scaled(features.output_bytes))], dim=1)
         source, target = torch.from_numpy(features.source), torch.from_numpy(features.target)
         near = _mean(own, source, target), _mean(own, target, source)
-        seen = torch.cat([own, *near, _places(features.g, self.options.octaves)], dim=1)
+        seen = torch.cat([own, *near, places(features.g, self.options.octaves)], dim=1)
         log_p: Tensor = self.module.grouper(seen).log_softmax(dim=1)
         return log_p
 
@@ -151,29 +152,23 @@ class Hierarchical(RecurrentPolicy):
 
 
 def _grouper(o: HierarchicalOptions, features: int, groups: int) -> nn.Sequential:
-    """The network for the logits of an operation's group, from its features and its row of `_places`.
+    """The network for the logits of an operation's group, from its features and its row of `places`.
 
     Once logits differ by about sqrt(2 ln groups) from place to place, few groups remain likely for an operation; `sharpness`
     is a multiple of that. With torch's own, smaller weights every operation draws all groups about equally often. Its device
     is then as good as drawn for it alone, and training ends with one device for all.
     """
-    places = 2 * o.octaves
-    first, last = nn.Linear(features + places, o.grouper_hidden), nn.Linear(o.grouper_hidden, groups)
+    inputs = features + 2 * o.octaves
+    first, last = nn.Linear(inputs, o.grouper_hidden), nn.Linear(o.grouper_hidden, groups)
     if o.sharpness and o.octaves:
         with torch.no_grad():
             nn.init.normal_(first.weight[:, features:])
-            hidden = first(torch.cat([torch.zeros(1024, features), _places(1024, o.octaves)], dim=1)).relu()
+            hidden = first(torch.cat([torch.zeros(1024, features), places(1024, o.octaves)], dim=1)).relu()
             mean = hidden.mean(dim=0)
             spread = float((hidden - mean).square().sum(dim=1).mean().sqrt())
             nn.init.normal_(last.weight, std=o.sharpness * (2 * np.log(groups)) ** 0.5 / spread)
             last.bias.copy_(-(last.weight @ mean))  # otherwise all operations would favour the same groups
     return nn.Sequential(first, nn.ReLU(), last)
-
-
-def _places(steps: int, octaves: int) -> Tensor:
-    """[T, 2 * octaves] sines and cosines of the places of a sequence, which is one period of the lowest octave."""
-    angle = 2 * np.pi / steps * torch.arange(steps)[:, None] * 2.0 ** torch.arange(octaves)
-    return torch.cat([angle.sin(), angle.cos()], dim=1)
 
 
 def _mean(own: Tensor, source: Tensor, target: Tensor) -> Tensor:

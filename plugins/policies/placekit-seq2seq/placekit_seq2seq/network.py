@@ -13,24 +13,6 @@ from torch import Generator, Tensor, nn
 from placekit_seq2seq.attention import attend, exponential, weights
 
 
-class TypeEmbedding(nn.Module):
-    """A trainable vector per bucket of types, added to one that all types share.
-
-    The buckets' vectors start at zero: a type that training never saw has the shared vector alone, unless its bucket was
-    trained.
-    """
-
-    def __init__(self, buckets: int, size: int) -> None:
-        super().__init__()
-        self.unknown = nn.Parameter(0.1 * torch.randn(size))  # small, because all groups have it in common
-        self.types = nn.Parameter(torch.zeros(buckets, size))
-
-    def forward(self, bucket: Tensor, share: Tensor) -> Tensor:
-        """[..., size] means over the types of `bucket` [V], weighted by `share` [..., V]."""
-        mean: Tensor = share @ self.types[bucket] + self.unknown
-        return mean
-
-
 @dataclass(frozen=True, eq=False)
 class Memory:
     """The encoder's view of m sequences of T groups. m is 1 where all episodes have the same groups.

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_learn.torch_features import TypeEmbedding
 from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
 from torch import Tensor, nn
 
 from placekit_core import PlacekitError, Placements, Problem, Rollouts
 from placekit_seq2seq import NetworkOptions, Seq2SeqOptions
 from placekit_seq2seq.features import Features, scaled
-from placekit_seq2seq.network import Memory, Placer, TypeEmbedding, chosen_log_prob, entropy
+from placekit_seq2seq.network import Memory, Placer, chosen_log_prob, entropy
 
 
 class RecurrentPolicy(TorchPolicy):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from placekit_learn.policy_gradient import Reinforce
-from placekit_seq2seq.hierarchical import Hierarchical, _places
+from placekit_learn.torch_features import places
+from placekit_seq2seq.hierarchical import Hierarchical
 from placekit_testing import fakes
 
 from placekit_core import BudgetExhausted, PlacekitError, Problem
@@ -56,14 +57,14 @@ def test_log_probabilities_add_up_to_the_joint_one() -> None:
 
 
 def test_the_places_of_a_sequence() -> None:
-    at = _places(8, 2)
+    at = places(8, 2)
     assert at.shape == (8, 4)
     assert torch.allclose(
         at[:, 0], torch.tensor([0.0, 0.5**0.5, 1.0, 0.5**0.5, 0.0, -(0.5**0.5), -1.0, -(0.5**0.5)]), atol=1e-6
     )
     assert torch.allclose(at[:4, 1], at[4:, 1], atol=1e-6), "the second octave has half the period"
-    assert _places(8, 0).shape == (8, 0)
-    assert bool(_places(100_000, 16).isfinite().all())
+    assert places(8, 0).shape == (8, 0)
+    assert bool(places(100_000, 16).isfinite().all())
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 3.0])

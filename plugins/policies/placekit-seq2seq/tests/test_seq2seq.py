@@ -8,8 +8,9 @@ import sys
 
 import numpy as np
 import pytest
+from placekit_learn.op_types import bucket
 from placekit_learn.policy_gradient import Reinforce
-from placekit_seq2seq.features import Features, bucket
+from placekit_seq2seq.features import Features
 from placekit_seq2seq.seq2seq import Seq2Seq
 from placekit_testing import fakes
 from placekit_testing.speed import mostly_slow
@@ -81,7 +82,7 @@ class TestFeatures:
 
     def test_buckets_are_stable_across_processes(self) -> None:
         code = (
-            "from placekit_seq2seq.features import bucket; print([bucket(n, 1024) for n in ('conv', 'relu', 'añadir')])"
+            "from placekit_learn.op_types import bucket; print([bucket(n, 1024) for n in ('conv', 'relu', 'añadir')])"
         )
         said = {
             subprocess.run(

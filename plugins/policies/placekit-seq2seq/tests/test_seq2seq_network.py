@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from placekit_learn.torch_features import TypeEmbedding
 from placekit_seq2seq import attention
 from placekit_seq2seq.attention import attend, exponential, weights
-from placekit_seq2seq.network import Placer, TypeEmbedding, chosen_log_prob, entropy
+from placekit_seq2seq.network import Placer, chosen_log_prob, entropy
 
 M, S, T, A, H = 2, 5, 7, 3, 4
 

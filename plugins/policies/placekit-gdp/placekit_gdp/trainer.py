@@ -1,0 +1,15 @@
+"""The trainer `ppo` with smaller steps, for GDP's network."""
+
+from __future__ import annotations
+
+from placekit_learn.ppo import PPO
+
+from placekit_gdp import GDPTrainerOptions
+
+
+class GDPTrainer(PPO):
+    """Proximal policy optimisation, as `ppo` does it; only the default step is smaller."""
+
+    name = "ppo_gdp"
+    options_class = GDPTrainerOptions
+    options: GDPTrainerOptions
