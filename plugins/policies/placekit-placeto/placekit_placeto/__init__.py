@@ -22,6 +22,11 @@ class PlacetoOptions(TorchOptions):
     rounds: int = Field(
         8, ge=0, description="rounds of messages (k); 0: none, the ablation `placeto_simple_partitioner`"
     )
+    head: Literal["per_device", "paper"] = Field(
+        "per_device",
+        description="scores each device by the groups that are on it, for any number of devices; or the paper's, which sees"
+        " devices as features of the groups",
+    )
     pooling: Literal["sets", "graph"] = Field(
         "sets",
         description="what the head sees: the current group, and sums over the groups before it, after it and beside it; or"
@@ -45,10 +50,11 @@ class PlacetoOptions(TorchOptions):
         " in all",
     )
     max_devices: int | None = Field(
-        None, ge=1, description="devices to have room for; null: as many as the problems have"
+        None, ge=1, description="devices that `head=paper` has room for; null: as many as the problems have"
     )
     engine: Literal["compiled", "torch"] = Field(
-        "compiled", description="compiled loops, or the same in torch-geometric, step by step: slow, for comparison"
+        "compiled",
+        description="how `head=paper` is computed: in compiled loops, or in torch-geometric, step by step: slow, for comparison",
     )
     episode_threads: int = Field(
         0,

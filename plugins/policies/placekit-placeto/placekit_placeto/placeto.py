@@ -18,6 +18,7 @@ from placekit_core import PlacekitError, Placements, Problem, Rollouts
 from placekit_placeto import PlacetoOptions, gradient, kernel
 from placekit_placeto.arrays import Episodes, Groups, Rules, Weights, Work
 from placekit_placeto.network import Network
+from placekit_placeto.per_device import PerDevice, Scene
 from placekit_placeto.prepared import groups_of, one_device
 
 _HELD = 64  # problems that are kept ready, since the problems of a family take turns
@@ -25,25 +26,26 @@ _HELD = 64  # problems that are kept ready, since the problems of a family take 
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A problem, made ready for episodes."""
+    """A problem, made ready for episodes; `scene` is for `head=per_device`."""
 
     groups: Groups
     topological: NDArray[np.int32]
     start: NDArray[np.int16]
+    scene: Scene | None
 
 
 class Placeto(TorchPolicy):
     """Iterative placement improvement (section 2.1): an episode visits each group and places it anew.
 
-    The network (section 2.2) sees the groups with their present devices. Any `explore` above 0 draws devices from the
-    softmax, and orders and starts at random if the options say so. 0 takes the likeliest devices; a random order or start
-    is then always the same, that of `order_seed`.
+    The network (section 2.2, or `per_device.py`) sees the groups with their present devices. Any `explore` above 0 draws
+    devices from the softmax, and orders and starts at random if the options say so. 0 takes the likeliest devices; a random
+    order or start is then always the same, that of `order_seed`.
     """
 
     name = "placeto"
     options_class: ClassVar[type[TorchOptions]] = PlacetoOptions
     options: PlacetoOptions
-    module: Network
+    module: Network | PerDevice
     free_options = (
         *TorchPolicy.free_options, "visits", "order", "orders", "order_seed", "start", "engine", "episode_threads",
     )  # fmt: skip
@@ -56,20 +58,33 @@ class Placeto(TorchPolicy):
         self._ready: dict[str, Ready] = {}
         self._works: list[Work] = []
 
+    @property
+    def compiled(self) -> bool:
+        """Whether episodes run in compiled loops."""
+        return self.options.head == "paper" and self.options.engine == "compiled"
+
+    @property
+    def paper(self) -> Network:
+        """The module of `head=paper`."""
+        assert isinstance(self.module, Network)
+        return self.module
+
     def network(self, problems: Sequence[Problem]) -> nn.Module:
+        if self.options.head == "per_device":
+            return PerDevice(self.options.size, self.options.rounds, self.rules)
         return Network(self.options.size, self.options.max_devices or max(p.cluster.size for p in problems))
 
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
         super().build(problems, rng)
         self._ready.clear()
         self._works = []
-        if self.options.engine == "compiled":  # while a policy is built, no budget's clock runs
+        if self.compiled:  # while a policy is built, no budget's clock runs
             r = self.rollout(problems[0], 1, np.random.default_rng(0))
             self.gradients(problems[0], r, np.ones(r.log_prob.shape))
 
     def ready(self, problem: Problem) -> Ready:
         """The problem made ready. Raises PlacekitError if it has more devices than there is room for."""
-        room = self.module.devices
+        room = self.paper.devices if self.options.head == "paper" else problem.cluster.size
         if problem.cluster.size > room:
             raise PlacekitError(
                 f"policy {self.name!r} was built for {room} devices, {problem.cluster.name!r} has {problem.cluster.size}",
@@ -80,9 +95,9 @@ class Placeto(TorchPolicy):
             while len(self._ready) >= _HELD:
                 del self._ready[next(iter(self._ready))]
             order = problem.grouped.topological_order.astype(np.int32)
-            found = self._ready[problem.fingerprint] = Ready(
-                groups_of(problem, room, self.options.sums), order, one_device(problem)
-            )
+            groups = groups_of(problem, room, self.options.sums)
+            scene = Scene(problem, groups, self.rules) if self.options.head == "per_device" else None
+            found = self._ready[problem.fingerprint] = Ready(groups, order, one_device(problem), scene)
         return found
 
     def works(self, problem: Problem) -> list[Work]:
@@ -90,14 +105,18 @@ class Placeto(TorchPolicy):
         o, g = self.options, problem.g
         if not self._works or len(self._works[0].device) != g:
             self._works = [
-                Work.zeros(g, self.module.devices, o.size, o.rounds, o.visits * g) for _ in range(self._threads.count)
+                Work.zeros(g, self.paper.devices, o.size, o.rounds, o.visits * g) for _ in range(self._threads.count)
             ]
         return self._works
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         ready, o = self.ready(problem), self.options
         e = self._episodes(problem, ready, n, rng, explore > 0)
-        if o.engine == "torch":
+        if isinstance(self.module, PerDevice):
+            assert ready.scene is not None
+            with self.fixed_threads(), torch.no_grad():
+                self.module.walk(ready.scene, e, explore > 0)
+        elif o.engine == "torch":
             with self.fixed_threads(), torch.no_grad():
                 e.log_p[:] = self._reference(ready).walk(e, explore > 0).numpy()
         else:
@@ -129,10 +148,10 @@ class Placeto(TorchPolicy):
         entropy_weight: float = 0.0,
         kl_weight: float = 0.0,
     ) -> dict[str, NDArray[Any]]:
-        if self.options.engine == "torch":
+        if not self.compiled:
             return super().gradients(problem, rollouts, weight, entropy_weight, kl_weight)
         ready, e, n = self.ready(problem), _again(rollouts), len(rollouts.group)
-        weights, sizes = self.module.weights(), (self.options.size, self.module.devices)
+        weights, sizes = self.paper.weights(), (self.options.size, self.paper.devices)
         works, weight = self.works(problem), np.ascontiguousarray(weight, np.float64)
         found = [Weights.zeros(*sizes) for _ in range(CHUNKS)]
         bounds = np.linspace(0, n, CHUNKS + 1).astype(int).tolist()
@@ -150,27 +169,32 @@ class Placeto(TorchPolicy):
         }
 
     def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        if self.options.engine == "torch":
+        if not self.compiled:
             return super().log_prob(problem, rollouts)
         log_p = self._judged(problem, rollouts).astype(np.float64)
         return np.asarray(np.take_along_axis(log_p, rollouts.device[:, :, None].astype(np.int64), axis=2)[:, :, 0])
 
     def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        if self.options.engine == "torch":
+        if not self.compiled:
             return super().kl(problem, rollouts)
         new, old = (x.astype(np.float64) for x in (self._judged(problem, rollouts), rollouts.extra["log_p"]))
         possible = np.isfinite(old) & np.isfinite(new)
         return np.asarray((np.exp(old) * (np.where(possible, old, 0.0) - np.where(possible, new, 0.0))).sum(axis=2))
 
     def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
-        log_p = self._reference(self.ready(problem)).walk(_again(rollouts), None)
+        ready, e = self.ready(problem), _again(rollouts)
+        if isinstance(self.module, PerDevice):
+            assert ready.scene is not None
+            log_p = self.module.judge(ready.scene, e)
+        else:
+            log_p = self._reference(ready).walk(e, None)
         device = torch.from_numpy(rollouts.device.astype(np.int64))
         entropy = -(log_p.exp() * log_p.masked_fill(torch.isneginf(log_p), 0.0)).sum(dim=2)
         return Decisions(log_p.gather(2, device[:, :, None])[:, :, 0], entropy, log_p)
 
     def _judged(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float32]:
         """[n, T, D] log-probabilities of the same episodes under the present parameters."""
-        ready, e, weights = self.ready(problem), _again(rollouts), self.module.weights()
+        ready, e, weights = self.ready(problem), _again(rollouts), self.paper.weights()
         works = self.works(problem)
         e = e._replace(log_p=np.empty_like(e.log_p))
 
@@ -194,13 +218,13 @@ class Placeto(TorchPolicy):
         if o.start == "random":
             start[:] = np.where(problem.allowed, rng.random((n, *problem.allowed.shape)), -1.0).argmax(axis=2)
         draw = rng.random((n, steps)) if explore else np.zeros((n, steps))
-        device, log_p = np.zeros((n, steps), np.int16), np.zeros((n, steps, self.module.devices), np.float32)
+        device, log_p = np.zeros((n, steps), np.int16), np.zeros((n, steps, ready.groups.allowed.shape[1]), np.float32)
         return Episodes(start, order, draw, device, log_p)
 
     def _reference(self, ready: Ready) -> Any:
         from placekit_placeto.reference import Reference
 
-        return Reference(self.module, ready.groups, self.rules, self.options.rounds)
+        return Reference(self.paper, ready.groups, self.rules, self.options.rounds)
 
 
 def _again(rollouts: Rollouts) -> Episodes:

@@ -1,4 +1,4 @@
-"""Policy `placeto`: its compiled episodes compute what its torch-geometric reference computes."""
+"""Policy `placeto` with the paper's head: its compiled episodes compute what its torch-geometric reference computes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NETWORKS = {
 
 def shaken(problem: Problem, **options: object) -> Placeto:
     """A policy whose parameters are all far from zero, biases too."""
-    policy = Placeto(size=5, max_devices=9, **options)
+    policy = Placeto(head="paper", size=5, max_devices=9, **options)
     policy.build([problem], np.random.default_rng(0))
     rng = np.random.default_rng(1)
     policy.apply({name: 0.2 * rng.standard_normal(x.shape) for name, x in policy.state_dict().items()})
@@ -142,7 +142,7 @@ def test_the_start_is_allowed() -> None:
 
 
 def test_too_many_devices_are_refused() -> None:
-    policy = Placeto()
+    policy = Placeto(head="paper")
     policy.build([fakes.diamond(devices=2)], np.random.default_rng(0))
     with pytest.raises(PlacekitError, match=r"(?s)was built for 2 devices, .* has 3.*policy.max_devices=3"):
         policy.rollout(fakes.diamond(devices=3), 1, np.random.default_rng(0))

@@ -32,6 +32,15 @@ class TestPlaceto(LearnablePolicyContract):
         return partial(Placeto, **SMALL)
 
 
+class TestPaper(LearnablePolicyContract):
+    recomputes_log_prob = True
+    reports_kl = True
+
+    @pytest.fixture
+    def make(self):
+        return partial(Placeto, **SMALL, head="paper")
+
+
 @pytest.mark.slow
 class TestReference(LearnablePolicyContract):
     recomputes_log_prob = True
@@ -39,7 +48,7 @@ class TestReference(LearnablePolicyContract):
 
     @pytest.fixture
     def make(self):
-        return partial(Placeto, **SMALL, engine="torch")
+        return partial(Placeto, **SMALL, head="paper", engine="torch")
 
 
 class Improving(fakes.FakeLearnable):

@@ -49,21 +49,23 @@ def options(**values: object) -> StepwiseOptions:
 
 
 def test_returns_are_what_is_gained_from_a_step_on() -> None:
-    """Makespans 8, 5, 6 and 8, 8, 2: the returns are 8 - 6, 5 - 6 and 8 - 2, 8 - 2; baselines 4 and 2.5."""
-    found = StepWorths(options(), 100.0)
-    worth = -np.array([[8.0, 5.0, 6.0], [8.0, 8.0, 2.0]])
+    """Makespans 8, 5, 6 and 8, 8, 2: the returns are 3 - 1, -1 and 0 + 6, 6; their means 4 and 2.5."""
+    reward = np.array([[3.0, -1.0], [0.0, 6.0]])
     active = np.ones((2, 2), np.bool_)
-    assert found.advantages(worth, worth, active).tolist() == [[-1.0, -1.75], [1.0, 1.75]]
+    assert StepWorths(options(), 100.0).advantages(reward, active).tolist() == [[-1.0, -1.75], [1.0, 1.75]]
+    discounted = StepWorths(options(discount=0.5), 100.0).advantages(reward, active)  # 3 - 0.5 and 0 + 3
+    assert discounted.tolist() == [[-0.125, -1.75], [0.125, 1.75]]
+    assert reward.tolist() == [[3.0, -1.0], [0.0, 6.0]]
 
 
 def test_the_baseline_is_the_mean_over_the_window() -> None:
     found = StepWorths(options(window=2), 100.0)
     active = np.ones((1, 1), np.bool_)
-    gains = [found.advantages(np.array([[0.0, x]]), np.zeros((1, 2)), active)[0, 0] for x in (2.0, 6.0, 10.0)]
+    gains = [found.advantages(np.array([[x]]), active)[0, 0] for x in (2.0, 6.0, 10.0)]
     assert gains == [0.0, 2.0, 2.0]
     again = StepWorths(options(window=2), 100.0)
     again.restore(found.state())
-    assert again.advantages(np.array([[0.0, 4.0]]), np.zeros((1, 2)), active)[0, 0] == -3.0
+    assert again.advantages(np.array([[4.0]]), active)[0, 0] == -3.0
 
 
 def test_memory_costs_by_the_excess() -> None:
@@ -72,6 +74,19 @@ def test_memory_costs_by_the_excess() -> None:
     found = StepWorths(options(memory_penalty=0.5), 100.0)
     assert found.of(measured([2.0, 4.0], over), problem).tolist() == [-2.0 - 0.5 * 3 * 3, -4.0 - 0.5 * 3 * 3]
     assert found.of(measured([2.0, np.nan]), problem).tolist() == [-2.0, -8.0]  # twice the slowest
+
+
+def test_rewards_are_steps_of_the_worth_or_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[list[list[float]]] = []
+    monkeypatch.setattr(StepWorths, "advantages", lambda self, reward, active: found.append(reward.tolist()) or reward)
+    monkeypatch.setattr(StepWorths, "of", lambda self, m, problem: -m.value_s)
+    task = fakes.fake_task(fakes.chain(1), 100)
+    r = rollouts([[0, 0]], [[0, 1]], [[1, 1]])
+    values = [task.evaluate(Placements.of(np.array([x], np.int16))).value_s[0] for x in ([0, 0], [1, 0], [1, 1])]
+    for rewards in ("intermediate", "terminal"):
+        trainer = Stepwise(rewards=rewards)
+        trainer.weights(task, trainer.worths(task), r)
+    assert found == [[[values[0] - values[1], values[1] - values[2]]], [[0.0, -values[2]]]]
 
 
 @pytest.mark.parametrize(("rewards", "count"), [("intermediate", 3), ("terminal", 2)])

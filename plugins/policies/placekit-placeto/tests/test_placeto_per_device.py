@@ -1,0 +1,127 @@
+"""Policy `placeto` with the head that scores each device by what is on it."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from placekit_placeto.per_device import NUMBERS, Scene, _drawn
+from placekit_placeto.placeto import Placeto
+from placekit_placeto.prepared import groups_of
+from placekit_testing import fakes
+from torch.nn.functional import one_hot
+
+from placekit_core import Placements, Problem
+
+PROBLEMS = {"mixed": fakes.mixed, "unequal": fakes.unequal, "chain": lambda: fakes.chain(30)}
+NETWORKS = {
+    "placeto": {},
+    "no residual, plain sums": {"residual": False, "sums": "plain", "rounds": 2},
+    "simple partitioner": {"rounds": 0},
+    "simple aggregator": {"pooling": "graph", "rounds": 0},
+    "several visits": {"visits": 2, "order": "random"},
+}
+
+
+def shaken(problem: Problem, **options: object) -> Placeto:
+    """A policy whose parameters are all far from zero, biases too."""
+    policy = Placeto(size=5, **options)
+    policy.build([problem], np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    policy.apply({name: 0.2 * rng.standard_normal(x.shape) for name, x in policy.state_dict().items()})
+    return policy
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_what_is_drawn_step_by_step_is_judged_at_once(problem: str, network: str) -> None:
+    found = PROBLEMS[problem]()
+    policy = shaken(found, **NETWORKS[network])
+    r = policy.rollout(found, 3, np.random.default_rng(2), 1.0)
+    np.testing.assert_allclose(policy.log_prob(found, r), r.log_prob, atol=1e-5)
+    np.testing.assert_allclose(policy.kl(found, r), 0.0, atol=1e-5)
+    found.check(r.placements)
+    assert r.log_prob.std() > 1e-4
+    gradients = policy.gradients(found, r, np.random.default_rng(3).standard_normal(r.log_prob.shape), 0.1)
+    assert all(np.isfinite(x).all() for x in gradients.values())
+
+
+def test_devices_are_not_told_apart_by_their_numbers() -> None:
+    """Renamed, equal devices get the same probabilities under their new names."""
+    problem = fakes.chain(8, devices=3)
+    policy = shaken(problem)
+    r = policy.rollout(problem, 4, np.random.default_rng(0), 1.0)
+    log_p = r.extra["log_p"]
+    assert log_p.std() > 1e-3
+    assert r.start is not None
+    for new in permutations(range(3)):
+        renamed = np.array(new, np.int16)
+        other = type(r)(
+            Placements.of(renamed[r.placements.device]), r.group, renamed[r.device], r.log_prob, r.entropy,
+            start=Placements.of(renamed[r.start.device]), extra={"log_p": log_p[:, :, np.argsort(new)]},
+        )  # fmt: skip
+        np.testing.assert_allclose(policy.kl(problem, other), 0.0, atol=1e-5)
+        np.testing.assert_allclose(policy.log_prob(problem, other), r.log_prob, atol=1e-5)
+
+
+def test_one_network_serves_any_number_of_devices() -> None:
+    policy = shaken(fakes.chain(6, devices=2))
+    for devices in (1, 2, 5):
+        r = policy.rollout(fakes.chain(9, devices=devices), 2, np.random.default_rng(0), 1.0)
+        assert r.extra["log_p"].shape == (2, fakes.chain(9).g, devices)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_numbers_are_what_they_say(problem: str) -> None:
+    found = PROBLEMS[problem]()
+    policy = shaken(found)
+    g, devices, cluster = found.g, found.cluster.size, found.cluster
+    scene = Scene(found, groups_of(found, devices, "scaled"), policy.rules)
+    rng = np.random.default_rng(0)
+    device = np.where(found.allowed, rng.random(found.allowed.shape), -1).argmax(axis=1)
+    visited = (rng.random(g) < 0.5).astype(np.float32)
+    on = one_hot(torch.from_numpy(device)[None], devices).float().transpose(1, 2)
+    time_s, graph, routes = np.where(found.allowed, found.group_s, 0.0), found.grouped, cluster.routes
+    own_s = time_s.sum(axis=1) / found.allowed.sum(axis=1)
+    for v in range(g):
+        got = scene.numbers(torch.tensor([v]), torch.from_numpy(device)[None], torch.from_numpy(visited)[None], on)[0]
+        assert got.shape == (devices, NUMBERS)
+        for d in range(devices):
+            to_v = from_v = 0.0
+            for tensor, reader in zip(graph.input_tensor, graph.edge_op, strict=True):
+                u = graph.tensor_producer[tensor]
+                sent = float(graph.tensor_bytes[tensor])
+                if reader == v:
+                    to_v += routes.latency_s[device[u], d] + sent * routes.s_per_byte[device[u], d]
+                if u == v:
+                    from_v += routes.latency_s[d, device[reader]] + sent * routes.s_per_byte[d, device[reader]]
+            there = [u for u in range(g) if u != v and device[u] == d]
+            load = sum(time_s[u, d] for u in there) / own_s.sum() * devices
+            seen = sum(time_s[u, d] * visited[u] for u in there) / own_s.sum() * devices
+            kept = sum(found.group_persistent_bytes[u] for u in [*there, v]) / cluster.memory_bytes[d]
+            expected = [
+                device[v] == d, np.log1p(to_v / own_s.mean()), np.log1p(from_v / own_s.mean()),
+                np.log1p(time_s[v, d] / own_s.mean()), load, seen, kept,
+            ]  # fmt: skip
+            np.testing.assert_allclose(got[d].numpy(), np.array(expected, float), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = fakes.mixed()
+    policy = shaken(problem)
+    r = policy.rollout(problem, 3, np.random.default_rng(0), 1.0)
+    weight = np.random.default_rng(1).standard_normal(r.log_prob.shape)
+    whole = policy.gradients(problem, r, weight, 0.1)
+    monkeypatch.setattr("placekit_placeto.per_device._AT_ONCE", 5 * problem.g * problem.cluster.size)
+    parts = policy.gradients(problem, r, weight, 0.1)
+    for name, values in whole.items():
+        np.testing.assert_allclose(parts[name], values, rtol=1e-3, atol=1e-5)
+
+
+def test_draws_follow_the_probabilities() -> None:
+    with np.errstate(divide="ignore"):
+        log_p = np.log(np.array([[0.2, 0.0, 0.8, 0.0]], np.float32))
+    drawn = [int(_drawn(log_p, np.array([u]))[0]) for u in (0.0, 0.19, 0.21, 0.999, 1.0)]
+    assert drawn == [0, 0, 2, 2, 2]
