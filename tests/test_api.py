@@ -232,6 +232,16 @@ def test_a_function_is_a_policy(problem: Problem) -> None:
     assert result.placement.device.tolist() == [0, 1, 0, 1, 0, 1]
 
 
+def test_a_placement_outside_the_machine_names_the_policy(problem: Problem) -> None:
+    def far(task: Task, rng: np.random.Generator) -> Placement:
+        return task.problem.placement([10] * task.problem.g)
+
+    with pytest.raises(
+        placekit_core.PlacementError, match=r"^policy 'far': group .* is on device 10\n  devices are 0..1"
+    ):
+        place(problem.graph, cluster=problem.cluster, policy=far)
+
+
 def test_none_is_the_default_of_the_command_line(problem: Problem) -> None:
     nothing: dict[str, Any] = dict.fromkeys(("policy", "grouper", "trainer", "backend", "proxy", "cluster", "budget"))
     named = place(problem.graph, policy="portfolio", cluster="auto", backend="simulator", grouper="none")

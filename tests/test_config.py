@@ -59,7 +59,7 @@ def test_every_option_of_a_run_is_composed_with_its_default() -> None:
         (["--cfg", "job", "~costs"], ["~costs", "--cfg", "job"]),
         (["seed=1", "--config-dir", "conf", "policy=a"], ["seed=1", "policy=a", "--config-dir", "conf"]),
         (["importer=file", "importer.path=x"], ["importer=file", "importer.path=x", "workload=none"]),
-        (["importer=file", "workload=mlp"], ["importer=file", "workload=mlp"]),
+        (["importer=mlp", "workload=mlp"], ["importer=mlp", "workload=mlp"]),
         (["importer.batch=3"], ["importer.batch=3"]),
         (["-m", "policy=a,b", "policy.x=3", "seed=1"], ["policy=a,b", "policy.x=choice(3)", "seed=1", "-m"]),
         (["policy=a", "policy.x=3"], ["policy=a", "policy.x=3"]),

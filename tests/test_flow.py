@@ -220,8 +220,7 @@ def logging_as_before() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("arguments", "printed"),
     [
-        (["--cfg=job", "--package", "policy", "policy=etf"], "# @package policy\nname: etf\n"),
-        (["-c", "job", "-p", "seed", "seed=9"], "9\n"),
+        (["--cfg=job", "seed=9"], "seed: 9\n"),
         (["--info"], "Installed Hydra Plugins"),
         (["--info", "searchpath", "--config-dir", "own"], "own\n"),
         (["--hydra-help"], "--info,-i : print how the configuration is composed"),

@@ -108,6 +108,14 @@ def test_misspelt_hook_is_broken_not_silent(plugins) -> None:
     assert registry.names("policy") == ["mine"], "the others work"
 
 
+def test_a_hook_without_its_marker_is_broken_not_silent(plugins) -> None:
+    registry = plugins(bare=GOOD.format(name="mine", target="m:C").replace("@hookimpl", ""))
+    assert [b.reason for b in registry.broken] == ["placekit_policies has no @hookimpl"]
+    assert "broken plugins: ? ?; `placekit plugins` says why" in overview(registry)
+    with pytest.raises(PluginError, match=r"broken plugins: \? \?; `placekit plugins` says why"):
+        registry.command("slowest")
+
+
 def test_hook_that_raises_or_returns_rubbish_is_broken(plugins) -> None:
     registry = plugins(
         raises=GOOD.format(name="x", target="m:C").replace("return [", "raise RuntimeError('boom')\n    return ["),
@@ -199,6 +207,15 @@ def test_two_commands_of_one_name_are_an_error_that_names_both(plugins) -> None:
     lost = registry.command("lost")
     with pytest.raises(PluginError, match=r"command 'lost' of .* is broken: ModuleNotFoundError"):
         lost.load(lost.command.target)
+
+
+@pytest.mark.parametrize(("target", "what"), [("builtins:print", "NoneType"), ("operator:concat", "list")])
+def test_a_command_that_returns_no_exit_code(plugins, target: str, what: str) -> None:
+    registry = plugins(mine=COMMANDS.format(name="slowest", target=target))
+    with pytest.raises(
+        PluginError, match=rf"'slowest' of \? \? returned {what}, not an exit code\n  end {target} with"
+    ):
+        registry.command("slowest").run([], [])
 
 
 @pytest.mark.parametrize("name", ["help", "help me", "--all", "Graph", "a b c", "graph/show", "über", ""])

@@ -13,7 +13,7 @@ from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices
 from placekit_core.contracts.cluster import load_cluster
 from placekit_core.contracts.errors import ConfigError
 from placekit_core.contracts.hookspecs import KINDS
-from placekit_core.run.config import RunConfig, conf_dir, load_preset
+from placekit_core.run.config import NONE, RunConfig, conf_dir, load_preset
 from placekit_core.run.detection import endings, importer_of, known_files
 from placekit_core.run.registry import Registry
 
@@ -105,7 +105,7 @@ def _check_flags(argv: list[str]) -> None:
 
 
 def _with_file(argv: list[str], registry: Registry) -> list[str]:
-    """The arguments, with the file of a program replaced by the importer that reads it."""
+    """The arguments, with the file of a program replaced by the importer that reads it. Raises PlacekitError."""
     files = words(argv)
     if not files:
         return argv
@@ -113,8 +113,16 @@ def _with_file(argv: list[str], registry: Registry) -> list[str]:
     if len(files) > 1:
         raise ConfigError(f"{len(files)} files: {', '.join(files)}", "give one; all others are OPTION=VALUE")
     importer = importer_of(files[0], registry)
+    for key, fitting in (("importer", importer), ("workload", NONE)):
+        if (other := take(argv, key)[0]) not in (None, fitting):
+            raise several_programs(files[0], f"{key}={other}")
     rest = [a for a in argv if a is not files[0]]
     return [f"importer={importer}", f"importer.path={quoted(files[0])}", *rest]
+
+
+def several_programs(one: str, other: str) -> ConfigError:
+    """The error for two options that name different programs."""
+    return ConfigError(f"{one} and {other} both say what is placed", "give one of them")
 
 
 def words(argv: list[str]) -> list[str]:
@@ -141,7 +149,7 @@ def _check_words(words: list[str], registry: Registry) -> None:
 
 
 FLAGS = ("-m", "--multirun", "--help", "-h", "--hydra-help", "--resolve")
-VALUED = ("--cfg", "-c", "--info", "-i", "--package", "-p", "--config-dir", "-cd")
+VALUED = ("--cfg", "-c", "--info", "-i", "--config-dir", "-cd")
 """Flags that take the next argument as their value."""
 
 

@@ -24,7 +24,7 @@ from yaml import YAMLError
 
 from placekit_core.cli.arguments import chosen, normalise, quoted, swept_by_experiment, without_folders
 from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices
-from placekit_core.cli.presets import check_presets, located, naming, naming_presets
+from placekit_core.cli.presets import check_presets, check_program, located, naming, naming_presets
 from placekit_core.contracts.errors import ConfigError, PlacekitError, listed, unknown
 from placekit_core.run.assembly import SECTIONS, Assembly, validate
 from placekit_core.run.config import AUTO, RunConfig, conf_dir
@@ -88,6 +88,7 @@ def overrides(argv: list[str], registry: Registry) -> list[str]:
     found += [f"{key}={value}" for key, value in swept.items() if _is_glob(key, value) and key not in given]
     if swept or {"-m", "--multirun"} & {*argv}:
         found = [_expanded(option, own, registry) for option in found]
+    check_program(found, own, registry)
     folders = [*own, *(folder for _, folder in registry.conf_folders())]
     paths: list[Any] = [f"file://{folder.resolve()}" for folder in folders]
     for override in (o for o in found if key_of(o) == _SEARCHPATH):  # after ours, in the same option

@@ -41,7 +41,7 @@ def main() -> int:
             print(family_help(argv[0], family, registry))
             return 0
         entry, arguments = find(argv, registry)
-        return int(entry.load(entry.command.target)(arguments, registry))
+        return entry.run(arguments, registry)
     except SystemExit as e:  # argparse after --help, or the file of a model
         if e.code is None or isinstance(e.code, int):
             return e.code or 0
@@ -91,6 +91,8 @@ def family_help(word: str, family: list[str], registry: Registry) -> str:
 
 def overview(registry: Registry) -> str:
     """The commands that are installed, in groups."""
+    from placekit_core.cli.console import wrapped
+
     lines = ["usage: placekit COMMAND ...     `placekit COMMAND --help` describes one"]
     entries = [registry.command(name) for name in sorted(registry.commands) if len(registry.commands[name]) == 1]
     known = [*GROUPS, *sorted({e.command.group for e in entries} - set(GROUPS))]
@@ -100,6 +102,7 @@ def overview(registry: Registry) -> str:
         lines += [f"{group}:", *rows] if rows else []
     twins = [name for name, found in sorted(registry.commands.items()) if len(found) > 1]
     lines += [f"defined by several plugins, so that none can be used: {', '.join(twins)}"] if twins else []
+    lines += [wrapped(registry.names_of_broken)] if registry.broken else []
     return "\n".join([*lines, "placekit --version prints the version"])
 
 

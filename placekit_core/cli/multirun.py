@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from placekit_core.cli import sweep
 from placekit_core.cli.arguments import quoted
 from placekit_core.cli.compose import job_name, key_of, opened, parse, split, to_dict
-from placekit_core.cli.parser import Parser
+from placekit_core.cli.parser import FOLDER, Parser
 from placekit_core.contracts.errors import ConfigError, PlacekitError, RunError
 from placekit_core.run.registry import Registry
 
@@ -93,7 +93,7 @@ def print_with_hydra(argv: list[str], registry: Registry) -> None:
         elif arguments.info:
             _hydra().show_info(arguments.info, "config", found)
         else:
-            _hydra().show_cfg("config", found, arguments.cfg, arguments.package, arguments.resolve)
+            _hydra().show_cfg("config", found, arguments.cfg, None, arguments.resolve)
 
 
 def _flags() -> Parser:
@@ -106,9 +106,8 @@ def _flags() -> Parser:
         "--info", "-i", nargs="?", const="all", choices=information, help="print how the configuration is composed"
     )
     one.add_argument("--multirun", "-m", action="store_true", help="run a sweep")
-    parser.add_argument("--package", "-p", help="with --cfg: print this part only")
     parser.add_argument("--resolve", action="store_true", help="with --cfg: resolve interpolations")
-    parser.add_argument("--config-dir", "-cd", help="a folder of your own presets")
+    parser.add_argument("--config-dir", "-cd", help=FOLDER)
     parser.add_argument("--hydra-help", action="store_true", help="print launchers, sweepers, Hydra's own options")
     parser.add_argument("overrides", nargs="*", help="OPTION=VALUE; `placekit run --help` lists the options")
     return parser

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placekit_core.cli.arguments import OVERRIDE, without_folders
+from placekit_core.cli.arguments import OVERRIDE, several_programs, without_folders
 from placekit_core.cli.choices import DEFAULT_GROUPS
 from placekit_core.contracts.cluster import load_cluster
 from placekit_core.contracts.errors import ConfigError, PluginError
@@ -66,6 +66,18 @@ def check_presets(argv: Sequence[str], registry: Registry) -> None:
                 "make it the first line",
             )
         _check_defaults(preset)
+
+
+def check_program(found: Sequence[str], own: Sequence[Path], registry: Registry) -> None:
+    """Raise ConfigError if the options name a workload, and an importer that is not the workload's."""
+    given = {m["key"]: m["value"] for m in map(OVERRIDE.match, found) if m}
+    importer, workload = given.get("importer"), given.get("workload")
+    if importer is None or workload is None:
+        return
+    for preset in named_presets([f"workload={workload}", *(f"--config-dir={folder}" for folder in own)], registry):
+        fitting = defaults_list(preset.path).get("importer") if preset.group == "workload" else None
+        if fitting and {fitting} != {*re.findall(r"[\w\-]+", importer.removeprefix("choice("))}:
+            raise several_programs(f"workload={preset.name}", f"importer={importer}")
 
 
 def _check_name(preset: PresetFile, presets: Sequence[PresetFile], registry: Registry) -> None:

@@ -79,7 +79,9 @@ class CostTable:
         missing = sorted(set(cluster.kind_names) - set(self.kinds))
         if missing:
             raise PlacekitError(
-                f"the program's costs know no device kind {missing[0]!r}", f"they are for: {', '.join(self.kinds)}"
+                f"the program's costs know no device kind {missing[0]!r}",
+                f"they are for: {', '.join(self.kinds)}; leave out cluster= if the program brings its machine, choose a cluster"
+                " of these kinds, or remove `seconds` from the file",
             )
         return np.ascontiguousarray(self.op_s[:, [self.kinds.index(k) for k in cluster.device_kind]])
 

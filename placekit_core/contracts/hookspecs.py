@@ -30,7 +30,8 @@ class Component:
     Attributes:
         name: what users write, e.g. `+policy=NAME`.
         summary: one line for `placekit plugins`.
-        config: pydantic model of its options, the only source of defaults.
+        config: pydantic model of its options, the only source of defaults. The option `module` of an importer names Python
+            code, `package.module:factory`.
         target: `"module:Class"`, imported at first use.
         paper: the source of the method, if it is published.
         trainer: for a learnable policy, the trainer that `trainer: auto` takes.

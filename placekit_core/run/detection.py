@@ -50,10 +50,13 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     files = "; ".join(
         f"{e.component.name} reads {' '.join(e.component.files)}" for e in registry.all() if e.component.files
     )
-    raise GraphError(
-        _mismatch(str(path), head, [n for n in named if n not in fitting], claims, registry),
-        f"importers: {files}; to choose one: importer=NAME importer.path={path}" if files else NO_IMPORTER,
-    )
+    hint = f"importers: {files}; to choose one: importer=NAME importer.path={path}" if files else NO_IMPORTER
+    code = [
+        e.component.name for e in registry.all() if e.kind == "importer" and "module" in e.component.config.model_fields
+    ]
+    if code and str(path).endswith(".py"):
+        hint = f"a model in Python: importer={code[0]} importer.module={Path(path).stem}:FUNCTION"
+    raise GraphError(_mismatch(str(path), head, [n for n in named if n not in fitting], claims, registry), hint)
 
 
 def _mismatch(path: str, head: bytes, named: list[str], claims: list[str], registry: Registry) -> str:

@@ -66,6 +66,15 @@ class CommandEntry:
         """The function at `target`, one of the command's. Raises PluginError, chained to the cause."""
         return _imported(target, f"command {self.command.name!r}", self.distribution, self.version)
 
+    def run(self, arguments: list[str], registry: Any) -> int:
+        """Run the command; returns its exit code. Raises PluginError if it returns something else."""
+        code = self.load(self.command.target)(arguments, registry)
+        if not isinstance(code, int):
+            owner = f"command {self.command.name!r} of {self.distribution} {self.version}"
+            said = f"{owner} returned {type(code).__name__}, not an exit code"
+            raise PluginError(said, f"end {self.command.target} with `return 0`")
+        return int(code)
+
 
 def _imported(target: str, what: str, distribution: str, version: str) -> Any:
     """The object at `target`, `module:attribute`. Raises PluginError, chained to the cause."""

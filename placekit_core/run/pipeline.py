@@ -18,7 +18,7 @@ from typing import Any
 
 from numpy.random import Generator
 
-from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PluginError, RunError
+from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PlacementError, PluginError, RunError
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, Policy, ResumablePolicy, State
 from placekit_core.contracts.ledger import Ledger
@@ -249,6 +249,8 @@ class _Placing:
                     stream = "policy" if len(self.searches) == 1 else f"policy/{self.searches.index(search)}"
                     resumable = checkpoint if self.trainer is None else None
                     _place_one(self.policy, search.task, self.streams(stream), state, resumable)
+            except PlacementError as e:
+                raise PlacementError(f"policy {self.policy.name!r}: {e.message}", e.hint) from e
             finally:  # writing the results of a run that ends here is not searching
                 ledger.stop()
             state = None

@@ -1,8 +1,8 @@
 """Finds plugins, isolates broken ones, looks up components and commands by name.
 
 Plugins are found one by one through the entry points of group `placekit`, in the order of their names. A plugin is set
-aside, with the reason, if it needs another version of the core, cannot be imported, misspells a hook, or has a hook that
-raises; the others work.
+aside, with the reason, if it needs another version of the core, cannot be imported, misspells or does not mark a hook, or has
+a hook that raises; the others work.
 """
 
 from __future__ import annotations
@@ -75,8 +75,12 @@ class Registry:
         If anything about the plugin is wrong, it is set aside. `module` is its top-level package.
         """
         try:
-            self.manager.register(hooks() if isinstance(hooks, type) else hooks, name=plugin)
+            own = hooks() if isinstance(hooks, type) else hooks
+            self.manager.register(own, name=plugin)
             self.manager.check_pending()
+            for name in (n for n in vars(hookspecs) if n.startswith("placekit_") and callable(getattr(own, n, None))):
+                if self.manager.parse_hookimpl_opts(own, name) is None:
+                    raise PluginError(f"{name} has no @hookimpl")
             found = [(kind, c) for kind in KINDS for c in self._components(kind, plugin)]
             commands = list(self._commands(plugin))
         except Exception as e:
@@ -189,10 +193,13 @@ class Registry:
         """`error` about an unknown name (in `group`), with the broken plugins in its hint: one of them may have the name."""
         if group in ("importer", "workload") and not self.names("importer"):
             error = type(error)(error.message, NO_IMPORTER)
-        if not self.broken:
-            return error
+        return type(error)(error.message, f"{error.hint}; {self.names_of_broken}") if self.broken else error
+
+    @property
+    def names_of_broken(self) -> str:
+        """The broken plugins, and where the reasons are, in one line."""
         names = dict.fromkeys(f"{b.distribution} {b.version}" for b in self.broken)
-        return type(error)(error.message, f"{error.hint}; broken plugins: {', '.join(names)}")
+        return f"broken plugins: {', '.join(names)}; `placekit plugins` says why"
 
     def conf_folders(self) -> list[tuple[Package, Path]]:
         """The folders of the presets that plugins ship; found without importing anything."""

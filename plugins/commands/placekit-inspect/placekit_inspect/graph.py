@@ -13,7 +13,7 @@ from placekit_core.cli import console
 from placekit_core.cli.arguments import quoted
 from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled, jobs
-from placekit_core.cli.parser import OPTIONS, Parser
+from placekit_core.cli.parser import Parser
 from placekit_core.contracts.graph import Column
 from placekit_core.contracts.units import count, seconds
 from placekit_core.run.assembly import Assembly
@@ -23,19 +23,19 @@ from placekit_inspect.graph_facts import Facts, Imported, as_json, peak_bytes, s
 
 def show_command(argv: list[str], registry: Registry) -> int:
     """`placekit graph show`: the numbers of one import, or with `-m` a table of several."""
-    parser = Parser("graph show", "A program's graph in numbers: sizes, work, critical path, the heaviest types.")
+    what = "A program's graph in numbers: sizes, work, critical path, the heaviest types."
+    parser = Parser("graph show", what, options="FILE|OPTION=VALUE")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print JSON, with the seconds and memory of the import")
     how.add_argument("-m", "--multirun", action="store_true", help="a table: a row per FILE and job of a sweep")
-    parser.add_argument(
-        "options", nargs="*", default=[], metavar="FILE|OPTION=VALUE", help=f"a graph file, or {OPTIONS}"
-    )
     arguments = parser.read(argv)
     files = [o for o in arguments.options if "=" not in o and o[:1] not in "~+"]
     options = [o for o in arguments.options if o not in files]
     if arguments.multirun:
         own = [[file] for file in files] or [[]]
-        return show_table([[*file, *job] for file in own for job in jobs(options, registry)], shared=options)
+        folders = [o for o in options if o.startswith("--config-dir=")]
+        every = [[*file, *job, *folders] for file in own for job in jobs(options, registry)]
+        return show_table(every, shared=options)
     if len(files) > 1:
         raise ConfigError(f"{len(files)} files: {', '.join(files)}", "give one, or -m for a table with a row per file")
     parts, (import_s, peak) = _imported(arguments.options, registry)

@@ -59,6 +59,16 @@ def test_nothing_is_overwritten(placekit: Callable) -> None:
     assert Path("a.json").read_text() == text
 
 
+@pytest.mark.parametrize("command", [("show",), ("show", "-m"), ("export", "pair.json")])
+def test_presets_of_the_users_own(placekit: Callable, tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "own" / "grouper").mkdir(parents=True)
+    (tmp_path / "own" / "grouper" / "mine.yaml").write_text("defaults: [colocation]\n")
+    arguments = (*command, "importer=json", f"importer.path={JSON}", "grouper=mine")
+    assert placekit("graph", *arguments).code == 1
+    code, out, err = placekit("graph", *arguments, "--config-dir", "own")
+    assert code == 0, (out, err)
+
+
 def test_export_needs_no_groups_and_no_machine(placekit: Callable) -> None:
     """The graph alone is written: that the grouper of the configuration refuses it does not matter."""
     wrong = ("importer=json", f"importer.path={JSON}", "cluster=p100x4", "costs.file=nowhere.json")

@@ -32,7 +32,10 @@ def main(argv: list[str], registry: Registry) -> int:
     arguments = parser.read(argv)
     kind, name = arguments.kind, arguments.name.replace("-", "_")
     if kind not in KINDS:
-        raise unknown("kind of plugin", kind, KINDS, ConfigError)
+        error = unknown("kind of plugin", kind, KINDS, ConfigError)
+        raise ConfigError(
+            error.message, f"{error.hint}; a command or a preset goes into any plugin: docs/write-a-plugin.md"
+        )
     folder = write(kind, name, Path(arguments.folder), registry)
     choice = f"+policy={name}{SOFTMAX}" if kind == "trainer" else f"+{kind}={name}"
     print(f"{folder}: {kind} {name!r}, ready to run; its method is in {folder / f'placekit_{name}' / f'{name}.py'}")

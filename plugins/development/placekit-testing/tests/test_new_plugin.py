@@ -134,6 +134,7 @@ def test_another_folder(placekit: Callable[..., Outcome], tmp_path: Path) -> Non
         (["policy"], "usage: placekit new-plugin"),
         (["policy", "a", "b", "c"], "usage: placekit new-plugin"),
         (["polisy", "mine"], "did you mean 'policy'?"),
+        (["command", "mine"], "a command or a preset goes into any plugin: docs/write-a-plugin.md"),
         (["policy", "2fast"], "'2fast' cannot be the name of a plugin"),
         (["policy", "my--method"], "cannot be the name of a plugin"),
         (["policy", "My-Method"], "cannot be the name of a plugin"),
