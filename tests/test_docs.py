@@ -113,7 +113,8 @@ never
     def test_what_a_document_leaves_out_stays_left_out(self) -> None:
         printed = ["a", "", "head", "1", "2"]
         assert outputs.shortened(["...", "head", "0"], printed) == ["...", "head", "1", "2"]
-        assert outputs.shortened(["a", "...", "new", "2"], printed) == ["a", "...", "1", "2"]
+        assert outputs.shortened(["a", "...", "new", "2"], printed) == ["a", "...", "head", "1", "2"]
+        assert outputs.shortened(["a", "...", "new", "2"], ["a", "b", "1", "2"]) == ["a", "...", "1", "2"]
         assert outputs.shortened(["...", "head", "...", "2"], printed) == printed
 
     def test_slow_blocks_run_when_asked_for(self) -> None:

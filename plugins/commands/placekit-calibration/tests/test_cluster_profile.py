@@ -40,7 +40,11 @@ def test_a_run_takes_the_files(placekit: Callable[..., Outcome]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "arguments are required: OUT_DIR\n  usage: placekit cluster profile [-h] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]"),
+        (
+            [],
+            "arguments are required: OUT_DIR\n"
+            "  usage: placekit cluster profile [-h] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]",
+        ),
         (["out", "workload=chainmm_small"], "backend 'simulator' measures nothing\n  choose a backend that measures"),
         (["out", "repeats=0", *SMALL], "repeats=0: it must be a whole number, 1 at least"),
         (["here", *SMALL], "here exists already\n  remove it, or choose another folder"),

@@ -222,7 +222,10 @@ def test_few_or_equal_placements_are_no_correlation(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "arguments are required: OUT_DIR\n  usage: placekit fidelity [-h] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]"),
+        (
+            [],
+            "arguments are required: OUT_DIR\n  usage: placekit fidelity [-h] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]",
+        ),
         (["workload=mlp"], "workload=mlp is an option, not a folder\n  the first argument is OUT_DIR"),
         (["--x", "out"], "unrecognized arguments: --x\n  usage: placekit fidelity"),
         (["f", "placements=3"], "placements=3: it must be a whole number, 4 at least"),

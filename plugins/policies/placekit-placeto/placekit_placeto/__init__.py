@@ -67,8 +67,9 @@ class StepwiseOptions(LearningOptions):
     """Options of trainer `stepwise`."""
 
     rewards: Literal["intermediate", "terminal"] = Field(
-        "intermediate",
-        description="each step is rewarded by how much it shortens the makespan, or the last one by the makespan",
+        "terminal",
+        description="the last step is rewarded by the makespan; or each step by how much it shortens it, for which the"
+        " placements of all steps are evaluated",
     )
     discount: float = Field(
         1.0, ge=0, le=1, description="factor on the reward of each later step, for an earlier one's return (gamma)"
@@ -80,15 +81,15 @@ class StepwiseOptions(LearningOptions):
         description="what a placement costs that needs more memory than a device has, per GiB of the highest excess;"
         " in units of the mean makespan of the first batch",
     )
-    samples: int = Field(8, ge=1, description="episodes of each update")
+    samples: int = Field(16, ge=1, description="episodes of each update")
     reward: Literal["sqrt", "linear", "scaled"] = Field(
         "scaled",
         description="worth of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
     )
     normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's advantages")
-    learning_rate: float = Field(1e-3, gt=0, description="step size of the optimiser")
+    learning_rate: float = Field(6e-3, gt=0, description="step size of the optimiser")
     learning_rate_end: float | None = Field(
-        1e-4, ge=0, description="step size at the end of the budget; null: the same"
+        6e-4, ge=0, description="step size at the end of the budget; null: the same"
     )
     entropy_weight: float = Field(0.01, ge=0, description="reward per nat of each decision's entropy")
     entropy_weight_end: float | None = Field(
