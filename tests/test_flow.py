@@ -343,8 +343,16 @@ def test_result_schema_is_what_the_docs_list() -> None:
 @pytest.mark.parametrize(
     ("argv", "usage", "words"),
     [
-        (["fidelity", "--help"], "placekit fidelity [-h] OUT_DIR [OPTION=VALUE ...]", ["placements=30", "passes=9"]),
-        (["cluster", "profile", "--help"], "placekit cluster profile [-h] OUT_DIR [OPTION=VALUE ...]", ["repeats=9"]),
+        (
+            ["fidelity", "--help"],
+            "placekit fidelity [-h] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]",
+            ["placements=30", "passes=9"],
+        ),
+        (
+            ["cluster", "profile", "--help"],
+            "placekit cluster profile [-h] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]",
+            ["repeats=9"],
+        ),
         (["apply", "-h"], "placekit apply [-h] [--format device_map|pipeline|json] [--out FILE] RUN_DIR", ["stages"]),
     ],
 )
