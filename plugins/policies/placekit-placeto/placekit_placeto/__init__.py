@@ -27,6 +27,11 @@ class PlacetoOptions(TorchOptions):
         description="scores each device by the groups that are on it, for any number of devices; or the paper's, which sees"
         " devices as features of the groups",
     )
+    schedule: bool = Field(
+        True,
+        description="`head=per_device` also sees when the group could start and end on each device, by list scheduling of the"
+        " groups visited so far",
+    )
     pooling: Literal["sets", "graph"] = Field(
         "sets",
         description="what the head sees: the current group, and sums over the groups before it, after it and beside it; or"
@@ -74,7 +79,9 @@ class StepwiseOptions(LearningOptions):
     discount: float = Field(
         1.0, ge=0, le=1, description="factor on the reward of each later step, for an earlier one's return (gamma)"
     )
-    window: int = Field(10, ge=1, description="updates over which the baseline of a step is averaged")
+    window: int = Field(
+        1, ge=1, description="updates over which the baseline of a step is averaged; 1: the batch itself"
+    )
     memory_penalty: float = Field(
         2.0,
         ge=0,

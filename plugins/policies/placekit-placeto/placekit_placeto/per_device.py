@@ -19,12 +19,15 @@ from torch.utils.checkpoint import checkpoint
 
 from placekit_core import Problem
 from placekit_placeto.arrays import SLOPE, STATIC, Episodes, Groups, Rules
-from placekit_placeto.prepared import as_matrix
+from placekit_placeto.prepared import as_matrix, longest_ways
+from placekit_placeto.state import TIMES, State
 
 SETS = 4
 """Groups that reach the current one, that it reaches, and the others: those visited, and those not."""
 NUMBERS = 7
-"""What a device is scored by besides sums, see `Scene.numbers`."""
+"""What a device is scored by besides sums, see `Scene.numbers`; the option `schedule` adds `TIMES`."""
+LEVELS = 2
+"""Features of a group that the option `schedule` adds: the longest ways to it and from it, over the longest way of the graph."""
 FIRST = 0.1
 """Factor on the weights of the last layer: at first, the devices of a decision are about equally likely."""
 _AT_ONCE = 4_000_000  # elements of the largest array of a part
@@ -43,7 +46,7 @@ class Scene:
 
     def __init__(self, problem: Problem, groups: Groups, rules: Rules) -> None:
         g, graph, routes = problem.g, problem.grouped, problem.cluster.routes
-        self.static, self.allowed = torch.from_numpy(groups.static), torch.from_numpy(groups.allowed)
+        self.allowed = torch.from_numpy(groups.allowed)
         self.share, self.pooled_share = torch.from_numpy(groups.share), groups.pooled_share
         self.edges = [
             (
@@ -65,6 +68,11 @@ class Scene:
         mean_s = max(float(own_s.mean()), 1e-12)
         self.load = _tensor(time_s / max(float(own_s.sum()), 1e-12) * problem.cluster.size).T.contiguous()  # [D, g]
         self.slower = _tensor(np.log1p(time_s / mean_s))  # [g, D]
+        self.time = _tensor(time_s / mean_s)  # [g, D]
+        to, onward = longest_ways(graph, own_s)
+        self.earliest_end = _tensor(to / mean_s)  # [g]
+        levels = _tensor(np.stack([to, onward], axis=1) / max(float(to.max()), 1e-12))
+        self.static = torch.cat([torch.from_numpy(groups.static), levels], dim=1)  # [g, STATIC + LEVELS]
         self.memory = _tensor(problem.group_persistent_bytes[None, :] / problem.cluster.memory_bytes[:, None])  # [D, g]
         self.s_per_byte, self.latency = _tensor(routes.s_per_byte / mean_s), _tensor(routes.latency_s / mean_s)
         sender, receiver = graph.tensor_producer[graph.input_tensor].astype(np.int64), graph.edge_op.astype(np.int64)
@@ -88,22 +96,20 @@ class Scene:
             per_byte, latency = (x if i == 0 else x.T for x in (self.s_per_byte, self.latency))
             sent.append(torch.log1p(volume @ per_byte + count @ latency))
         loads = others * self.load
-        return torch.stack(
-            [
-                here, *sent, self.slower[v], loads.sum(2), (loads * visited[:, None, :]).sum(2),
-                (others * self.memory).sum(2) + self.memory.T[v],
-            ],
-            dim=2,
-        )  # fmt: skip
+        seen = [
+            here, *sent, self.slower[v], loads.sum(2), (loads * visited[:, None, :]).sum(2),
+            (others * self.memory).sum(2) + self.memory.T[v],
+        ]  # fmt: skip
+        return torch.stack(seen, dim=2)
 
 
 class PerDevice(nn.Module):
     """The network; H = `size` is the length of an embedding."""
 
-    def __init__(self, size: int, rounds: int, rules: Rules) -> None:
+    def __init__(self, size: int, rounds: int, rules: Rules, schedule: bool) -> None:
         super().__init__()
-        self.rounds, self.rules = rounds, rules
-        self.embed = nn.Linear(STATIC, size)
+        self.rounds, self.rules, self.times = rounds, rules, TIMES * schedule
+        self.embed = nn.Linear(STATIC + LEVELS * schedule, size)
         self.f = nn.ModuleList([_layers(size, size, size) for _ in range(2)])
         self.g = nn.ModuleList([_layers(size, size, size) for _ in range(2)])
         self.l = nn.ModuleList([_layers(2 * size, size, size) for _ in range(SETS)])
@@ -112,12 +118,12 @@ class PerDevice(nn.Module):
         with torch.no_grad():
             last.weight.mul_(FIRST)
         self.head = nn.Sequential(
-            _layers((2 + 2 * SETS) * size + NUMBERS, 4 * size, 2 * size), nn.LeakyReLU(SLOPE.item()), last
+            _layers((2 + 2 * SETS) * size + NUMBERS + self.times, 4 * size, 2 * size), nn.LeakyReLU(SLOPE.item()), last
         )
 
     def embeddings(self, q: Scene) -> tuple[Tensor, Tensor]:
         """[g, 2H] the embeddings of both directions, and [SETS, g, H] the outputs of l."""
-        first = leaky_relu(self.embed(q.static), SLOPE.item())
+        first = leaky_relu(self.embed(q.static[:, : self.embed.in_features]), SLOPE.item())
         ends = []
         for d in range(2):
             x, (sender, receiver) = first, q.edges[d]
@@ -130,8 +136,11 @@ class PerDevice(nn.Module):
         both = torch.cat(ends, dim=1)
         return both, torch.stack([layers(both) for layers in self.l])
 
-    def log_p(self, q: Scene, both: Tensor, pooled: Tensor, v: Tensor, device: Tensor, visited: Tensor) -> Tensor:
-        """[n, D] log-probabilities of the devices of the current groups v [n], with the placements [n, g]."""
+    def log_p(
+        self, q: Scene, both: Tensor, pooled: Tensor, v: Tensor, device: Tensor, visited: Tensor, times: Tensor
+    ) -> Tensor:
+        """[n, D] log-probabilities of the devices of the current groups v [n], with the placements [n, g] and
+        `State.times` [n, D, TIMES]."""
         n, devices = len(v), q.allowed.shape[1]
         on = one_hot(device, devices).to(both.dtype).transpose(1, 2)
         before, after, beside = (x[v].to(both.dtype) for x in q.sets)
@@ -140,34 +149,32 @@ class PerDevice(nn.Module):
         sums = [share * ((on * members[:, None, :]) @ pooled[i]) for i, members in enumerate(sets)]  # [n, D, H]
         own = torch.zeros_like(both[v]) if self.rules.whole else both[v]
         shared = torch.cat([own, *(h(x.mean(dim=1)) for h, x in zip(self.h, sums, strict=True))], dim=1)
-        seen = torch.cat([shared[:, None, :].expand(n, devices, -1), *sums, q.numbers(v, device, visited, on)], dim=2)
+        numbers = torch.cat([q.numbers(v, device, visited, on), times[:, :, : self.times]], dim=2)
+        seen = torch.cat([shared[:, None, :].expand(n, devices, -1), *sums, numbers], dim=2)
         score: Tensor = self.head(seen)[:, :, 0]
         return score.masked_fill(~q.allowed[v], -torch.inf).log_softmax(dim=1)
 
     def walk(self, q: Scene, e: Episodes, explore: bool) -> None:
         """Fill `device` and `log_p` of the episodes, all of them in lock step."""
         both, pooled = self.embeddings(q)
-        n, steps = e.order.shape
-        everyone, g = torch.arange(n), e.start.shape[1]
-        device, order = torch.from_numpy(e.start.astype(np.int64)), torch.from_numpy(e.order.astype(np.int64))
-        visited = torch.zeros(device.shape)
-        for t in range(steps):
+        g, state, order = e.start.shape[1], State(q, e.start), torch.from_numpy(e.order.astype(np.int64))
+        for t in range(e.order.shape[1]):
             if t % g == 0:
-                visited.zero_()
-            log_p = self.log_p(q, both, pooled, order[:, t], device, visited).numpy()
+                state.begin_visit()
+            v = order[:, t]
+            log_p = self.log_p(q, both, pooled, v, state.device, state.visited, state.times(v)).numpy()
             chosen = _drawn(log_p, e.draw[:, t]) if explore else log_p.argmax(axis=1)
             e.log_p[:, t], e.device[:, t] = log_p, chosen
-            device[everyone, order[:, t]] = torch.from_numpy(chosen)
-            visited[everyone, order[:, t]] = 1.0
+            state.place(v, torch.from_numpy(chosen))
 
     def judge(self, q: Scene, e: Episodes) -> Tensor:
         """[n, T, D] log-probabilities of all steps of the episodes, with autograd."""
         both, pooled = self.embeddings(q)
         (n, steps), g, devices = e.order.shape, e.start.shape[1], q.allowed.shape[1]
-        device, visited = _passed(e)
+        device, visited, times = _passed(q, e)
         v = torch.from_numpy(e.order.astype(np.int64).ravel())
         size = max(1, _AT_ONCE // (g * devices))
-        parts = [torch.split(x, size) for x in (v, device.reshape(-1, g), visited.reshape(-1, g))]
+        parts = [torch.split(x, size) for x in (v, *(x.flatten(0, 1) for x in (device, visited, times)))]
         if len(parts[0]) == 1:
             found = [self.log_p(q, both, pooled, *(p[0] for p in parts))]
         else:  # what a part needs to go back is computed again then, so that memory holds one part
@@ -177,17 +184,20 @@ class PerDevice(nn.Module):
         return torch.cat(found).reshape(n, steps, devices)
 
 
-def _passed(e: Episodes) -> tuple[Tensor, Tensor]:
-    """[n, T, g] the placement, and who was visited, before each step."""
-    (n, steps), g, everyone = e.order.shape, e.start.shape[1], np.arange(len(e.order))
-    device, visited = np.empty((n, steps, g), np.int64), np.empty((n, steps, g), np.float32)
-    now, seen = e.start.astype(np.int64), np.zeros((n, g), np.float32)
+def _passed(q: Scene, e: Episodes) -> tuple[Tensor, Tensor, Tensor]:
+    """[n, T, g] the placement, and who was visited, before each step, and [n, T, D, TIMES] the times."""
+    (n, steps), g = e.order.shape, e.start.shape[1]
+    state = State(q, e.start)
+    order, chosen = (torch.from_numpy(x.astype(np.int64)) for x in (e.order, e.device))
+    device, visited = torch.empty(n, steps, g, dtype=torch.int64), torch.empty(n, steps, g)
+    times = torch.empty(n, steps, q.time.shape[1], TIMES)
     for t in range(steps):
         if t % g == 0:
-            seen[:] = 0.0
-        device[:, t], visited[:, t] = now, seen
-        now[everyone, e.order[:, t]], seen[everyone, e.order[:, t]] = e.device[:, t], 1.0
-    return torch.from_numpy(device), torch.from_numpy(visited)
+            state.begin_visit()
+        v = order[:, t]
+        device[:, t], visited[:, t], times[:, t] = state.device, state.visited, state.times(v)
+        state.place(v, chosen[:, t])
+    return device, visited, times
 
 
 def _drawn(log_p: NDArray[np.float32], draw: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -70,9 +70,10 @@ class Placeto(TorchPolicy):
         return self.module
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
-        if self.options.head == "per_device":
-            return PerDevice(self.options.size, self.options.rounds, self.rules)
-        return Network(self.options.size, self.options.max_devices or max(p.cluster.size for p in problems))
+        o = self.options
+        if o.head == "per_device":
+            return PerDevice(o.size, o.rounds, self.rules, o.schedule)
+        return Network(o.size, o.max_devices or max(p.cluster.size for p in problems))
 
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
         super().build(problems, rng)

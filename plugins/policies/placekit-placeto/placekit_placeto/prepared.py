@@ -48,6 +48,21 @@ def reaching(graph: Graph, source: NDArray[np.int64], target: NDArray[np.int64])
     return found
 
 
+def longest_ways(graph: Graph, time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[g] the times on the longest way to each group, and [g] from it to the last one, both with its own; nothing is sent."""
+    source, target = graph.tensor_producer[graph.input_tensor].astype(np.int64), graph.edge_op.astype(np.int64)
+    order, found = graph.topological_order, []
+    for a, b, turned in ((source, target, order), (target, source, order[::-1])):
+        pointer, senders = _senders(graph.n, a, b)
+        way = time.copy()
+        for v in turned:
+            near = senders[pointer[v] : pointer[v + 1]]
+            if len(near):
+                way[v] += way[near].max()
+        found.append(way)
+    return found[0], found[1]
+
+
 def as_matrix(bits: NDArray[np.uint64], g: int) -> NDArray[np.bool_]:
     """[g, g] the bits, one by one."""
     return np.unpackbits(bits.view(np.uint8), axis=1, count=g, bitorder="little").astype(np.bool_)

@@ -10,6 +10,7 @@ import torch
 from placekit_placeto.per_device import NUMBERS, Scene, _drawn
 from placekit_placeto.placeto import Placeto
 from placekit_placeto.prepared import groups_of
+from placekit_placeto.state import State
 from placekit_testing import fakes
 from torch.nn.functional import one_hot
 
@@ -19,6 +20,7 @@ PROBLEMS = {"mixed": fakes.mixed, "unequal": fakes.unequal, "chain": lambda: fak
 NETWORKS = {
     "placeto": {},
     "no residual, plain sums": {"residual": False, "sums": "plain", "rounds": 2},
+    "no schedule": {"schedule": False},
     "simple partitioner": {"rounds": 0},
     "simple aggregator": {"pooling": "graph", "rounds": 0},
     "several visits": {"visits": 2, "order": "random"},
@@ -106,6 +108,46 @@ def test_numbers_are_what_they_say(problem: str) -> None:
                 np.log1p(time_s[v, d] / own_s.mean()), load, seen, kept,
             ]  # fmt: skip
             np.testing.assert_allclose(got[d].numpy(), np.array(expected, float), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_schedule_is_that_by_hand(problem: str, backwards: bool) -> None:
+    """Group after group in the order of the visits: when its device is free and its inputs are there, it starts."""
+    found = PROBLEMS[problem]()
+    graph, routes, devices = found.grouped, found.cluster.routes, found.cluster.size
+    scene = Scene(found, groups_of(found, devices, "scaled"), shaken(found).rules)
+    rng = np.random.default_rng(0)
+    now, new = (np.where(found.allowed, rng.random((3, *found.allowed.shape)), -1).argmax(axis=2) for _ in range(2))
+    time_s = np.where(found.allowed, found.group_s, 0.0)
+    own_s = time_s.sum(axis=1) / found.allowed.sum(axis=1)
+    edges = [
+        (int(graph.tensor_producer[tensor]), int(reader), float(graph.tensor_bytes[tensor]))
+        for tensor, reader in zip(graph.input_tensor, graph.edge_op, strict=True)
+    ]
+    earliest = np.zeros(found.g)
+    for v in graph.topological_order:
+        earliest[v] = own_s[v] + max((earliest[a] for a, b, _ in edges if b == v), default=0.0)
+    state = State(scene, now.astype(np.int16))
+    end, free = np.tile(earliest, (3, 1)), np.zeros((3, devices))
+    for v in graph.topological_order[:: -1 if backwards else 1]:
+        rows, start = torch.full((3,), int(v)), np.zeros((3, devices))
+        for i, d in np.ndindex(3, devices):
+            there = [
+                end[i, a] + routes.latency_s[now[i, a], d] + sent * routes.s_per_byte[now[i, a], d]
+                for a, b, sent in edges
+                if b == v
+            ]
+            start[i, d] = max([free[i, d], *there])
+        np.testing.assert_allclose(state.start(rows).numpy() * own_s.mean(), start, rtol=1e-4, atol=1e-7)
+        for k, times in enumerate((start, start + time_s[v])):
+            late = (times - times[:, found.allowed[v]].min(axis=1, keepdims=True)).clip(0)
+            got = state.times(rows)[:, :, k].numpy()
+            np.testing.assert_allclose(got, np.log1p(late / own_s.mean()), rtol=1e-3, atol=1e-4)
+        state.place(rows, torch.from_numpy(new[:, v]))
+        for i in range(3):
+            now[i, v] = new[i, v]
+            end[i, v] = free[i, new[i, v]] = start[i, new[i, v]] + time_s[v, new[i, v]]
 
 
 def test_gradients_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
