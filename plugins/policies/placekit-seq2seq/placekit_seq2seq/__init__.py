@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field
 
@@ -28,6 +30,11 @@ class Seq2SeqOptions(NetworkOptions):
     max_groups: int | None = Field(
         None, ge=1, description="groups to have room for, also in other graphs; null: as many as the problems have"
     )
+    order: Literal["topological", "random"] = Field("topological", description="order of the groups in the sequence")
+    orders: int | None = Field(
+        None, ge=1, description="number of random orders, one of which each batch has; null: always a new one"
+    )
+    order_seed: int = Field(0, ge=0, description="seed of the random orders, and of the order without exploration")
 
 
 class HierarchicalOptions(NetworkOptions):

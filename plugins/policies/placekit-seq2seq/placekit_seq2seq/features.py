@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ _LOG_BYTES = 30.0  # log2 of a GiB: scaled sizes of tensors are about 0 to 1
 class Features:
     """Features of the g groups of a problem (of its operations, for a policy that groups by itself).
 
-    Rows and edges follow the order of the sequence, which is topological, not the groups' numbers.
+    Rows and edges follow the order of the sequence, not the groups' numbers.
 
     Attributes:
         order: [g] group at each place of the sequence.
@@ -38,7 +38,7 @@ class Features:
 
     @classmethod
     def of(cls, problem: Problem, outputs: int, buckets: int) -> Features:
-        """Features of `problem`, with `outputs` sizes, types hashed into `buckets`."""
+        """Features of `problem` in topological order, with `outputs` sizes, types hashed into `buckets`."""
         graph, g = problem.grouped, problem.g
         order = graph.topological_order
         place = np.empty(g, np.int64)
@@ -52,6 +52,15 @@ class Features:
             place[graph.edge_op],
             problem.allowed[order],
         )
+
+    def in_order(self, order: NDArray[np.int32]) -> Features:
+        """The same with the groups in another order [g]."""
+        row = np.argsort(self.order)[order]
+        place = np.argsort(row)
+        return replace(
+            self, order=order, type_share=self.type_share[row], output_bytes=self.output_bytes[row], allowed=self.allowed[row],
+            source=place[self.source], target=place[self.target],
+        )  # fmt: skip
 
     @property
     def g(self) -> int:

@@ -75,14 +75,15 @@ def room_for(option: str, trained: int, here: int) -> list[str]:
 class Seq2Seq(RecurrentPolicy):
     """Mirhoseini et al. 2017, section 3.2: encoder LSTM over the groups, attentional decoder LSTM over their devices.
 
-    The groups are in topological order. A group's embedding is the mean of its operations' type embeddings, the sizes of
-    its largest outputs, and a one for each group that is a direct input or output. Any `explore` above 0 draws devices
-    from the softmax; 0 takes the most likely ones.
+    The groups are in topological order, or in random ones: then the batch of a rollout has one order. A group's
+    embedding is the mean of its operations' type embeddings, the sizes of its largest outputs, and a one for each group
+    that is a direct input or output. Any `explore` above 0 draws devices from the softmax; 0 takes the most likely ones.
     """
 
     name = "seq2seq"
     options_class: ClassVar[type[TorchOptions]] = Seq2SeqOptions
     options: Seq2SeqOptions
+    free_options = (*RecurrentPolicy.free_options, "order", "orders", "order_seed")
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         o = self.options
@@ -107,7 +108,7 @@ class Seq2Seq(RecurrentPolicy):
         return super().to_fit(state) + room_for("max_groups", trained, self.room)
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        features = self.features(problem)
+        features = self._ordered(problem, rng if explore > 0 else None)
         with self.fixed_threads(), torch.no_grad():
             generator = self.generator(rng) if explore > 0 else None
             device, log_p = self.module.placer.draw(self._memory(features), n, generator)
@@ -125,8 +126,21 @@ class Seq2Seq(RecurrentPolicy):
 
     def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
         device = torch.from_numpy(rollouts.device.astype(np.int64))
-        log_p = self.module.placer.log_p(self._memory(self.features(problem)), device)
+        features = self.features(problem)
+        if not np.array_equal(rollouts.group[0], features.order):
+            features = features.in_order(rollouts.group[0])
+        log_p = self.module.placer.log_p(self._memory(features), device)
         return Decisions(chosen_log_prob(log_p, device), entropy(log_p), log_p)
+
+    def _ordered(self, problem: Problem, rng: Generator | None) -> Features:
+        """The features of `problem` in the order of the next rollout; without a generator it is always the same."""
+        o, features = self.options, self.features(problem)
+        if o.order == "topological":
+            return features
+        rng = rng or np.random.default_rng(o.order_seed)
+        if o.orders:
+            rng = np.random.default_rng([o.order_seed, int(rng.integers(o.orders))])
+        return features.in_order(rng.permutation(problem.g).astype(np.int32))
 
     def _check_room(self, problem: Problem) -> None:
         if problem.g > self.room:

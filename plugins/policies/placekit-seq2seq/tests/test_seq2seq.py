@@ -80,6 +80,18 @@ class TestFeatures:
         assert inputs.tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0]]
         assert outputs.tolist() == [[0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
 
+    def test_another_order_moves_rows_and_edges(self) -> None:
+        features = Features.of(typed(), 3, 16)
+        turned = features.in_order(np.array([1, 2, 0], np.int32))  # the last group, the first, the second
+        old = [2, 0, 1]  # their places before
+        assert turned.order.tolist() == [1, 2, 0]
+        np.testing.assert_array_equal(turned.type_share, features.type_share[old])
+        np.testing.assert_array_equal(turned.output_bytes, features.output_bytes[old])
+        np.testing.assert_array_equal(turned.allowed, features.allowed[old])
+        near, before = turned.adjacency(4), features.adjacency(4)
+        np.testing.assert_array_equal(near[:, :3], before[old][:, old])
+        np.testing.assert_array_equal(near[:, 4:7], before[old][:, [4 + i for i in old]])
+
     def test_buckets_are_stable_across_processes(self) -> None:
         code = (
             "from placekit_learn.op_types import bucket; print([bucket(n, 1024) for n in ('conv', 'relu', 'añadir')])"
@@ -113,6 +125,34 @@ class TestLearning:
         problem = fakes.chain(20)
         a, b = (built(problem, threads=n).rollout(problem, 4, np.random.default_rng(0), 1.0).log_prob for n in (1, 2))
         np.testing.assert_allclose(a, b, rtol=1e-4)
+
+
+class TestOrders:
+    def test_batches_have_orders_of_their_own_and_are_judged_in_them(self) -> None:
+        problem = fakes.mixed()
+        policy, rng = built(problem, order="random", orders=3), np.random.default_rng(0)
+        seen = set()
+        for _ in range(20):
+            r = policy.rollout(problem, 2, rng, 1.0)
+            assert sorted(r.group[0]) == list(range(problem.g))
+            np.testing.assert_array_equal(r.group[0], r.group[1])
+            np.testing.assert_array_equal(np.take_along_axis(r.placements.device, r.group, axis=1), r.device)
+            np.testing.assert_allclose(policy.log_prob(problem, r), r.log_prob, atol=1e-5)
+            problem.check(r.placements)
+            seen.add(tuple(r.group[0]))
+        assert len(seen) == 3
+
+    def test_without_exploration_the_seed_is_the_order(self) -> None:
+        problem = fakes.mixed()
+        orders = [
+            built(problem, order="random", order_seed=seed)
+            .rollout(problem, 1, np.random.default_rng(i))
+            .group[0]
+            .tolist()
+            for seed in (0, 1)
+            for i in (0, 1)
+        ]
+        assert orders[0] == orders[1] != orders[2] == orders[3]
 
 
 class TestAnotherGraph:
