@@ -1,18 +1,19 @@
-"""Unseen graphs of Placeto's families (Addanki et al. 2019, figure 5): one placement of each, or training on it.
+"""Unseen graphs of Placeto's families (Addanki et al. 2019, figure 5 and section 4.3): one placement of each, or training on it.
 
-    python benchmarks/placeto_families.py FAMILY ... [--seeds 6] [--optimised 4] [--work FOLDER] [--png OUT.png] [--table]
+    python benchmarks/placeto_families.py FAMILY ... [--seeds 6] [--few 4] [--work FOLDER] [--ablations] [--png OUT.png] [--table]
 
 FAMILY is cifar10, ptb or nmt. Rows go to docs/research/placeto_FAMILY.csv as they come; rows that are there are not run again.
 `--table` only prints what is there. All on simulated `k80x4`, in the family's groups. For each seed:
 
 - single_gpu, random, untrained: one placement of each test graph; `untrained` is `placeto` before it has learned anything.
 - placeto zero-shot, seq2seq zero-shot: trained on the 16 training graphs, then one placement of each test graph.
-- placeto optimised: the trained policy goes on learning on one test graph. On the first `--optimised` test graphs.
-- seq2seq optimised: learns on one test graph, from nothing. On the same graphs.
-- search: the default search on one test graph, with as many evaluations.
+- placeto optimised, seq2seq optimised: learns on one test graph, from nothing. On the first `--few` test graphs.
+- placeto fine-tuned: the trained policy goes on learning on one test graph. On the same graphs.
+- search: the default search on one test graph, with as many evaluations. On the same graphs.
 - search, same time: the default search on each test graph, for as many seconds as the trained policy takes to place it.
 
-Values are over that of a single GPU. `seconds` are of the clock, for the whole call.
+`--ablations` are further methods, zero-shot after fewer evaluations, in docs/research/placeto_FAMILY_ablations.csv. Values are
+over that of a single GPU. `seconds` are of the clock, for the search on that graph alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from __future__ import annotations
 import argparse
 import csv
 import shutil
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,36 +29,49 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy import stats
 
 import placekit_core
 from placekit_core import Program, Result
 from placekit_core.run.run_directory import RESULT
 
-FAMILIES = ("cifar10", "ptb", "nmt")
 CLUSTER = "k80x4"
-TRAINING = {"placeto": 4_000, "seq2seq": 16_000}
-"""Evaluations on the 16 training graphs. A placement of `seq2seq` costs a quarter of the time of one of `placeto`."""
-OPTIMISED = 2_000
+GROUPERS: dict[str, dict[str, Any]] = {  # of the presets of the workloads
+    "cifar10": {"name": "colocation", "keep_branches": True, "max_groups": 128},
+    "ptb": {"name": "colocation", "max_groups": 128},
+    "nmt": {"name": "colocation", "max_groups": 160},
+}
+TRAINING, OPTIMISED, ABLATION = 16_000, 2_000, 4_000
+"""Evaluations on the 16 training graphs, on one test graph, and on the training graphs for an ablation."""
+SIMPLE = {"rounds": 0}
+ABLATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # options of the policy, and of the trainer
+    "placeto": ({}, {}),
+    "simple aggregator": ({**SIMPLE, "pooling": "graph"}, {}),
+    "simple partitioner": (SIMPLE, {}),
+    "no schedule": ({"schedule": False}, {}),
+    "no schedule, simple aggregator": ({**SIMPLE, "pooling": "graph", "schedule": False}, {}),
+    "no schedule, simple partitioner": ({**SIMPLE, "schedule": False}, {}),
+    "baseline of 10 updates": ({}, {"window": 10}),
+    "head=paper": ({"head": "paper"}, {}),
+}
 RESEARCH = Path(__file__).parents[1] / "docs" / "research"
 
 
 class Rows:
     """The rows of a family, in its file."""
 
-    def __init__(self, family: str) -> None:
-        self.family, self.path = family, RESEARCH / f"placeto_{family}.csv"
+    def __init__(self, family: str, kind: str = "") -> None:
+        self.family, self.path = family, RESEARCH / f"placeto_{family}{kind}.csv"
         self.rows: list[dict[str, str]] = []
         if self.path.is_file():
             with self.path.open(newline="") as file:
                 self.rows = list(csv.DictReader(file))
 
-    def place(self, programs: list[Program], policy: Any, budget: Any, seed: int, **more: Any) -> tuple[Result, float]:
-        """What was found, and in how many seconds."""
-        start = time.perf_counter()
-        result = placekit_core.place(
-            programs, grouper=f"placeto_{self.family}", cluster=CLUSTER, policy=policy, budget=budget, seed=seed, **more
+    def place(self, programs: list[Program], policy: Any, budget: Any, seed: int, **more: Any) -> Result:
+        """Place them on the cluster of the table."""
+        return placekit_core.place(
+            programs, grouper=GROUPERS[self.family], cluster=CLUSTER, policy=policy, budget=budget, seed=seed, **more
         )
-        return result, time.perf_counter() - start
 
     def has(self, method: str, seed: int, programs: list[Program]) -> bool:
         """Whether the rows of all programs are there."""
@@ -78,12 +91,12 @@ class Rows:
         """Run it, and append a row for each of the graphs to test, unless their rows are there."""
         if self.has(method, seed, test):
             return
-        result, seconds = self.place([*train, *test], policy, budget, seed, **more)
+        result = self.place([*train, *test], policy, budget, seed, **more)
         names = {p.graph.name for p in test}
         found = [
             {
                 "method": method, "seed": str(seed), "graph": p.program, "value_s": f"{p.value_s:.9g}",
-                "evaluations": str(p.evaluations), "seconds": f"{seconds:.3g}",
+                "evaluations": str(p.evaluations), "seconds": f"{p.seconds:.3g}",
             }
             for p in result.summary.programs if p.program in names
         ]  # fmt: skip
@@ -95,7 +108,7 @@ class Rows:
             writer.writerows(found)
         self.rows += found
         mean = np.mean([float(r["value_s"]) for r in found])
-        print(f"{self.family}, {method}, seed {seed}: {mean:.4f} s, in {seconds:.1f} s", flush=True)
+        print(f"{self.family}, {method}, seed {seed}: {mean:.4f} s, in {result.summary.seconds:.1f} s", flush=True)
 
     def relative(self) -> dict[str, dict[int, dict[str, float]]]:
         """Values over that of a single GPU, by method, seed and graph."""
@@ -106,47 +119,70 @@ class Rows:
         return found
 
 
-def measure(family: str, seeds: int, optimised: int, work: Path) -> None:
+def measure(family: str, seeds: int, few: int, work: Path) -> None:
     """All runs of a family whose rows are missing."""
-    rows = Rows(family)
-    programs = placekit_core.load_programs(f"placeto_{family}")
-    train, test = ([p for p in programs if p.split == split] for split in ("train", "test"))
+    rows, train, test = Rows(family), *programs_of(family)
     alone = [replace(p, split=None) for p in test]
     rows.run("single_gpu", alone, "single_gpu", 1, 0)
     for seed in range(seeds):
-        rows.run("random", alone, "random_search", 1, seed)
+        rows.run("random", alone, "random", 1, seed)
         rows.run("untrained", alone, "placeto", 1, seed, trainer="none")
-        for policy, evaluations in TRAINING.items():
+        for policy in ("placeto", "seq2seq"):
             folder = work / f"{family}-{policy}-{seed}"
             resume = folder.is_dir() and not (folder / RESULT).is_file()
             if not resume and not rows.has(f"{policy} zero-shot", seed, test):
                 shutil.rmtree(folder, ignore_errors=True)
-            rows.run(f"{policy} zero-shot", test, policy, evaluations, seed, train, run_dir=folder, resume=resume)
+            rows.run(f"{policy} zero-shot", test, policy, TRAINING, seed, train, run_dir=folder, resume=resume)
     for seed in range(seeds):
         trained = {"name": "placeto", "checkpoint": str(work / f"{family}-placeto-{seed}")}
         for p in alone:
             if not rows.has("search, same time", seed, [p]):
-                _, seconds = rows.place([p], trained, 1, seed, trainer="none")
+                seconds = rows.place([p], trained, 1, seed, trainer="none").summary.seconds
                 rows.run("search, same time", [p], None, {"seconds": seconds}, seed)
-        for p in alone[:optimised]:
+        for p in alone[:few]:
             rows.run("search", [p], None, OPTIMISED, seed)
-            rows.run("seq2seq optimised", [p], "seq2seq", OPTIMISED, seed)
-            rows.run("placeto optimised", [p], trained, OPTIMISED, seed, trainer="stepwise")
+            for policy in ("placeto", "seq2seq"):
+                rows.run(f"{policy} optimised", [p], policy, OPTIMISED, seed)
+            rows.run("placeto fine-tuned", [p], trained, OPTIMISED, seed, trainer="stepwise")
 
 
-def table(family: str) -> None:
-    """Print the methods: median over the test graphs of the mean over seeds, and on the optimised graphs alone."""
-    found = Rows(family).relative()
-    few = set.intersection(*(set(by) for by in found.get("placeto optimised", {0: {}}).values()))
-    print(f"{family}: value over a single GPU, median of the graphs' means over seeds")
-    print(f"  {'':22}{'seeds':>6}{'graphs':>8}{'median':>9}{f'on {len(few)}':>9}")
+def ablate(family: str, seeds: int) -> None:
+    """The runs of the ablations whose rows are missing."""
+    rows, train, test = Rows(family, "_ablations"), *programs_of(family)
+    rows.run("single_gpu", [replace(p, split=None) for p in test], "single_gpu", 1, 0)
+    for seed in range(seeds):
+        for name, (policy, trainer) in ABLATIONS.items():
+            specs = {"name": "placeto", **policy}, {"name": "stepwise", **trainer}
+            rows.run(name, test, specs[0], ABLATION, seed, train, trainer=specs[1])
+
+
+def programs_of(family: str) -> tuple[list[Program], list[Program]]:
+    """The graphs to train on, and to test on."""
+    programs = placekit_core.load_programs(f"placeto_{family}")
+    train, test = ([p for p in programs if p.split == split] for split in ("train", "test"))
+    return train, test
+
+
+def table(family: str, kind: str = "") -> None:
+    """Print the methods: medians over the test graphs of the mean over seeds, all graphs and those that were trained on; and
+    the mean over the graphs, with its 95% interval over the seeds."""
+    found = Rows(family, kind).relative()
+    few = {graph for method in found if "optimised" in method for by in found[method].values() for graph in by}
+    print(f"{family}: value over a single GPU")
+    print(
+        f"  {'':32}{'seeds':>6}{'graphs':>8}{'median':>8}{'mean and 95% interval':>24}"
+        + f"{'on ' + str(len(few)):>8}" * bool(few)
+    )
     for method, seeds in found.items():
         graphs = sorted({graph for by in seeds.values() for graph in by})
-        means = {g: np.mean([by[g] for by in seeds.values() if g in by]) for g in graphs}
+        means = {g: float(np.mean([by[g] for by in seeds.values() if g in by])) for g in graphs}
+        each = np.array([np.mean(list(by.values())) for by in seeds.values()])
+        half = stats.t.ppf(0.975, len(each) - 1) * stats.sem(each) if len(each) > 1 else np.nan
+        interval = f"{each.mean():.3f} ± {half:.3f}" if len(each) > 1 else f"{each.mean():.3f}"
         same = [means[g] for g in few if g in means]
         print(
-            f"  {method:22}{len(seeds):6}{len(graphs):8}{np.median(list(means.values())):9.3f}"
-            f"{np.median(same) if same else np.nan:9.3f}"
+            f"  {method:32}{len(seeds):6}{len(graphs):8}{np.median(list(means.values())):8.3f}{interval:>24}"
+            + f"{np.median(same) if same else np.nan:8.3f}" * bool(few)
         )
 
 
@@ -171,17 +207,20 @@ def draw(families: list[str], path: Path) -> None:
 def main() -> None:
     """Run what is missing, print the tables, draw."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("families", nargs="+", choices=FAMILIES)
+    parser.add_argument("families", nargs="+", choices=GROUPERS)
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--optimised", type=int, default=4, help="test graphs that are trained on")
+    parser.add_argument("--few", type=int, default=4, help="test graphs that are trained on")
     parser.add_argument("--work", type=Path, default=Path("placeto_families"), help="folder of the trained policies")
+    parser.add_argument("--ablations", action="store_true")
     parser.add_argument("--png", type=Path)
     parser.add_argument("--table", action="store_true", help="run nothing")
     arguments = parser.parse_args()
     for family in arguments.families:
-        if not arguments.table:
-            measure(family, arguments.seeds, arguments.optimised, arguments.work)
-        table(family)
+        if not arguments.table and arguments.ablations:
+            ablate(family, arguments.seeds)
+        elif not arguments.table:
+            measure(family, arguments.seeds, arguments.few, arguments.work)
+        table(family, "_ablations" * arguments.ablations)
     if arguments.png:
         draw(arguments.families, arguments.png)
 

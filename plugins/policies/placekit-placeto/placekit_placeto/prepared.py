@@ -16,7 +16,7 @@ WORD = 64
 def groups_of(problem: Problem, devices: int, sums: Literal["scaled", "plain"]) -> Groups:
     """The arrays of a problem, for a network with room for this many devices, and the option `sums`."""
     graph, g = problem.grouped, problem.g
-    source, target = graph.tensor_producer[graph.input_tensor].astype(np.int64), graph.edge_op.astype(np.int64)
+    source, target, _ = edges(graph)
     sides = (_senders(g, source, target), _senders(g, target, source))
     before = reaching(graph, source, target)
     allowed = np.zeros((g, devices), np.bool_)
@@ -35,6 +35,20 @@ def groups_of(problem: Problem, devices: int, sums: Literal["scaled", "plain"]) 
     )
 
 
+def edges(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """[e] who sends, who receives, and how many bytes."""
+    source, target = graph.tensor_producer[graph.input_tensor].astype(np.int64), graph.edge_op.astype(np.int64)
+    return source, target, graph.tensor_bytes[graph.input_tensor].astype(np.float64)
+
+
+def senders_of(
+    g: int, source: NDArray[np.int64], target: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Edges in the order of their targets, then sources: where each target's begin [g + 1], and the order [e]."""
+    order = np.lexsort((source, target))
+    return np.searchsorted(target[order], np.arange(g + 1)), order
+
+
 def reaching(graph: Graph, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.uint64]:
     """[g, words] bit u of row v says whether u reaches v, u not v. Sets of 64 groups at once, so n*e/64 steps at most."""
     g = graph.n
@@ -50,7 +64,7 @@ def reaching(graph: Graph, source: NDArray[np.int64], target: NDArray[np.int64])
 
 def longest_ways(graph: Graph, time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """[g] the times on the longest way to each group, and [g] from it to the last one, both with its own; nothing is sent."""
-    source, target = graph.tensor_producer[graph.input_tensor].astype(np.int64), graph.edge_op.astype(np.int64)
+    source, target, _ = edges(graph)
     order, found = graph.topological_order, []
     for a, b, turned in ((source, target, order), (target, source, order[::-1])):
         pointer, senders = _senders(graph.n, a, b)
@@ -86,8 +100,8 @@ def _senders(
     g: int, source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each target its sources: where they begin [g + 1], and the sources."""
-    order = np.lexsort((source, target))
-    return np.searchsorted(target[order], np.arange(g + 1)), source[order]
+    pointer, order = senders_of(g, source, target)
+    return pointer, source[order]
 
 
 def _time_s(problem: Problem) -> NDArray[np.float64]:

@@ -1,62 +1,220 @@
-"""What an episode has done so far: the placement, who was visited, and a schedule of those who were."""
+"""What an episode has done so far, and what the network sees of it: sums over the groups on each device, and a schedule.
+
+Compiled, because it is a few additions for each group at each step. Shapes: n episodes, T steps, g groups, D devices, H numbers
+of an embedding, e edges. Times are in units of the mean group's run time.
+"""
+# mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from placekit_scheduling.jit import compiled
 
-if TYPE_CHECKING:
-    from placekit_placeto.per_device import Scene
+from placekit_core import Problem
+from placekit_placeto.arrays import Episodes, Floats, Groups, Ints, Rules
+from placekit_placeto.prepared import as_matrix, edges, longest_ways, senders_of
 
+SETS = 4
+"""Groups that reach the current one, that it reaches, and the others: those visited, and those not."""
+NUMBERS = 7
+"""What a device is scored by besides sums, without the schedule: see `look`."""
 TIMES = 2
-"""Numbers of each device that `State.times` gives."""
+"""Numbers of each device that the schedule adds."""
+_BESIDE, _NONE = 2, -1  # of `View.role`
 
 
-class State:
-    """n episodes in lock step.
+class View(NamedTuple):
+    """A problem."""
 
-    Groups that were visited are scheduled in the order of the visits: each starts when its device is free and its inputs are
-    there. A group that was not visited yet ends as early as the graph allows: nothing is sent, no device is busy. No transfer
-    waits for another. Times are in units of the mean group's run time.
+    role: NDArray[np.int8]  # [g, g] of row v: the set of each group when v is the current one, as if visited; -1: none
+    share: float  # factor on the sums
+    pointer: Ints  # [2, g + 1] where the senders (0) and the receivers (1) of each group begin in `near`
+    near: Ints  # [2, e]
+    bytes: Floats  # [2, e] that go from or to each of them
+    time: Floats  # [g, D] of a group on a device; 0 where it is not allowed
+    load: Floats  # [g, D] the same, over each device's share of the time of all groups
+    memory: Floats  # [g, D] bytes that the group keeps, over those of the device
+    s_per_byte: Floats  # [D, D] from, to
+    latency: Floats  # [D, D]
+    earliest_end: Floats  # [g] with nothing to send, and no device busy
+    allowed: NDArray[np.bool_]  # [g, D]
+
+
+class State(NamedTuple):
+    """n episodes. Groups that were visited are scheduled in the order of the visits: each starts when its device is free and
+    its inputs are there. A group that was not visited yet ends as early as the graph allows. No transfer waits for another."""
+
+    device: Ints  # [n, g] the placement
+    visited: NDArray[np.bool_]  # [n, g]
+    end: Floats  # [n, g] when each group ends
+    free: Floats  # [n, D] when each device is free
+
+    @classmethod
+    def of(cls, view: View, start: NDArray[np.int16]) -> State:
+        """Nothing was visited; `start` [n, g] is the placement."""
+        n, (g, devices) = len(start), view.time.shape
+        return cls(
+            start.astype(np.int64), np.zeros((n, g), np.bool_), np.tile(view.earliest_end, (n, 1)),
+            np.zeros((n, devices), np.float32),
+        )  # fmt: skip
+
+
+def view_of(problem: Problem, groups: Groups, rules: Rules) -> View:
+    """The arrays of a problem."""
+    g, routes = problem.g, problem.cluster.routes
+    role = np.full((g, g), _BESIDE, np.int8)
+    for number, bits in enumerate((groups.before, groups.after)):
+        role[as_matrix(bits, g)] = number
+    np.fill_diagonal(role, _NONE)
+    if rules.whole:
+        role[:] = 0
+    time_s = np.where(problem.allowed, problem.group_s, 0.0)
+    own_s = time_s.sum(axis=1) / np.maximum(problem.allowed.sum(axis=1), 1)
+    mean_s = max(float(own_s.mean()), 1e-12)
+    source, target, sent = edges(problem.grouped)
+    sides = (senders_of(g, source, target), senders_of(g, target, source))
+    return View(
+        role=role,
+        share=groups.pooled_share * problem.cluster.size,
+        pointer=np.stack([pointer for pointer, _ in sides]),
+        near=np.stack([x[order] for x, (_, order) in zip((source, target), sides, strict=True)]),
+        bytes=_floats(np.stack([sent[order] for _, order in sides])),
+        time=_floats(time_s / mean_s),
+        load=_floats(time_s / max(float(own_s.sum()), 1e-12) * problem.cluster.size),
+        memory=_floats(problem.group_persistent_bytes[:, None] / problem.cluster.memory_bytes[None, :]),
+        s_per_byte=_floats(routes.s_per_byte / mean_s),
+        latency=_floats(routes.latency_s / mean_s),
+        earliest_end=_floats(longest_ways(problem.grouped, own_s)[0] / mean_s),
+        allowed=np.ascontiguousarray(problem.allowed),
+    )
+
+
+@compiled
+def begin_visit(s: State) -> None:
+    """All groups are to be visited, and all devices are free."""
+    s.visited[:] = False
+    s.free[:] = 0.0
+
+
+@compiled
+def _set_of(view: View, v: int, u: int, visited: bool) -> Any:
+    """The set that group u is in, when v is the current one; -1: none."""
+    role = view.role[v, u]
+    return role + 1 if role == _BESIDE and not visited else role
+
+
+@compiled
+def _start(view: View, s: State, i: int, v: int, d: int) -> Any:
+    """When group v could start on device d, in episode i."""
+    found = s.free[i, d]
+    for k in range(view.pointer[0, v], view.pointer[0, v + 1]):
+        u = view.near[0, k]
+        on = s.device[i, u]
+        found = max(found, s.end[i, u] + view.bytes[0, k] * view.s_per_byte[on, d] + view.latency[on, d])
+    return found
+
+
+@compiled
+def look(view: View, s: State, i: int, v: int, pooled: Floats, sums: Floats, numbers: Floats) -> None:
+    """What the network sees before group v is placed in episode i: `sums` [SETS, D, H] over the groups of each set that are on
+    each device, of `pooled` [SETS, g, H]; and `numbers` [D, NUMBERS + TIMES] of each device.
+
+    The numbers: whether v is on it now; log(1 + time) to send v's inputs there, and its outputs from there; log(1 + v's run
+    time); run time of all groups on it but v, and of those visited; share of its memory in use, with v; log(1 + delay) of v's
+    start and of its end, by the schedule, behind the best device.
     """
+    devices, size = numbers.shape[0], pooled.shape[2]
+    sums[:] = 0.0
+    numbers[:] = 0.0
+    for u in range(view.role.shape[0]):
+        d = s.device[i, u]
+        k = _set_of(view, v, u, s.visited[i, u])
+        if k >= 0:
+            for j in range(size):
+                sums[k, d, j] += pooled[k, u, j]
+        if u != v:
+            numbers[d, 4] += view.load[u, d]
+            if s.visited[i, u]:
+                numbers[d, 5] += view.load[u, d]
+            numbers[d, 6] += view.memory[u, d]
+    for k in range(sums.shape[0]):
+        for d in range(devices):
+            for j in range(size):
+                sums[k, d, j] *= view.share
+    numbers[s.device[i, v], 0] = 1.0
+    for side in range(2):
+        for k in range(view.pointer[side, v], view.pointer[side, v + 1]):
+            on, sent = s.device[i, view.near[side, k]], view.bytes[side, k]
+            for d in range(devices):
+                a, b = (on, d) if side == 0 else (d, on)
+                numbers[d, 1 + side] += sent * view.s_per_byte[a, b] + view.latency[a, b]
+    start, end = np.float32(np.inf), np.float32(np.inf)
+    for d in range(devices):
+        numbers[d, 7] = _start(view, s, i, v, d)
+        numbers[d, 8] = numbers[d, 7] + view.time[v, d]
+        if view.allowed[v, d]:
+            start, end = min(start, numbers[d, 7]), min(end, numbers[d, 8])
+    for d in range(devices):
+        numbers[d, 1], numbers[d, 2] = np.log1p(numbers[d, 1]), np.log1p(numbers[d, 2])
+        numbers[d, 3] = np.log1p(view.time[v, d])
+        numbers[d, 6] += view.memory[v, d]
+        numbers[d, 7] = np.log1p(max(numbers[d, 7] - start, np.float32(0.0)))
+        numbers[d, 8] = np.log1p(max(numbers[d, 8] - end, np.float32(0.0)))
 
-    def __init__(self, q: Scene, start: NDArray[np.int16]) -> None:
-        n = len(start)
-        self.q, self.everyone = q, torch.arange(n)
-        self.device = torch.from_numpy(start.astype(np.int64))  # [n, g]
-        self.visited = torch.zeros(self.device.shape)  # [n, g]
-        self.end = q.earliest_end.repeat(n, 1)  # [n, g]
-        self.free = torch.zeros(n, q.time.shape[1])  # [n, D] when each device is free
 
-    def begin_visit(self) -> None:
-        """All groups are to be visited, and all devices are free."""
-        self.visited.zero_()
-        self.free.zero_()
+@compiled
+def place(view: View, s: State, i: int, v: int, d: int) -> None:
+    """Visit group v in episode i, and put it on device d."""
+    s.end[i, v] = s.free[i, d] = _start(view, s, i, v, d) + view.time[v, d]
+    s.device[i, v], s.visited[i, v] = d, True
 
-    def start(self, v: Tensor) -> Tensor:
-        """[n, D] when the groups v [n] could start on each device."""
-        near = self.q.near[0]
-        senders = near.group[v]  # [n, P]
-        on = self.device.gather(1, senders)
-        sent = near.bytes[v][:, :, None] * self.q.s_per_byte[on] + self.q.latency[on]  # [n, P, D]
-        there = (self.end.gather(1, senders)[:, :, None] + sent) * near.any[v][:, :, None]
-        return torch.maximum(there.amax(dim=1), self.free)
 
-    def times(self, v: Tensor) -> Tensor:
-        """[n, D, TIMES] how much later than on the best device the groups v [n] would start, and end: log(1 + delay)."""
-        start = self.start(v)
-        delays = [
-            x - x.masked_fill(~self.q.allowed[v], torch.inf).amin(dim=1, keepdim=True)
-            for x in (start, start + self.q.time[v])
-        ]
-        return torch.stack([x.clamp(min=0.0).log1p() for x in delays], dim=2)
+@compiled
+def look_all(view: View, s: State, v: Any, pooled: Floats, sums: Floats, numbers: Floats) -> None:
+    """`look` in all episodes: v [n], `sums` [n, SETS, D, H], `numbers` [n, D, NUMBERS + TIMES]."""
+    for i in range(len(v)):
+        look(view, s, i, v[i], pooled, sums[i], numbers[i])
 
-    def place(self, v: Tensor, chosen: Tensor) -> None:
-        """Visit the groups v [n] and put them on the devices `chosen` [n]."""
-        end = self.start(v)[self.everyone, chosen] + self.q.time[v, chosen]
-        self.end[self.everyone, v] = self.free[self.everyone, chosen] = end
-        self.device[self.everyone, v], self.visited[self.everyone, v] = chosen, 1.0
+
+@compiled
+def place_all(view: View, s: State, v: Any, chosen: Ints) -> None:
+    """`place` in all episodes: v and `chosen` [n]."""
+    for i in range(len(v)):
+        place(view, s, i, v[i], chosen[i])
+
+
+@compiled
+def replay(view: View, s: State, e: Episodes, pooled: Floats, sums: Floats, numbers: Floats) -> None:
+    """What the network saw at each step of the episodes, which begin at `s`: `sums` [n, T, SETS, D, H], `numbers` [n, T, ...]."""
+    g = view.role.shape[0]
+    for t in range(e.order.shape[1]):
+        if t % g == 0:
+            begin_visit(s)
+        for i in range(len(e.order)):
+            v = e.order[i, t]
+            look(view, s, i, v, pooled, sums[i, t], numbers[i, t])
+            place(view, s, i, v, e.device[i, t])
+
+
+@compiled
+def replay_back(view: View, s: State, e: Episodes, sums_back: Floats, pooled_back: Floats) -> None:
+    """Add to `pooled_back` [SETS, g, H] the gradients by `pooled`, from those by the sums of `replay`."""
+    g, size = view.role.shape[0], pooled_back.shape[2]
+    for t in range(e.order.shape[1]):
+        if t % g == 0:
+            begin_visit(s)
+        for i in range(len(e.order)):
+            v = e.order[i, t]
+            for u in range(g):
+                k = _set_of(view, v, u, s.visited[i, u])
+                if k >= 0:
+                    for j in range(size):
+                        pooled_back[k, u, j] += view.share * sums_back[i, t, k, s.device[i, u], j]
+            s.device[i, v], s.visited[i, v] = e.device[i, t], True
+
+
+def _floats(values: NDArray[np.float64]) -> Floats:
+    return np.ascontiguousarray(values, np.float32)

@@ -7,12 +7,13 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from placekit_placeto.per_device import NUMBERS, Scene, _drawn
-from placekit_placeto.placeto import Placeto
-from placekit_placeto.prepared import groups_of
-from placekit_placeto.state import State
+from numpy.typing import NDArray
+from placekit_placeto.arrays import Groups, Rules
+from placekit_placeto.per_device import Seen, _drawn
+from placekit_placeto.placeto import Placeto, _again
+from placekit_placeto.prepared import as_matrix, groups_of
+from placekit_placeto.state import NUMBERS, SETS, TIMES, State, View, look, place, view_of
 from placekit_testing import fakes
-from torch.nn.functional import one_hot
 
 from placekit_core import Placements, Problem
 
@@ -75,22 +76,47 @@ def test_one_network_serves_any_number_of_devices() -> None:
         assert r.extra["log_p"].shape == (2, fakes.chain(9).g, devices)
 
 
+def episode(found: Problem, rounds: int, rng: np.random.Generator) -> tuple[Groups, State, View, NDArray[np.float32]]:
+    """An episode after `rounds` steps of it, in random order; and outputs of l."""
+    groups = groups_of(found, found.cluster.size, "scaled")
+    view = view_of(found, groups, Rules(residual=True, whole=False))
+    now, new = (np.where(found.allowed, rng.random(found.allowed.shape), -1).argmax(axis=1) for _ in range(2))
+    state = State.of(view, now.astype(np.int16)[None])
+    for v in rng.permutation(found.g)[:rounds]:
+        place(view, state, 0, v, new[v])
+    return groups, state, view, rng.standard_normal((SETS, found.g, 3)).astype(np.float32)
+
+
+def seen(found: Problem, state: State, view: View, v: int, pooled: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    """Sums and numbers."""
+    d = found.cluster.size
+    arrays = [np.empty((SETS, d, 3), np.float32), np.empty((d, NUMBERS + TIMES), np.float32)]
+    look(view, state, 0, v, pooled, *arrays)
+    return arrays
+
+
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_numbers_are_what_they_say(problem: str) -> None:
+def test_numbers_and_sums_are_what_they_say(problem: str) -> None:
     found = PROBLEMS[problem]()
-    policy = shaken(found)
     g, devices, cluster = found.g, found.cluster.size, found.cluster
-    scene = Scene(found, groups_of(found, devices, "scaled"), policy.rules)
-    rng = np.random.default_rng(0)
-    device = np.where(found.allowed, rng.random(found.allowed.shape), -1).argmax(axis=1)
-    visited = (rng.random(g) < 0.5).astype(np.float32)
-    on = one_hot(torch.from_numpy(device)[None], devices).float().transpose(1, 2)
+    groups, state, view, pooled = episode(found, g // 2, np.random.default_rng(0))
+    before, after = (as_matrix(bits, g) for bits in (groups.before, groups.after))
+    device, visited = state.device[0], state.visited[0]
     time_s, graph, routes = np.where(found.allowed, found.group_s, 0.0), found.grouped, cluster.routes
     own_s = time_s.sum(axis=1) / found.allowed.sum(axis=1)
     for v in range(g):
-        got = scene.numbers(torch.tensor([v]), torch.from_numpy(device)[None], torch.from_numpy(visited)[None], on)[0]
-        assert got.shape == (devices, NUMBERS)
+        beside = [u for u in range(g) if u != v and not before[v, u] and not after[v, u]]
+        sets = [
+            [u for u in range(g) if before[v, u]],
+            [u for u in range(g) if after[v, u]],
+            [u for u in beside if visited[u]],
+            [u for u in beside if not visited[u]],
+        ]
+        sums, numbers = seen(found, state, view, v, pooled)
         for d in range(devices):
+            for k, members in enumerate(sets):
+                expected = pooled[k, [u for u in members if device[u] == d]].sum(axis=0) / g * devices
+                np.testing.assert_allclose(sums[k, d], expected, rtol=1e-4, atol=1e-5)
             to_v = from_v = 0.0
             for tensor, reader in zip(graph.input_tensor, graph.edge_op, strict=True):
                 u = graph.tensor_producer[tensor]
@@ -101,13 +127,13 @@ def test_numbers_are_what_they_say(problem: str) -> None:
                     from_v += routes.latency_s[d, device[reader]] + sent * routes.s_per_byte[d, device[reader]]
             there = [u for u in range(g) if u != v and device[u] == d]
             load = sum(time_s[u, d] for u in there) / own_s.sum() * devices
-            seen = sum(time_s[u, d] * visited[u] for u in there) / own_s.sum() * devices
+            busy = sum(time_s[u, d] * visited[u] for u in there) / own_s.sum() * devices
             kept = sum(found.group_persistent_bytes[u] for u in [*there, v]) / cluster.memory_bytes[d]
             expected = [
                 device[v] == d, np.log1p(to_v / own_s.mean()), np.log1p(from_v / own_s.mean()),
-                np.log1p(time_s[v, d] / own_s.mean()), load, seen, kept,
+                np.log1p(time_s[v, d] / own_s.mean()), load, busy, kept,
             ]  # fmt: skip
-            np.testing.assert_allclose(got[d].numpy(), np.array(expected, float), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(numbers[d, :NUMBERS], np.array(expected, float), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -116,38 +142,56 @@ def test_the_schedule_is_that_by_hand(problem: str, backwards: bool) -> None:
     """Group after group in the order of the visits: when its device is free and its inputs are there, it starts."""
     found = PROBLEMS[problem]()
     graph, routes, devices = found.grouped, found.cluster.routes, found.cluster.size
-    scene = Scene(found, groups_of(found, devices, "scaled"), shaken(found).rules)
     rng = np.random.default_rng(0)
-    now, new = (np.where(found.allowed, rng.random((3, *found.allowed.shape)), -1).argmax(axis=2) for _ in range(2))
+    _, state, view, pooled = episode(found, 0, rng)
+    now, new = state.device[0].copy(), np.where(found.allowed, rng.random(found.allowed.shape), -1).argmax(axis=1)
     time_s = np.where(found.allowed, found.group_s, 0.0)
     own_s = time_s.sum(axis=1) / found.allowed.sum(axis=1)
     edges = [
         (int(graph.tensor_producer[tensor]), int(reader), float(graph.tensor_bytes[tensor]))
         for tensor, reader in zip(graph.input_tensor, graph.edge_op, strict=True)
     ]
-    earliest = np.zeros(found.g)
+    end, free = np.zeros(found.g), np.zeros(devices)
     for v in graph.topological_order:
-        earliest[v] = own_s[v] + max((earliest[a] for a, b, _ in edges if b == v), default=0.0)
-    state = State(scene, now.astype(np.int16))
-    end, free = np.tile(earliest, (3, 1)), np.zeros((3, devices))
+        end[v] = own_s[v] + max((end[a] for a, b, _ in edges if b == v), default=0.0)
     for v in graph.topological_order[:: -1 if backwards else 1]:
-        rows, start = torch.full((3,), int(v)), np.zeros((3, devices))
-        for i, d in np.ndindex(3, devices):
+        start = np.zeros(devices)
+        for d in range(devices):
             there = [
-                end[i, a] + routes.latency_s[now[i, a], d] + sent * routes.s_per_byte[now[i, a], d]
+                end[a] + routes.latency_s[now[a], d] + sent * routes.s_per_byte[now[a], d]
                 for a, b, sent in edges
                 if b == v
             ]
-            start[i, d] = max([free[i, d], *there])
-        np.testing.assert_allclose(state.start(rows).numpy() * own_s.mean(), start, rtol=1e-4, atol=1e-7)
+            start[d] = max([free[d], *there])
+        _, numbers = seen(found, state, view, v, pooled)
         for k, times in enumerate((start, start + time_s[v])):
-            late = (times - times[:, found.allowed[v]].min(axis=1, keepdims=True)).clip(0)
-            got = state.times(rows)[:, :, k].numpy()
-            np.testing.assert_allclose(got, np.log1p(late / own_s.mean()), rtol=1e-3, atol=1e-4)
-        state.place(rows, torch.from_numpy(new[:, v]))
-        for i in range(3):
-            now[i, v] = new[i, v]
-            end[i, v] = free[i, new[i, v]] = start[i, new[i, v]] + time_s[v, new[i, v]]
+            late = (times - times[found.allowed[v]].min()).clip(0)
+            np.testing.assert_allclose(numbers[:, NUMBERS + k], np.log1p(late / own_s.mean()), rtol=1e-3, atol=1e-4)
+        place(view, state, 0, v, new[v])
+        now[v] = new[v]
+        end[v] = free[new[v]] = start[new[v]] + time_s[v, new[v]]
+        np.testing.assert_allclose(state.end[0] * own_s.mean(), end, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(state.free[0] * own_s.mean(), free, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("visits", [1, 2])
+def test_gradients_of_the_sums(visits: int) -> None:
+    """The sums are linear in what is summed: a product with them changes as its gradient says."""
+    problem = fakes.mixed()
+    policy = shaken(problem, visits=visits)
+    r = policy.rollout(problem, 3, np.random.default_rng(0), 1.0)
+    view, e = policy.ready(problem).scene.view, _again(r)
+    generator = torch.Generator().manual_seed(0)
+    pooled, change = (torch.randn(SETS, problem.g, 5, generator=generator) for _ in range(2))
+    pooled.requires_grad_()
+    sums, numbers = Seen.apply(pooled, view, e)
+    assert sums.shape[:2] == r.group.shape == (3, visits * problem.g)
+    assert not numbers.requires_grad
+    weight = torch.randn(sums.shape, generator=generator)
+    (sums * weight).sum().backward()
+    with torch.no_grad():
+        changed = ((Seen.apply(pooled + change, view, e)[0] - sums) * weight).sum()
+    np.testing.assert_allclose((pooled.grad * change).sum(), changed, rtol=1e-3)
 
 
 def test_gradients_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +200,7 @@ def test_gradients_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPat
     r = policy.rollout(problem, 3, np.random.default_rng(0), 1.0)
     weight = np.random.default_rng(1).standard_normal(r.log_prob.shape)
     whole = policy.gradients(problem, r, weight, 0.1)
-    monkeypatch.setattr("placekit_placeto.per_device._AT_ONCE", 5 * problem.g * problem.cluster.size)
+    monkeypatch.setattr("placekit_placeto.per_device._AT_ONCE", 5 * 200 * problem.cluster.size)
     parts = policy.gradients(problem, r, weight, 0.1)
     for name, values in whole.items():
         np.testing.assert_allclose(parts[name], values, rtol=1e-3, atol=1e-5)
