@@ -41,19 +41,24 @@ GROUPERS: dict[str, dict[str, Any]] = {  # of the presets of the workloads
     "ptb": {"name": "colocation", "max_groups": 128},
     "nmt": {"name": "colocation", "max_groups": 160},
 }
-TRAINING, OPTIMISED, ABLATION = 16_000, 2_000, 4_000
+TRAINING, OPTIMISED, ABLATION = 8_000, 2_000, 4_000
 """Evaluations on the 16 training graphs, on one test graph, and on the training graphs for an ablation."""
-SIMPLE = {"rounds": 0}
-ABLATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # options of the policy, and of the trainer
-    "placeto": ({}, {}),
-    "simple aggregator": ({**SIMPLE, "pooling": "graph"}, {}),
-    "simple partitioner": (SIMPLE, {}),
-    "no schedule": ({"schedule": False}, {}),
-    "no schedule, simple aggregator": ({**SIMPLE, "pooling": "graph", "schedule": False}, {}),
-    "no schedule, simple partitioner": ({**SIMPLE, "schedule": False}, {}),
-    "baseline of 10 updates": ({}, {"window": 10}),
-    "head=paper": ({"head": "paper"}, {}),
+SIMPLE: dict[str, Any] = {"name": "placeto", "rounds": 0}
+ABLATIONS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {  # policy and trainer
+    "placeto": ({"name": "placeto"}, None),
+    "simple aggregator": ({**SIMPLE, "pooling": "graph"}, None),
+    "simple partitioner": (SIMPLE, None),
+    "no schedule": ({"name": "placeto", "schedule": False}, None),
+    "no schedule, simple aggregator": ({**SIMPLE, "pooling": "graph", "schedule": False}, None),
+    "no schedule, simple partitioner": ({**SIMPLE, "schedule": False}, None),
+    "baseline of 10 updates": ({"name": "placeto"}, {"name": "stepwise", "window": 10}),
+    "head=paper": ({"name": "placeto", "head": "paper"}, None),
+    "seq2seq": ({"name": "seq2seq"}, None),
+    "seq2seq, random orders": ({"name": "seq2seq", "order": "random"}, None),
+    "seq2seq, not aligned": ({"name": "seq2seq", "aligned": False}, None),
+    "seq2seq, one type, one size": ({"name": "seq2seq", "type_buckets": 1, "outputs": 1}, None),
 }
+STILL = {"name": "stepwise", "learning_rate": 1e-9, "learning_rate_end": 1e-9}
 RESEARCH = Path(__file__).parents[1] / "docs" / "research"
 
 
@@ -126,7 +131,7 @@ def measure(family: str, seeds: int, few: int, work: Path) -> None:
     rows.run("single_gpu", alone, "single_gpu", 1, 0)
     for seed in range(seeds):
         rows.run("random", alone, "random", 1, seed)
-        rows.run("untrained", alone, "placeto", 1, seed, trainer="none")
+        rows.run("untrained", test, "placeto", len(train), seed, train, trainer=STILL)
         for policy in ("placeto", "seq2seq"):
             folder = work / f"{family}-{policy}-{seed}"
             resume = folder.is_dir() and not (folder / RESULT).is_file()
@@ -152,8 +157,7 @@ def ablate(family: str, seeds: int) -> None:
     rows.run("single_gpu", [replace(p, split=None) for p in test], "single_gpu", 1, 0)
     for seed in range(seeds):
         for name, (policy, trainer) in ABLATIONS.items():
-            specs = {"name": "placeto", **policy}, {"name": "stepwise", **trainer}
-            rows.run(name, test, specs[0], ABLATION, seed, train, trainer=specs[1])
+            rows.run(name, test, policy, ABLATION, seed, train, trainer=trainer)
 
 
 def programs_of(family: str) -> tuple[list[Program], list[Program]]:
