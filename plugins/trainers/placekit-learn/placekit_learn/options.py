@@ -44,8 +44,12 @@ class LearningOptions(Options):
 
 
 class PolicyGradientOptions(LearningOptions):
-    """Options that `reinforce` and `ppo` share: those of their baseline, a moving average."""
+    """Options that `reinforce` and `ppo` share: those of their baseline."""
 
+    baseline: Literal["average", "batch"] = Field(
+        "average",
+        description="rewards are compared with a moving average over the program's batches; batch: with the batch's mean",
+    )
     baseline_decay: float = Field(
         0.9, ge=0, lt=1, description="share of the old baseline in the new one, a moving average of the batches' means"
     )

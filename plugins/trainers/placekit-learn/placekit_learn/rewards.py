@@ -58,9 +58,10 @@ class Worths:
 
 
 class Rewards(Worths):
-    """Rewards of one problem's placements, and their moving average, the baseline.
+    """Rewards of one problem's placements, and what they are compared with.
 
-    Until a placement fits, all are equal and there is nothing to learn; baseline and scale start with the first batch
+    The baseline is the moving average of the batches' means, or, with `baseline=batch`, the batch's own mean: a family's
+    problems take turns, and between two turns of one of them a policy changes much. Until a placement fits, all are equal and there is nothing to learn; baseline and scale start with the first batch
     in which one fits.
 
     Attributes:
@@ -90,7 +91,7 @@ class Rewards(Worths):
         if self.baseline is None:
             failing = self.options.baseline_start == "failing"
             self.baseline = float(self.rewards(np.array(self.failing_s))) if failing else mean
-        advantage = np.where(used, reward - self.baseline, 0.0)
+        advantage = np.where(used, reward - (mean if self.options.baseline == "batch" else self.baseline), 0.0)
         decay = self.options.baseline_decay
         self.baseline = decay * self.baseline + (1 - decay) * mean
         deviation = float(reward[used].std()) if self.options.normalise else 1.0

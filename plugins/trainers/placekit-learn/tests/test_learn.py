@@ -71,6 +71,13 @@ def test_what_a_failure_counts(failing: str, failing_s: float) -> None:
     assert r.failing_s == failing_s
 
 
+def test_a_batch_may_be_its_own_baseline() -> None:
+    r = rewards(reward="linear", baseline="batch")
+    for _ in range(2):
+        assert r.weights(measured(1, 3)).tolist() == [0.5, -0.5]
+        assert r.weights(measured(10, 20)).tolist() == [2.5, -2.5]
+
+
 @pytest.mark.parametrize(("failing", "baseline"), [("signal", -10.0), ("worst", -4.0)])
 def test_baseline_starts_at_a_failure(failing: str, baseline: float) -> None:
     r = rewards(reward="sqrt", failing=failing, baseline_start="failing", baseline_decay=0.5)
