@@ -61,8 +61,8 @@ class Rewards(Worths):
     """Rewards of one problem's placements, and what they are compared with.
 
     The baseline is the moving average of the batches' means, or, with `baseline=batch`, the batch's own mean: a family's
-    problems take turns, and between two turns of one of them a policy changes much. Until a placement fits, all are equal and there is nothing to learn; baseline and scale start with the first batch
-    in which one fits.
+    problems take turns, and between two turns of one of them a policy changes much. Until a placement fits, all are equal
+    and there is nothing to learn; baseline and scale start with the first batch in which one fits.
 
     Attributes:
         baseline: moving average of the batches' mean rewards.
