@@ -54,6 +54,7 @@ ABLATIONS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {  # policy
     "baseline of 10 updates": ({"name": "placeto"}, {"name": "stepwise", "window": 10}),
     "head=paper": ({"name": "placeto", "head": "paper"}, None),
     "seq2seq": ({"name": "seq2seq"}, None),
+    "seq2seq, baseline of the batch": ({"name": "seq2seq"}, {"name": "reinforce", "baseline": "batch"}),
     "seq2seq, random orders": ({"name": "seq2seq", "order": "random"}, None),
     "seq2seq, not aligned": ({"name": "seq2seq", "aligned": False}, None),
     "seq2seq, one type, one size": ({"name": "seq2seq", "type_buckets": 1, "outputs": 1}, None),

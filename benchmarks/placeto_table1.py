@@ -1,0 +1,126 @@
+"""Table 1 of Addanki et al. 2019: what each method finds, and the evaluations until then.
+
+    placekit run experiment=placeto_learned_2gpus run_dir=learned_2gpus        (and so on, see docs/research/placeto.md)
+    python benchmarks/placeto_table1.py FOLDER ... --csv OUT.csv
+    python benchmarks/placeto_table1.py --table IN.csv
+
+The first writes a row per run: its best value, the evaluations until it was within 1% of that, and the evaluations until it was
+as good as the worst of the six runs of `seq2seq`. The second prints: means and 95% intervals over the seeds (t distribution), in
+seconds per training step; evaluations are medians over the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from placekit_compare.compare import labels
+from scipy import stats
+
+from placekit_core import Summary, installed
+from placekit_core.run.run_directory import find_runs, load_summary
+
+Row = dict[str, str]
+OTHER = "seq2seq"  # the paper's RNN-based approach
+NEAR = 1.01
+METHODS = ("single_cpu", "single_gpu", "expert", "scotch", OTHER, "placeto", "portfolio")  # columns
+
+
+def reached(run_dir: Path, value_s: float) -> str:
+    """Evaluations until the run had found a value as small as this; empty if it never did."""
+    with (run_dir / "history.csv").open(newline="") as file:
+        for r in csv.DictReader(file):
+            if float(r["best_s"] or "inf") <= value_s:
+                return r["evaluations"]
+    return ""
+
+
+def rows_of(folders: list[Path]) -> list[Row]:
+    """A row for each run."""
+    runs = [(run_dir, load_summary(run_dir)) for run_dir in find_runs(folders)]
+    names = labels([r for _, r in runs], installed())
+    goal: dict[tuple[str, str], float] = defaultdict(float)
+    for (_, r), name in zip(runs, names, strict=True):
+        if name == OTHER and r.value_s is not None:
+            goal[_place(r)] = max(goal[_place(r)], r.value_s)
+    rows = []
+    for (run_dir, r), name in zip(runs, names, strict=True):
+        value = r.value_s
+        rows.append(
+            {
+                "network": r.workload, "cluster": r.cluster, "method": name, "seed": str(r.seed),
+                "value_s": "" if value is None else f"{value:.9g}", "bound_s": "" if r.bound_s is None else f"{r.bound_s:.9g}",
+                "evaluations": str(r.evaluations), "to_own_best": "" if value is None else reached(run_dir, NEAR * value),
+                "to_seq2seq": reached(run_dir, goal[_place(r)]), "seconds": f"{r.seconds:.3g}",
+            }
+        )  # fmt: skip
+    return sorted(rows, key=lambda r: (r["cluster"], r["network"], r["method"], int(r["seed"])))
+
+
+def _place(r: Summary) -> tuple[str, str]:
+    return r.workload, r.cluster
+
+
+def table(rows: list[Row]) -> None:
+    """Print both tables."""
+    found: dict[tuple[str, str], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for r in rows:
+        found[r["network"], r["cluster"]][r["method"]].append(r)
+    methods = sorted(
+        {m for row in found.values() for m in row}, key=lambda m: (len(max(found.values(), key=len)[m]), m)
+    )
+    print(f"{'network':14}{'machine':9}" + "".join(f"{m:>17}" for m in methods) + f"{'bound':>9}")
+    for (network, cluster), by in sorted(found.items()):
+        bound = max((float(r["bound_s"]) for row in by.values() for r in row if r["bound_s"]), default=np.nan)
+        print(f"{network:14}{cluster:9}" + "".join(f"{_cell(by.get(m, [])):>17}" for m in methods) + f"{bound:>9.3f}")
+    learned = [m for m in methods if any(len(row[m]) > 1 for row in found.values() if m in row)]
+    print("\nevaluations until within 1% of the run's own best | as good as the worst run of seq2seq")
+    print(f"{'network':14}{'machine':9}" + "".join(f"{m:>17}" for m in learned))
+    for (network, cluster), by in sorted(found.items()):
+        texts = [f"{_median(by[m], 'to_own_best')} | {_median(by[m], 'to_seq2seq')}" for m in learned]
+        print(f"{network:14}{cluster:9}" + "".join(f"{text:>17}" for text in texts))
+
+
+def _cell(rows: list[Row]) -> str:
+    """The mean and its interval."""
+    values = np.array([float(r["value_s"]) for r in rows if r["value_s"]])
+    if not rows:
+        return "-"
+    if not len(values):
+        return "OOM"
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    return f"{values.mean():.3f} ± {stats.t.ppf(0.975, len(values) - 1) * stats.sem(values):.3f}"
+
+
+def _median(rows: list[Row], column: str) -> str:
+    """The median over the runs; `-` if most never got there."""
+    middle = float(np.median([float(r[column] or "inf") for r in rows])) if rows else np.inf
+    return f"{middle:.0f}" if np.isfinite(middle) else "-"
+
+
+def main() -> None:
+    """Read runs or a CSV, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--table", type=Path)
+    given = parser.parse_args()
+    if given.table:
+        with given.table.open(newline="") as file:
+            rows: list[Row] = list(csv.DictReader(file))
+    else:
+        rows = rows_of(given.folders)
+    if given.csv:
+        with given.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    table(rows)
+
+
+if __name__ == "__main__":
+    main()
