@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from placekit_learn.options import PPOOptions
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field
@@ -41,9 +43,13 @@ class GDPOptions(TorchOptions):
 
 
 class GDPTrainerOptions(PPOOptions):
-    """Options of trainer `ppo_gdp`: those of `ppo`, with a smaller step."""
+    """Options of trainer `ppo_gdp`: those of `ppo`, with a smaller step, and rewards compared within a batch."""
 
-    learning_rate: float = Field(3e-4, gt=0, description="step size of the optimiser")
+    baseline: Literal["average", "batch"] = Field(
+        "batch", description="rewards are compared with the batch's mean; average: with a moving average over batches"
+    )
+    normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's rewards")
+    learning_rate: float = Field(1e-3, gt=0, description="step size of the optimiser")
 
 
 @hookimpl

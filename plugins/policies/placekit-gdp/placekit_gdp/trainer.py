@@ -8,7 +8,7 @@ from placekit_gdp import GDPTrainerOptions
 
 
 class GDPTrainer(PPO):
-    """Proximal policy optimisation, as `ppo` does it; only the default step is smaller."""
+    """Proximal policy optimisation, as `ppo` does it, with other defaults: smaller steps, rewards compared within a batch."""
 
     name = "ppo_gdp"
     options_class = GDPTrainerOptions
