@@ -17,10 +17,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from placekit_compare.compare import labels
 from scipy import stats
 
-from placekit_core import Summary, installed
+from placekit_core import Summary
 from placekit_core.run.run_directory import find_runs, load_summary
 
 Row = dict[str, str]
@@ -41,17 +40,16 @@ def reached(run_dir: Path, value_s: float) -> str:
 def rows_of(folders: list[Path]) -> list[Row]:
     """A row for each run."""
     runs = [(run_dir, load_summary(run_dir)) for run_dir in find_runs(folders)]
-    names = labels([r for _, r in runs], installed())
     goal: dict[tuple[str, str], float] = defaultdict(float)
-    for (_, r), name in zip(runs, names, strict=True):
-        if name == OTHER and r.value_s is not None:
+    for _, r in runs:
+        if r.policy == OTHER and r.value_s is not None:
             goal[_place(r)] = max(goal[_place(r)], r.value_s)
     rows = []
-    for (run_dir, r), name in zip(runs, names, strict=True):
+    for run_dir, r in runs:
         value = r.value_s
         rows.append(
             {
-                "network": r.workload, "cluster": r.cluster, "method": name, "seed": str(r.seed),
+                "network": r.workload, "cluster": r.cluster, "method": r.policy, "seed": str(r.seed),
                 "value_s": "" if value is None else f"{value:.9g}", "bound_s": "" if r.bound_s is None else f"{r.bound_s:.9g}",
                 "evaluations": str(r.evaluations), "to_own_best": "" if value is None else reached(run_dir, NEAR * value),
                 "to_seq2seq": reached(run_dir, goal[_place(r)]), "seconds": f"{r.seconds:.3g}",
