@@ -168,26 +168,34 @@ def programs_of(family: str) -> tuple[list[Program], list[Program]]:
 
 
 def table(family: str, kind: str = "") -> None:
-    """Print the methods: medians over the test graphs of the mean over seeds, all graphs and those that were trained on; and
-    the mean over the graphs, with its 95% interval over the seeds."""
+    """Print the methods: medians over the test graphs of the mean over seeds, all graphs and those that were trained on; the
+    mean over the graphs, with its 95% interval over the seeds; and how zero-shot compares with training on a graph."""
     found = Rows(family, kind).relative()
-    few = {graph for method in found if "optimised" in method for by in found[method].values() for graph in by}
+    means = {m: _by_graph(seeds) for m, seeds in found.items()}
+    few = sorted({graph for method in means if "optimised" in method for graph in means[method]})
+    last = f"{'on ' + str(len(few)):>8}" if few else ""
     print(f"{family}: value over a single GPU")
-    print(
-        f"  {'':32}{'seeds':>6}{'graphs':>8}{'median':>8}{'mean and 95% interval':>24}"
-        + f"{'on ' + str(len(few)):>8}" * bool(few)
-    )
+    print(f"  {'':32}{'seeds':>6}{'graphs':>8}{'median':>8}{'mean and 95% interval':>24}{last}")
     for method, seeds in found.items():
-        graphs = sorted({graph for by in seeds.values() for graph in by})
-        means = {g: float(np.mean([by[g] for by in seeds.values() if g in by])) for g in graphs}
-        each = np.array([np.mean(list(by.values())) for by in seeds.values()])
-        half = stats.t.ppf(0.975, len(each) - 1) * stats.sem(each) if len(each) > 1 else np.nan
-        interval = f"{each.mean():.3f} ± {half:.3f}" if len(each) > 1 else f"{each.mean():.3f}"
-        same = [means[g] for g in few if g in means]
-        print(
-            f"  {method:32}{len(seeds):6}{len(graphs):8}{np.median(list(means.values())):8.3f}{interval:>24}"
-            + f"{np.median(same) if same else np.nan:8.3f}" * bool(few)
-        )
+        by = means[method]
+        each = np.array([np.mean(list(values.values())) for values in seeds.values()])
+        interval = f"{each.mean():.3f}"
+        if len(each) > 1:
+            interval += f" ± {stats.t.ppf(0.975, len(each) - 1) * stats.sem(each):.3f}"
+        last = f"{np.median([by[g] for g in few if g in by] or [np.nan]):8.3f}" if few else ""
+        print(f"  {method:32}{len(each):6}{len(by):8}{np.median(list(by.values())):8.3f}{interval:>24}{last}")
+    for policy in ("placeto", "seq2seq"):
+        zero, own = (means.get(f"{policy} {way}", {}) for way in ("zero-shot", "optimised"))
+        ratios = [zero[g] / own[g] for g in sorted(zero.keys() & own.keys())]
+        if ratios:
+            texts = ", ".join(f"{r:.2f}" for r in ratios)
+            print(f"{policy}, zero-shot over optimised: {texts}; median {np.median(ratios):.3f}")
+
+
+def _by_graph(seeds: dict[int, dict[str, float]]) -> dict[str, float]:
+    """The mean over seeds of each graph."""
+    graphs = sorted({graph for by in seeds.values() for graph in by})
+    return {g: float(np.mean([by[g] for by in seeds.values() if g in by])) for g in graphs}
 
 
 def draw(families: list[str], path: Path) -> None:
@@ -195,8 +203,7 @@ def draw(families: list[str], path: Path) -> None:
     figure = Figure(figsize=(4.2 * len(families), 3.4), layout="constrained")
     for axes, family in zip(np.atleast_1d(figure.subplots(1, len(families))), families, strict=True):
         for method, seeds in Rows(family).relative().items():
-            graphs = sorted({graph for by in seeds.values() for graph in by})
-            values = np.sort([np.mean([by[g] for by in seeds.values() if g in by]) for g in graphs])
+            values = np.sort(list(_by_graph(seeds).values()))
             axes.step(
                 [*values, values[-1]],
                 [*np.linspace(0, 1, len(values), endpoint=False), 1.0],
