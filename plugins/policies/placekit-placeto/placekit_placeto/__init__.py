@@ -32,13 +32,6 @@ class PlacetoOptions(TorchOptions):
         description="`head=per_device` also sees when the group could start and end on each device, by list scheduling of the"
         " groups visited so far",
     )
-    octaves: int = Field(
-        0,
-        ge=0,
-        le=16,
-        description="`head=per_device` sees a group's place in topological order as this many sines and cosines, of 1, 2, 4, ..."
-        " periods",
-    )
     pooling: Literal["sets", "graph"] = Field(
         "sets",
         description="what the head sees: the current group, and sums over the groups before it, after it and beside it; or"

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from placekit_learn.torch_features import places
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 from torch.utils.checkpoint import checkpoint
@@ -46,7 +45,7 @@ _AT_ONCE = 4_000_000  # elements of the largest array of a part
 class Scene:
     """A problem, for the network."""
 
-    def __init__(self, problem: Problem, groups: Groups, rules: Rules, octaves: int) -> None:
+    def __init__(self, problem: Problem, groups: Groups, rules: Rules) -> None:
         self.view = view_of(problem, groups, rules)
         self.allowed, self.share = torch.from_numpy(groups.allowed), torch.from_numpy(groups.share)
         self.edges = [
@@ -60,8 +59,6 @@ class Scene:
         to, onward = longest_ways(problem.grouped, time_s.sum(axis=1) / np.maximum(problem.allowed.sum(axis=1), 1))
         levels = np.stack([to, onward], axis=1) / max(float(to.max()), 1e-12)
         self.static = torch.from_numpy(np.hstack([groups.static, levels]).astype(np.float32))  # [g, STATIC + LEVELS]
-        self.places = torch.empty(problem.g, 2 * octaves)  # of the groups in topological order
-        self.places[torch.from_numpy(problem.grouped.topological_order.astype(np.int64))] = places(problem.g, octaves)
 
 
 class SideBySide(nn.Module):
@@ -109,11 +106,10 @@ class Seen(torch.autograd.Function):
 class PerDevice(nn.Module):
     """The network; H = `size` is the length of an embedding."""
 
-    def __init__(self, size: int, rounds: int, rules: Rules, schedule: bool, octaves: int) -> None:
+    def __init__(self, size: int, rounds: int, rules: Rules, schedule: bool) -> None:
         super().__init__()
         self.rounds, self.rules, self.numbers = rounds, rules, NUMBERS + TIMES * schedule
-        self.static = STATIC + LEVELS * schedule
-        self.embed = nn.Linear(self.static + 2 * octaves, size)
+        self.embed = nn.Linear(STATIC + LEVELS * schedule, size)
         self.f = nn.ModuleList([_layers(size, size, size) for _ in range(2)])
         self.g = nn.ModuleList([_layers(size, size, size) for _ in range(2)])
         self.l, self.h = SideBySide(2 * size, size), SideBySide(size, size)
@@ -125,7 +121,7 @@ class PerDevice(nn.Module):
 
     def embeddings(self, q: Scene) -> tuple[Tensor, Tensor]:
         """[g, 2H] the embeddings of both directions, and [SETS, g, H] the outputs of l."""
-        first = leaky_relu(self.embed(torch.cat([q.static[:, : self.static], q.places], dim=1)), SLOPE.item())
+        first = leaky_relu(self.embed(q.static[:, : self.embed.in_features]), SLOPE.item())
         ends = []
         for d in range(2):
             x, (sender, receiver) = first, q.edges[d]

@@ -72,7 +72,7 @@ class Placeto(TorchPolicy):
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         o = self.options
         if o.head == "per_device":
-            return PerDevice(o.size, o.rounds, self.rules, o.schedule, o.octaves)
+            return PerDevice(o.size, o.rounds, self.rules, o.schedule)
         return Network(o.size, o.max_devices or max(p.cluster.size for p in problems))
 
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
@@ -97,9 +97,7 @@ class Placeto(TorchPolicy):
                 del self._ready[next(iter(self._ready))]
             order = problem.grouped.topological_order.astype(np.int32)
             groups = groups_of(problem, room, self.options.sums)
-            scene = (
-                Scene(problem, groups, self.rules, self.options.octaves) if self.options.head == "per_device" else None
-            )
+            scene = Scene(problem, groups, self.rules) if self.options.head == "per_device" else None
             found = self._ready[problem.fingerprint] = Ready(groups, order, one_device(problem), scene)
         return found
 

@@ -22,7 +22,6 @@ NETWORKS = {
     "placeto": {},
     "no residual, plain sums": {"residual": False, "sums": "plain", "rounds": 2},
     "no schedule": {"schedule": False},
-    "places": {"octaves": 3},
     "simple partitioner": {"rounds": 0},
     "simple aggregator": {"pooling": "graph", "rounds": 0},
     "several visits": {"visits": 2, "order": "random"},
@@ -68,15 +67,6 @@ def test_devices_are_not_told_apart_by_their_numbers() -> None:
         )  # fmt: skip
         np.testing.assert_allclose(policy.kl(problem, other), 0.0, atol=1e-5)
         np.testing.assert_allclose(policy.log_prob(problem, other), r.log_prob, atol=1e-5)
-
-
-def test_places_tell_equal_groups_apart() -> None:
-    """Independent, equal groups look alike; each in its own place, they do not."""
-    problem = fakes.independent(6, devices=2)
-    for octaves in (0, 3):
-        policy = shaken(problem, octaves=octaves)
-        both, _ = policy.module.embeddings(policy.ready(problem).scene)
-        assert bool(torch.isclose(both, both[0]).all()) == (octaves == 0)
 
 
 def test_one_network_serves_any_number_of_devices() -> None:
