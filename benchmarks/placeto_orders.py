@@ -4,8 +4,9 @@
     python benchmarks/placeto_orders.py FOLDER ... [--orders 64] [--csv OUT.csv] [--table IN.csv]
 
 FOLDER are runs of `placeto` or `seq2seq` that trained on one graph, with `policy.order` topological or random. Each policy places
-the graph in the order of its training (topological), and in 64 random ones, whose seeds begin at 1000: no run trained with
-them. Every value is one placement, as it is, over the best that the run found. `--table` prints what a CSV has.
+the graph in topological order, and in 64 random ones, whose seeds begin at 1000: no run trained with them. Each episode of
+`placeto` starts from random devices of its own, as in training. Every value is one placement over the best that the run found.
+`--table` prints a CSV.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--table", type=Path)
     arguments = parser.parse_args()
+    if not arguments.folders and not arguments.table:
+        parser.error("give folders of runs, or --table")
     if arguments.table:
         with arguments.table.open(newline="") as file:
             rows: list[Row] = list(csv.DictReader(file))

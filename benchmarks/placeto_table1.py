@@ -25,7 +25,7 @@ from placekit_core.run.run_directory import find_runs, load_summary
 Row = dict[str, str]
 OTHER = "seq2seq"  # the paper's RNN-based approach
 NEAR = 1.01
-METHODS = ("single_cpu", "single_gpu", "expert", "scotch", OTHER, "placeto", "portfolio")  # columns
+METHODS = ["single_cpu", "single_gpu", "expert", "scotch", OTHER, "placeto", "portfolio"]  # order of the columns
 
 
 def reached(run_dir: Path, value_s: float) -> str:
@@ -88,7 +88,9 @@ def _cell(rows: list[Row]) -> str:
     if not rows:
         return "-"
     if not len(values):
-        return "OOM"
+        return "none fits"
+    if len(values) < len(rows):
+        return f"{values.mean():.3f} ({len(values)} fit)"
     if len(values) == 1:
         return f"{values[0]:.3f}"
     return f"{values.mean():.3f} ± {stats.t.ppf(0.975, len(values) - 1) * stats.sem(values):.3f}"
@@ -107,6 +109,8 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--table", type=Path)
     given = parser.parse_args()
+    if not given.folders and not given.table:
+        parser.error("give folders of runs, or --table")
     if given.table:
         with given.table.open(newline="") as file:
             rows: list[Row] = list(csv.DictReader(file))

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import leaky_relu
 from torch.utils.checkpoint import checkpoint
 
@@ -95,6 +96,7 @@ class Seen(torch.autograd.Function):
         return found
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *back: Tensor) -> tuple[Tensor, None, None]:
         """See `state.replay_back`."""
         pooled_back = np.zeros(ctx.shape, np.float32)
@@ -171,7 +173,7 @@ class PerDevice(nn.Module):
         parts = list(zip(*(torch.split(x.flatten(0, 1), size) for x in rows), strict=True))
         if len(parts) == 1:
             found = [self.log_p(q, both, *parts[0])]
-        else:  # what a part needs to go back is computed again then, so that memory holds one part
+        else:  # what the head needs to go back is computed again then: only the sums are held for all
             found = [checkpoint(self.log_p, q, both, *part, use_reentrant=False) for part in parts]
         return torch.cat(found).reshape(n, steps, devices)
 

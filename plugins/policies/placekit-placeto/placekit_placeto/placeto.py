@@ -79,7 +79,7 @@ class Placeto(TorchPolicy):
         super().build(problems, rng)
         self._ready.clear()
         self._works = []
-        if self.options.engine == "compiled":  # while a policy is built, no budget's clock runs
+        if self.options.head == "per_device" or self.compiled:  # while a policy is built, no budget's clock runs
             r = self.rollout(problems[0], 1, np.random.default_rng(0))
             self.gradients(problems[0], r, np.ones(r.log_prob.shape))
 

@@ -45,7 +45,8 @@ class View(NamedTuple):
 
 class State(NamedTuple):
     """n episodes. Groups that were visited are scheduled in the order of the visits: each starts when its device is free and
-    its inputs are there. A group that was not visited yet ends as early as the graph allows. No transfer waits for another."""
+    its inputs are there. A group that was not visited yet ends as early as the graph allows; in later visits, when it ended
+    in the visit before. No transfer waits for another."""
 
     device: Ints  # [n, g] the placement
     visited: NDArray[np.bool_]  # [n, g]

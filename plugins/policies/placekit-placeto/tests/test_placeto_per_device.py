@@ -76,10 +76,12 @@ def test_one_network_serves_any_number_of_devices() -> None:
         assert r.extra["log_p"].shape == (2, fakes.chain(9).g, devices)
 
 
-def episode(found: Problem, rounds: int, rng: np.random.Generator) -> tuple[Groups, State, View, NDArray[np.float32]]:
+def episode(
+    found: Problem, rounds: int, rng: np.random.Generator, whole: bool = False
+) -> tuple[Groups, State, View, NDArray[np.float32]]:
     """An episode after `rounds` steps of it, in random order; and outputs of l."""
     groups = groups_of(found, found.cluster.size, "scaled")
-    view = view_of(found, groups, Rules(residual=True, whole=False))
+    view = view_of(found, groups, Rules(residual=True, whole=whole))
     now, new = (np.where(found.allowed, rng.random(found.allowed.shape), -1).argmax(axis=1) for _ in range(2))
     state = State.of(view, now.astype(np.int16)[None])
     for v in rng.permutation(found.g)[:rounds]:
@@ -95,11 +97,12 @@ def seen(found: Problem, state: State, view: View, v: int, pooled: NDArray[np.fl
     return arrays
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_numbers_and_sums_are_what_they_say(problem: str) -> None:
+def test_numbers_and_sums_are_what_they_say(problem: str, whole: bool) -> None:
     found = PROBLEMS[problem]()
     g, devices, cluster = found.g, found.cluster.size, found.cluster
-    groups, state, view, pooled = episode(found, g // 2, np.random.default_rng(0))
+    groups, state, view, pooled = episode(found, g // 2, np.random.default_rng(0), whole)
     before, after = (as_matrix(bits, g) for bits in (groups.before, groups.after))
     device, visited = state.device[0], state.visited[0]
     time_s, graph, routes = np.where(found.allowed, found.group_s, 0.0), found.grouped, cluster.routes
@@ -112,6 +115,8 @@ def test_numbers_and_sums_are_what_they_say(problem: str) -> None:
             [u for u in beside if visited[u]],
             [u for u in beside if not visited[u]],
         ]
+        if whole:
+            sets = [list(range(g)), [], [], []]
         sums, numbers = seen(found, state, view, v, pooled)
         for d in range(devices):
             for k, members in enumerate(sets):

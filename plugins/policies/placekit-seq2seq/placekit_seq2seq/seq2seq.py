@@ -127,6 +127,8 @@ class Seq2Seq(RecurrentPolicy):
     def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
         device = torch.from_numpy(rollouts.device.astype(np.int64))
         features = self.features(problem)
+        if (rollouts.group != rollouts.group[0]).any():
+            raise ValueError("the rollouts of one call have one order: evaluate batches one by one")
         if not np.array_equal(rollouts.group[0], features.order):
             features = features.in_order(rollouts.group[0])
         log_p = self.module.placer.log_p(self._memory(features), device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from placekit_core import Options
 
@@ -51,14 +51,23 @@ class PolicyGradientOptions(LearningOptions):
         description="rewards are compared with a moving average over the program's batches; batch: with the batch's mean",
     )
     baseline_decay: float = Field(
-        0.9, ge=0, lt=1, description="share of the old baseline in the new one, a moving average of the batches' means"
+        0.9, ge=0, lt=1, description="of `baseline=average`: share of the old average in the new one"
     )
     baseline_start: Literal["first", "failing"] = Field(
-        "first", description="the baseline starts at the first batch's mean, or at a failure's reward, to explore more"
+        "first",
+        description="of `baseline=average`: it starts at the first batch's mean, or at a failure's reward, to explore more",
     )
     only_fitting_after: int | None = Field(
         None, ge=0, description="updates after which only placements that fit count; null: all count, always"
     )
+
+    @model_validator(mode="after")
+    def _a_batch_to_compare_within(self) -> PolicyGradientOptions:
+        if self.baseline == "batch" and self.samples == 1:
+            raise ValueError(
+                "baseline=batch compares the placements of a batch: samples must be 2 or more, or baseline=average"
+            )
+        return self
 
 
 class ReinforceOptions(PolicyGradientOptions):

@@ -76,6 +76,12 @@ def test_a_batch_may_be_its_own_baseline() -> None:
     for _ in range(2):
         assert r.weights(measured(1, 3)).tolist() == [0.5, -0.5]
         assert r.weights(measured(10, 20)).tolist() == [2.5, -2.5]
+    r = rewards(reward="linear", failing="worst", baseline="batch", normalise=True)
+    assert r.weights(measured(1, 3, None)).tolist() == pytest.approx(
+        np.array([7 / 3, 1 / 3, -8 / 3]) / 3 / np.std([1, 3, 6])
+    )
+    with pytest.raises(ValueError, match="samples must be 2 or more"):
+        PolicyGradientOptions(baseline="batch", samples=1)
 
 
 @pytest.mark.parametrize(("failing", "baseline"), [("signal", -10.0), ("worst", -4.0)])
