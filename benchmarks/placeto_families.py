@@ -5,7 +5,7 @@
 FAMILY is cifar10, ptb or nmt. Rows go to docs/research/placeto_FAMILY.csv as they come; rows that are there are not run again.
 `--table` only prints what is there. All on simulated `k80x4`, in the family's groups. For each seed:
 
-- single_gpu, random, untrained: one placement of each test graph; `untrained` is `placeto` before it has learned anything.
+- single_gpu, heft, etf, random, untrained: one placement of each test graph; `untrained` is `placeto` before it has learned.
 - placeto zero-shot, seq2seq zero-shot: trained on the 16 training graphs, then one placement of each test graph.
 - placeto optimised, seq2seq optimised: learns on one test graph, from nothing. On the first `--few` test graphs.
 - placeto fine-tuned: the trained policy goes on learning on one test graph. On the same graphs.
@@ -131,7 +131,8 @@ def measure(family: str, seeds: int, few: int, work: Path) -> None:
     """All runs of a family whose rows are missing."""
     rows, train, test = Rows(family), *programs_of(family)
     alone = [replace(p, split=None) for p in test]
-    rows.run("single_gpu", alone, "single_gpu", 1, 0)
+    for policy in ("single_gpu", "heft", "etf"):
+        rows.run(policy, alone, policy, 1, 0)
     for seed in range(seeds):
         rows.run("random", alone, "random", 1, seed)
         rows.run("untrained", test, "placeto", len(train), seed, train, trainer=STILL)

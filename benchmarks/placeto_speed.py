@@ -1,7 +1,7 @@
 """Episodes per second of policy `placeto`, with a naive loop and with fast ones: `python benchmarks/placeto_speed.py`.
 
 The naive loop is `policy.head=paper policy.engine=torch`: at each step it computes the whole network in torch-geometric, on one
-thread. The compiled loops compute the same network; `per_device` is the other head, in torch on one thread. All draw episodes of
+thread. The compiled loops compute the same network; `per_device` is the other head, on one thread. All draw episodes of
 the same problem, and compute their gradients, in turn in one process.
 """
 

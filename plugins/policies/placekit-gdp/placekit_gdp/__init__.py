@@ -49,7 +49,7 @@ class GDPTrainerOptions(PPOOptions):
         "batch", description="rewards are compared with the batch's mean; average: with a moving average over batches"
     )
     normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's rewards")
-    learning_rate: float = Field(1e-3, gt=0, description="step size of the optimiser")
+    learning_rate: float = Field(3e-4, gt=0, description="step size of the optimiser")
 
 
 @hookimpl
