@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from placekit_core import Problem
 from placekit_placeto.arrays import SLOPE, STATIC, Episodes, Groups, Rules
-from placekit_placeto.prepared import longest_ways
+from placekit_placeto.prepared import longest_ways, mean_seconds
 from placekit_placeto.state import (
     NUMBERS,
     SETS,
@@ -56,8 +56,7 @@ class Scene:
             )
             for d in range(2)
         ]
-        time_s = np.where(problem.allowed, problem.group_s, 0.0)
-        to, onward = longest_ways(problem.grouped, time_s.sum(axis=1) / np.maximum(problem.allowed.sum(axis=1), 1))
+        to, onward = longest_ways(problem.grouped, mean_seconds(problem))
         levels = np.stack([to, onward], axis=1) / max(float(to.max()), 1e-12)
         self.static = torch.from_numpy(np.hstack([groups.static, levels]).astype(np.float32))  # [g, STATIC + LEVELS]
 

@@ -30,7 +30,7 @@ def groups_of(problem: Problem, devices: int, sums: Literal["scaled", "plain"]) 
         after=_transposed(before, g),
         share=(1.0 / np.maximum(np.diff(pointer), 1) if scaled else np.ones((2, g))).astype(np.float32),
         pooled_share=1.0 / g if scaled else 1.0,
-        static=np.stack([_scaled(_time_s(problem)), _scaled(_output_bytes(graph))], axis=1).astype(np.float32),
+        static=np.stack([_scaled(mean_seconds(problem)), _scaled(_output_bytes(graph))], axis=1).astype(np.float32),
         allowed=allowed,
     )
 
@@ -104,10 +104,10 @@ def _senders(
     return pointer, source[order]
 
 
-def _time_s(problem: Problem) -> NDArray[np.float64]:
-    """[g] mean over the devices that may run the group."""
-    mean = np.nanmean(np.where(problem.allowed, problem.group_s, np.nan), axis=1)
-    return np.asarray(mean)
+def mean_seconds(problem: Problem) -> NDArray[np.float64]:
+    """[g] run time, the mean over the devices that may run the group."""
+    total = np.where(problem.allowed, problem.group_s, 0.0).sum(axis=1)
+    return np.asarray(total / np.maximum(problem.allowed.sum(axis=1), 1))
 
 
 def _output_bytes(graph: Graph) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from placekit_scheduling.jit import compiled
 
 from placekit_core import Problem
 from placekit_placeto.arrays import Episodes, Floats, Groups, Ints, Rules
-from placekit_placeto.prepared import as_matrix, edges, longest_ways, senders_of
+from placekit_placeto.prepared import as_matrix, edges, longest_ways, mean_seconds, senders_of
 
 SETS = 4
 """Groups that reach the current one, that it reaches, and the others: those visited, and those not."""
@@ -73,7 +73,7 @@ def view_of(problem: Problem, groups: Groups, rules: Rules) -> View:
     if rules.whole:
         role[:] = 0
     time_s = np.where(problem.allowed, problem.group_s, 0.0)
-    own_s = time_s.sum(axis=1) / np.maximum(problem.allowed.sum(axis=1), 1)
+    own_s = mean_seconds(problem)
     mean_s = max(float(own_s.mean()), 1e-12)
     source, target, sent = edges(problem.grouped)
     sides = (senders_of(g, source, target), senders_of(g, target, source))
