@@ -166,7 +166,7 @@ class PerDevice(nn.Module):
         """[n, T, D] log-probabilities of all steps of the episodes, with autograd."""
         both, pooled = self.embeddings(q)
         (n, steps), devices = e.order.shape, q.allowed.shape[1]
-        sums, numbers = Seen.apply(pooled, q.view, e)  # type: ignore[no-untyped-call]
+        sums, numbers = Seen.apply(pooled, q.view, e)  # type: ignore[no-untyped-call]  # torch's
         rows = torch.from_numpy(e.order.astype(np.int64)), sums, numbers
         size = max(1, _AT_ONCE // (devices * self.width))
         parts = list(zip(*(torch.split(x.flatten(0, 1), size) for x in rows), strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -141,6 +142,13 @@ class TestOrders:
             problem.check(r.placements)
             seen.add(tuple(r.group[0]))
         assert len(seen) == 3
+
+    def test_rollouts_of_two_orders_are_not_judged_at_once(self) -> None:
+        problem = fakes.mixed()
+        r = built(problem).rollout(problem, 2, np.random.default_rng(0), 1.0)
+        group = np.stack([r.group[0], r.group[0][::-1]])
+        with pytest.raises(ValueError, match="have one order"):
+            built(problem).log_prob(problem, replace(r, group=group))
 
     def test_without_exploration_the_seed_is_the_order(self) -> None:
         problem = fakes.mixed()
