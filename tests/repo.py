@@ -69,8 +69,13 @@ def lazy_names(package: str) -> dict[str, str]:
 
 def imported(path: Path) -> list[tuple[str, str]]:
     """(module, name) of every import in a file, lazy ones and those for type checking included; the name may be ''."""
+    return imports_of(ast.parse(path.read_text()))
+
+
+def imports_of(tree: ast.AST) -> list[tuple[str, str]]:
+    """The same of parsed code."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [(a.name, "") for a in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

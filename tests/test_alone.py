@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 from placekit_testing.new_plugin import write
 
 from placekit_core import installed
-from tests.repo import NAMES, PLUGINS, imported, package_of, project
+from tests.repo import NAMES, PLUGINS, imported, imports_of, package_of, project
 from tests.venvs import closure, make_venv, run
 
 INSTALLED = """
@@ -31,11 +32,29 @@ def import_all(python: Path, folder: Path, **env: str) -> None:
     run(python, "python", "-c", f"import importlib\nfor m in {modules!r}: importlib.import_module(m)", **env)
 
 
+def needed(plugin: Path) -> set[str]:
+    """Names of the distributions that a plugin, its extras and its tests may use."""
+    extras = ",".join(project(plugin)["project"].get("optional-dependencies", {}))
+    return closure(f"{plugin.name}[{extras}]" if extras else plugin.name, *TESTING)
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=NAMES)
+def test_tests_import_declared_plugins(plugin: Path) -> None:
+    """What a file of tests imports when it is collected is declared, or skipped without (`pytest.importorskip`)."""
+    needs = needed(plugin)
+    for path in (plugin / "tests").rglob("*.py"):
+        body = ast.Module([s for s in ast.parse(path.read_text()).body if not hasattr(s, "body")], [])
+        called = [n for n in ast.walk(body) if isinstance(n, ast.Call) and "importorskip" in ast.unparse(n.func)]
+        free = {str(ast.literal_eval(n.args[0])).partition(".")[0] for n in called}
+        packages = {module.partition(".")[0] for module, _ in imports_of(body)}
+        plugins = {p.replace("_", "-") for p in packages - free if p.startswith("placekit_")}
+        assert plugins <= needs, f"{path} imports {plugins - needs}, which {plugin.name} does not declare"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("plugin", PLUGINS, ids=NAMES)
 def test_a_plugin_needs_only_what_it_declares(plugin: Path, tmp_path: Path) -> None:
-    extras = ",".join(project(plugin)["project"].get("optional-dependencies", {}))
-    needs = closure(f"{plugin.name}[{extras}]" if extras else plugin.name, *TESTING)
+    needs = needed(plugin)
     python = make_venv(tmp_path / "venv", needs)
     import_all(python, plugin)
     run(python, "placekit", "plugins")  # fails if one is broken
