@@ -9,12 +9,14 @@ FAMILY is cifar10, ptb or nmt. Rows go to docs/research/placeto_FAMILY.csv as th
 - placeto zero-shot, seq2seq zero-shot: trained on the 16 training graphs, then one placement of each test graph.
 - placeto optimised, seq2seq optimised: learns on one test graph, from nothing. On the first `--few` test graphs.
 - placeto fine-tuned: the trained policy goes on learning on one test graph. On the same graphs.
+- shipped placeto, best of draws: the shipped policy draws as many placements, and learns nothing from them. On the same graphs.
 - search: the default search on one test graph, with as many evaluations. On the same graphs.
 - search, one second: the default search on each test graph. A trained policy places it in a twentieth of that; by then, the
   search has evaluated nothing.
 
-`--ablations` are further methods, zero-shot after fewer evaluations, in docs/research/placeto_FAMILY_ablations.csv. Values are
-over that of a single GPU. `seconds` are of the clock, for the search on that graph alone.
+`--ablations` (cifar10, nmt) are further methods, zero-shot after fewer evaluations, in
+docs/research/placeto_FAMILY_ablations.csv. Values are over that of a single GPU. `seconds` are of the clock, for the search
+on that graph alone.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy import stats
+from placeto_rows import Row, interval, read
 
 import placekit_core
 from placekit_core import Program, Result
@@ -44,24 +46,36 @@ GROUPERS: dict[str, dict[str, Any]] = {  # of the presets of the workloads
 }
 TRAINING, OPTIMISED, ABLATION = 8_000, 2_000, 4_000
 """Evaluations on the 16 training graphs, on one test graph, and on the training graphs for an ablation."""
+PLACETO, PAPER = {"name": "placeto"}, {"name": "placeto", "head": "paper"}
+SEQ2SEQ, STEPWISE = {"name": "seq2seq"}, {"name": "stepwise"}
 AGGREGATOR, PARTITIONER = {"rounds": 0, "pooling": "graph"}, {"rounds": 0}
-ABLATIONS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {  # policy and trainer
-    "placeto": ({"name": "placeto"}, None),
-    "simple aggregator": ({"name": "placeto", **AGGREGATOR}, None),
-    "simple partitioner": ({"name": "placeto", **PARTITIONER}, None),
-    "no schedule": ({"name": "placeto", "schedule": False}, None),
-    "baseline of 10 updates": ({"name": "placeto"}, {"name": "stepwise", "window": 10}),
-    "seq2seq": ({"name": "seq2seq"}, None),
-    "seq2seq, baseline of the batch": ({"name": "seq2seq"}, {"name": "reinforce", "baseline": "batch"}),
-    "seq2seq, random orders": ({"name": "seq2seq", "order": "random"}, None),
-    "seq2seq, not aligned": ({"name": "seq2seq", "aligned": False}, None),
-    "seq2seq, one type, one size": ({"name": "seq2seq", "type_buckets": 1, "outputs": 1}, None),
-    "head=paper": ({"name": "placeto", "head": "paper"}, None),
-    "head=paper, simple aggregator": ({"name": "placeto", "head": "paper", **AGGREGATOR}, None),
-    "head=paper, simple partitioner": ({"name": "placeto", "head": "paper", **PARTITIONER}, None),
+Ablations = dict[str, tuple[dict[str, Any], dict[str, Any] | None]]
+ARCHITECTURE: Ablations = {  # policy and trainer; None: the policy's own
+    "placeto": (PLACETO, None),
+    "simple aggregator": ({**PLACETO, **AGGREGATOR}, None),
+    "simple partitioner": ({**PLACETO, **PARTITIONER}, None),
+}
+ABLATIONS: dict[str, Ablations] = {
+    "nmt": {  # section 4.3
+        **ARCHITECTURE,
+        "head=paper": (PAPER, None),
+        "head=paper, simple aggregator": ({**PAPER, **AGGREGATOR}, None),
+        "head=paper, simple partitioner": ({**PAPER, **PARTITIONER}, None),
+    },
+    "cifar10": {  # what was added to the paper, and what makes the RNN better than in the paper
+        **ARCHITECTURE,
+        "head=paper": (PAPER, None),
+        "no schedule": ({**PLACETO, "schedule": False}, None),
+        "baseline of 10 updates": (PLACETO, {**STEPWISE, "window": 10}),
+        "seq2seq": (SEQ2SEQ, None),
+        "seq2seq, baseline of the batch": (SEQ2SEQ, {"name": "reinforce", "baseline": "batch"}),
+        "seq2seq, random orders": ({**SEQ2SEQ, "order": "random"}, None),
+        "seq2seq, not aligned": ({**SEQ2SEQ, "aligned": False}, None),
+        "seq2seq, one type, one size": ({**SEQ2SEQ, "type_buckets": 1, "outputs": 1}, None),
+    },
 }
 DRAWN = ("random", "untrained", "placeto zero-shot", "seq2seq zero-shot", "search, one second")
-STILL = {"name": "stepwise", "learning_rate": 1e-9, "learning_rate_end": 1e-9}
+STILL = {**STEPWISE, "learning_rate": 1e-9, "learning_rate_end": 1e-9}
 RESEARCH = Path(__file__).parents[1] / "docs" / "research"
 
 
@@ -70,10 +84,7 @@ class Rows:
 
     def __init__(self, family: str, kind: str = "") -> None:
         self.family, self.path = family, RESEARCH / f"placeto_{family}{kind}.csv"
-        self.rows: list[dict[str, str]] = []
-        if self.path.is_file():
-            with self.path.open(newline="") as file:
-                self.rows = list(csv.DictReader(file))
+        self.rows: list[Row] = read(self.path) if self.path.is_file() else []
 
     def place(self, programs: list[Program], policy: Any, budget: Any, seed: int, **more: Any) -> Result:
         """Place them on the cluster of the table."""
@@ -142,9 +153,10 @@ def measure(family: str, seeds: int, few: int, work: Path) -> None:
             if not resume and not rows.has(f"{policy} zero-shot", seed, test):
                 shutil.rmtree(folder, ignore_errors=True)
             rows.run(f"{policy} zero-shot", test, policy, TRAINING, seed, train, run_dir=folder, resume=resume)
+    shipped = {**PLACETO, "checkpoint": f"pkg://placekit_placeto/pretrained/{family}"}
     for seed in range(seeds):
         folder = work / f"{family}-placeto-{seed}"
-        trained = {"name": "placeto", "checkpoint": str(folder)}
+        trained = {**PLACETO, "checkpoint": str(folder)}
         if not (folder / RESULT).is_file() and not rows.has("placeto fine-tuned", seed, alone[:few]):
             raise SystemExit(f"{folder} is not there: delete the rows of `placeto zero-shot` to train again")
         for p in alone:
@@ -154,13 +166,14 @@ def measure(family: str, seeds: int, few: int, work: Path) -> None:
             for policy in ("placeto", "seq2seq"):
                 rows.run(f"{policy} optimised", [p], policy, OPTIMISED, seed)
             rows.run("placeto fine-tuned", [p], trained, OPTIMISED, seed, trainer="stepwise")
+            rows.run("shipped placeto, best of draws", [p], shipped, OPTIMISED, seed, trainer=STILL)
 
 
 def ablate(family: str, seeds: int) -> None:
     """The runs of the ablations whose rows are missing."""
     rows, train, test = Rows(family, "_ablations"), *programs_of(family)
     rows.run("single_gpu", [replace(p, split=None) for p in test], "single_gpu", 1, 0)
-    for name, (policy, trainer) in ABLATIONS.items():
+    for name, (policy, trainer) in ABLATIONS[family].items():
         for seed in range(seeds):
             rows.run(name, test, policy, ABLATION, seed, train, trainer=trainer)
 
@@ -183,12 +196,9 @@ def table(family: str, kind: str = "") -> None:
     print(f"  {'':32}{'seeds':>6}{'graphs':>8}{'median':>8}{'mean and 95% interval':>24}{last}")
     for method, seeds in found.items():
         by = means[method]
-        each = np.array([np.mean(list(values.values())) for values in seeds.values()])
-        interval = f"{each.mean():.3f}"
-        if len(each) > 1:
-            interval += f" ± {stats.t.ppf(0.975, len(each) - 1) * stats.sem(each):.3f}"
+        each = [float(np.mean(list(values.values()))) for values in seeds.values()]
         last = f"{np.median([by[g] for g in few if g in by] or [np.nan]):8.3f}" if few else ""
-        print(f"  {method:32}{len(each):6}{len(by):8}{np.median(list(by.values())):8.3f}{interval:>24}{last}")
+        print(f"  {method:32}{len(each):6}{len(by):8}{np.median(list(by.values())):8.3f}{interval(each):>24}{last}")
     for policy in ("placeto", "seq2seq"):
         zero, own = (means.get(f"{policy} {way}", {}) for way in ("zero-shot", "optimised"))
         ratios = [zero[g] / own[g] for g in sorted(zero.keys() & own.keys())]
@@ -231,6 +241,8 @@ def main() -> None:
     parser.add_argument("--png", type=Path)
     parser.add_argument("--table", action="store_true", help="run nothing")
     arguments = parser.parse_args()
+    if arguments.ablations and not set(arguments.families) <= ABLATIONS.keys():
+        parser.error(f"--ablations has only {', '.join(ABLATIONS)}")
     for family in arguments.families:
         if not arguments.table and arguments.ablations:
             ablate(family, arguments.seeds)

@@ -11,18 +11,15 @@ seconds per training step; evaluations are medians over the seeds.
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
+from placeto_rows import Row, interval, main
 
 from placekit_core import Summary
-from placekit_core.run.run_directory import find_runs, load_summary
 
-Row = dict[str, str]
 OTHER = "seq2seq"  # the paper's RNN-based approach
 NEAR = 1.01
 METHODS = ["single_cpu", "single_gpu", "expert", "scotch", OTHER, "placeto", "portfolio"]  # order of the columns
@@ -37,9 +34,8 @@ def reached(run_dir: Path, value_s: float) -> str:
     return ""
 
 
-def rows_of(folders: list[Path]) -> list[Row]:
+def rows_of(runs: list[tuple[Path, Summary]]) -> list[Row]:
     """A row for each run."""
-    runs = [(run_dir, load_summary(run_dir)) for run_dir in find_runs(folders)]
     goal: dict[tuple[str, str], float] = defaultdict(float)
     for _, r in runs:
         if r.policy == OTHER and r.value_s is not None:
@@ -84,16 +80,14 @@ def table(rows: list[Row]) -> None:
 
 def _cell(rows: list[Row]) -> str:
     """The mean and its interval."""
-    values = np.array([float(r["value_s"]) for r in rows if r["value_s"]])
+    values = [float(r["value_s"]) for r in rows if r["value_s"]]
     if not rows:
         return "-"
-    if not len(values):
+    if not values:
         return "none fits"
     if len(values) < len(rows):
-        return f"{values.mean():.3f} ({len(values)} fit)"
-    if len(values) == 1:
-        return f"{values[0]:.3f}"
-    return f"{values.mean():.3f} ± {stats.t.ppf(0.975, len(values) - 1) * stats.sem(values):.3f}"
+        return f"{np.mean(values):.3f} ({len(values)} fit)"
+    return interval(values)
 
 
 def _median(rows: list[Row], column: str) -> str:
@@ -102,27 +96,5 @@ def _median(rows: list[Row], column: str) -> str:
     return f"{middle:.0f}" if np.isfinite(middle) else "-"
 
 
-def main() -> None:
-    """Read runs or a CSV, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folders", nargs="*", type=Path)
-    parser.add_argument("--csv", type=Path)
-    parser.add_argument("--table", type=Path)
-    given = parser.parse_args()
-    if not given.folders and not given.table:
-        parser.error("give folders of runs, or --table")
-    if given.table:
-        with given.table.open(newline="") as file:
-            rows: list[Row] = list(csv.DictReader(file))
-    else:
-        rows = rows_of(given.folders)
-    if given.csv:
-        with given.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    table(rows)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, rows_of, table)
