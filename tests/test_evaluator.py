@@ -74,11 +74,17 @@ def test_budget_ends_within_a_batch_and_records_what_was_seen(problem: Problem) 
 
 
 def test_budget_in_seconds_ends(problem: Problem) -> None:
+    """One placement is evaluated in any number of seconds, unless evaluations are used up, too."""
     evaluate = BudgetedEvaluator(problem, Table(), Ledger(seconds=1e-9))
+    assert evaluate.remaining == 1
     with pytest.raises(BudgetExhausted):
-        evaluate(batch(problem, 1))
-    assert evaluate.remaining == 0
-    assert evaluate.progress == 1.0
+        evaluate(batch(problem, 2, 1))
+    assert evaluate.best is not None
+    assert evaluate.best.value_s == 3.0  # the first of the batch
+    assert (evaluate.evaluations, evaluate.remaining, evaluate.progress) == (1, 0, 1.0)
+    second = BudgetedEvaluator(problem, Table(), Ledger(1, seconds=1e-9))
+    second.ledger.evaluations = 1  # by another program of its family
+    assert second.remaining == 0
 
 
 def test_equal_placements_are_measured_once_but_count(problem: Problem) -> None:

@@ -83,8 +83,14 @@ class Evaluator(ABC):
 
     @property
     def remaining(self) -> float:
-        """Evaluations left in the budget, maybe infinite; 0 once its seconds are used up."""
-        return self.ledger.remaining
+        """Evaluations left in the budget, maybe infinite; 0 once its seconds are used up.
+
+        One is left as long as nothing was evaluated: so a run finds a placement in any number of seconds.
+        """
+        left, ledger = self.ledger.remaining, self.ledger
+        if left <= 0 and not self.evaluations and (ledger.limit is None or ledger.evaluations < ledger.limit):
+            return 1
+        return left
 
     @property
     def progress(self) -> float:

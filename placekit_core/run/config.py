@@ -47,7 +47,9 @@ class BudgetConfig(_Section):
         default=None, description=f"placements to evaluate; null: {DEFAULT_EVALUATIONS:,} on a simulator"
     )
     seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description=f"wall-clock seconds of searching; null: {DEFAULT_SECONDS:g} on a measuring backend"
+        default=None,
+        description=f"wall-clock seconds of searching; one placement is evaluated in any case; null: {DEFAULT_SECONDS:g} on a"
+        " measuring backend",
     )
     proxy_evaluations: Count | None = Field(
         default=None,
