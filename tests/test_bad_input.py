@@ -60,8 +60,9 @@ def fails(outcome, *words: str) -> None:
         (["costs=mine.json"], ["costs is a section of options, not a value (got 'mine.json')", "use costs.file=..."]),
         (
             ["policy=seq2seq", "trainer.x=1"],
-            ["a policy that learns", "name one to set its options: ", "trainer=reinforce"],
+            ["a policy that learns", "name one to set its options: trainer=reinforce\n"],
         ),
+        (["policy=etf", "trainer.x=1"], ["name one to set its options: trainer=", ", trainer=reinforce"]),
         (["+policy.sample=3"], ["no option named 'policy.sample'"]),
         (["mlp"], ["no file 'mlp'", "did you mean workload=mlp?"]),
         (["workload=mlp", "etf"], ["no file 'etf'", "did you mean policy=etf?"]),

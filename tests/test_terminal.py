@@ -107,6 +107,9 @@ class TestHelp:
         for group, name in PRESETS:
             shown = fitting(placekit("run", f"{group}={name}", "--help"))
             assert f"{group} {name}, a preset of placekit-" in shown
+        shown = fitting(placekit("run", "trainer=reinforce", "policy=seq2seq", "--help"))
+        assert "its own trainer: reinforce (" in shown
+        assert "one of sqrt, linear, scaled" in " ".join(shown.split())
         shown = fitting(placekit("run", "policy=doppler_paper", "--help"))
         assert "policy=doppler\n" in shown
         assert "policy.features=paper\n" in shown
@@ -194,7 +197,9 @@ class TestListings:
 
     @pytest.mark.slow
     def test_a_run_of_a_family(self, placekit: Run) -> None:
-        assert "seconds" in fitting(placekit("run", *FAMILY, "policy=etf", "run_dir=a"))
+        shown = fitting(placekit("run", *FAMILY, "policy=etf", "run_dir=a"))
+        assert "seconds" in shown
+        assert "\ntest graphs: placeto_" in shown
 
     @pytest.mark.slow
     def test_runs_beside_one_another(self, placekit: Run) -> None:

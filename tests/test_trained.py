@@ -79,7 +79,17 @@ def test_an_option_left_to_the_problems_is_judged_by_the_shapes(tmp_path: Path) 
     other.logits = np.zeros((4, 2))
     text = refused(other, tmp_path)
     assert "policy.checkpoint=PATH does not fit: parameter 'logits'" in text
-    assert "policy.width=3 (here None)" in text
+    assert "policy.width=3 (here null)" in text
+
+
+def test_an_option_that_the_training_left_open_is_no_advice(tmp_path: Path) -> None:
+    """The policy's own advice is better than "it was trained with null"."""
+    policy = built(Sized(width=None))
+    policy.logits = np.zeros((5, 2))
+    save_policy(policy, tmp_path, {})
+    text = refused(built(Sized(width=3)), tmp_path)
+    assert "does not fit: parameter 'logits'" in text
+    assert "it was trained with" not in text
 
 
 def test_another_policy_is_named(tmp_path: Path) -> None:

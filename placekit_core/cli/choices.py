@@ -44,6 +44,12 @@ def chosen_models(options: Mapping[str, list[str]], section: str, registry: Regi
     return {n: e.component.config for n in names for e in registry.entries.get((kind, n), ())}
 
 
+def own_trainers(policies: Iterable[str], registry: Registry) -> list[str]:
+    """The trainers that `trainer=auto` takes for policies of these names, presets included."""
+    names = [_preset("policy", n, registry).get("", n) for n in policies]
+    return sorted({e.component.trainer for n in names for e in registry.entries.get(("policy", n), ())} - {""})
+
+
 def _preset(group: str, name: str, registry: Registry) -> dict[str, str]:
     found = [p.path for p in registry.presets() if (p.group, p.name) == (group, name)]
     return defaults_list(found[0]) if found and found[0] else {}

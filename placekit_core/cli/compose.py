@@ -23,7 +23,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandat
 from yaml import YAMLError
 
 from placekit_core.cli.arguments import chosen, normalise, quoted, swept_by_experiment, without_folders
-from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices
+from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices, own_trainers
 from placekit_core.cli.presets import check_presets, check_program, located, naming, naming_presets
 from placekit_core.contracts.errors import ConfigError, PlacekitError, listed, unknown
 from placekit_core.run.assembly import SECTIONS, Assembly, validate
@@ -261,7 +261,9 @@ def _hint(message: str, argv: list[str], registry: Registry) -> str:
         return f"to add a new key, write +{found[1]}=..."
     owner, known = _options(section, option, argv, registry) if section else ("", list(RunConfig.model_fields))
     if owner == f"trainer={AUTO}":
-        named = ", ".join(f"trainer={name}" for name in registry.names("trainer"))
+        chosen = [m[1].split(",") for o in argv if (m := re.match(r"\+*policy=(.*)", o))]
+        own = own_trainers(chosen[-1], registry) if chosen else []
+        named = ", ".join(f"trainer={name}" for name in own or registry.names("trainer"))
         return f"{owner} uses the own trainer of a policy that learns, unchanged; name one to set its options: {named}"
     close = difflib.get_close_matches(option, known, 1)
     if close:

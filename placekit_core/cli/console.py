@@ -154,6 +154,8 @@ def show_result(result: Summary, run_dir: str | Path) -> None:
         rows,
         title=f"{result.policy} on {result.cluster}, seed {result.seed}, {kind}",
     )
+    if unseen := [p.program for p in result.programs if p.split == "test"]:
+        print(wrapped(f"test graphs: {', '.join(unseen)}"))
     if len(result.programs) == 1 and result.peak_bytes:
         print(wrapped(f"peak memory: {', '.join(f'{d} {mebibytes(b)}' for d, b in result.peak_bytes.items())}"))
     for note in result.notes:

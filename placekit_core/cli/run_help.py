@@ -7,7 +7,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -137,6 +138,8 @@ def _choice(group: str, name: str, registry: Registry, own: Sequence[Path] = ())
     elif (kind, name) in registry.entries or any(b.answers(name) for b in registry.broken):
         component = registry.get(kind, name).component
         yield from _component(kind, name, component.summary, component.config)
+        if component.trainer:
+            yield f"    its own trainer: {component.trainer} (`placekit run trainer={component.trainer} --help`)"
         if component.paper:
             yield wrapped(f"paper: {component.paper}", " " * 6, "    ")
     else:
@@ -193,7 +196,14 @@ def _options(
         text = _DEFAULTS.get(key) or json.dumps(value, default=str)
         if short and len(text) > short and text[0] in "[{":
             text = f"{text[0]}...{text[-1]}"
-        yield f"{prefix}{key}={text}", field.description or ""
+        yield f"{prefix}{key}={text}", "; ".join(filter(None, [field.description, _values(field.annotation)]))
+
+
+def _values(annotation: Any) -> str:
+    """The values that a field takes, if they are listed."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else [annotation]
+    names = [value for part in parts if get_origin(part) is Literal for value in get_args(part)]
+    return f"one of {', '.join(map(str, names))}" if len(names) > 1 else ""
 
 
 def _wrapped(first: str, text: str) -> list[str]:

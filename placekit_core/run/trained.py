@@ -8,6 +8,7 @@ Reading them executes nothing: safetensors holds plain arrays. But a package nam
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -93,10 +94,10 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
             f"policy.checkpoint={path} was trained as policy {name!r}, not {policy.name!r}", f"use policy={name}"
         )
     here = policy.options.model_dump(mode="json")
-    free = policy.free_options
-    differ = [f"{k}={options.get(k)} (here {v})" for k, v in here.items() if k not in free and options.get(k) != v]
-    trained = f"it was trained with policy.{', policy.'.join(differ)}"
-    if any(None not in (options.get(k), v) and k not in free and options.get(k) != v for k, v in here.items()):
+    differ = {k: (options.get(k), v) for k, v in here.items() if k not in policy.free_options and options.get(k) != v}
+    texts = [f"policy.{k}={json.dumps(was)} (here {json.dumps(now)})" for k, (was, now) in differ.items()]
+    trained = f"it was trained with {', '.join(texts)}"
+    if any(None not in pair for pair in differ.values()):
         raise RunError(f"policy.checkpoint={path} belongs to other options of policy {name!r}", trained)
     unknown = sorted(parameters.keys() - policy.state_dict().keys())
     try:
@@ -104,7 +105,8 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
             raise PlacekitError(f"policy {policy.name!r} has no parameter {', '.join(map(repr, unknown))}")
         policy.load_state_dict(parameters)
     except PlacekitError as e:
-        raise RunError(f"policy.checkpoint={path} does not fit: {e.message}", trained if differ else e.hint) from None
+        hint = trained if any(was is not None for was, _ in differ.values()) else e.hint
+        raise RunError(f"policy.checkpoint={path} does not fit: {e.message}", hint) from None
 
 
 def _parameters(data: bytes, about: About) -> dict[str, NDArray[Any]]:

@@ -62,6 +62,11 @@ class ThreeStage(PolicyGradient):
                 "stage 3 learns from a backend that measures, and the run has none besides the proxy",
                 "choose trainer.stages=[1,2], or a backend that measures: backend=cpu",
             )
+        if 1 in o.stages and type(policy).teach is LearnablePolicy.teach:
+            raise ConfigError(
+                f"policy {policy.name!r} has no teacher, and stage 1 learns from one",
+                "choose a trainer without a supervised stage, such as trainer=auto, the policy's own",
+            )
         near = {o.near_best_from} | ({o.measured_near_best_from} if two else set())
         if near != {None} and type(policy).rollout_near is LearnablePolicy.rollout_near:
             raise ConfigError(

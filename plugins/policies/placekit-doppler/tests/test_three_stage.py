@@ -207,6 +207,11 @@ def test_policies_without_episodes_near_a_placement_are_refused_at_once() -> Non
     assert task.evaluate.evaluations == 0
 
 
+def test_policies_without_a_teacher_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="'fake_learnable' has no teacher, and stage 1 learns from one"):
+        ThreeStage().fit(fakes.FakeLearnable(), [fakes.fake_task(fakes.diamond())], np.random.default_rng(0))
+
+
 def test_stage_three_needs_a_backend_that_measures() -> None:
     with pytest.raises(ConfigError, match="stage 3 learns from a backend that measures"):
         ThreeStage(stages=[1, 3]).fit(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -52,6 +52,7 @@ class GDP(TorchPolicy):
     """
 
     name = "gdp"
+    device_parameter = "placer.output.dense.bias"
     options_class: ClassVar[type[TorchOptions]] = GDPOptions
     options: GDPOptions
     module: Network
@@ -138,19 +139,6 @@ class GDP(TorchPolicy):
         log_p, device = self.output(problem), torch.from_numpy(rollouts.device.astype(np.int64))
         n = len(device)
         return Decisions(_chosen(log_p, device), _entropy(log_p).expand(n, -1), log_p.expand(n, -1, -1))
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """As the base class; the hint of its error names option `max_devices` if that is what differs."""
-        try:
-            super().load_state_dict(state)
-        except PlacekitError as e:
-            name = "placer.output.dense.bias"
-            trained, here = np.size(state.get(name, ())), self.module.devices
-            if name not in state or trained == here:
-                raise
-            more = f"train it with policy.max_devices={here}, or more"
-            same = f"give policy.max_devices={trained}, as it was trained with"
-            raise PlacekitError(e.message, more if trained < here else same) from None
 
 
 def _chosen(log_p: Tensor, device: Tensor) -> Tensor:

@@ -64,6 +64,7 @@ class PlacetoOptions(TorchOptions):
     episode_threads: int = Field(
         0,
         ge=0,
+        le=8,
         description="threads of the compiled episodes, at most 8; 0: as many as there are cores. Results do not depend on it",
     )
 

@@ -43,6 +43,7 @@ class Placeto(TorchPolicy):
     """
 
     name = "placeto"
+    device_parameter = "head_out_bias"  # of `head=paper`
     options_class: ClassVar[type[TorchOptions]] = PlacetoOptions
     options: PlacetoOptions
     module: Network | PerDevice

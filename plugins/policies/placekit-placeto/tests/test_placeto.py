@@ -146,3 +146,8 @@ def test_too_many_devices_are_refused() -> None:
     policy.build([fakes.diamond(devices=2)], np.random.default_rng(0))
     with pytest.raises(PlacekitError, match=r"(?s)was built for 2 devices, .* has 3.*policy.max_devices=3"):
         policy.rollout(fakes.diamond(devices=3), 1, np.random.default_rng(0))
+    more = Placeto(head="paper")
+    more.build([fakes.diamond(devices=3)], np.random.default_rng(0))
+    with pytest.raises(PlacekitError, match="do not fit") as error:
+        more.load_state_dict(policy.state_dict())
+    assert error.value.hint == "train it with policy.max_devices=3, or more"

@@ -45,5 +45,5 @@ def test_what_belongs_to_a_run_is_free() -> None:
     load_policy(policy, "pkg://placekit_placeto/pretrained/cifar10")
     policy = Placeto(residual=False)
     policy.build([fakes.chain(12)], np.random.default_rng(0))
-    with pytest.raises(RunError, match=r"it was trained with policy.residual=True \(here False\)"):
+    with pytest.raises(RunError, match=r"it was trained with policy.residual=true \(here false\)"):
         load_policy(policy, "pkg://placekit_placeto/pretrained/cifar10")

@@ -11,7 +11,7 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_learn.torch_features import TypeEmbedding
-from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
+from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy, room_for
 from torch import Tensor, nn
 
 from placekit_core import PlacekitError, Placements, Problem, Rollouts
@@ -25,6 +25,7 @@ class RecurrentPolicy(TorchPolicy):
 
     options: NetworkOptions
     module: Any
+    device_parameter = "placer.output.bias"
 
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
         self._features: WeakKeyDictionary[Problem, Features] = WeakKeyDictionary()
@@ -42,19 +43,6 @@ class RecurrentPolicy(TorchPolicy):
             self._features[problem] = Features.of(problem, self.options.outputs, self.options.type_buckets)
         return self._features[problem]
 
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """As the base class; the hint of its error names the options that give room for other problems."""
-        try:
-            super().load_state_dict(state)
-        except PlacekitError as e:
-            known = self.state_dict().keys() <= state.keys()
-            raise PlacekitError(e.message, "; ".join(self.to_fit(state) if known else []) or e.hint) from None
-
-    def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
-        """Hints that make parameters of this policy fit, where their sizes differ."""
-        trained, here = np.size(state["placer.output.bias"]), self.module.placer.output.out_features
-        return room_for("max_devices", trained, here)
-
     def devices(self, problems: Sequence[Problem]) -> int:
         """The number of devices to have room for."""
         return self.options.max_devices or max(p.cluster.size for p in problems)
@@ -63,13 +51,6 @@ class RecurrentPolicy(TorchPolicy):
         """The sequence-to-sequence network over groups whose embeddings have length `features`."""
         o = self.options
         return Placer(features, devices, o.hidden, o.attention, o.aligned)
-
-
-def room_for(option: str, trained: int, here: int) -> list[str]:
-    """The hint for a network that was trained with room for `trained` devices or groups, and built here for `here`."""
-    if trained < here:
-        return [f"train it with policy.{option}={here}, or more"]
-    return [f"give policy.{option}={trained}, as it was trained with"] if trained > here else []
 
 
 class Seq2Seq(RecurrentPolicy):

@@ -20,6 +20,7 @@ from placekit_learn.options import LearningOptions, ReinforceOptions
 from placekit_learn.rewards import Rewards, Worths
 
 Floats = NDArray[np.float64]
+TOO_FEW = "the budget ended before the first update: the policy has learned from no reward"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +89,17 @@ class PolicyGradient(Trainer):
     def _learn(
         self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, checkpoint: Checkpoint | None
     ) -> None:
-        while True:  # until the evaluator's budget ends
-            turn = self.updates % len(tasks)
-            self._update(policy, tasks[turn], self.rewards[turn], rng)
-            self.updates += 1
-            if checkpoint is not None:
-                checkpoint(self.state())
+        try:
+            while True:  # until the evaluator's budget ends
+                turn = self.updates % len(tasks)
+                self._update(policy, tasks[turn], self.rewards[turn], rng)
+                self.updates += 1
+                if checkpoint is not None:
+                    checkpoint(self.state())
+        except BudgetExhausted:
+            if not self.updates:
+                tasks[0].evaluate.note(TOO_FEW)
+            raise
 
     def draw(self, policy: LearnablePolicy, task: Task, rng: Generator, explore: float) -> Rollouts:
         """The episodes of an update."""

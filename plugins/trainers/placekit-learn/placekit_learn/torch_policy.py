@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from placekit_core import LearnablePolicy, PlacekitError, Problem, Rollouts
 from placekit_learn.torch_options import TorchOptions
 
-__all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy"]
+__all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy", "room_for"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,13 @@ class Decisions:
     log_p: Tensor
 
 
+def room_for(option: str, trained: int, here: int) -> list[str]:
+    """The hint for a network that was trained with room for `trained` devices or groups, and built here for `here`."""
+    if trained < here:
+        return [f"train it with policy.{option}={here}, or more"]
+    return [f"give policy.{option}={trained}, as it was trained with"] if trained > here else []
+
+
 class TorchParameters(LearnablePolicy):
     """A policy whose parameters are those of `module`, and whose gradients are its own. Subclasses implement `network`.
 
@@ -48,6 +55,8 @@ class TorchParameters(LearnablePolicy):
 
     options_class = TorchOptions
     module: nn.Module
+    device_parameter: ClassVar[str] = ""
+    """A parameter with a number for each device that `max_devices` makes room for; empty: any number of devices fits."""
 
     @abstractmethod
     def network(self, problems: Sequence[Problem]) -> nn.Module:
@@ -82,13 +91,21 @@ class TorchParameters(LearnablePolicy):
             if name in state and np.shape(state[name]) != tuple(p.shape)
         ]
         if wrong:
+            hints = self.to_fit(state) if parameters.keys() <= state.keys() else []
             raise PlacekitError(
                 f"these parameters do not fit policy {self.name!r} as it was built here: they " + "; ".join(wrong[:5]),
-                "they belong to other options, or to problems of other sizes (see options such as max_groups)",
+                "; ".join(hints) or "they belong to other options, or to problems of other sizes",
             )
         with torch.no_grad():
             for name, p in parameters.items():
                 p.copy_(_tensor(state[name], p))
+
+    def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
+        """Hints that make parameters of this policy fit, where their sizes differ."""
+        name = self.device_parameter
+        if name not in state:
+            return []
+        return room_for("max_devices", np.size(state[name]), self.module.get_parameter(name).numel())
 
     def generator(self, rng: Generator) -> torch.Generator:
         """A new generator, seeded from `rng`."""

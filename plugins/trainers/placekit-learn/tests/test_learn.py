@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from placekit_learn.optimisers import clipped
 from placekit_learn.options import PolicyGradientOptions
-from placekit_learn.policy_gradient import PolicyGradient, Reinforce, between
+from placekit_learn.policy_gradient import TOO_FEW, PolicyGradient, Reinforce, between
 from placekit_learn.ppo import PPO, adapted, ratios, surrogate_weights
 from placekit_learn.rewards import Rewards
 from placekit_testing import fakes
@@ -168,6 +168,16 @@ def test_schedules_follow_the_budget() -> None:
     assert policy.explored == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     assert np.array(policy.entropy_weights) * 25 == pytest.approx([0.5, 0.375, 0.25, 0.125])
     assert between(2.0, None, 0.7) == 2.0
+
+
+@pytest.mark.parametrize(("budget", "learned"), [(1, False), (4, False), (5, True), (10, True)])
+def test_a_budget_too_small_for_an_update_is_told(budget: int, learned: bool) -> None:
+    task = fakes.fake_task(fakes.diamond(), budget)
+    policy = fakes.FakeLearnable()
+    policy.build([task.problem], np.random.default_rng(0))
+    with pytest.raises(BudgetExhausted):
+        Reinforce(samples=5).fit(policy, [task], np.random.default_rng(0))
+    assert (task.evaluate.notes == [TOO_FEW]) is not learned
 
 
 def test_learning_rate_decays() -> None:
