@@ -7,12 +7,12 @@ FAMILY is cifar10, ptb or nmt. Rows go to docs/research/placeto_FAMILY.csv as th
 
 - single_gpu, heft, etf, random, untrained: one placement of each test graph; `untrained` is `placeto` before it has learned.
 - placeto zero-shot, seq2seq zero-shot: trained on the 16 training graphs, then one placement of each test graph.
+- placeto zero-shot from one GPU: the same policy, whose one episode starts with all groups on one GPU (`start=one_device`).
 - placeto optimised, seq2seq optimised: learns on one test graph, from nothing. On the first `--few` test graphs.
 - placeto fine-tuned: the trained policy goes on learning on one test graph. On the same graphs.
 - shipped placeto, best of draws: the shipped policy draws as many placements, and learns nothing from them. On the same graphs.
 - search: the default search on one test graph, with as many evaluations. On the same graphs.
-- search, one second: the default search on each test graph. A trained policy places it in a twentieth of that; by then, the
-  search has evaluated nothing.
+- search, one second: the default search on each test graph. A trained policy places it in a twentieth of that.
 
 `--ablations` (cifar10, nmt) are further methods, zero-shot after fewer evaluations, in
 docs/research/placeto_FAMILY_ablations.csv. Values are over that of a single GPU. `seconds` are of the clock, for the search
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,6 +35,7 @@ from placeto_rows import Row, interval, read
 
 import placekit_core
 from placekit_core import Program, Result
+from placekit_core.contracts.result import ProgramResult
 from placekit_core.run.run_directory import RESULT
 
 CLUSTER = "k80x4"
@@ -58,6 +58,7 @@ ARCHITECTURE: Ablations = {  # policy and trainer; None: the policy's own
 ABLATIONS: dict[str, Ablations] = {
     "nmt": {  # section 4.3
         **ARCHITECTURE,
+        "seq2seq": (SEQ2SEQ, None),
         "head=paper": (PAPER, None),
         "head=paper, simple aggregator": ({**PAPER, **AGGREGATOR}, None),
         "head=paper, simple partitioner": ({**PAPER, **PARTITIONER}, None),
@@ -75,6 +76,7 @@ ABLATIONS: dict[str, Ablations] = {
     },
 }
 DRAWN = ("random", "untrained", "placeto zero-shot", "seq2seq zero-shot", "search, one second")
+FROM_ONE = "placeto zero-shot from one GPU"
 STILL = {**STEPWISE, "learning_rate": 1e-9, "learning_rate_end": 1e-9}
 RESEARCH = Path(__file__).parents[1] / "docs" / "research"
 
@@ -105,10 +107,12 @@ class Rows:
         budget: Any,
         seed: int,
         train: Sequence[Program] = (),
+        again: bool = False,
         **more: Any,
     ) -> None:
-        """Run it, and append a row for each of the graphs to test, unless their rows are there."""
-        if self.has(method, seed, test):
+        """Run it, and append a row for each of the graphs to test, unless their rows are there. `again`: run it even so."""
+        known = self.has(method, seed, test)
+        if known and not again:
             return
         result = self.place([*train, *test], policy, budget, seed, **more)
         names = {p.graph.name for p in test}
@@ -116,16 +120,18 @@ class Rows:
             {
                 "method": method, "seed": str(seed), "graph": p.program, "value_s": f"{p.value_s:.9g}",
                 "evaluations": str(p.evaluations), "seconds": f"{p.seconds:.3g}",
+                "largest_share": f"{largest_share(of):.3g}",
             }
-            for p in result.summary.programs if p.program in names
+            for p, of in zip(result.summary.programs, result.programs, strict=True) if p.program in names
         ]  # fmt: skip
-        new = not self.path.is_file()
-        with self.path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerows(found)
-        self.rows += found
+        if not known:
+            new = not self.path.is_file()
+            with self.path.open("a", newline="") as file:
+                writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
+                if new:
+                    writer.writeheader()
+                writer.writerows(found)
+            self.rows += found
         mean = np.mean([float(r["value_s"]) for r in found])
         print(f"{self.family}, {method}, seed {seed}: {mean:.4f} s, in {result.summary.seconds:.1f} s", flush=True)
 
@@ -138,6 +144,14 @@ class Rows:
         return found
 
 
+def largest_share(of: ProgramResult) -> float:
+    """Share of the device that has most of the placement's computation."""
+    assert of.placement is not None
+    device = of.placement.device
+    busy_s = np.bincount(device, of.problem.group_s[np.arange(len(device)), device])
+    return float(busy_s.max() / busy_s.sum())
+
+
 def measure(family: str, seeds: int, few: int, work: Path) -> None:
     """All runs of a family whose rows are missing."""
     rows, train, test = Rows(family), *programs_of(family)
@@ -148,17 +162,19 @@ def measure(family: str, seeds: int, few: int, work: Path) -> None:
         rows.run("random", alone, "random", 1, seed)
         rows.run("untrained", test, "placeto", len(train), seed, train, trainer=STILL)
         for policy in ("placeto", "seq2seq"):
-            folder = work / f"{family}-{policy}-{seed}"
-            resume = folder.is_dir() and not (folder / RESULT).is_file()
-            if not resume and not rows.has(f"{policy} zero-shot", seed, test):
-                shutil.rmtree(folder, ignore_errors=True)
-            rows.run(f"{policy} zero-shot", test, policy, TRAINING, seed, train, run_dir=folder, resume=resume)
+            folder, zero_shot = work / f"{family}-{policy}-{seed}", f"{policy} zero-shot"
+            whole = (folder / RESULT).is_file()
+            later = policy == "placeto" and not (
+                rows.has(FROM_ONE, seed, test) and rows.has("placeto fine-tuned", seed, alone[:few])
+            )
+            if not whole and (later or not rows.has(zero_shot, seed, test)):
+                resume = folder.is_dir()
+                rows.run(zero_shot, test, policy, TRAINING, seed, train, again=True, run_dir=folder, resume=resume)
+        trained = {**PLACETO, "checkpoint": str(work / f"{family}-placeto-{seed}")}
+        rows.run(FROM_ONE, alone, {**trained, "start": "one_device"}, 1, seed)
     shipped = {**PLACETO, "checkpoint": f"pkg://placekit_placeto/pretrained/{family}"}
     for seed in range(seeds):
-        folder = work / f"{family}-placeto-{seed}"
-        trained = {**PLACETO, "checkpoint": str(folder)}
-        if not (folder / RESULT).is_file() and not rows.has("placeto fine-tuned", seed, alone[:few]):
-            raise SystemExit(f"{folder} is not there: delete the rows of `placeto zero-shot` to train again")
+        trained = {**PLACETO, "checkpoint": str(work / f"{family}-placeto-{seed}")}
         for p in alone:
             rows.run("search, one second", [p], None, {"seconds": 1}, seed)
         for p in alone[:few]:
@@ -187,17 +203,21 @@ def programs_of(family: str) -> tuple[list[Program], list[Program]]:
 
 def table(family: str, kind: str = "") -> None:
     """Print the methods: medians over the test graphs of the mean over seeds, all graphs and those that were trained on; the
-    mean over the graphs, with its 95% interval over the seeds; and how zero-shot compares with training on a graph."""
+    mean over the graphs, with its 95% interval over the seeds; the share of the device with most of the computation, where it was
+    written; and how zero-shot compares with training on a graph."""
     found = Rows(family, kind).relative()
     means = {m: _by_graph(seeds) for m, seeds in found.items()}
     few = sorted({graph for method in means if "optimised" in method for graph in means[method]})
     last = f"{'on ' + str(len(few)):>8}" if few else ""
     print(f"{family}: value over a single GPU")
+    share = _shares(Rows(family, kind).rows)
+    last += f"{'one device':>12}" if share else ""
     print(f"  {'':32}{'seeds':>6}{'graphs':>8}{'median':>8}{'mean and 95% interval':>24}{last}")
     for method, seeds in found.items():
         by = means[method]
         each = [float(np.mean(list(values.values()))) for values in seeds.values()]
         last = f"{np.median([by[g] for g in few if g in by] or [np.nan]):8.3f}" if few else ""
+        last += f"{share[method]:12.0%}" if method in share else ""
         print(f"  {method:32}{len(each):6}{len(by):8}{np.median(list(by.values())):8.3f}{interval(each):>24}{last}")
     for policy in ("placeto", "seq2seq"):
         zero, own = (means.get(f"{policy} {way}", {}) for way in ("zero-shot", "optimised"))
@@ -205,6 +225,15 @@ def table(family: str, kind: str = "") -> None:
         if ratios:
             texts = ", ".join(f"{r:.2f}" for r in ratios)
             print(f"{policy}, zero-shot over optimised: {texts}; median {np.median(ratios):.3f}")
+
+
+def _shares(rows: list[Row]) -> dict[str, float]:
+    """The mean over graphs and seeds of each method whose placements' shares were written."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for r in rows:
+        if r["largest_share"]:
+            found[r["method"]].append(float(r["largest_share"]))
+    return {method: float(np.mean(values)) for method, values in found.items()}
 
 
 def _by_graph(seeds: dict[int, dict[str, float]]) -> dict[str, float]:
