@@ -10,7 +10,8 @@ FAMILY is cifar10, ptb or nmt. Rows go to docs/research/placeto_FAMILY.csv as th
 - placeto zero-shot from one GPU: the same policy, whose one episode starts with all groups on one GPU (`start=one_device`).
 - placeto optimised, seq2seq optimised: learns on one test graph, from nothing. On the first `--few` test graphs.
 - placeto fine-tuned: the trained policy goes on learning on one test graph. On the same graphs.
-- shipped placeto, best of draws: the shipped policy draws as many placements, and learns nothing from them. On the same graphs.
+- shipped placeto, best of draws: the shipped policy draws as many placements, and learns nothing from them. On the same
+  graphs. It is one trained policy, so its interval covers the draws only.
 - search: the default search on one test graph, with as many evaluations. On the same graphs.
 - search, one second: the default search on each test graph. A trained policy places it in a twentieth of that.
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,7 +38,7 @@ from placeto_rows import Row, interval, read
 import placekit_core
 from placekit_core import Program, Result
 from placekit_core.contracts.result import ProgramResult
-from placekit_core.run.run_directory import RESULT
+from placekit_core.run.run_directory import RESULT, load_summary
 
 CLUSTER = "k80x4"
 GROUPERS: dict[str, dict[str, Any]] = {  # of the presets of the workloads
@@ -124,6 +126,9 @@ class Rows:
             }
             for p, of in zip(result.summary.programs, result.programs, strict=True) if p.program in names
         ]  # fmt: skip
+        values = {(r["method"], r["seed"], r["graph"]): r["value_s"] for r in self.rows}
+        if known and any(values[r["method"], r["seed"], r["graph"]] != r["value_s"] for r in found):
+            raise SystemExit(f"{method}, seed {seed}: other values than in {self.path}: delete its rows to begin anew")
         if not known:
             new = not self.path.is_file()
             with self.path.open("a", newline="") as file:
@@ -163,11 +168,14 @@ def measure(family: str, seeds: int, few: int, work: Path) -> None:
         rows.run("untrained", test, "placeto", len(train), seed, train, trainer=STILL)
         for policy in ("placeto", "seq2seq"):
             folder, zero_shot = work / f"{family}-{policy}-{seed}", f"{policy} zero-shot"
-            whole = (folder / RESULT).is_file()
+            known = rows.has(zero_shot, seed, test)
             later = policy == "placeto" and not (
                 rows.has(FROM_ONE, seed, test) and rows.has("placeto fine-tuned", seed, alone[:few])
             )
-            if not whole and (later or not rows.has(zero_shot, seed, test)):
+            whole = (folder / RESULT).is_file() and load_summary(folder).status == "finished"
+            if whole and not known:  # it ended before its rows were written: train again, which gives the same
+                shutil.rmtree(folder)
+            if not known or (later and not whole):
                 resume = folder.is_dir()
                 rows.run(zero_shot, test, policy, TRAINING, seed, train, again=True, run_dir=folder, resume=resume)
         trained = {**PLACETO, "checkpoint": str(work / f"{family}-placeto-{seed}")}

@@ -4,12 +4,14 @@
     python benchmarks/placeto_rewards.py FOLDER ... [--csv OUT.csv] [--table IN.csv]
 
 FOLDER are runs of `placeto` with trainer `stepwise`, each on one graph. A row for each network, kind of rewards and budget:
-episodes and evaluations (medians over the seeds), seconds of the clock (median), and two values in seconds per training step,
+episodes that were learned from and evaluations (medians over the seeds; the budget ends within the last batch, which is not
+learned from), seconds of the clock (median), and two values in seconds per training step,
 with 95% intervals over the seeds: the best placement found, and the one that the trained policy makes itself.
 """
 
 from __future__ import annotations
 
+import csv
 from collections import defaultdict
 from pathlib import Path
 
@@ -24,11 +26,12 @@ def rows_of(runs: list[tuple[Path, Summary]]) -> list[Row]:
     rows = []
     for run_dir, r in runs:
         trainer = r.config["trainer"]
-        updates = len((run_dir / "history.csv").read_text().splitlines()) - 1
+        with (run_dir / "history.csv").open(newline="") as file:
+            batches = list(csv.DictReader(file))[:-1]  # the last row is the policy's own placement
         rows.append(
             {
                 "network": r.workload, "rewards": trainer["rewards"], "budget": str(r.config["budget"]["evaluations"]),
-                "seed": str(r.seed), "episodes": str(updates * trainer["samples"]), "evaluations": str(r.evaluations),
+                "seed": str(r.seed), "episodes": str((len(batches) - 1) * trainer["samples"]), "evaluations": str(r.evaluations),
                 "seconds": f"{r.seconds:.3g}", "best_s": f"{r.value_s:.9g}",
                 "own_s": f"{placed_s(problem_of(run_dir, r), run_dir, r):.9g}",
             }

@@ -73,7 +73,7 @@ def imported(path: Path) -> list[tuple[str, str]]:
 
 
 def imports_of(tree: ast.AST) -> list[tuple[str, str]]:
-    """The same of parsed code."""
+    """(module, name) of every import in parsed code."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -82,6 +82,8 @@ def test_budget_in_seconds_ends(problem: Problem) -> None:
     assert evaluate.best is not None
     assert evaluate.best.value_s == 3.0  # the first of the batch
     assert (evaluate.evaluations, evaluate.remaining, evaluate.progress) == (1, 0, 1.0)
+    other = BudgetedEvaluator(problem, Table(), evaluate.ledger)
+    assert other.remaining == 1, "another program of its family has a placement, too"
     second = BudgetedEvaluator(problem, Table(), Ledger(1, seconds=1e-9))
     second.ledger.evaluations = 1  # by another program of its family
     assert second.remaining == 0

@@ -261,8 +261,7 @@ def _hint(message: str, argv: list[str], registry: Registry) -> str:
         return f"to add a new key, write +{found[1]}=..."
     owner, known = _options(section, option, argv, registry) if section else ("", list(RunConfig.model_fields))
     if owner == f"trainer={AUTO}":
-        chosen = [m[1].split(",") for o in argv if (m := re.match(r"\+*policy=(.*)", o))]
-        own = own_trainers(chosen[-1], registry) if chosen else []
+        own = own_trainers([name for kind, name in chosen(argv) if kind == "policy"], registry)
         named = ", ".join(f"trainer={name}" for name in own or registry.names("trainer"))
         return f"{owner} uses the own trainer of a policy that learns, unchanged; name one to set its options: {named}"
     close = difflib.get_close_matches(option, known, 1)

@@ -139,7 +139,7 @@ def _choice(group: str, name: str, registry: Registry, own: Sequence[Path] = ())
         component = registry.get(kind, name).component
         yield from _component(kind, name, component.summary, component.config)
         if component.trainer:
-            yield f"    its own trainer: {component.trainer} (`placekit run trainer={component.trainer} --help`)"
+            yield wrapped(f"its own trainer: {component.trainer} (trainer={component.trainer} --help)", " " * 6, "    ")
         if component.paper:
             yield wrapped(f"paper: {component.paper}", " " * 6, "    ")
     else:

@@ -85,7 +85,8 @@ class Evaluator(ABC):
     def remaining(self) -> float:
         """Evaluations left in the budget, maybe infinite; 0 once its seconds are used up.
 
-        One is left as long as nothing was evaluated: so a run finds a placement in any number of seconds.
+        One is left as long as nothing was evaluated: so a run finds a placement in any number of seconds. A loop that may go on
+        without evaluating has to ask `progress`, which is 1 once the seconds are used up.
         """
         left, ledger = self.ledger.remaining, self.ledger
         if left <= 0 and not self.evaluations and (ledger.limit is None or ledger.evaluations < ledger.limit):

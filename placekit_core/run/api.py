@@ -228,7 +228,7 @@ class Search:
 
     @property
     def remaining(self) -> float:
-        """Evaluations left; infinite without a limit; 0 once the seconds are used up."""
+        """Evaluations left; infinite without a limit; 0 once the seconds are used up and something was evaluated."""
         return self._within.evaluate.remaining
 
     @property

@@ -95,8 +95,10 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
         )
     here = policy.options.model_dump(mode="json")
     differ = {k: (options.get(k), v) for k, v in here.items() if k not in policy.free_options and options.get(k) != v}
-    texts = [f"policy.{k}={json.dumps(was)} (here {json.dumps(now)})" for k, (was, now) in differ.items()]
-    trained = f"it was trained with {', '.join(texts)}"
+    texts = [
+        f"policy.{k}={json.dumps(was)} (here {json.dumps(now)})" for k, (was, now) in differ.items() if was is not None
+    ]
+    trained = f"it was trained with {', '.join(texts)}" if texts else ""
     if any(None not in pair for pair in differ.values()):
         raise RunError(f"policy.checkpoint={path} belongs to other options of policy {name!r}", trained)
     unknown = sorted(parameters.keys() - policy.state_dict().keys())
@@ -105,7 +107,7 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
             raise PlacekitError(f"policy {policy.name!r} has no parameter {', '.join(map(repr, unknown))}")
         policy.load_state_dict(parameters)
     except PlacekitError as e:
-        hint = trained if any(was is not None for was, _ in differ.values()) else e.hint
+        hint = "; ".join(filter(None, [e.hint, trained]))
         raise RunError(f"policy.checkpoint={path} does not fit: {e.message}", hint) from None
 
 

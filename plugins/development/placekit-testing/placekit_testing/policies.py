@@ -235,7 +235,7 @@ class PolicyContract(Contract, defines_checks=True):
             assert task.evaluate.evaluations <= budget
 
     def test_budget_of_seconds(self, make: Make) -> None:
-        """If only seconds are limited, `remaining` is infinite until it is 0; the policy places, and ends soon after that."""
+        """If only seconds are limited, `remaining` is infinite, then 0; the policy places, and ends soon after that."""
         for compiled in BACKENDS:
             ledger = Ledger(None, seconds=SECONDS)
             self.play(make, fakes.chain(), budget=ledger, compiled=compiled)

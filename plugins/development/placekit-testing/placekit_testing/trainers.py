@@ -93,7 +93,7 @@ class TrainerContract(Contract, defines_checks=True):
             assert trained.evaluations.evaluations <= budget
 
     def test_budget_of_seconds(self, make: Make) -> None:
-        """If only seconds are limited, `remaining` is infinite until it is 0; the trainer trains, and ends soon after that."""
+        """If only seconds are limited, `remaining` is infinite, then 0; the trainer trains, and ends soon after that."""
         ledger = Ledger(None, seconds=SECONDS)
         self.train(make, fakes.chain(), budget=ledger)
         assert ledger.seconds < 100 * SECONDS, f"took {ledger.seconds:.1f} s of {SECONDS} s"

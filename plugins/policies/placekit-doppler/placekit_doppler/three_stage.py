@@ -65,7 +65,7 @@ class ThreeStage(PolicyGradient):
         if 1 in o.stages and type(policy).teach is LearnablePolicy.teach:
             raise ConfigError(
                 f"policy {policy.name!r} has no teacher, and stage 1 learns from one",
-                "choose a trainer without a supervised stage, such as trainer=auto, the policy's own",
+                "choose trainer=auto, the policy's own trainer",
             )
         near = {o.near_best_from} | ({o.measured_near_best_from} if two else set())
         if near != {None} and type(policy).rollout_near is LearnablePolicy.rollout_near:
@@ -93,7 +93,8 @@ class ThreeStage(PolicyGradient):
             assert isinstance(rewards, Rewards)
             rewards.at_most = o.measured_at_most if two else None
         self.learns = (3 if two else 2) in o.stages
-        self._learn(policy, tasks, rng, checkpoint)
+        learn = self.learn_or_tell if self.learns else self._learn
+        learn(policy, tasks, rng, checkpoint)
 
     def _imitate(
         self,

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pad, scaled_dot_product_attention
 
-FIRST = 1.0
-"""Factor on the weights of the last layer: at first, the devices of a group are about equally likely."""
 SCALED = 0.1
 """Factor on the weights of the conditioning layers: at first, they scale their inputs by about 1."""
 
@@ -102,8 +100,6 @@ class Placer(nn.Module):
         self.layers = nn.ModuleList(Layer(hidden, heads, graph, attends) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden)
         self.output = Dense(hidden, devices, graph)
-        with torch.no_grad():
-            self.output.dense.weight.mul_(FIRST)
 
     def forward(self, h: Tensor) -> Tensor:
         """[g, D] logits from embeddings [g, H] in topological order. Takes g * L steps, not g * g."""

@@ -65,7 +65,8 @@ class PlacetoOptions(TorchOptions):
         0,
         ge=0,
         le=8,
-        description="threads of the compiled episodes, at most 8; 0: as many as there are cores. Results do not depend on it",
+        description="threads of the episodes of `head=paper`, at most 8; 0: as many as there are cores. Results do not depend on"
+        " it",
     )
 
 

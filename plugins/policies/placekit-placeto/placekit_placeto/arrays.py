@@ -120,7 +120,7 @@ class Work(NamedTuple):
     pooled_block: Ints  # [c, 3] first row, row after the last, set
     used: Ints  # [4] how many rows, blocks, pooled rows and pooled blocks are in use
     blocks_after: Ints  # [T, 2] how many blocks and pooled blocks there are after each step
-    mark: Ints  # [g + 1] the last one counts
+    mark: Ints  # [g + 1] the pass in which each group was put on the list; the last entry is the present pass
     todo: Ints  # [2, g]
     everyone: Ints  # [g] 0 to g - 1
     changed: Ints  # [2] the group that was placed last, and the current one

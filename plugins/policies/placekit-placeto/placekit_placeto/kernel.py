@@ -3,6 +3,9 @@
 Between two steps, only the features of two groups change: of the one that was placed, and of the next one. So a step
 computes only the embeddings that these features reach within K rounds of messages. That is exact: every sum is over the same
 terms as when everything is computed anew.
+
+Arguments: `q` is the problem (`Groups`), `w` the parameters (`Weights`), `s` the working memory (`Work`), `all_` the episodes and
+`e` one of them (`Episodes`).
 """
 # mypy: disable-error-code="untyped-decorator"
 

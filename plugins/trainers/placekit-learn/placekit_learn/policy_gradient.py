@@ -20,7 +20,7 @@ from placekit_learn.options import LearningOptions, ReinforceOptions
 from placekit_learn.rewards import Rewards, Worths
 
 Floats = NDArray[np.float64]
-TOO_FEW = "the budget ended before the first update: the policy has learned from no reward"
+TOO_FEW = "the budget ended before the first update: the policy learned nothing from rewards"
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,18 +84,24 @@ class PolicyGradient(Trainer):
                 self._learn(policy, cheaper, rng, checkpoint)
             self.pretrained, self.begun = True, self.updates
             self.rewards = self._no_rewards(tasks)  # the other backend's seconds have another mean
-        self._learn(policy, tasks, rng, checkpoint)
+        self.learn_or_tell(policy, tasks, rng, checkpoint)
 
     def _learn(
         self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, checkpoint: Checkpoint | None
     ) -> None:
+        while True:  # until the evaluator's budget ends
+            turn = self.updates % len(tasks)
+            self._update(policy, tasks[turn], self.rewards[turn], rng)
+            self.updates += 1
+            if checkpoint is not None:
+                checkpoint(self.state())
+
+    def learn_or_tell(
+        self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, checkpoint: Checkpoint | None
+    ) -> None:
+        """Learn until the budget of the run's backend ends; tell the user if that is before the first update."""
         try:
-            while True:  # until the evaluator's budget ends
-                turn = self.updates % len(tasks)
-                self._update(policy, tasks[turn], self.rewards[turn], rng)
-                self.updates += 1
-                if checkpoint is not None:
-                    checkpoint(self.state())
+            self._learn(policy, tasks, rng, checkpoint)
         except BudgetExhausted:
             if not self.updates:
                 tasks[0].evaluate.note(TOO_FEW)
