@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_blocks.units import Ints, Units
 
 from placekit_core import strongly_connected
-from placekit_grouping.units import Ints, Units
 
 FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = 1e13, 5e11, 5e-6  # of a nominal device: groups are only compared with each other
 

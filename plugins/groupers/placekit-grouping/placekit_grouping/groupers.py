@@ -9,16 +9,16 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
+from placekit_blocks.following import follow
+from placekit_blocks.units import FREE, Ints, Units
 
 from placekit_core import Graph, Grouper, Grouping
 from placekit_grouping import ChainsOptions, ColocationOptions, HeavyEdgeOptions, MetisOptions, ModuleOptions
 from placekit_grouping.blocks import block_tags
 from placekit_grouping.coarsening import contract_chains, contract_heavy_edges, match_by_levels
 from placekit_grouping.contraction import Contraction, nominal_s
-from placekit_grouping.following import follow
 from placekit_grouping.merging import merge_small
 from placekit_grouping.repetition import repeated
-from placekit_grouping.units import FREE, Ints, Units
 
 
 class NoGrouper(Grouper):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from placekit_blocks.units import Units
 from placekit_grouping.groupers import (
     ChainsGrouper,
     ColocationGrouper,
@@ -15,7 +16,6 @@ from placekit_grouping.groupers import (
     ModuleGrouper,
     NoGrouper,
 )
-from placekit_grouping.units import Units
 from placekit_testing.strategies import random_step
 
 from placekit_core import Graph, GraphBuilder, Grouper, Grouping, quotient

@@ -8,12 +8,12 @@ from itertools import combinations, pairwise, permutations
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from placekit_blocks.following import follow
+from placekit_blocks.units import Ints, Units
 from placekit_grouping.coarsening import contract_heavy_edges, match_by_levels
 from placekit_grouping.contraction import Contraction, nominal_s
-from placekit_grouping.following import follow
 from placekit_grouping.groupers import ChainsGrouper, ColocationGrouper, HeavyEdgeGrouper, MetisGrouper
 from placekit_grouping.merging import merge_small
-from placekit_grouping.units import Ints, Units
 from placekit_testing.strategies import random_step
 
 from placekit_core import Graph, GraphBuilder, Grouper, Grouping, strongly_connected

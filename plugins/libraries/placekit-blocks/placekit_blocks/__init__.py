@@ -1,0 +1,5 @@
+"""Library: which operations follow which, and a program as a sequence of blocks (the layers of a network)."""
+
+from __future__ import annotations
+
+from placekit_blocks.blocks import Blocks as Blocks, sequence as sequence
