@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numba
 import numpy as np
+from placekit_scheduling.evaluation import evaluate_batch
 from placekit_sim import SimulatorOptions
-from placekit_sim.batch import evaluate
 from placekit_sim.packing import pack
 from placekit_sim.rules import Rules
 from placekit_sim.simulator import Simulator
@@ -92,14 +92,16 @@ def row(problem: Problem, priority: bool, memory: bool, seconds: float) -> tuple
     device = rng.integers(0, size, (count, problem.g))
     placements = Placements.of(device, rng.random((count, problem.g)) if priority else None)
     few = placements[: max(1, min(count, 4_000 // n))]
-    value_s, peak_bytes = evaluate(packed, few, size)
+    value_s, peak_bytes = evaluate_batch(packed.kernel(), few, size, packed.tasks)
     for i in range(len(few)):
         run = reference.run(*few.one(i), memory=memory)
         assert run.value_s == value_s[i]
         assert not memory or np.array_equal(run.peak_bytes, peak_bytes[i])
-    fast = seconds_per_run(lambda: evaluate(packed, placements, size), count, seconds)
+    fast = seconds_per_run(lambda: evaluate_batch(packed.kernel(), placements, size, packed.tasks), count, seconds)
     recording = pack(problem, rules, track_memory=memory, record=True)
-    recorded = seconds_per_run(lambda: evaluate(recording, placements, size), count, seconds)
+    recorded = seconds_per_run(
+        lambda: evaluate_batch(recording.kernel(), placements, size, recording.tasks), count, seconds
+    )
     slow = seconds_per_run(
         lambda: [reference.run(*few.one(i), memory=memory) for i in range(len(few))], len(few), seconds
     )

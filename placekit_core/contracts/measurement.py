@@ -110,13 +110,15 @@ class Kernel:
     """A numba-callable evaluation that a search may call in its own compiled loop.
 
     `function(device, priority, ints, floats, scratch_ints, scratch_floats, peak_bytes)` returns the objective in seconds
-    and fills `peak_bytes`. Memory over capacity does not change the value: compare `peak_bytes` yourself. All arguments
-    are writable contiguous arrays. `device` must hold existing devices only: it is not checked again.
+    and fills `peak_bytes`; it returns infinity for a placement that cannot be measured. Memory over capacity does not
+    change the value: compare `peak_bytes` yourself. All arguments are writable contiguous arrays. `device` must hold
+    existing devices only: it is not checked again.
 
     Attributes:
         function: compiled function of the signature `kernel_signature()`.
         ints, floats: the packed problem; `function` only reads them.
-        scratch_ints, scratch_floats: sizes of the working arrays (int32, float64) that each thread allocates for itself.
+        scratch_ints, scratch_floats: sizes of the working arrays (int32, float64) that each thread allocates for itself, as
+            zeros. The function may keep in them what makes its next call faster; results never depend on it.
         trace: where the critical path of the run can be read afterwards; None if the backend does not record it.
 
     `device` is [g] int16; `priority` is [g] float32, or of length 0 for none; `peak_bytes` is [D] float64.

@@ -10,71 +10,46 @@ first-come order, or pairing heaps through `link` and `child` if a rank or prior
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from placekit_scheduling import kernel_signature
-from placekit_scheduling.fields import builder_of
+from placekit_scheduling.fields import Field, fields, view_of
 from placekit_scheduling.heaps import drop_event, enqueue, push_event, without_root
 from placekit_scheduling.jit import UNCOUNTED
 
-
-class Field(NamedTuple):
-    """A number or an array that `simulate` works on."""
-
-    name: str
-    where: str
-    size: str  # the size of an array in the scratch space: the name of a number field, or of a size in packing.py
-
-
-def _fields(where: str, names: str, size: str = "") -> list[Field]:
-    return [Field(name, where, size) for name in names.split()]
-
-
 FIELDS = [
     # operations, tensors, edges, tasks, devices, groups; queues of devices and channels: from `first_shared` on they compete
-    *_fields("number", "n t e tasks size g n_queues first_shared n_channels n_sources n_roots n_levels"),
-    *_fields("number", "order"),  # order of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
-    *_fields("flag", "memory multicast bulk noisy record"),
+    *fields("number", "n t e tasks size g n_queues first_shared n_channels n_sources n_roots n_levels"),
+    *fields("number", "order"),  # order of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
+    *fields("flag", "memory multicast bulk noisy record"),
     # the problem
-    *_fields("ints", "group_of n_inputs output_ptr input_ptr input_tensor consumer_ptr consumer_op storage"),
-    *_fields("ints", "sources roots fixed_rank level_ptr level_op"),
-    *_fields("ints", "capacity queue_of_route held_ptr held channel_capacity user_ptr user"),
-    *_fields("floats", "op_s tensor_bytes home_bytes op_bytes unread_bytes group_bytes latency_s s_per_byte noise"),
+    *fields("ints", "group_of n_inputs output_ptr input_ptr input_tensor consumer_ptr consumer_op storage"),
+    *fields("ints", "sources roots fixed_rank level_ptr level_op"),
+    *fields("ints", "capacity queue_of_route held_ptr held channel_capacity user_ptr user"),
+    *fields("floats", "op_s tensor_bytes home_bytes op_bytes unread_bytes group_bytes latency_s s_per_byte noise"),
     # the work on one placement
-    *_fields("scratch_ints", "home missing rank done fresh", "n"),
-    *_fields("scratch_ints", "readers tensor_home first_copy n_copies", "t"),
-    *_fields("scratch_ints", "copy_tensor copy_dst copy_readers", "e"),
-    *_fields("scratch_ints", "link child event_task starting", "tasks"),
-    *_fields("scratch_ints", "head tail free mark touched candidates", "n_queues"),
-    *_fields("scratch_ints", "channel_free", "n_channels"),
-    *_fields("scratch_ints", "to to_readers to_rank", "size"),
-    *_fields("scratch_floats", "event_s key", "tasks"),  # the keys are integers of 64 bits
-    *_fields("scratch_floats", "used", "size"),
+    *fields("scratch_ints", "home missing rank done fresh", "n"),
+    *fields("scratch_ints", "readers tensor_home first_copy n_copies", "t"),
+    *fields("scratch_ints", "copy_tensor copy_dst copy_readers", "e"),
+    *fields("scratch_ints", "link child event_task starting", "tasks"),
+    *fields("scratch_ints", "head tail free mark touched candidates", "n_queues"),
+    *fields("scratch_ints", "channel_free", "n_channels"),
+    *fields("scratch_ints", "to to_readers to_rank", "size"),
+    *fields("scratch_floats", "event_s", "tasks"),
+    Field("key", "scratch_floats", "tasks", wide=True),
+    *fields("scratch_floats", "used", "size"),
     # the results of a recorded run
-    *_fields("scratch_ints", "cause ready_by", "recorded_tasks"),
-    *_fields("scratch_ints", "released_by", "recorded_ends"),
-    *_fields("scratch_floats", "times", "recorded_times"),
+    *fields("scratch_ints", "cause ready_by", "recorded_tasks"),
+    *fields("scratch_ints", "released_by", "recorded_ends"),
+    *fields("scratch_floats", "times", "recorded_times"),
 ]
-"""Everything that `simulate` works on. Entry i of the integers is number i, or the index where array i begins in its space."""
+"""Everything that `simulate` works on."""
 
 Machine = namedtuple("Machine", [field.name for field in FIELDS])
 
 
-def _expression(i: int, field: Field) -> str:
-    if field.where in ("number", "flag"):
-        return f"np.int64(ints[{i}])" if field.where == "number" else f"ints[{i}] != 0"
-    return f"{field.where}[ints[{i}]:]" + (".view(np.int64)" if field.name == "key" else "")
-
-
-_machine = builder_of(
-    Machine,
-    "ints, floats, scratch_ints, scratch_floats",
-    {field.name: _expression(i, field) for i, field in enumerate(FIELDS)},
-    forceinline=True,
-    **UNCOUNTED,
-)
+_machine = view_of(Machine, FIELDS)
 
 
 @njit(cache=True, forceinline=True, **UNCOUNTED)

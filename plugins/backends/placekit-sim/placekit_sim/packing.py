@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling.fields import lay_out
 
-from placekit_core import UNLIMITED, Problem, Routes, Trace
-from placekit_sim.kernel import FIELDS
+from placekit_core import UNLIMITED, Kernel, Problem, Routes, Trace
+from placekit_sim.kernel import FIELDS, simulate
 from placekit_sim.rules import Rules
 
 
@@ -34,6 +35,10 @@ class Packed:
     recorded: int
     first_copy: int
     trace: Trace
+
+    def kernel(self, trace: Trace | None = None) -> Kernel:
+        """The compiled evaluation."""
+        return Kernel(simulate, self.ints, self.floats, self.scratch_ints, self.scratch_floats, trace)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +91,7 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
     """The arrays for `kernel.simulate`.
 
     `track_memory` False leaves the persistent bytes as the peak (for benchmarks); `record` True also writes the time of
-    every event into the scratch (see `batch.record`).
+    every event into the scratch (see `recording.record`).
     """
     queues = _queues(problem.cluster.streams, problem.cluster.routes)
     arrays = _arrays(problem, rules, queues)
@@ -94,14 +99,14 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
     numbers |= {"first_shared": queues.first_shared, "memory": track_memory, "record": record}
     tasks, ends = numbers["tasks"], numbers["n_queues"] + numbers["n_channels"]
     recorded = {"recorded_tasks": tasks, "recorded_ends": ends + 2, "recorded_times": 2 * tasks}
-    ints, floats, begin, ints_end, floats_end = _laid_out(
-        numbers, arrays, {**numbers, **{name: size if record else 0 for name, size in recorded.items()}}
-    )
+    sizes = {**numbers, **{name: size if record else 0 for name, size in recorded.items()}}
+    packed = lay_out(FIELDS, numbers, arrays, sizes)
+    begin = packed.begin
     return Packed(
-        ints=ints,
-        floats=floats,
-        scratch_ints=ints_end,
-        scratch_floats=floats_end,
+        ints=packed.ints,
+        floats=packed.floats,
+        scratch_ints=packed.scratch_ints,
+        scratch_floats=packed.scratch_floats,
         tasks=tasks,
         recorded=begin["times"],
         first_copy=begin["first_copy"],
@@ -114,27 +119,6 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
             copy_dst=begin["copy_dst"],
             times=begin["times"],
         ),
-    )
-
-
-def _laid_out(
-    numbers: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]
-) -> tuple[NDArray[np.int32], NDArray[np.float64], dict[str, int], int, int]:
-    """Integers and floats of `kernel.FIELDS`, the index where each array begins, and the sizes of the two scratch spaces."""
-    used = {"ints": len(FIELDS), "floats": 0, "scratch_ints": 0, "scratch_floats": 0}
-    begin = {}
-    for field in FIELDS:
-        if field.where in used:
-            begin[field.name] = used[field.where]
-            used[field.where] += sizes[field.size] if field.size else arrays[field.name].size
-    header = [int({**numbers, **begin}[field.name]) for field in FIELDS]
-    given = {w: [arrays[f.name].ravel() for f in FIELDS if f.where == w] for w in ("ints", "floats")}
-    return (
-        np.concatenate([header, *given["ints"]]).astype(np.int32),
-        np.concatenate(given["floats"]).astype(np.float64),
-        begin,
-        used["scratch_ints"],
-        used["scratch_floats"],
     )
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 from placekit_scheduling import makespan_bound
+from placekit_scheduling.evaluation import evaluate_batch
 
 from placekit_core import (
     Backend,
@@ -21,9 +22,8 @@ from placekit_core import (
     usable_cores,
 )
 from placekit_sim import SimulatorOptions
-from placekit_sim.batch import evaluate, record
-from placekit_sim.kernel import simulate
 from placekit_sim.packing import Packed, pack
+from placekit_sim.recording import record
 from placekit_sim.rules import Rules
 
 
@@ -74,7 +74,7 @@ class SimulatorSession(Session):
         """
         self.problem.check(placements)
         size = self.problem.cluster.size
-        runs = [evaluate(p, placements, size, self.threads, self.pool) for p in self.packed]
+        runs = [evaluate_batch(p.kernel(), placements, size, p.tasks, self.threads, self.pool) for p in self.packed]
         values, peaks = np.stack([v for v, _ in runs]), np.stack([p for _, p in runs]).max(axis=0)
         return Measurements(
             value_s=values.mean(axis=0),
@@ -113,8 +113,7 @@ class SimulatorSession(Session):
         if self.repetitions > 1:
             return None
         packed = pack(self.problem, self._rules(0), record=not self.bulk)
-        trace = None if self.bulk else packed.trace
-        return Kernel(simulate, packed.ints, packed.floats, packed.scratch_ints, packed.scratch_floats, trace)
+        return packed.kernel(None if self.bulk else packed.trace)
 
     def close(self) -> None:
         if self.pool is not None:

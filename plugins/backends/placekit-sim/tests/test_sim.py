@@ -149,7 +149,7 @@ SIGNATURE = types.float64(
 
 @njit(SIGNATURE, cache=True, nogil=True)
 def best_device(evaluate, devices, device, priority, ints, floats, scratch_ints, scratch_floats, peak):
-    work_ints, work_floats = np.empty(scratch_ints, np.int32), np.empty(scratch_floats)
+    work_ints, work_floats = np.zeros(scratch_ints, np.int32), np.zeros(scratch_floats)
     best = np.inf
     for d in range(devices):
         device[:] = d

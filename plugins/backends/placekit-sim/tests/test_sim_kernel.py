@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_scheduling.evaluation import evaluate_batch
 from placekit_sim import SimulatorOptions
-from placekit_sim.batch import evaluate, record
 from placekit_sim.events import Run
 from placekit_sim.packing import pack
+from placekit_sim.recording import record
 from placekit_sim.rules import Rules
 from placekit_testing.strategies import Case, problems, random_placements, random_problem
 from sim_reference import Reference
@@ -29,7 +30,7 @@ def assert_equal_runs(
     rules = Rules.of(problem, options, bulk)
     placements = random_placements(rng, problem, 3, priorities)
     packed, recording = pack(problem, rules), pack(problem, rules, record=True)
-    value_s, peak_bytes = evaluate(packed, placements, problem.cluster.size)
+    value_s, peak_bytes = evaluate_batch(packed.kernel(), placements, problem.cluster.size, packed.tasks)
     reference = Reference(problem, rules)
     for i in range(len(placements)):
         device, priority = placements.one(i)

@@ -105,7 +105,7 @@ def check_same(one: Measurements, other: Measurements) -> None:
 
 def check_kernel(problem: Problem, session: Session, kernel: Kernel) -> None:
     """Check that values and peaks of the compiled evaluation equal those of `session`, to the bit."""
-    ints, floats = np.empty(kernel.scratch_ints, np.int32), np.empty(kernel.scratch_floats)
+    ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
     for priorities in (False, True):
         placements = seeded_placements(problem, 5, priorities=priorities)
         expected = session.evaluate(placements)

@@ -2,20 +2,89 @@
 
 Compiled code cannot loop over fields of different types. So these functions are written out here, from the fields of the
 NamedTuple.
+
+A compiled evaluation (`placekit_core.Kernel`) gets everything in two flat arrays and two scratch spaces. A list of `Field` says
+what is where: `lay_out` fills the arrays, and `view_of` makes the compiled function that finds every field again.
 """
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numba import njit, types
 from numba.np.numpy_support import from_dtype
+from numpy.typing import NDArray
 
 from placekit_scheduling.jit import UNCOUNTED, compiled
+
+
+class Field(NamedTuple):
+    """A number, a flag, or an array of a compiled evaluation.
+
+    Attributes:
+        where: `number`, `flag`; `ints`, `floats`, the problem; `scratch_ints`, `scratch_floats`, working space.
+        size: the size of an array in working space, by name.
+        wide: the array holds integers of 64 bits (in `scratch_floats`).
+    """
+
+    name: str
+    where: str
+    size: str = ""
+    wide: bool = False
+
+
+def fields(where: str, names: str, size: str = "") -> list[Field]:
+    """Fields of one place and size; `names` are separated by spaces."""
+    return [Field(name, where, size) for name in names.split()]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The arrays of `placekit_core.Kernel`, and the index at which each array begins in its own."""
+
+    ints: NDArray[np.int32]
+    floats: NDArray[np.float64]
+    begin: dict[str, int]
+    scratch_ints: int
+    scratch_floats: int
+
+
+def lay_out(
+    layout: Sequence[Field], numbers: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]
+) -> Layout:
+    """Put numbers and arrays where `layout` says. Entry i of the integers is number i, or where array i begins."""
+    used = {"ints": len(layout), "floats": 0, "scratch_ints": 0, "scratch_floats": 0}
+    begin = {}
+    for field in layout:
+        if field.where in used:
+            begin[field.name] = used[field.where]
+            used[field.where] += sizes[field.size] if field.size else arrays[field.name].size
+    header = [int({**numbers, **begin}[field.name]) for field in layout]
+    given = {w: [arrays[f.name].ravel() for f in layout if f.where == w] for w in ("ints", "floats")}
+    return Layout(
+        np.concatenate([header, *given["ints"]]).astype(np.int32),
+        np.concatenate([[], *given["floats"]]).astype(np.float64),
+        begin,
+        used["scratch_ints"],
+        used["scratch_floats"],
+    )
+
+
+def view_of(cls: type[Any], layout: Sequence[Field]) -> Any:
+    """A compiled function (ints, floats, scratch_ints, scratch_floats) that returns a `cls` with every field of `layout`."""
+    values = {field.name: _found(i, field) for i, field in enumerate(layout)}
+    return builder_of(cls, "ints, floats, scratch_ints, scratch_floats", values, forceinline=True, **UNCOUNTED)
+
+
+def _found(i: int, field: Field) -> str:
+    if field.where in ("number", "flag"):
+        return f"np.int64(ints[{i}])" if field.where == "number" else f"ints[{i}] != 0"
+    return f"{field.where}[ints[{i}]:]" + (".view(np.int64)" if field.wide else "")
 
 
 def builder_of(cls: type[Any], arguments: str, values: Mapping[str, str], **options: Any) -> Any:

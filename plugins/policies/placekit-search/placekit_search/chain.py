@@ -16,6 +16,7 @@ from placekit_search.neighbourhood import Flow, Neighbourhood, flow
 from placekit_search.walk import (
     BEST,
     CURRENT,
+    FAILURE,
     FITS,
     IDLE,
     KICK,
@@ -197,11 +198,11 @@ class Chain:
 
 
 def excess(measurements: Measurements, task: Task) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[b] values in seconds, and each placement's excess over capacity, in shares of devices; that of a failure is 9."""
+    """[b] values in seconds, and each placement's excess over capacity, in shares of devices; that of a failure is `FAILURE`."""
     over = measurements.peak_bytes / task.problem.cluster.memory_bytes - 1.0
     over = np.where(over > 0, STEP + over, 0.0).sum(axis=1)
     failed = ~np.isfinite(measurements.value_s)
-    return np.where(failed, task.evaluate.failing_signal_s, measurements.value_s), np.where(failed, 9.0, over)
+    return np.where(failed, task.evaluate.failing_signal_s, measurements.value_s), np.where(failed, FAILURE, over)
 
 
 def penalised(value_s: Any, over: Any, price_s: Any) -> Any:

@@ -26,6 +26,7 @@ PRICE = (
 DEARER, CHEAPER = 1.02, 0.98  # factors of the price of memory over capacity
 LEAST = 10.0  # least cost of the smallest excess, in temperatures: otherwise a hot search drifts over capacity
 LOWEST = 0.01  # lowest price, as a multiple of the best value: a lower one would take long to rise again
+FAILURE = 9.0  # excess over capacity, in shares of devices, that a placement without a value counts as
 TRIES = 10  # proposals for one evaluation: a move may turn out to change nothing
 
 
@@ -163,7 +164,7 @@ def walk(  # type: ignore[no-untyped-def]
     """
     ints, floats, memory_bytes = arguments.ints, arguments.floats, rules.memory_bytes
     device, priority, random, energy, restart = at.device, at.priority, at.random, at.energy, at.restart
-    work_ints, work_floats = np.empty(arguments.scratch_ints, np.int32), np.empty(arguments.scratch_floats)
+    work_ints, work_floats = np.zeros(arguments.scratch_ints, np.int32), np.zeros(arguments.scratch_floats)
     peak = np.empty(len(memory_bytes))
     traced = flow.tasks > 0
     log.counts[PATH] = 0
@@ -188,6 +189,8 @@ def walk(  # type: ignore[no-untyped-def]
         for d in range(len(peak)):
             if peak[d] > memory_bytes[d]:
                 over += STEP + peak[d] / memory_bytes[d] - 1.0
+        if value == math.inf:  # as `chain.excess` takes a failure
+            value, over = rules.failing_s, FAILURE
         total += value if over == 0.0 else rules.failing_s
         before, fitted = energy[BEST], energy[FITS]
         if kicked and (over == 0.0 or energy[FITS] == 0.0):

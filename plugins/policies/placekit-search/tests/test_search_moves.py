@@ -25,7 +25,7 @@ def with_path(problem: Problem, log: Log, device: np.ndarray, priority: np.ndarr
     """Note the critical path of a placement in the log."""
     kernel = open_simulator(problem).kernel()
     assert kernel is not None
-    ints, floats = np.empty(kernel.scratch_ints, np.int32), np.empty(kernel.scratch_floats)
+    ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
     peak = np.empty(problem.cluster.size)
     kernel.function(device, priority, kernel.ints, kernel.floats, ints, floats, peak)
     read_path(flow(problem, kernel), ints, log)
