@@ -7,7 +7,7 @@ from placekit_core import Command, hookimpl
 
 @hookimpl
 def placekit_commands() -> list[Command]:
-    """`graph show`, `graph export`, `graph import`, `cluster show`."""
+    """`graph show`, `graph export`, `graph import`, `cluster show`, `cluster new`."""
     return [
         Command(
             name="graph show",
@@ -40,5 +40,13 @@ def placekit_commands() -> list[Command]:
             target="placekit_inspect.cluster:main",
             group="look",
             completer="placekit_inspect.cluster:complete",
+        ),
+        Command(
+            name="cluster new",
+            usage="[MACHINE [OUT.yaml]]",
+            summary="a cluster file from a machine in words, to edit",
+            target="placekit_inspect.cluster_new:main",
+            group="look",
+            completer="placekit_inspect.cluster_new:complete",
         ),
     ]

@@ -1,0 +1,238 @@
+"""`placekit cluster new`: the words that it takes, the files that it writes, and that the machines that ship agree with it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from placekit_inspect.cluster_new import _figure, cluster_file
+from placekit_inspect.machine_text import LANES, read_machine
+from placekit_inspect.parts import parts
+
+from placekit_core import Cluster, ClusterError, installed, load_cluster
+from placekit_core.contracts.files import parse_yaml
+
+CONF = {p.name: Path(str(p.path)) for p in installed().presets() if p.group == "cluster" and p.path}
+OF_TODAY = ("a100x8", "b200x8", "edge_orin", "h100x8", "l40sx4", "mac_studio_pair", "rtx3090x2", "rtx4090_3090",
+            "rtx5090_3080x2", "two_nodes")  # fmt: skip
+SAID = re.compile(r"^# `placekit cluster new '(.+)'`\.$", re.M)
+
+
+def _cluster(text: str) -> Cluster:
+    return Cluster.parse(parse_yaml(cluster_file(text).encode()))
+
+
+def _seconds(cluster: Cluster, a: str, b: str, size: float = 0.0) -> float:
+    i, j = cluster.device_names.index(a), cluster.device_names.index(b)
+    return float(cluster.routes.latency_s[i, j] + size * cluster.routes.s_per_byte[i, j])
+
+
+@pytest.mark.parametrize("name", OF_TODAY)
+def test_machines_that_ship_are_what_the_command_writes(name: str) -> None:
+    content = CONF[name].read_text()
+    said = SAID.search(content)
+    assert said is not None
+    assert content[said.start() :] == cluster_file(said[1], name)
+    assert all(line.startswith("# ") for line in content[: said.start()].splitlines())
+
+
+@pytest.mark.parametrize(("name", "text"), [("h200x8", "8x h200, nvswitch"), ("p100x4", "4x p100, pcie3 x16")])
+def test_older_machines_agree_with_the_parts(name: str, text: str) -> None:
+    assert _cluster(text).fingerprint == load_cluster(CONF[name]).fingerprint
+
+
+@pytest.mark.parametrize("name", sorted(CONF))
+def test_every_kind_that_ships_agrees_with_the_part_of_its_name(name: str) -> None:
+    for kind, own in load_cluster(CONF[name]).kinds.items():
+        if kind in parts().kinds:
+            assert own == parts().kinds[kind].kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2x rtx4090 + 1x rtx3090, pcie4 x8", "2 x RTX 4090 + RTX-3090, PCIe 4.0 x8", "2\u00d7rtx4090+rtx3090,pcie4x8",
+     "  2 rtx4090 + 1 rtx_3090 , pcie4  x 8", "rtx4090 + rtx4090 + rtx3090, pcie4 x8"],
+)  # fmt: skip
+def test_ways_to_say_the_same(text: str) -> None:
+    wanted = read_machine("2x rtx4090 + 1x rtx3090, pcie4 x8", parts())
+    assert wanted.boxes[0][1].devices == (("rtx4090", 2), ("rtx3090", 1))
+    assert read_machine(text, parts()) == wanted
+
+
+def test_a_card_uses_its_own_generation_in_a_newer_slot() -> None:
+    routes = _cluster("rtx5090 + 2x rtx3080, pcie5 x8").routes
+    assert {c.name.split(":")[0]: c.bytes_per_s for c in routes.channels} == {"rtx5090": 24e9, "rtx3080": 12e9}
+
+
+def test_cards_without_peer_to_peer_copy_through_the_host_in_one_direction_at_a_time() -> None:
+    cards, server = _cluster("2x rtx4090, pcie4 x16"), _cluster("2x l40s, pcie4 x16")
+    assert [c.name for c in cards.routes.channels] == ["rtx4090:0<->host", "rtx4090:1<->host"]
+    assert _seconds(cards, "rtx4090:0", "rtx4090:1") == pytest.approx(14e-6)
+    assert len(server.routes.channels) == 4
+    assert _seconds(server, "l40s:0", "l40s:1") == pytest.approx(10e-6)
+    assert [c.name for c in _cluster("rtx4090 + cpu").routes.channels][:2] == ["rtx4090:0->pcie", "pcie->rtx4090:0"]
+
+
+def test_nvlink_bridges_join_pairs_and_the_rest_takes_pcie() -> None:
+    cluster = _cluster("5x rtx3090 + cpu, nvlink, pcie4 x8")
+    gb = 1e-9 / np.where(
+        cluster.routes.s_per_byte > 0, cluster.routes.s_per_byte, np.inf
+    )  # fmt: skip
+    fast = {(int(i), int(j)) for i, j in np.argwhere(np.isclose(gb, 56.25))}
+    assert fast == {(0, 1), (1, 0), (2, 3), (3, 2)}
+    assert np.allclose(gb[4, :4], 12)
+    assert np.allclose(gb[5, :5], 12)
+
+
+def test_nvlink_without_a_switch_is_divided_among_the_others() -> None:
+    cluster = _cluster("4x a100, nvlink")
+    assert {c.bytes_per_s for c in cluster.routes.channels} == {100e9}
+    with pytest.raises(ClusterError, match="cannot be divided among 5 others") as e:
+        cluster_file("6x a100, nvlink")
+    assert e.value.hint == "write nvswitch, or edit the file"
+
+
+def test_boxes_of_one_kind_have_hubs_of_their_own() -> None:
+    cluster = _cluster("2 nodes of (8x a100 + epyc, nvswitch), ib_hdr x8")
+    names = cluster.device_names
+    assert names[:16] == tuple(f"a100:{i}" for i in range(16))
+    near, far = _seconds(cluster, "a100:0", "a100:7", 300e9), _seconds(cluster, "a100:7", "a100:8", 24e9)
+    assert near == pytest.approx(1, rel=1e-4)  # 300 GB/s: NVSwitch
+    assert far == pytest.approx(1, rel=1e-4)  # 24 GB/s: PCIe, before the NIC's 25 GB/s
+    nic = [c for c in cluster.routes.channels if c.name == "pcie0->network"]
+    assert [(c.bytes_per_s, c.capacity) for c in nic] == [(25e9, 8)]
+
+
+def test_unlike_boxes_and_devices_that_are_boxes() -> None:
+    cluster = _cluster("(2x rtx4090, pcie4 x8) + (m3_ultra) + (rtx4090), 10gbe")
+    assert cluster.device_names == ("rtx4090:0", "rtx4090:1", "rtx4090:2", "m3_ultra:0")
+    assert {c.name for c in cluster.routes.channels if c.name.endswith(">network")} == {
+        "host0->network", "m3_ultra:0->network", "rtx4090:2->network"
+    }  # fmt: skip
+    assert (
+        _cluster("3x m3_ultra, thunderbolt5").fingerprint == _cluster("3 nodes of (m3_ultra), thunderbolt5").fingerprint
+    )
+    assert len(_cluster("3x m3_ultra, thunderbolt5").routes.channels) == 6
+
+
+def test_numbers_of_a_kind_that_are_not_in_a_row() -> None:
+    cluster = _cluster("(l40s) + (2x l40s) + (l40s), 25gbe")
+    assert sorted(c.name for c in cluster.routes.channels if c.name.endswith(">network")) == [
+        "l40s:0->network", "l40s:3->network", "pcie1->network"
+    ]  # fmt: skip
+
+
+def test_one_device_needs_no_link() -> None:
+    assert _cluster("h100").size == 1
+    assert _cluster("h100").routes.channels == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("2x rtx4098", "no device kind named 'rtx4098'", "did you mean 'rtx4090'?"),
+        ("2x rtx4090, pcie9", "no link named 'pcie9'", "did you mean 'pcie5'? available: 100gbe, 10gbe"),
+        ("", "'' is no device", "2x rtx4090 + 1x rtx3090, pcie4 x8"),
+        ("2x", "'2x' is no device", "[N x] KIND"),
+        ("0x h100", "a machine has 1 to 1024 devices, not 0", ""),
+        ("2000x h100", "a machine has 1 to 1024 devices, not 2000", ""),
+        ("99 nodes of (99x h100, nvswitch), ib_ndr", "has more than 1024 devices", ""),
+        ("2x rtx4090, pcie4 x3", "pcie4 x3: PCIe has no such width", "lanes: 1, 2, 4, 8, 16"),
+        ("2x rtx4090, pcie4, pcie5", "has two links of one form", "give one"),
+        ("2x rtx4090, nvlink", "no two GPUs of one kind with NVLink", "with NVLink: v100, a6000, rtx3090, a100"),
+        ("2x rtx3090, nvlink x4", "only PCIe has a number of lanes", "write nvlink"),
+        ("2x l40s, nvswitch", "no machine has l40s on an NVSwitch", "with a switch: v100, a100, a100_40gb, h100"),
+        ("1x a100, nvswitch", "an NVSwitch connects several GPUs", "leave out nvswitch"),
+        ("2x m3_ultra", "m3_ultra has no PCIe slot", "connect it by a network"),
+        ("rtx4090 + cpu, shared", "rtx4090 has a memory of its own", "on a shared memory: orin, orin_cpu"),
+        ("rtx4090 + 2x cpu", "2 CPUs in a box", "give a box one CPU"),
+        ("2 nodes of (4x h100, nvswitch)", "2 boxes, and nothing connects them", "thunderbolt4, thunderbolt5, 10gbe"),
+        ("(4x h100, nvswitch), ib_ndr", "ib_ndr connects boxes, and there is only one", "leave it out"),
+        ("2 nodes of (4x h100, ib_ndr), ib_ndr", "ib_ndr connects boxes, and stands in one", "after the brackets"),
+        ("2 nodes of (4x h100, nvswitch), nvlink", "nvlink stands after the boxes", "networks: thunderbolt4"),
+        ("2 nodes of (h100) ib_ndr", "'ib_ndr' after the boxes: a comma is missing", "write for example"),
+        ("2 nodes of (h100) + h100, ib_ndr", "'+ h100, ib_ndr' after the boxes: a comma is missing", "write for"),
+        ("two nodes of (h100), ib_ndr", "'two nodes of (h100)' is no box", "write for example"),
+        ("2x m3_ultra, thunderbolt5 x2", "thunderbolt5 x2: there is one cable between two boxes", "write thunderbolt5"),
+        ("2x m3_ultra, 10gbe x0", "10gbe x0: a box needs a NIC", "write 10gbe"),
+        ("2x m3_ultra, 10gbe, pcie4", "has 10gbe and other links", "put each box in brackets"),
+    ],
+)
+def test_mistakes(text: str, said: str, hint: str) -> None:
+    with pytest.raises(ClusterError) as e:
+        cluster_file(text)
+    assert said in e.value.message
+    assert hint in e.value.hint
+
+
+@settings(deadline=None)
+@given(st.text("0123456789x×.()+,_ -abcdefghlnoprtu", max_size=40) | st.text(max_size=20))
+def test_any_text_is_a_machine_or_one_clear_error(text: str) -> None:
+    with contextlib.suppress(ClusterError):
+        assert Cluster.parse(parse_yaml(cluster_file(text).encode())).size >= 1
+
+
+_KINDS = st.lists(
+    st.tuples(st.integers(1, 12), st.sampled_from(sorted(k for k, p in parts().kinds.items() if p.pcie is not None))),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(1, 3), _KINDS), min_size=2, max_size=3), st.sampled_from(LANES))
+def test_any_boxes_of_cards_on_a_network(boxes: list[tuple[int, list[tuple[int, str]]]], lanes: int) -> None:
+    """Every file is valid: its patterns match the devices of each box, and its routes never pass another box's hub."""
+    said = [f"{n} nodes of ({' + '.join(f'{c}x {k}' for c, k in devices)}, pcie4 x{lanes})" for n, devices in boxes]
+    cluster = _cluster(f"{' + '.join(said)}, 10gbe")
+    assert cluster.size == sum(n * c for n, devices in boxes for c, _ in devices)
+    first = sum(c for c, k in boxes[0][1] if k == boxes[0][1][0][1])
+    kind = boxes[0][1][0][1]
+    for other in range(1, first):  # devices of one kind in the first box do not use the network
+        assert 1 / cluster.routes.s_per_byte[_index(cluster, kind, 0), _index(cluster, kind, other)] != 1.25e9
+    lane = min(1.5e9 if parts().kinds[k].pcie != 3 else 0.75e9 for k in cluster.kinds)
+    assert np.isclose(1 / cluster.routes.s_per_byte.max(), min(1.25e9, lane * lanes))
+
+
+def _index(cluster: Cluster, kind: str, i: int) -> int:
+    return cluster.device_names.index(f"{kind}:{i}")
+
+
+@pytest.mark.parametrize("value", [1.0e3, 999.0e9, 1008.0e9, 362.05e12, 2.5e-6, 300.0e-6, 14.0625e9, 0.083e12])
+def test_figures_are_written_as_yaml_reads_them(value: float) -> None:
+    assert parse_yaml(_figure(value).encode()) == value
+
+
+def test_it_prints_or_writes_a_file_that_a_run_takes(placekit: Callable) -> None:
+    code, out, _ = placekit("cluster", "new", "2x rtx4090, pcie4 x8")
+    assert code == 0
+    assert "\nname: rtx4090x2\ndescription: 2 x GeForce RTX 4090 24 GB, PCIe 4.0 x8\n" in out
+    code, written, _ = placekit("cluster", "new", "2x rtx4090, pcie4 x8", "mine.yaml")
+    assert (code, written) == (0, "written to mine.yaml; place on it with `placekit run cluster='mine.yaml'`\n")
+    assert Path("mine.yaml").read_text() == out.replace("name: rtx4090x2", "name: mine")
+    assert placekit("cluster", "show", "mine.yaml").code == 0
+    code, _, err = placekit("cluster", "new", "2x rtx4090", "mine.yaml")
+    assert code == 1
+    assert "mine.yaml exists already" in err
+    assert Path("mine.yaml").read_text() == out.replace("name: rtx4090x2", "name: mine")
+
+
+def test_what_is_not_a_file_is_refused(placekit: Callable) -> None:
+    code, _, err = placekit("cluster", "new", "2x", "rtx4090")
+    assert code == 1
+    assert "rtx4090 does not end in .yaml\n  put the machine in quotes" in err
+    code, _, err = placekit("cluster", "new", "rtx4090", "nowhere/mine.yaml")
+    assert code == 1
+    assert "cannot write nowhere/mine.yaml" in err
+
+
+def test_without_a_machine_it_lists_the_parts(placekit: Callable) -> None:
+    code, out, _ = placekit("cluster", "new")
+    assert code == 0
+    named = {line.split()[0] for line in out.splitlines() if line and line[0] != " "}
+    assert {"kind", "link", *parts().kinds, *parts().links} <= named
+    assert max(map(len, out.splitlines())) <= 80
