@@ -38,7 +38,8 @@ class Component:
         files: for an importer that reads files, the endings of their names; its options then have a `path`.
         detect: for such an importer, whether it reads a file that begins with these bytes (4096 at most). It is called
             for every file, so it is light and never raises; without it, the ending alone decides.
-        writes: whether the class of such an importer has `write`, for files with these endings.
+        writes: whether the class of such an importer has `write`, for files with these endings; or the endings of the files
+            that it writes, where other importers write files with the endings in `files`.
         objects: for an importer that takes objects of Python programs, their types, `module.Class`.
     """
 
@@ -50,8 +51,13 @@ class Component:
     trainer: str = ""
     files: tuple[str, ...] = ()
     detect: Callable[[bytes], bool] | None = None
-    writes: bool = False
+    writes: bool | tuple[str, ...] = False
     objects: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The endings of the files that the importer writes."""
+        return self.writes if isinstance(self.writes, tuple) else self.files if self.writes else ()
 
 
 @dataclass(frozen=True)

@@ -98,13 +98,20 @@ def import_command(argv: list[str], registry: Registry) -> int:
 
 def _writes(registry: Registry) -> str:
     """The formats that can be written."""
-    files = {e.component.name: e.component.files for e in registry.all() if e.component.writes}
+    files = {e.component.name: e.component.written for e in registry.all() if e.component.written}
     return ", ".join(f"{ending} ({name})" for name, own in sorted(files.items()) for ending in own)
 
 
 def writer_of(path: Path, registry: Registry) -> type[Importer]:
-    """Class of the importer that writes files with this ending. Raises GraphError if there is none, or if there are several."""
-    names = [e.component.name for e in registry.all() if e.component.writes and path.name.endswith(e.component.files)]
+    """Class of the importer that writes files with this ending, the longest that fits. Raises GraphError if there is not one."""
+    fitting = [
+        (ending, e.component.name)
+        for e in registry.all()
+        for ending in e.component.written
+        if path.name.endswith(ending)
+    ]
+    longest = max((len(ending) for ending, _ in fitting), default=0)
+    names = [name for ending, name in fitting if len(ending) == longest]
     if len(names) != 1:
         raise GraphError(
             f"{' and '.join(names) or 'no importer'} would write {path}", f"what can be written: {_writes(registry)}"

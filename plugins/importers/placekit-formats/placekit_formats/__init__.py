@@ -27,6 +27,20 @@ class DopplerOptions(Options):
     path: str = Field("", description="a graph in Doppler's text format (docs/formats.md); required")
 
 
+class MsrOptions(Options):
+    """Options of importer `msr`."""
+
+    path: str = Field(
+        "", description="a graph with costs in the JSON format of dnn-partitioning (docs/formats.md); required"
+    )
+
+
+class PipeDreamOptions(Options):
+    """Options of importer `pipedream`."""
+
+    path: str = Field("", description="a profile in PipeDream's text format (docs/formats.md); required")
+
+
 def is_graph_file(head: bytes) -> bool:
     """Whether a file that begins with `head` may be a graph file: it is a zip."""
     return head.startswith(b"PK\3\4")
@@ -40,6 +54,21 @@ def is_json(head: bytes) -> bool:
 def is_doppler(head: bytes) -> bool:
     """Whether a file that begins with `head` is Doppler's: a number, then a line of numbers and commas."""
     return re.match(rb"(\xef\xbb\xbf)?[ \t]*\d+[ \t]*\r?\n[\d, \t]*(\r?\n|\Z)", head) is not None
+
+
+def is_msr(head: bytes) -> bool:
+    """Whether a file that begins with `head` is in the format of dnn-partitioning: an object with one of its members.
+
+    Members come in any order, so the first may be a long list of nodes or edges.
+    """
+    if re.match(rb"(\xef\xbb\xbf)?\s*\{", head) is None or is_json(head):
+        return False
+    return re.search(rb'"(maxSizePerFPGA|maxFPGAs|maxCPUs|supportedOnFpga|fpgaLatency|sourceId)"\s*:', head) is not None
+
+
+def is_pipedream(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a profile of PipeDream: its first line is a node's, as far as it goes."""
+    return re.match(rb"(\xef\xbb\xbf)?\s*\w+ -- [^\n]*( -- forward_compute_time=|\Z)", head) is not None
 
 
 @hookimpl
@@ -72,5 +101,24 @@ def placekit_importers() -> list[Component]:
             paper="Yao et al. 2026, Doppler (ICLR)",
             files=(".txt",),
             detect=is_doppler,
+        ),
+        Component(
+            name="msr",
+            summary="a graph with costs and machine in the JSON format of dnn-partitioning",
+            config=MsrOptions,
+            target="placekit_formats.msr:MsrImporter",
+            paper="Tarnawski et al. 2020, Efficient Algorithms for Device Placement of DNN Graph Operators (NeurIPS)",
+            files=(".json",),
+            detect=is_msr,
+            writes=(".msr.json",),
+        ),
+        Component(
+            name="pipedream",
+            summary="a profile in the text format that PipeDream's authors published",
+            config=PipeDreamOptions,
+            target="placekit_formats.pipedream:PipeDreamImporter",
+            paper="Narayanan et al. 2019, PipeDream (SOSP)",
+            files=(".txt",),
+            detect=is_pipedream,
         ),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from placekit_core import ImporterError, PlacekitError, read_bytes, reading, shortened
 
@@ -22,13 +22,24 @@ def mistake(path: str, problem: str, hint: str = HINT) -> ImporterError:
 
 def read_file(path: str, importer: str, parse: Callable[[bytes], T]) -> T:
     """The result of `parse` on the importer's file. Turns ValueErrors of `parse` into ImporterErrors that name the file."""
-    if not path:
-        raise ImporterError(f"importer {importer!r} needs a file", "give importer.path=FILE")
+    _named(path, importer)
     with reading(path, ImporterError, "program", HINT):
         data = read_bytes(Path(path))
         if not data.strip():
             raise ValueError("it is empty")
         return parse(data)
+
+
+def scan_file(path: str, importer: str, scan: Callable[[BinaryIO], T]) -> T:
+    """The result of `scan`, which reads the importer's file piece by piece (scanning.py). Errors are those of `read_file`."""
+    _named(path, importer)
+    with reading(path, ImporterError, "program", HINT), Path(path).open("rb") as file:
+        return scan(file)
+
+
+def _named(path: str, importer: str) -> None:
+    if not path:
+        raise ImporterError(f"importer {importer!r} needs a file", "give importer.path=FILE")
 
 
 @contextmanager
