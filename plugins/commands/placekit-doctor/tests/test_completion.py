@@ -119,8 +119,8 @@ def test_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "runs" / "first one").mkdir(parents=True)
     for name in ("box.yaml", "g.graph.npz", "notes.log", ".hidden.yaml"):
         (tmp_path / name).write_text("")
-    assert words("run cluster=b") == ["cluster=box.yaml"]
-    assert words("cluster show b") == ["box.yaml"]
+    assert words("run cluster=bo") == ["cluster=box.yaml"]
+    assert words("cluster show bo") == ["box.yaml"]
     assert words("run importer.path=") == [
         f"importer.path={n}" for n in ("box.yaml", "g.graph.npz", "notes.log", "runs/")
     ]
@@ -136,7 +136,7 @@ def test_the_other_commands() -> None:
     assert words("graph ") == ["export", "import", "show"]
     assert "workload=mlp" in words("graph show workload=m")
     assert "workload=mlp" in words("graph export out.graph.npz workload=m")
-    assert words("cluster ") == ["profile", "show"]
+    assert words("cluster ") == ["new", "profile", "show"]
     assert "p100x4" in words("cluster show p")
     assert words("new-plugin ") == sorted(KINDS)
     assert words("completion ") == sorted(SCRIPTS)
