@@ -358,12 +358,17 @@ def test_a_glob_beside_a_name() -> None:
 
 REFUSE = {"data_parallel", "enumerative", "exact", "expert", "single_cpu"}
 """Policies that place only what they are made for: towers, sharded programs, small graphs, known networks, with a CPU."""
+RULES = {
+    "accelerate_auto", "accelerate_sequential", "bandwidth_share", "exo_memory", "fastest_first", "llamacpp_layers",
+    "torchtitan_weights", "vllm_even",
+}  # fmt: skip
+"""The rules of tools, for networks of layers in pipelines: experiment `rules` compares them."""
 
 
 def test_baselines_are_all_that_learn_nothing() -> None:
     params = yaml.safe_load((conf_dir() / "experiment" / "baselines.yaml").read_text())["hydra"]["sweeper"]["params"]
     learn = {e.component.name for e in installed().all() if e.kind == "policy" and e.component.trainer} | {"post"}
-    assert sorted(params["policy"].split(",")) == sorted(set(installed().names("policy")) - learn - REFUSE)
+    assert sorted(params["policy"].split(",")) == sorted(set(installed().names("policy")) - learn - REFUSE - RULES)
 
 
 @pytest.mark.slow
