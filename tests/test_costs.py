@@ -80,6 +80,13 @@ def test_override_of_the_kind_and_launch_overhead() -> None:
     assert seconds(machine) == [7, 7]
 
 
+def test_a_host_that_launches_ahead_hides_its_launches() -> None:
+    machine = cluster(launch_overhead_s=7, launches_ahead=True, efficiency={"other": {"compute": 1, "memory": 1}})
+    assert seconds(machine, flops=1000.0, bytes_accessed=50.0) == [7, 10]
+    assert seconds(machine, bytes_accessed=800.0) == [8, 8]
+    assert seconds(machine) == [7, 7]
+
+
 def test_one_column_per_kind_one_per_device() -> None:
     machine = cluster()
     costs = roofline(graph(flops=1000.0), machine)

@@ -31,8 +31,8 @@ UNLIMITED = 2**30  # capacity of a channel or device that never makes anything w
 
 # Classes of operations: the rows of the efficiency table in costs.py.
 OperationClass = Literal[
-    "matmul", "convolution", "attention", "normalization", "reduction", "pooling", "elementwise", "copy", "embedding",
-    "other",
+    "matmul", "unaligned_matmul", "convolution", "attention", "normalization", "reduction", "pooling", "elementwise", "copy",
+    "embedding", "other",
 ]  # fmt: skip
 
 
@@ -77,6 +77,7 @@ class DeviceKind(_Model):
     memory_bytes: Annotated[int, BeforeValidator(_whole), Field(gt=0)]
     memory_bytes_per_s: Positive
     launch_overhead_s: NonNegative = 0.0
+    launches_ahead: Annotated[bool, Field(description="launching takes time only where operations are shorter")] = False
     streams: Concurrent = 1
     efficiency: dict[OperationClass, Efficiency] = {}
 

@@ -1,9 +1,10 @@
 """What operations and transfers cost, in seconds: a roofline by default, measured figures where there are any.
 
 Roofline (Williams et al. 2009): an operation takes the launch overhead of its device, plus the longer of two times: its
-arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. Both rates are the peak times the
-fraction that the class of the operation reaches (`EFFICIENCY`). The fractions are nominal figures for planning, not
-measurements of a device; a cost file from measurements replaces them.
+arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. If the host launches ahead
+(`DeviceKind.launches_ahead`), the operation before hides the overhead, and the longest of the three times counts. Both
+rates are the peak times the fraction that the class of the operation reaches (`EFFICIENCY`). The fractions are nominal
+figures for planning, not measurements of a device; a cost file from measurements replaces them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from placekit_core.contracts.graph import Graph, Labels
 # Class of operations: fraction of peak FLOP/s, fraction of peak memory bandwidth. A device kind may override rows.
 EFFICIENCY: dict[OperationClass, Efficiency] = {
     "matmul": Efficiency(compute=0.75, memory=0.80),
+    "unaligned_matmul": Efficiency(compute=0.75, memory=0.80),
     "convolution": Efficiency(compute=0.60, memory=0.70),
     "attention": Efficiency(compute=0.50, memory=0.70),
     "normalization": Efficiency(compute=0.50, memory=0.60),
@@ -148,7 +150,9 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
         if graph.n:
             arithmetic = graph.flops / (peak[graph.dtype.codes] * compute[code])
             traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
-            op_s[:, k] = np.where(graph.kernel, kind.launch_overhead_s + np.maximum(arithmetic, traffic), 0.0)
+            with_launch = np.maximum if kind.launches_ahead else np.add
+            seconds = with_launch(kind.launch_overhead_s, np.maximum(arithmetic, traffic))
+            op_s[:, k] = np.where(graph.kernel, seconds, 0.0)
     return CostTable(kinds, op_s, np.zeros(op_s.shape, np.bool_))
 
 

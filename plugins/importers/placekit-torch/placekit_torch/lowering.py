@@ -138,7 +138,7 @@ class _Lowering:
         op, value, target = self.op[node], node.meta["val"], node.target
         args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
         inputs = list(dict.fromkeys(self._tensor_of(self._read(n)) for n in node.all_input_nodes))
-        written = operators.tensors(value)
+        taken, written = operators.tensors((args, kwargs)), operators.tensors(value)
         read = operators.bytes_read(target, [self.builder.tensors[t][1] for t in inputs], written)
         module, call, call_path = self._tag(node)
         phase = node.meta["phase"]
@@ -146,8 +146,8 @@ class _Lowering:
         name = "/".join(filter(None, [place, operators.base_name(target)]))
         self.builder.add(
             self._unique(name if phase == "forward" else f"{name}:{phase}"),
-            op_type=operators.op_type(target), op_class=operators.op_class(target),
-            dtype=operators.compute_dtype(operators.tensors((args, kwargs)), written), inputs=inputs,
+            op_type=operators.op_type(target), op_class=operators.op_class(target, [*taken, *written]),
+            dtype=operators.compute_dtype(taken, written), inputs=inputs,
             flops=operators.flops(target, args, kwargs, value),
             bytes_accessed=float(read + sum(map(operators.size, written))),
             phase=phase, module=module, call=call, colocate=colocate,

@@ -21,7 +21,7 @@ _CLASSES: dict[str, str] = {
     " native_layer_norm_backward native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward"
     " batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training"
     " _batch_norm_with_update_functional _batch_norm_no_update _fused_rms_norm _fused_rms_norm_backward"
-    " _weight_norm_interface _weight_norm_interface_backward",
+    " _weight_norm_interface _weight_norm_interface_backward causal_softmax causal_softmax_backward",
     "reduction": "nll_loss_forward nll_loss2d_forward cumsum cumprod logcumsumexp linalg_vector_norm _cdist_forward argmax"
     " argmin median mode norm var_mean std_mean aminmax logsumexp count_nonzero mse_loss l1_loss smooth_l1_loss",
     "elementwise": "nll_loss_backward nll_loss2d_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward",
@@ -74,11 +74,12 @@ def op_type(target: Any) -> str:
     return f"{getattr(target, 'namespace', 'python')}.{base_name(target)}"
 
 
-def op_class(target: Any) -> str:
-    """Row of the efficiency table of `placekit_core.contracts.costs`."""
+def op_class(target: Any, operands: Sequence[torch.Tensor] = ()) -> str:
+    """Row of the efficiency table of `placekit_core.contracts.costs`; `operands` are the tensors read and written."""
     name = base_name(target)
     if name in _CLASS_OF:
-        return _CLASS_OF[name]
+        group = _CLASS_OF[name]
+        return f"unaligned_{group}" if group == "matmul" and any(map(_unaligned, operands)) else group
     if "scaled_dot_product" in name or "flex_attention" in name:
         return "attention"
     if "upsample_" in name:
@@ -87,6 +88,13 @@ def op_class(target: Any) -> str:
     if torch.Tag.reduction in tags:
         return "reduction"
     return "elementwise" if torch.Tag.pointwise in tags or is_random(target) else "other"
+
+
+def _unaligned(matrix: torch.Tensor) -> bool:
+    """Whether rows of numbers of at most 16 bits do not begin at multiples of 16 bytes, which tensor cores need for speed."""
+    width = matrix.element_size()
+    rows = [s for s, d in zip(matrix.stride()[-2:], matrix.shape[-2:], strict=True) if s > 1 and d > 1]
+    return width <= 2 and any(s * width % 16 for s in rows)
 
 
 def is_random(target: Any) -> bool:

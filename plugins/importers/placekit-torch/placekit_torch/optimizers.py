@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from placekit_core import ImporterError
+from placekit_torch.fused import FusedAdam
 from placekit_torch.joint import TAG, Joint, inline, outside_calls, own_name, with_value
 from placekit_torch.tracing import Update, explain, repeat_update, trace_update
 
@@ -18,6 +19,7 @@ _SETTINGS: dict[type, dict[str, Any]] = {
     torch.optim.RMSprop: {"foreach": False, "capturable": True},
     torch.optim.Adam: {"foreach": False, "fused": False, "capturable": True},
     torch.optim.AdamW: {"foreach": False, "fused": False, "capturable": True},
+    FusedAdam: {},
 }
 
 
@@ -37,7 +39,8 @@ class Optimizer:
         if self.kind not in _SETTINGS:
             raise ImporterError(
                 f"the optimizer of {name} is {self.kind.__name__}, which cannot be imported",
-                f"use one of torch.optim: {', '.join(sorted(t.__name__ for t in _SETTINGS))}",
+                f"use one of torch.optim: {', '.join(sorted(t.__name__ for t in _SETTINGS if t is not FusedAdam))}; or"
+                " placekit_torch.fused.FusedAdam",
             )
         if any(id(p) not in self.names for group in self.optimizer.param_groups for p in group["params"]):
             raise ImporterError(

@@ -359,6 +359,8 @@ def trace_update(
     for node in reversed(graph.nodes):  # drop copies that protect the inputs (nothing changes them) and profiling
         if node.target is torch.ops.aten.clone.default and node.args[0].op == "placeholder":
             node.replace_all_uses_with(node.args[0])
+        if node.target is torch.ops.aten.copy.default and node.args[1].target is operator.getitem:
+            node.replace_all_uses_with(node.args[1])  # a fused kernel writes the new value itself
         if node.op == "call_function" and not node.users:
             graph.erase_node(node)
     mark_aliases(graph)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from placekit_torch.factory import Made
+from placekit_torch.fused import FusedAdam
 from placekit_torch.importer import import_program
 from placekit_torch.step import Step
 
@@ -17,6 +18,7 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
+    "fused_adam": FusedAdam,
 }
 
 

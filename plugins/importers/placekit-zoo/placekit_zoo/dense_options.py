@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from placekit_core import Component
-from placekit_zoo.options import NetworkOptions
+from placekit_zoo.options import NetworkOptions, OptimizerName
 
 
 class MlpOptions(NetworkOptions):
@@ -54,13 +54,18 @@ class GptOptions(NetworkOptions):
     """Options of `gpt`; the defaults are GPT-2 small."""
 
     batch: int = Field(8, ge=1, description="sequences per step")
-    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("adam", description="optimiser of the parameters")
+    optimizer: OptimizerName = Field("adam", description="optimiser of the parameters")
+    dtype: Literal["float32", "float16", "bfloat16"] = Field("float32", description="number type of the parameters")
+    fused_softmax: bool = Field(
+        False, description="one kernel for the attention's scale, mask and softmax, as in Megatron"
+    )
     layers: int = Field(12, ge=1, description="transformer blocks")
     embedding: int = Field(768, ge=1, description="width of the embedding")
     heads: int = Field(12, ge=1, description="attention heads; must divide the embedding")
     sequence: int = Field(1024, ge=1, description="tokens per sequence")
     vocabulary: int = Field(50257, ge=2, description="distinct tokens")
     dropout: float = Field(0.1, ge=0, le=1, description="probability of dropping a value, at all places")
+    tied: bool = Field(True, description="one matrix for token embedding and output; false: two, as stages hold them")
 
     @model_validator(mode="after")
     def _heads_fit(self) -> GptOptions:

@@ -2,7 +2,8 @@
 
 Layer normalisation before each half of a block and after the last block; learned positions; output weights tied to the token
 embedding; module names as in the published weights. [B, S] tokens to [B, S, V] logits. The attention is written out with
-matrix products and a softmax, so that its operations can be placed one by one.
+matrix products and a softmax, so that its operations can be placed one by one; scale, mask and softmax may be one kernel,
+as in Megatron-LM.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from placekit_torch.fused import causal_softmax
 from placekit_torch.step import Step
 from torch import Tensor, nn
 
@@ -21,9 +23,9 @@ from placekit_zoo.dense_options import GptOptions
 class Attention(nn.Module):
     """Causal self-attention with several heads; one product gives queries, keys and values."""
 
-    def __init__(self, embedding: int, heads: int, sequence: int, dropout: float) -> None:
+    def __init__(self, embedding: int, heads: int, sequence: int, dropout: float, fused: bool = False) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.fused = heads, fused
         self.c_attn = nn.Linear(embedding, 3 * embedding)
         self.c_proj = nn.Linear(embedding, embedding)
         self.attn_dropout, self.resid_dropout = nn.Dropout(dropout), nn.Dropout(dropout)
@@ -32,8 +34,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.c_attn(x).chunk(3, -1))
-        scores = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).masked_fill(self.future, -math.inf)
-        weights = self.attn_dropout(torch.softmax(scores, -1))
+        scores, scale = q @ k.transpose(-2, -1), math.sqrt(q.shape[-1])
+        if self.fused:
+            weights = causal_softmax(scores, 1 / scale)
+        else:
+            weights = torch.softmax((scores / scale).masked_fill(self.future, -math.inf), -1)
+        weights = self.attn_dropout(weights)
         return self.resid_dropout(self.c_proj((weights @ v).transpose(1, 2).flatten(-2)))  # type: ignore[no-any-return]
 
 
@@ -53,10 +59,10 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """A transformer block: attention and feed-forward, each with a residual connection."""
 
-    def __init__(self, embedding: int, heads: int, sequence: int, dropout: float) -> None:
+    def __init__(self, embedding: int, heads: int, sequence: int, dropout: float, fused: bool = False) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(embedding)
-        self.attn = Attention(embedding, heads, sequence, dropout)
+        self.attn = Attention(embedding, heads, sequence, dropout, fused)
         self.ln_2 = nn.LayerNorm(embedding)
         self.mlp = FeedForward(embedding, dropout)
 
@@ -69,16 +75,25 @@ class Gpt(nn.Module):
     """The decoder."""
 
     def __init__(
-        self, layers: int, embedding: int, heads: int, sequence: int, vocabulary: int, dropout: float = 0.1
+        self,
+        layers: int,
+        embedding: int,
+        heads: int,
+        sequence: int,
+        vocabulary: int,
+        dropout: float = 0.1,
+        fused: bool = False,
+        tied: bool = True,
     ) -> None:
         super().__init__()
         self.wte = nn.Embedding(vocabulary, embedding)
         self.wpe = nn.Embedding(sequence, embedding)
         self.drop = nn.Dropout(dropout)
-        self.h = nn.ModuleList(Block(embedding, heads, sequence, dropout) for _ in range(layers))
+        self.h = nn.ModuleList(Block(embedding, heads, sequence, dropout, fused) for _ in range(layers))
         self.ln_f = nn.LayerNorm(embedding)
         self.lm_head = nn.Linear(embedding, vocabulary, bias=False)
-        self.lm_head.weight = self.wte.weight
+        if tied:
+            self.lm_head.weight = self.wte.weight
         self.register_buffer("positions", torch.arange(sequence), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -103,5 +118,6 @@ class GptImporter(ZooImporter):
         """One step on random tokens."""
         o: GptOptions = self.options
         tokens, following = (torch.randint(0, o.vocabulary, (o.batch, o.sequence)) for _ in range(2))
-        network = Gpt(o.layers, o.embedding, o.heads, o.sequence, o.vocabulary, o.dropout)
-        return Step(network, tokens, loss, following, self.make_optimizer)
+        sizes = (o.layers, o.embedding, o.heads, o.sequence, o.vocabulary)
+        network = Gpt(*sizes, o.dropout, o.fused_softmax, o.tied)
+        return Step(network.to(getattr(torch, o.dtype)), tokens, loss, following, self.make_optimizer)

@@ -7,13 +7,13 @@ from typing import Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from placekit_core import Component
-from placekit_zoo.options import NetworkOptions, refuse_one_value
+from placekit_zoo.options import NetworkOptions, OptimizerName, refuse_one_value
 
 
 class InceptionV3Options(NetworkOptions):
     """Options of `inception_v3`."""
 
-    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("rmsprop", description="the paper uses rmsprop (section 8)")
+    optimizer: OptimizerName = Field("rmsprop", description="the paper uses rmsprop (section 8)")
     image_size: int = Field(299, ge=75, description="height and width in pixels")
     classes: int = Field(1000, ge=2, description="classes")
     aux: bool = Field(False, description="with the auxiliary classifier (section 4); its loss has weight 0.4")
@@ -56,7 +56,7 @@ class NasNetOptions(NetworkOptions):
     """Options of `nasnet`."""
 
     batch: int = Field(16, ge=1, description="examples per step; 16 per replica in the published code")
-    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("rmsprop", description="rmsprop as in the published code")
+    optimizer: OptimizerName = Field("rmsprop", description="rmsprop as in the published code")
     image_size: int = Field(331, ge=32, description="height and width in pixels")
     classes: int = Field(1000, ge=2, description="classes")
     aux: bool = Field(False, description="with the auxiliary classifier; its loss has weight 0.4")

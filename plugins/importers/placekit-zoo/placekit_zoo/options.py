@@ -8,12 +8,16 @@ from pydantic import Field
 
 from placekit_core import Options
 
+OptimizerName = Literal[
+    "rmsprop", "sgd", "adam", "fused_adam"
+]  # the last has one kernel per parameter, see placekit-torch
+
 
 class NetworkOptions(Options):
     """Options of all networks."""
 
     batch: int = Field(32, ge=1, description="examples per step")
-    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("sgd", description="optimiser of the parameters")
+    optimizer: OptimizerName = Field("sgd", description="optimiser of the parameters")
     mode: Literal["train", "inference"] = Field(
         "train", description="the whole training step, or the forward pass only"
     )

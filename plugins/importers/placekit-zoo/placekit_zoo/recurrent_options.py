@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from placekit_core import Component
-from placekit_zoo.options import NetworkOptions
+from placekit_zoo.options import NetworkOptions, OptimizerName
 
 
 class RecurrentOptions(NetworkOptions):
     """Common options of the recurrent networks."""
 
     batch: int = Field(64, ge=1, description="sequences per step")
-    optimizer: Literal["rmsprop", "sgd", "adam"] = Field("adam", description="the paper uses adam (section 4.1)")
+    optimizer: OptimizerName = Field("adam", description="the paper uses adam (section 4.1)")
     layers: int = Field(2, ge=1, description="LSTM layers; in an encoder-decoder, of each half")
     hidden: int = Field(1024, ge=1, description="width of the LSTM layers")
     embedding: int | None = Field(None, ge=1, description="width of the embedding; `hidden` if none")

@@ -154,6 +154,28 @@ def test_gpt_attention_is_causal_attention() -> None:
     torch.testing.assert_close(attention(x), attention.c_proj(mixed))
 
 
+def test_gpt_with_the_fused_softmax_is_the_same_network() -> None:
+    torch.manual_seed(0)
+    x = torch.randint(0, 11, (3, 5))
+    plain, fused = (Gpt(2, 16, 2, 5, 11, 0.0, fused=fused) for fused in (False, True))
+    fused.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(fused(x), plain(x))
+
+
+def test_gpt_in_half_precision_with_matrices_of_its_own() -> None:
+    """As a pipeline of Megatron-LM holds it: float32 in the optimiser only, the output's matrix on another stage."""
+    plain, half = (GPT(optimizer=o, **more).load()[0].graph for o, more in (
+        ("adam", {}), ("fused_adam", {"dtype": "float16", "fused_softmax": True, "tied": False}),
+    ))  # fmt: skip
+    source = half.op_type.is_value("parameter")
+    assert source.sum() == plain.op_type.is_value("parameter").sum() + 1
+    assert half.persistent_bytes[source].sum() == 2 * (parameters(plain) + 11 * 16)
+    assert set(half.dtype.take(np.flatnonzero(half.kernel & (half.phase < 2))).tolist()) == {"float16"}
+    assert half.op_type.is_value("placekit.causal_softmax").sum() == 2
+    assert half.op_type.is_value("placekit.fused_adam").sum() == source.sum()
+    assert not half.op_class.is_value("other").any()
+
+
 def test_wrong_sizes_are_refused() -> None:
     with pytest.raises(ValidationError, match="heads=3 does not divide embedding=16"):
         GptOptions(embedding=16, heads=3)
