@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         Grouper as Grouper,
         Importer as Importer,
         LearnablePolicy as LearnablePolicy,
+        Objective as Objective,
         Policy as Policy,
         ResumablePolicy as ResumablePolicy,
         Rollouts as Rollouts,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
         Kernel as Kernel,
         Measurements as Measurements,
         Schedule as Schedule,
+        Spans as Spans,
         Trace as Trace,
     )
     from placekit_core.contracts.options import LearnableOptions as LearnableOptions, Options as Options
@@ -134,11 +136,11 @@ _HOME = {
     "contracts.grouping": "Grouping quotient strongly_connected",
     "contracts.hookspecs": "Command Component hookimpl",
     "contracts.interfaces": (
-        "Backend Checkpoint Grouper Importer LearnablePolicy Policy ResumablePolicy Rollouts State Trainer"
+        "Backend Checkpoint Grouper Importer LearnablePolicy Objective Policy ResumablePolicy Rollouts State Trainer"
     ),
     "contracts.options": "LearnableOptions Options",
     "contracts.ledger": "HISTORY Ledger",
-    "contracts.measurement": "Kernel Measurements Schedule Trace",
+    "contracts.measurement": "Kernel Measurements Schedule Spans Trace",
     "contracts.placement": "Placement Placements",
     "contracts.placement_file": "PLACEMENT_FILE Assignment load_assignment load_placement save_placement",
     "contracts.problem": "Problem",

@@ -50,8 +50,26 @@ class Measurements:
 
 
 @dataclass(frozen=True, eq=False)
+class Spans:
+    """Tasks larger than operations that devices run one after another, such as the micro-batches of a pipeline's stage.
+
+    Attributes:
+        name: [r] what each is.
+        device: [r] where it ran.
+        start_s, end_s: [r] when it started and ended.
+    """
+
+    name: tuple[str, ...]
+    device: NDArray[np.int16]
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """The timed events of one run of one placement; n operations, x transfers. Times in seconds from the start.
+
+    If an operation runs several times, once for each micro-batch, its times are those of the first.
 
     Attributes:
         op_device, op_stream: [n] where each operation ran.
@@ -59,6 +77,7 @@ class Schedule:
         transfer_tensor, transfer_src, transfer_dst: [x] tensor of each transfer, and the devices it went from and to.
         transfer_start_s, transfer_end_s: [x] when each transfer started and ended.
         value_s: the objective of the run.
+        spans: all tasks of the run, if it has tasks larger than operations.
     """
 
     op_device: NDArray[np.int16]
@@ -71,6 +90,7 @@ class Schedule:
     transfer_start_s: NDArray[np.float64]
     transfer_end_s: NDArray[np.float64]
     value_s: float
+    spans: Spans | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,101 @@
+"""Pipelined execution: backends `max_load`, `blocking_latency` and `pipeline`, policy `chain`. See docs/pipelines.md."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from placekit_core import Component, Options, hookimpl
+
+PAPER = "Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators (NeurIPS 2020)"
+
+
+class LoadOptions(Options):
+    """Options of backends `max_load` and `blocking_latency`."""
+
+    threads: int | None = Field(default=None, ge=1, description="threads that share a batch; all cores if not given")
+
+
+class PipelineOptions(LoadOptions):
+    """Options of backend `pipeline`; docs/pipelines.md defines each exactly."""
+
+    objective: Literal["step", "throughput", "token"] = Field(
+        default="step",
+        description="`step`: seconds of a whole step; `throughput`: seconds per micro-batch in the steady state; `token`:"
+        " seconds of one micro-batch through all stages",
+    )
+    schedule: Literal["auto", "gpipe", "1f1b", "interleaved", "zero_bubble", "inference"] = Field(
+        default="auto",
+        description="order of a stage's tasks; `auto`: `1f1b` for a training step, `inference` for a forward pass",
+    )
+    microbatches: int = Field(
+        default=8, ge=1, le=4096, description="micro-batches of a step; the program is one of them"
+    )
+    overlap: bool = Field(
+        default=True, description="transfers overlap with computation; false: the sender waits until they have arrived"
+    )
+    checkpointing: Literal["none", "block"] = Field(
+        default="none",
+        description="`block`: a layer keeps only its inputs, and its backward pass repeats its forward pass",
+    )
+
+
+class ChainOptions(Options):
+    """Options of policy `chain`."""
+
+    max_blocks: int = Field(
+        default=160,
+        ge=1,
+        description="a longer sequence of blocks is shortened to this many: neighbours with little work are joined",
+    )
+    max_ideals: int = Field(
+        default=2000,
+        ge=1,
+        description="prefixes to split at, at most; a graph with more is split along one order of its blocks",
+    )
+    effort: int = Field(
+        default=2_000_000, ge=1, description="partial splits that the search visits before it ends without a proof"
+    )
+
+
+@hookimpl
+def placekit_backends() -> list[Component]:
+    """The three objectives of pipelined and blocking execution."""
+    return [
+        Component(
+            "max_load",
+            "pipelined execution: the largest load of a device, transfers included",
+            LoadOptions,
+            "placekit_pipeline.max_load:MaxLoad",
+            paper=PAPER,
+        ),
+        Component(
+            "blocking_latency",
+            "one sample, each contiguous piece on an accelerator a blocking call",
+            LoadOptions,
+            "placekit_pipeline.blocking:BlockingLatency",
+            paper=PAPER,
+        ),
+        Component(
+            "pipeline",
+            "stages over micro-batches: GPipe, 1F1B, interleaved, zero bubble, inference",
+            PipelineOptions,
+            "placekit_pipeline.pipeline:Pipeline",
+            paper="Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (SC 2021), section 2.2",
+        ),
+    ]
+
+
+@hookimpl
+def placekit_policies() -> list[Component]:
+    """The best contiguous split."""
+    return [
+        Component(
+            "chain",
+            "the best contiguous split of the blocks over devices in any order, with a proof where it can",
+            ChainOptions,
+            "placekit_pipeline.chain:ChainPolicy",
+            paper=PAPER,
+        )
+    ]

@@ -1,0 +1,79 @@
+"""Backend `blocking_latency`: one sample, with blocking calls of accelerators (Tarnawski et al. 2020)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from placekit_scheduling import ROUNDING, critical_path_bound
+
+from placekit_core import Backend, Executable, Kernel, Placement, Problem, Schedule, Session
+from placekit_pipeline import LoadOptions
+from placekit_pipeline.blocking_kernel import FIELDS, blocking_latency
+from placekit_pipeline.bounds import load_bound
+from placekit_pipeline.nets import TRANSFER_S
+from placekit_pipeline.one_pass import one_pass
+from placekit_pipeline.session import KernelSession
+
+
+class BlockingLatency(Backend):
+    """The time of one sample, where each connected piece of the graph on an accelerator is one blocking call.
+
+    A call waits for all inputs of its piece; then it receives them, computes, and sends the outputs, one after another. An
+    accelerator makes one call at a time, in the order in which calls become ready. Devices of type `cpu` run each
+    operation as soon as its inputs are there, any number at the same time, and pay no communication. A tensor's seconds are
+    as in `max_load`, and memory is the sum of the persistent bytes. If pieces wait for each other, there is no value.
+    """
+
+    name = "blocking_latency"
+    options_class = LoadOptions
+    objective = "blocking_latency"
+    simulated = True
+    deterministic = True
+    parallel = True
+
+    def open(self, problem: Problem, executable: Executable | None = None) -> Session:
+        return BlockingSession(problem, self.options.threads)
+
+
+class BlockingSession(KernelSession):
+    """One problem."""
+
+    def build(self) -> Kernel:
+        problem, graph, cluster = self.problem, self.problem.graph, self.problem.cluster
+        hop = graph.columns.get(TRANSFER_S)
+        hop_s = np.full(graph.t, -1.0)
+        if isinstance(hop, np.ndarray):
+            hop_s = np.asarray(hop, np.float64)[graph.tensor_producer]
+        numbers = {"n": graph.n, "t": graph.t, "g": problem.g, "size": cluster.size}
+        arrays = {
+            "group_of": problem.grouping.group_of, "kernel": graph.kernel, "output_ptr": graph.output_ptr,
+            "consumer_ptr": graph.consumer_ptr, "consumer_op": graph.consumer_op, "producer": graph.tensor_producer,
+            "accelerator": np.asarray([problem.device_type(d) == "gpu" for d in range(cluster.size)], np.int32),
+            "op_s": problem.op_s, "hop_s": hop_s, "tensor_bytes": graph.tensor_bytes,
+            "group_bytes": problem.group_persistent_bytes, "latency_s": cluster.routes.latency_s,
+            "s_per_byte": cluster.routes.s_per_byte,
+        }  # fmt: skip
+        return self.packed(blocking_latency, FIELDS, numbers, arrays, numbers)
+
+    def reason(self, device: NDArray[np.int16]) -> str:
+        return "pieces wait for each other: one needs a result of another, which needs one of its own"
+
+    @cached_property
+    def _bound_s(self) -> float:
+        problem = self.problem
+        path = critical_path_bound(problem) * (1 - ROUNDING)
+        cpus = any(problem.device_type(d) == "cpu" for d in range(problem.cluster.size))
+        return path if cpus else max(path, load_bound(problem))
+
+    def lower_bound(self) -> float | None:
+        """The longest path on the fastest devices; without CPUs, which run any number of operations, also all work."""
+        return self._bound_s
+
+    def schedule(self, placement: Placement) -> Schedule:
+        """The operations in topological order, each as early as it can; `value_s` is that of the blocking calls.
+
+        Raises BackendError if the placement has no value.
+        """
+        return one_pass(self.problem, placement.device, self.value(placement))

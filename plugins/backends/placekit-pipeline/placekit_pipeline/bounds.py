@@ -1,0 +1,38 @@
+"""Lower bounds that hold for loads: work and groups, without communication."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from placekit_scheduling import ROUNDING
+from placekit_scheduling.bounds.makespan import group_bound, work_bound
+from placekit_scheduling.bounds.relaxation import Relaxation
+
+from placekit_core import Cluster, CostTable, Problem
+
+
+def load_bound(problem: Problem) -> float:
+    """A lower bound on the largest sum of seconds on a device, for every placement that fits.
+
+    The proofs of `work_bound` and `group_bound` use only that the operations of a device with one stream take their sum.
+    """
+    serial = one_stream(problem)
+    if not serial.g:
+        return 0.0
+    return max(work_bound(Relaxation.of(serial)), group_bound(serial)) * (1 - ROUNDING)
+
+
+def one_stream(problem: Problem) -> Problem:
+    """The problem on a machine whose devices run one operation at a time."""
+    cluster = problem.cluster
+    if (cluster.streams == 1).all():
+        return problem
+    kinds = {name: {**kind.model_dump(), "streams": 1} for name, kind in cluster.kinds.items()}
+    machine = Cluster.parse({**cluster.model_dump(), "kinds": kinds}, cluster.name)
+    return Problem(problem.graph, problem.grouping, machine, problem.costs)
+
+
+def with_seconds(problem: Problem, factor: NDArray[np.float64]) -> Problem:
+    """The problem with operation v taking `factor[v]` times its seconds."""
+    costs = CostTable(problem.costs.kinds, problem.costs.op_s * factor[:, None], problem.costs.measured)
+    return Problem(problem.graph, problem.grouping, problem.cluster, costs)

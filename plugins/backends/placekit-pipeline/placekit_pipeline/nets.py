@@ -1,0 +1,139 @@
+"""What groups send each other, as nets: a producer, the groups that read from it, and the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import PHASES, Problem
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+FORWARD, BACKWARD, UPDATE = (PHASES.index(p) for p in ("forward", "backward", "update"))
+SOURCE, AHEAD, BACK, END, AGAIN = range(5)
+"""Kinds of nets: the output of a source; of a forward operation, read by forward or backward operations; of a backward
+operation, read by backward operations; of either, read by updates, once per step; of an update, read by updates."""
+TRANSFER_S = "transfer_s"  # column of graphs whose source knows the seconds of a hop (importer `msr`)
+
+
+@dataclass(frozen=True, eq=False)
+class Nets:
+    """N nets between g groups. Tensors of one group with the same readers are one net.
+
+    Attributes:
+        kind: [N] `SOURCE`, `AHEAD`, `BACK`, `END`.
+        producer: [N] group that makes it.
+        ptr, reader: groups that read it, without the producer, in compressed rows.
+        late: [R] whether only backward operations of the reader read it (nets `AHEAD`).
+        bytes_, count: [N] bytes and number of its tensors.
+        hop_s: [N] seconds of one hop as the graph's source states them; negative if it states none.
+    """
+
+    kind: Ints
+    producer: Ints
+    ptr: Ints
+    reader: Ints
+    late: NDArray[np.bool_]
+    bytes_: Floats
+    count: Ints
+    hop_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.producer)
+
+    def of_groups(self, g: int) -> tuple[Ints, Ints]:
+        """Rows of the nets that each of g groups makes or reads, in compressed rows."""
+        net = np.repeat(np.arange(len(self)), np.diff(self.ptr))
+        group = np.concatenate([self.producer, self.reader])
+        nets = np.concatenate([np.arange(len(self)), net])
+        pairs = np.unique(np.stack([group, nets]), axis=1)
+        ptr = np.searchsorted(pairs[0], np.arange(g + 1))
+        return ptr.astype(np.int64), pairs[1].astype(np.int64)
+
+
+def nets_of(problem: Problem, phase: Ints | None = None) -> Nets:
+    """The nets of a problem, by the phase [n] of each operation; without, every tensor that another group reads is `AHEAD`."""
+    graph, group = problem.graph, problem.grouping.group_of.astype(np.int64)
+    tensor, reader = graph.input_tensor.astype(np.int64), graph.edge_op
+    producer = graph.tensor_producer[tensor]
+    cross = group[producer] != group[reader]
+    tensor, reader, producer = tensor[cross], reader[cross], producer[cross]
+    kind = np.full(len(tensor), AHEAD)
+    late = np.zeros(len(tensor), np.bool_)
+    if phase is not None:
+        kind[phase[producer] == BACKWARD] = BACK
+        kind[phase[reader] == UPDATE] = END
+        kind[phase[producer] == UPDATE] = AGAIN
+        kind[~graph.kernel[producer]] = SOURCE
+        late = (kind == AHEAD) & (phase[reader] == BACKWARD)
+    # a reader with forward and backward operations is not late
+    row = np.stack([tensor, kind, group[reader], late])
+    order = np.lexsort((row[3], row[2], row[1], row[0]))
+    row = row[:, order]
+    first = np.ones(row.shape[1], np.bool_)
+    first[1:] = np.any(row[:3, 1:] != row[:3, :-1], axis=0)
+    return _merged(problem, row[:, first])
+
+
+def _merged(problem: Problem, row: NDArray[np.integer]) -> Nets:
+    """Nets from sorted rows of (tensor, kind, reader, late); those with equal kind, producer and readers are one."""
+    graph = problem.graph
+    begin = np.flatnonzero(np.diff(row[0] * 8 + row[1], prepend=-1))
+    ends = np.append(begin, row.shape[1])[1:]
+    hop = graph.columns.get(TRANSFER_S)
+    hop_s = np.full(graph.n, -1.0) if not isinstance(hop, np.ndarray) else np.asarray(hop, np.float64)
+    group = problem.grouping.group_of
+    known: dict[tuple[int, int, bytes], int] = {}
+    kinds, producers, count = list[int](), list[int](), list[int]()
+    rows, bytes_, hops = list[Ints](), list[float](), list[float]()
+    readers = np.ascontiguousarray((row[2] * 2 + row[3]).astype(np.int64))
+    for a, b in zip(begin.tolist(), ends.tolist(), strict=True):
+        tensor, kind = int(row[0, a]), int(row[1, a])
+        op = int(graph.tensor_producer[tensor])
+        key = (kind, int(group[op]), readers[a:b].tobytes())
+        net = known.setdefault(key, len(known))
+        if net == len(kinds):
+            kinds.append(kind)
+            producers.append(int(group[op]))
+            rows.append(readers[a:b])
+            bytes_.append(0.0)
+            count.append(0)
+            hops.append(0.0 if hop_s[op] >= 0 else -1.0)
+        bytes_[net] += float(graph.tensor_bytes[tensor])
+        count[net] += 1
+        hops[net] += max(float(hop_s[op]), 0.0)
+    flat = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+    return Nets(
+        kind=np.asarray(kinds, np.int64),
+        producer=np.asarray(producers, np.int64),
+        ptr=pointer(rows),
+        reader=flat >> 1,
+        late=(flat & 1) > 0,
+        bytes_=np.asarray(bytes_, np.float64),
+        count=np.asarray(count, np.int64),
+        hop_s=np.asarray(hops, np.float64),
+    )
+
+
+def pointer(rows: Sequence[Sequence[int] | Ints]) -> Ints:
+    """Where each row begins in their concatenation, and its end."""
+    return np.cumsum([0, *map(len, rows)]).astype(np.int64)
+
+
+def grid(total: float) -> float:
+    """The finest power of two such that sums up to `total` of its multiples are exact in floating point.
+
+    Costs are rounded to multiples of it (`on_grid`). Their sums are then the same in any order, to the last bit, so an
+    evaluation that only updates what a move changed equals one from the beginning. The rounding is less than
+    2^-52 of the total for each cost.
+    """
+    return float(2.0 ** np.ceil(np.log2(max(total, 1e-300)) - 52))
+
+
+def on_grid(seconds: NDArray[np.float64], step: float) -> Floats:
+    """`seconds` rounded to multiples of `step`."""
+    return np.rint(seconds / step) * step

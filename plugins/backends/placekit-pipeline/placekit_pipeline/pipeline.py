@@ -1,0 +1,209 @@
+"""Backend `pipeline`: stages over micro-batches, event by event."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from placekit_scheduling import ROUNDING, critical_path_bound
+from pydantic import BaseModel
+
+from placekit_core import Backend, BackendError, Executable, Kernel, Placement, Problem, Schedule, Session
+from placekit_pipeline import PipelineOptions
+from placekit_pipeline.bounds import load_bound, with_seconds
+from placekit_pipeline.nets import BACKWARD, grid, nets_of, on_grid, pointer
+from placekit_pipeline.pipeline_kernel import FIELDS, PAIRS, pipeline
+from placekit_pipeline.recording import Run, schedule_of
+from placekit_pipeline.session import KernelSession
+from placekit_pipeline.stages import Stages, forward_order, leaders
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble", "inference")
+OBJECTIVES = ("step", "throughput", "token")
+MAX_CHUNKS = 8  # of a device, under `interleaved`
+MAX_STAGES = 256
+_ROOM = 2**26  # entries of working space
+
+
+class Pipeline(Backend):
+    """Each device runs one stage: the operations placed on it, for one micro-batch after the other.
+
+    The program is one micro-batch; a step has `microbatches` of them. docs/pipelines.md has the rules in full. A placement
+    whose stages wait for each other has no value.
+    """
+
+    name = "pipeline"
+    options_class = PipelineOptions
+    simulated = True
+    deterministic = True
+    parallel = True
+
+    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        self.objective = self.options.objective
+
+    def open(self, problem: Problem, executable: Executable | None = None) -> Session:
+        return PipelineSession(problem, self.options)
+
+
+class PipelineSession(KernelSession):
+    """One problem under one schedule."""
+
+    def __init__(self, problem: Problem, options: PipelineOptions) -> None:
+        super().__init__(problem, options.threads)
+        self.options = options
+        graph = problem.graph
+        trains = bool((graph.kernel & (graph.phase == BACKWARD)).any())
+        chosen = ("1f1b" if trains else "inference") if options.schedule == "auto" else options.schedule
+        self.schedule_name = chosen
+        self.stages = Stages.of(
+            problem, chosen != "inference", options.checkpointing == "block" and trains, chosen == "zero_bubble"
+        )
+        self.chunks = MAX_CHUNKS if chosen == "interleaved" else 1
+        self._check_size()
+
+    def _check_size(self) -> None:
+        stages = self.problem.cluster.size * self.chunks
+        if stages > MAX_STAGES or stages * self.options.microbatches > _ROOM // 8:
+            raise BackendError(
+                f"{self.problem.cluster.size} devices with up to {self.chunks} stages each and {self.options.microbatches}"
+                f" micro-batches are too many for backend 'pipeline' (at most {MAX_STAGES} stages, {_ROOM // 8} tasks)",
+                "use fewer devices or micro-batches",
+            )
+
+    def build(self) -> Kernel:
+        return self._kernel(record=False)
+
+    def _kernel(self, record: bool) -> Kernel:
+        problem, cluster, stages = self.problem, self.problem.cluster, self.stages
+        size, microbatches = cluster.size, self.options.microbatches
+        count = size * self.chunks
+        nets = nets_of(problem, stages.phase)
+        group_ptr, group_net = nets.of_groups(problem.g)
+        holder_ptr, group_store = stages.stores.of_groups(problem.g)
+        group_s = stages.group_s()
+        step = grid(float(group_s.max(axis=1).sum()))
+        tied, before_ptr, before, leader = self._levels()
+        routes = cluster.routes
+        numbers = {
+            "g": problem.g, "size": size, "stages": count, "chunks": self.chunks, "nets": len(nets),
+            "stores": len(stages.stores.bytes_), "blocks": len(stages.block_group), "channels": len(routes.channels),
+            "sets": len(before_ptr) - 1,
+            "microbatches": microbatches, "schedule": SCHEDULES.index(self.schedule_name),
+            "objective": OBJECTIVES.index(self.options.objective), "overlap": self.options.overlap, "record": record,
+        }  # fmt: skip
+        held = [
+            _limited(routes.channel[routes.ptr[r] : routes.ptr[r + 1]], routes.capacity) for r in range(size * size)
+        ]
+        arrays = {
+            "kind": nets.kind, "producer": nets.producer, "ptr": nets.ptr, "reader": nets.reader, "late": nets.late,
+            "group_ptr": group_ptr, "group_net": group_net, "store_once": stages.stores.once,
+            "store_ptr": stages.stores.ptr, "holder": stages.stores.holder, "holder_ptr": holder_ptr,
+            "group_store": group_store, "works": stages.works, "held_ptr": pointer(held),
+            "held": np.concatenate(held), "block_group": stages.block_group, "tied": tied, "leader": leader,
+            "before_ptr": before_ptr, "before": before, "group_s": on_grid(group_s, step),
+            "group_bytes": problem.group_persistent_bytes, "work_bytes": stages.work_bytes, "bytes_": nets.bytes_,
+            "store_bytes": stages.stores.bytes_, "block_bytes": stages.block_bytes, "latency_s": routes.latency_s,
+            "s_per_byte": routes.s_per_byte,
+        }  # fmt: skip
+        sizes = {
+            "one": 1, "g": problem.g, "counts": len(nets) * count, "store_counts": len(stages.stores.bytes_) * count,
+            "stages": count, "size": size, "pairs": PAIRS * count * count, "parts": 4 * count,
+            "levels": count * size if self.chunks > 1 else 0, "sets": max(len(before_ptr) - 1, 0), "tasks": count * microbatches,
+            "events": 2 * count * microbatches + 2 * size + count + 8, "channels": len(routes.channels),
+            "recorded_counts": 2 if record else 0,
+            "recorded_tasks": 3 * (3 * count * microbatches + size) if record else 0,
+            "recorded_messages": 4 * count * count * (3 * microbatches + 3) if record else 0,
+        }  # fmt: skip
+        return self.packed(pipeline, FIELDS, numbers, arrays, sizes)
+
+    def _levels(self) -> tuple[NDArray[np.int64], ...]:
+        """What chunks are made from, under `interleaved`."""
+        if self.chunks == 1:
+            none = np.zeros(0, np.int64)
+            return none, none, none, none
+        return *forward_order(self.problem, self.stages.phase), leaders(self.problem)
+
+    def reason(self, device: NDArray[np.int16]) -> str:
+        """The stages that wait for each other."""
+        graph, names = self.problem.graph, self.problem.cluster.device_names
+        home = self.problem.expand(device)
+        u, v = graph.op_edges
+        phase = self.stages.phase
+        forward = (phase[u] == 0) & (phase[v] == 0) & graph.kernel[u] & graph.kernel[v]
+        edges = {(int(a), int(b)) for a, b in zip(home[u[forward]], home[v[forward]], strict=True) if a != b}
+        loop = _cycle(edges)
+        if loop and self.chunks == 1:
+            both = self.schedule_name == "inference" and bool((graph.phase == BACKWARD).any())
+            return (
+                "stages wait for each other: "
+                + " -> ".join(names[d] for d in loop)
+                + (" (inference runs the whole program in one pass, its backward phase too)" if both else "")
+            )
+        if loop and self.chunks > 1:
+            return f"a device has more than {self.chunks} chunks, or its chunks wait for each other"
+        return "tasks wait for each other: gradients do not flow back the way that activations came, or updates need each other"
+
+    @cached_property
+    def _bound_s(self) -> float | None:
+        """See `lower_bound`."""
+        stages, m = self.stages, self.options.microbatches
+        token = self.options.objective == "token"
+        batch = (stages.part == 0) if token else (stages.part >= 0) & (stages.part < 3)
+        path = critical_path_bound(with_seconds(self.problem, batch.astype(np.float64))) * (1 - ROUNDING)
+        if token:
+            return path
+        each = batch.astype(np.float64) + stages.repeats
+        if self.options.objective == "throughput":
+            return load_bound(with_seconds(self.problem, each))
+        return max(load_bound(with_seconds(self.problem, m * each + (stages.part == 3))), path)
+
+    def lower_bound(self) -> float | None:
+        """Of a step: the work of all micro-batches over all devices, and one micro-batch's longest path, as for makespans.
+
+        Of throughput: the work of one micro-batch. Of a token: the longest path of its forward pass.
+        """
+        return self._bound_s
+
+    def schedule(self, placement: Placement) -> Schedule:
+        """The events of a step: all tasks of all micro-batches, and the operations of the first micro-batch.
+
+        Raises BackendError if the placement has no value.
+        """
+        kernel = self._kernel(record=True)
+        problem = self.problem
+        problem.check(placement.batch())
+        ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
+        device = np.require(placement.device, np.int16, ["C", "W"])
+        peak = np.empty(problem.cluster.size)
+        value_s = pipeline(device, np.zeros(0, np.float32), kernel.ints, kernel.floats, ints, floats, peak)
+        if np.isinf(value_s):
+            raise BackendError(f"this placement has no schedule: {self.reason(placement.device)}")
+        return schedule_of(self.stages, placement.device, Run.read(FIELDS, kernel, ints, floats, self.chunks), value_s)
+
+
+def _limited(channels: NDArray[np.int32], capacity: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The channels that carry one transfer at a time; wider ones make nothing wait here."""
+    return channels[capacity[channels] == 1].astype(np.int64)
+
+
+def _cycle(edges: set[tuple[int, int]]) -> list[int]:
+    """A cycle of a graph, its first node repeated at the end; empty if there is none."""
+    after: dict[int, list[int]] = {}
+    for a, b in sorted(edges):
+        after.setdefault(a, []).append(b)
+    done: set[int] = set()
+    for root in after:
+        path, stack = [root], [iter(after[root])]
+        while stack and root not in done:
+            nxt = next(stack[-1], None)
+            if nxt is None:
+                done.add(path.pop())
+                stack.pop()
+            elif nxt in path:
+                return [*path[path.index(nxt) :], nxt]
+            elif nxt not in done:
+                path.append(nxt)
+                stack.append(iter(after.get(nxt, [])))
+    return []

@@ -1,0 +1,90 @@
+"""The common part of the sessions: batches on a compiled evaluation, over threads."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from placekit_scheduling.evaluation import evaluate_batch
+from placekit_scheduling.fields import Field, lay_out
+
+from placekit_core import (
+    BackendError,
+    Kernel,
+    Measurements,
+    Placement,
+    Placements,
+    Problem,
+    Session,
+    usable_cores,
+)
+
+
+class KernelSession(Session):
+    """One problem on a backend whose evaluation is compiled; a subclass builds it."""
+
+    def __init__(self, problem: Problem, threads: int | None) -> None:
+        self.problem = problem
+        self.threads = threads or usable_cores()
+        self.pool = ThreadPoolExecutor(self.threads, "placekit-pipeline") if self.threads > 1 else None
+
+    @abstractmethod
+    def build(self) -> Kernel:
+        """The compiled evaluation."""
+
+    def reason(self, device: NDArray[np.int16]) -> str:
+        """Why the placement `device` [g], for which the evaluation gave infinity, has no value."""
+        raise NotImplementedError("every placement has a value")
+
+    @cached_property
+    def compiled(self) -> Kernel:
+        return self.build()
+
+    def kernel(self) -> Kernel:
+        return self.compiled
+
+    def evaluate(self, placements: Placements) -> Measurements:
+        """Evaluate a batch. Raises PlacementError if a placement is not one of this problem."""
+        problem = self.problem
+        problem.check(placements)
+        events = problem.graph.n + problem.graph.e
+        value_s, peaks = evaluate_batch(
+            self.kernel(), placements, problem.cluster.size, events, self.threads, self.pool
+        )
+        failed = np.isinf(value_s)
+        error = [self.reason(placements.device[i]) if failed[i] else None for i in range(len(placements))]
+        return Measurements(
+            value_s=np.where(failed, np.nan, value_s),
+            peak_bytes=peaks,
+            fits=(peaks <= problem.cluster.memory_bytes).all(axis=1) & ~failed,
+            error=tuple(error),
+        )
+
+    def value(self, placement: Placement) -> float:
+        """The value of a placement, seconds. Raises BackendError if it has none."""
+        measured = self.evaluate(placement.batch())
+        if measured.error[0] is not None:
+            raise BackendError(f"this placement has no schedule: {measured.error[0]}")
+        return float(measured.value_s[0])
+
+    def packed(
+        self,
+        function: Any,
+        layout: Sequence[Field],
+        numbers: Mapping[str, int],
+        arrays: Mapping[str, NDArray[Any]],
+        sizes: Mapping[str, int],
+    ) -> Kernel:
+        """The compiled `function` with its numbers and arrays where `layout` says."""
+        laid = lay_out(layout, numbers, arrays, sizes)
+        return Kernel(function, laid.ints, laid.floats, laid.scratch_ints, laid.scratch_floats)
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown()
+            self.pool = None

@@ -1,0 +1,230 @@
+"""A problem as backend `pipeline` sees it: seconds by phase, bytes that stages keep, and what repeats with checkpointing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from placekit_blocks import Blocks, sequence
+from placekit_blocks.following import follow
+from placekit_blocks.units import FREE, Units
+
+from placekit_core import BackendError, Problem, strongly_connected
+from placekit_pipeline.nets import BACKWARD, FORWARD, UPDATE, Floats, Ints, pointer
+
+
+@dataclass(frozen=True, eq=False)
+class Stores:
+    """Bytes that a stage keeps while one of the holders is on it.
+
+    Attributes:
+        once: [S] kept once per step (gradients), rather than once per micro-batch in flight (activations).
+        bytes_: [S].
+        ptr, holder: groups that need them, in compressed rows.
+    """
+
+    once: NDArray[np.bool_]
+    bytes_: Floats
+    ptr: Ints
+    holder: Ints
+
+    def of_groups(self, g: int) -> tuple[Ints, Ints]:
+        """Rows of the stores that each of g groups holds, in compressed rows."""
+        store = np.repeat(np.arange(len(self.bytes_)), np.diff(self.ptr))
+        order = np.argsort(self.holder, kind="stable")
+        return np.searchsorted(self.holder[order], np.arange(g + 1)).astype(np.int64), store[order]
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """The costs of a problem by phase; n operations, g groups, D devices.
+
+    Attributes:
+        problem: the problem.
+        phase: [n] forward 0, backward 1, update 2; never earlier than that of an operation read from. Under `inference`, all
+            operations are forward.
+        blocks: its blocks, if layers repeat their forward pass (`checkpointing`), else None.
+        part: [n] forward 0, backward 1, gradients of weights 2 (with `zero_bubble`), update 3; -1 for sources.
+        repeats: [n] operations of the forward phase that the backward phase repeats.
+        stores: what stages keep.
+        block_group: [b] a group of each layer that repeats; `block_bytes`: what its backward pass keeps while it works.
+    """
+
+    problem: Problem
+    phase: Ints
+    blocks: Blocks | None
+    part: Ints
+    repeats: NDArray[np.bool_]
+    stores: Stores
+    block_group: Ints
+    block_bytes: Floats
+
+    @classmethod
+    def of(cls, problem: Problem, trains: bool, checkpointing: bool, split_backward: bool) -> Stages:
+        """The stages of a problem. Raises BackendError if layers are to repeat and the program has none."""
+        graph = problem.graph
+        phase = _phase(problem) if trains else np.zeros(graph.n, np.int64)
+        part = np.where(graph.kernel, np.asarray([0, 1, 3])[phase], -1)
+        if split_backward:
+            part[weight_gradients(problem, phase)] = 2
+        blocks = sequence(problem) if checkpointing else None
+        repeats = np.zeros(graph.n, np.bool_)
+        if blocks is not None:
+            if not blocks.layer.any():
+                raise BackendError(
+                    f"checkpointing=block keeps the inputs of layers, and {graph.name!r} has no repeated layers",
+                    "layers are modules in a list, such as h.0, h.1; or use checkpointing=none",
+                )
+            repeats = (part == 0) & blocks.layer[blocks.of_op] & bool((part == 1).any())
+        stores, block_group, block_bytes = _stores(problem, phase, blocks)
+        return cls(problem, phase, blocks, part, repeats, stores, block_group, block_bytes)
+
+    def group_s(self) -> Floats:
+        """[g, D, 4] seconds of each group on each device by part; forward passes that repeat count as backward."""
+        problem, group = self.problem, self.problem.grouping.group_of
+        total = np.zeros((problem.g, problem.cluster.size, 4))
+        for part in range(4):
+            of = (self.part == part) | (self.repeats if part == 1 else False)
+            np.add.at(total[:, :, part], group[of], problem.op_s[of])
+        return total
+
+    @property
+    def works(self) -> NDArray[np.bool_]:
+        """[g] groups with operations of a micro-batch."""
+        works = (self.part >= 0) & (self.part < 3)
+        return np.bincount(self.problem.grouping.group_of[works], minlength=self.problem.g) > 0
+
+    @property
+    def work_bytes(self) -> Floats:
+        """[g] bytes that the largest operation of each group reads and writes, without parameters."""
+        graph = self.problem.graph
+        read = np.where(
+            graph.kernel[graph.tensor_producer[graph.input_tensor]], graph.tensor_bytes[graph.input_tensor], 0
+        )
+        each = np.bincount(graph.edge_op, read, minlength=graph.n).astype(np.float64)
+        each += np.bincount(graph.tensor_producer, graph.owned_bytes, minlength=graph.n)
+        largest = np.zeros(self.problem.g)
+        np.maximum.at(largest, self.problem.grouping.group_of, np.where(self.part >= 0, each, 0.0))
+        return largest
+
+
+def _phase(problem: Problem) -> Ints:
+    """[n] the latest phase of each operation and all that it reads from."""
+    graph = problem.graph
+    phase = graph.phase.astype(np.int64)
+    if not np.any(phase[graph.tensor_producer[graph.input_tensor]] > phase[graph.edge_op]):
+        return phase
+    for v in graph.topological_order.tolist():
+        before = graph.tensor_producer[graph.inputs(v)]
+        phase[v] = max(phase[v], int(phase[before].max(initial=0)))
+    return phase
+
+
+def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Stores, Ints, Floats]:
+    """What stages keep, and per layer that repeats: one of its groups, and the bytes of its own activations."""
+    graph, group = problem.graph, problem.grouping.group_of.astype(np.int64)
+    storage = graph.tensor_storage[graph.input_tensor].astype(np.int64)
+    maker, reader = graph.tensor_producer[storage], graph.edge_op
+    made = graph.kernel[maker] & (graph.owned_bytes[storage] > 0)
+    saved = made & (phase[maker] == FORWARD) & (phase[reader] == BACKWARD)
+    gradient = made & (phase[maker] == BACKWARD) & (phase[reader] == UPDATE)
+    block_group, block_bytes = np.zeros(0, np.int64), np.zeros(0)
+    if blocks is not None:
+        home, there = blocks.of_op[maker], blocks.of_op[reader]
+        inner = saved & blocks.layer[home] & (home == there)
+        entering = made & (phase[maker] == FORWARD) & (phase[reader] == FORWARD) & (home != there)
+        saved = (saved & ~inner) | (entering & blocks.layer[there])
+        each = np.unique(storage[inner])
+        block_bytes = np.bincount(
+            blocks.of_op[graph.tensor_producer[each]], graph.owned_bytes[each], minlength=len(blocks)
+        )
+        block_group = np.searchsorted(np.sort(blocks.of_group), np.arange(len(blocks)))
+        block_group = np.argsort(blocks.of_group, kind="stable")[block_group]
+        block_group, block_bytes = block_group[blocks.layer], whole[blocks.layer].astype(np.float64)
+    kept = [
+        *_held(graph.owned_bytes, storage[saved], group[reader[saved]], once=False),
+        *_held(
+            graph.owned_bytes,
+            np.concatenate([storage[gradient], storage[gradient]]),
+            np.concatenate([group[maker[gradient]], group[reader[gradient]]]),
+            once=True,
+        ),
+    ]
+    rows = [np.frombuffer(holders, np.int64) for (_, holders), _ in kept]
+    stores = Stores(
+        once=np.asarray([once for (once, _), _ in kept], np.bool_),
+        bytes_=np.asarray([bytes_ for _, bytes_ in kept], np.float64),
+        ptr=pointer(rows),
+        holder=np.concatenate(rows) if rows else np.zeros(0, np.int64),
+    )
+    return stores, block_group.astype(np.int64), block_bytes
+
+
+def _held(
+    bytes_: NDArray[np.int64], storage: Ints, holder: Ints, once: bool
+) -> Iterable[tuple[tuple[bool, bytes], float]]:
+    """Bytes by the groups that hold them: storages with the same holders are one."""
+    if not len(storage):
+        return []
+    pairs = np.unique(np.stack([storage, holder]), axis=1)
+    begin = np.flatnonzero(np.diff(pairs[0], prepend=-1))
+    ends = np.append(begin[1:], pairs.shape[1])
+    total: dict[tuple[bool, bytes], float] = {}
+    for a, b in zip(begin.tolist(), ends.tolist(), strict=True):
+        key = (once, np.ascontiguousarray(pairs[1, a:b]).tobytes())
+        total[key] = total.get(key, 0.0) + float(bytes_[pairs[0, a]])
+    return total.items()
+
+
+def weight_gradients(problem: Problem, phase: Ints) -> NDArray[np.bool_]:
+    """[n] backward operations whose results reach the update of one parameter only: no other stage waits for them.
+
+    These can run late (Qi et al. 2023, Zero Bubble Pipeline Parallelism). Others lead to gradients of inputs, too.
+    """
+    graph = problem.graph
+    nothing, several = -1, -2
+    reaches = np.full(graph.n, nothing, np.int64)
+    update = phase == UPDATE
+    reaches[update] = np.where(graph.colocate[update] >= 0, graph.colocate[update], graph.n + np.flatnonzero(update))
+    producer = graph.tensor_producer
+    backward = phase == BACKWARD
+    for v in graph.topological_order[::-1].tolist():
+        if not (backward[v] or update[v]):
+            continue
+        for u in producer[graph.inputs(v)].tolist():
+            if backward[u] and reaches[v] != nothing:
+                known = reaches[u] in (nothing, reaches[v])
+                reaches[u] = reaches[v] if known else several
+    return np.asarray(backward & (reaches >= 0))
+
+
+def leaders(problem: Problem) -> Ints:
+    """[g] group with the forward operation that each group follows; itself if it has forward operations, or follows none."""
+    units, group = Units.build(problem.graph), problem.grouping.group_of.astype(np.int64)
+    own = np.where(units.forward, np.arange(units.count), FREE)
+    first = units.first_leading[np.minimum(follow(units, own), units.count - 1)]
+    lead = np.arange(problem.g)
+    of_op = first[units.of]
+    follows = of_op >= 0
+    lead[group[follows]] = group[of_op[follows]]
+    has_forward = np.bincount(group[units.leading], minlength=problem.g) > 0
+    return np.where(has_forward, np.arange(problem.g), lead)
+
+
+def forward_order(problem: Problem, phase: Ints) -> tuple[Ints, Ints, Ints]:
+    """[g] strongly connected set of each group in the forward phase, numbered in topological order, and the sets before each.
+
+    Groups of one set wait for each other; the sets before each are in compressed rows.
+    """
+    graph, group = problem.graph, problem.grouping.group_of.astype(np.int64)
+    u, v = graph.op_edges
+    keep = graph.kernel[u] & graph.kernel[v] & (phase[u] == FORWARD) & (phase[v] == FORWARD)
+    a, b = group[u[keep]], group[v[keep]]
+    pairs = np.unique(np.stack([a[a != b], b[a != b]]), axis=1)
+    of = strongly_connected(problem.g, pairs[0], pairs[1])
+    a, b = of[pairs[0]], of[pairs[1]]
+    before = np.unique(np.stack([b[a != b], a[a != b]]), axis=1)
+    ptr = np.searchsorted(before[0], np.arange(int(of.max(initial=-1)) + 2))
+    return of, ptr.astype(np.int64), before[1].astype(np.int64)
