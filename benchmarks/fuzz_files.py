@@ -38,6 +38,7 @@ from fuzz_damage import WRONG, cases, other_bytes, paths, replaced
 from numpy.random import Generator
 from placekit_compare.compare import rows, show
 from placekit_formats.json_program import JsonImporter
+from placekit_formats.msr import placed_text
 from placekit_report.profile import load_profile, top_types
 from placekit_testing import fakes
 from placekit_testing.small import chain, machine
@@ -126,6 +127,12 @@ def kinds(folder: Path) -> list[Kind]:
     failed = {"type": "ValueError", "message": "no", "hint": "", "traceback": "Traceback ..."}
     params = {"mode": "MULTIRUN", "sweeper": {"params": {"seed": "1,2"}}}
     preset = {"defaults": ["annealing", {"override /workload": "mlp"}], "starts": 5, "hydra": params}
+    costed = json.loads(placed_text(Program(graph, roofline(graph, cluster), cluster)))
+    node = "node%d -- Conv2d(3, 64) -- forward_compute_time=1.5, backward_compute_time=2, activation_size=[8; 4], "
+    profile = (
+        "".join(f"{node % v}parameter_size=9 -- stage_id={v}\n" for v in range(3))
+        + "\tnode0 -- node1\n\tnode1 -- node2\n"
+    )
     good = {p.name: p.read_bytes() for at in (folder, folder / "done") for p in at.iterdir() if p.is_file()}
 
     def kind(
@@ -153,6 +160,8 @@ def kinds(folder: Path) -> list[Kind]:
         kind("program", "p.json", "json", partial(_import, "json", "p.json")),
         Kind("doppler", "p.txt", b"5\n0, 3,\n0, 0, 1,\n1, 2, 2,\n10,4,add\n5.5,4\n0,16,mul\n", "text",
              partial(_import, "doppler", "p.txt")),
+        kind("msr", "m.json", "json", partial(_import, "msr", "m.json"), costed),
+        Kind("pipedream", "q.txt", profile.encode(), "text", partial(_import, "pipedream", "q.txt")),
         kind("history", "history.csv", "text", lambda at: csv_log._begin(at / "history.csv", 50).close()),
         Kind("resume", "", b"", "", _resume, stopped),
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from placekit_core.run.run_directory import load_summary
 
 SAMPLES = Path(__file__).parent.parent / "plugins" / "importers" / "placekit-formats" / "tests" / "samples"
 JSON, TEXT = str(SAMPLES / "pair.json"), str(SAMPLES / "triangle.txt")
+MSR, PIPEDREAM = str(SAMPLES / "training.json"), str(SAMPLES / "tower.txt")
 
 
 class PathOptions(Options):
@@ -37,6 +39,25 @@ def of(path: str | Path) -> str:
 def test_by_ending_and_content() -> None:
     assert of(JSON) == "json"
     assert of(TEXT) == "doppler"
+    assert of(MSR) == "msr"
+    assert of(PIPEDREAM) == "pipedream"
+
+
+@pytest.mark.parametrize("first", ["maxFPGAs", "maxCPUs", "maxSizePerFPGA", "nodes", "edges"])
+def test_members_of_dnn_partitioning_come_in_any_order(first: str, tmp_path: Path) -> None:
+    data = json.loads(Path(MSR).read_text())
+    data["nodes"] *= 100  # so that nothing else is in the first bytes
+    data["edges"] *= 100
+    (tmp_path / "x.json").write_text(json.dumps({first: data.pop(first), **data}))
+    assert of(tmp_path / "x.json") == "msr"
+
+
+def test_a_line_that_is_longer_than_the_first_bytes(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text(Path(PIPEDREAM).read_text().replace("Input0", "Input0(" + "x" * 5000 + ")"))
+    assert of(tmp_path / "x.txt") == "pipedream"
+    (tmp_path / "x.txt").write_text("a -- b\nc -- d\n")
+    with pytest.raises(GraphError):
+        of(tmp_path / "x.txt")
 
 
 def test_a_byte_order_mark_changes_nothing(tmp_path: Path) -> None:
@@ -61,7 +82,7 @@ def test_by_the_ending_alone_without_detect(tmp_path: Path) -> None:
 
 def test_by_the_content_where_several_have_the_ending(tmp_path: Path) -> None:
     registry = with_importer("other_json", ".json", detect=lambda head: b"other" in head)
-    assert readers_of(JSON, registry) == ["json", "other_json"]
+    assert readers_of(JSON, registry) == ["json", "msr", "other_json"]
     assert importer_of(JSON, registry) == "json"
     (tmp_path / "x.json").write_text('{"other": 1}')
     assert importer_of(tmp_path / "x.json", registry) == "other_json"
@@ -81,13 +102,13 @@ PROGRAM = '{"format": "placekit-program"'
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("x.json", "{}", f"{UNKNOWN}: it ends in .json, but its content is not that of importer json"),
+        ("x.json", "{}", f"{UNKNOWN}: it ends in .json, but its content is not that of importer json or msr"),
         ("x.json", "", "is empty"),
         ("x.docx", "", "is empty"),
         (
             "x.txt",
             PROGRAM,
-            f"{UNKNOWN}: it ends in .txt, but its content is not that of importer doppler: {IT_IS} json",
+            f"{UNKNOWN}: it ends in .txt, but its content is not that of importer doppler or pipedream: {IT_IS} json",
         ),
         ("x.graph.npz", "5\n0,\n", f"its content is not that of importer file: {IT_IS} doppler"),
         ("x.docx", "hello", UNKNOWN),
@@ -99,7 +120,10 @@ def test_a_mismatch_is_an_error(name: str, content: str, said: str, placekit: Ca
         code, out, err = placekit(*command, name)
         assert (code, out) == (1, "")
         assert err.startswith(f"placekit: {name} ")
-        assert f"{said}\n  importers: doppler reads .txt; file reads .graph.npz; json reads .json; " in err
+        assert (
+            f"{said}\n  importers: doppler reads .txt; file reads .graph.npz; json reads .json; msr reads .json; "
+            in err
+        )
         assert f"importer=NAME importer.path={name}" in err
     with pytest.raises(GraphError, match=said):
         place(name, run_dir=None)

@@ -56,11 +56,16 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     ]
     if code and str(path).endswith(".py"):
         hint = f"a model in Python: importer={code[0]} importer.module={Path(path).stem}:FUNCTION"
-    raise GraphError(_mismatch(str(path), head, [n for n in named if n not in fitting], claims, registry), hint)
+    if fitting:
+        named, claims = [], fitting
+    raise GraphError(_mismatch(str(path), head, named, claims, registry), hint)
 
 
 def _mismatch(path: str, head: bytes, named: list[str], claims: list[str], registry: Registry) -> str:
-    """Why no importer, or more than one, reads a file: `named` have its ending only, `claims` know its content."""
+    """Why no importer, or more than one, reads a file: `named` have its ending only, `claims` know its content.
+
+    Where several importers have both, they are the `claims`, and `named` is empty.
+    """
     if not head:
         return f"{path} is empty"
     looks = " or ".join(claims)

@@ -26,8 +26,8 @@ class Facts:
     Attributes:
         name: of the graph; `groups`: of the problem; `cluster`: the machine that the seconds are for.
         phases: kernels by phase.
-        flops, bytes_accessed: of one step; `persistent_bytes` by type of source; `activation_bytes`: bytes that kernels
-            write, without views.
+        flops, bytes_accessed: of one step; `persistent_bytes` by type of source, and of all `kernels`;
+            `activation_bytes`: bytes that kernels write, without views.
         levels: kernels on the longest path.
         work_s, critical_path_s: every operation on the fastest device of the cluster, without transfers.
     """
@@ -60,6 +60,7 @@ class Facts:
         g = problem.graph
         fastest = np.where(problem.op_allowed, problem.op_s, np.inf).min(axis=1)
         held = {k: int(g.persistent_bytes[~g.kernel & g.op_type.is_value(k)].sum()) for k in g.op_type.vocabulary}
+        held["kernels"] = held.get("kernels", 0) + int(g.persistent_bytes[g.kernel].sum())
         return cls(
             name=g.name,
             cluster=problem.cluster.name,

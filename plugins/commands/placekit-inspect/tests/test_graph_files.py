@@ -15,7 +15,8 @@ from placekit_core import Graph, GraphBuilder, Labels, load_graph, save_graph
 from placekit_core.run.run_directory import load_summary
 
 JsonImporter = pytest.importorskip("placekit_formats.json_program").JsonImporter
-JSON = str(Path(__file__).parents[3] / "importers" / "placekit-formats" / "tests" / "samples" / "pair.json")
+SAMPLES = Path(__file__).parents[3] / "importers" / "placekit-formats" / "tests" / "samples"
+JSON, MSR = str(SAMPLES / "pair.json"), str(SAMPLES / "training.json")
 
 
 def test_import_says_what_a_file_brings(placekit: Callable) -> None:
@@ -123,3 +124,28 @@ def test_nobody_writes_the_ending(placekit: Callable) -> None:
     code, _, err = placekit("graph", "export", "g.txt", "workload=mlp")
     assert code == 1
     assert "no importer would write g.txt\n  what can be written: .graph.npz (file), .json (json)" in err
+
+
+def test_the_longest_ending_chooses_the_format(placekit: Callable) -> None:
+    code, out, _ = placekit("graph", "import", MSR, "again.msr.json")
+    assert code == 0
+    assert "again.msr.json has another name, another attributes, another machine\n" in out
+    assert "importer=msr importer.path='again.msr.json'`" in out
+    code, out, _ = placekit("graph", "import", MSR, "again.json")
+    assert code == 0
+    assert "again.json holds no column node_bytes, no column node_id" in out
+    assert json.loads(Path("again.json").read_text())["format"] == "placekit-program"
+    code, _, err = placekit("graph", "import", JSON, "pair.msr.json")
+    assert code == 1
+    assert "2 outputs of 'split' are read" in err
+    code, _, err = placekit("graph", "import", MSR, "again.txt")
+    assert code == 1
+    assert (
+        "no importer would write again.txt\n  what can be written: .graph.npz (file), .json (json), .msr.json (msr)"
+        in err
+    )
+
+
+def test_show_counts_what_kernels_hold(placekit: Callable) -> None:
+    out = placekit("graph", "show", MSR).out
+    assert "persistent                kernels 11.0 KiB\n" in out

@@ -189,9 +189,9 @@ class _Reader:
     def read(self, file: BinaryIO) -> _Reader:
         """Read the whole file; the reader itself. Raises ValueError or ImporterError."""
         scanner = JsonScanner(file)
-        seen = set[str]()
+        seen: list[str] = []
         for key in scanner.members():
-            seen.add(key)
+            seen.append(key)
             if key == "nodes":
                 for i, node in enumerate(scanner.elements(key)):
                     if i >= MAX_OPERATIONS:
@@ -206,7 +206,7 @@ class _Reader:
                 self.top[key] = scanner.value()
         missing = next((key for key in ("nodes", "edges") if key not in seen), None)
         if missing is not None:
-            has = f"it has: {', '.join(map(repr, seen)) or 'nothing'}; {HINT}"
+            has = f"it has: {', '.join(seen) or 'nothing'}; {HINT}"
             raise mistake(self.path, f"{missing} is missing: it must be a list", has)
         _check(self.path, "", self.top, _TOP)
         return self

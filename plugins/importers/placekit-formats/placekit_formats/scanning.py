@@ -42,6 +42,8 @@ class JsonScanner:
 
     def members(self) -> Iterator[str]:
         """Names of the members of the file's object; use `value` or `elements` to read the value of each."""
+        if not self._peek():
+            raise ValueError("it is empty")
         if self._peek() != "{":
             raise ValueError(self._wrong("it must begin with an object, `{`"))
         self._at += 1
@@ -88,21 +90,28 @@ class JsonScanner:
             except RecursionError:
                 raise ValueError(self._wrong("a value is nested too deep")) from None
             except json.JSONDecodeError as e:
-                problem, behind = e.msg[:1].lower() + e.msg[1:], e.pos - self._at
-                if not self._grow():
-                    if behind > MAX_PIECE:
-                        raise ValueError(self._wrong(f"a value has more than {MAX_PIECE:,} characters")) from None
+                problem, behind = e.msg.removesuffix(" starting at"), e.pos - self._at
+                if not self._grow(behind):
                     self._at += behind
-                    raise ValueError(self._wrong(problem)) from None
-            except ValueError as e:  # of the hooks, or a number with thousands of digits
+                    raise ValueError(self._wrong(problem[:1].lower() + problem[1:])) from None
+            except _WrongError as e:
                 raise ValueError(self._wrong(str(e))) from None
+            except ValueError:  # Python converts no longer ones
+                raise ValueError(self._wrong("a number has more than 4300 digits")) from None
             else:
-                if end < len(self._text) or not self._grow():  # else it may be a number that goes on
-                    self._at = min(end, len(self._text))
+                # a number may go on behind the end of what is in memory, which may be `1`, `1.`, `1e` or `1e-`
+                used = end - self._at
+                if end + 2 < len(self._text) or not self._grow(used):
+                    self._at += used
                     return value
 
-    def _grow(self) -> bool:
-        """Read on if the value that begins here may have more; whether there was more."""
+    def _grow(self, used: int) -> bool:
+        """Read on if the value that begins here may have more than what was `used`; whether there was more.
+
+        Raises ValueError if `used` characters are too many for a value.
+        """
+        if used > MAX_PIECE:
+            raise ValueError(self._wrong(f"a value has more than {MAX_PIECE:,} characters"))
         return len(self._text) - self._at <= MAX_PIECE and self._read()
 
     def _read(self) -> bool:
@@ -167,13 +176,17 @@ def lines(file: BinaryIO) -> Iterator[str]:
         yield text.rstrip("\r\n")
 
 
+class _WrongError(ValueError):
+    """JSON that may be read, but holds a mistake."""
+
+
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"an object has the member {twice!r:.60} twice")
+        raise _WrongError(f"an object has the member {twice!r:.60} twice")
     return members
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise _WrongError(f"{name} is no number of JSON")

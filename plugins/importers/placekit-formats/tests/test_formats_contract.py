@@ -1,4 +1,4 @@
-"""Both importers keep the contract of importers."""
+"""The importers keep the contract of importers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from placekit_formats.doppler import DopplerImporter
 from placekit_formats.json_program import JsonImporter
+from placekit_formats.msr import MsrImporter
+from placekit_formats.pipedream import PipeDreamImporter
 from placekit_testing import ImporterContract
 from placekit_testing.contract import Make
 
@@ -28,3 +30,19 @@ class TestDoppler(ImporterContract):
     @pytest.fixture
     def make(self) -> Make:
         return partial(DopplerImporter, path=str(SAMPLES / "triangle.txt"))
+
+
+class TestMsr(ImporterContract):
+    reads_files, detects, executable = True, True, False
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(MsrImporter, path=str(SAMPLES / "training.json"))
+
+
+class TestPipeDream(ImporterContract):
+    reads_files, detects, executable = True, True, False
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(PipeDreamImporter, path=str(SAMPLES / "tower.txt"))

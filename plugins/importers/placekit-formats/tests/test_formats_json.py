@@ -171,7 +171,7 @@ def wrong(tmp_path: Path, **changes: Any) -> str:
         ({"outputs": [{"bytes": 1, "shape": [-1]}]}, "outputs.0.shape.0: input should be greater"),
         ({"call": 2**31}, "call: input should be less than 2147483648"),
         ({"phase": "sideways"}, "phase: input should be 'forward', 'backward' or 'update' (got 'sideways')"),
-        ({"op_class": "matmull"}, "op_class: input should be 'matmul', 'convolution'"),
+        ({"op_class": "matmull"}, "op_class: input should be 'matmul', 'unaligned_matmul'"),
         ({"allowed": ["tpu"]}, "allowed.0: input should be 'cpu' or 'gpu'"),
         ({"seconds": {"gpu": -1, "cpu": 1}}, "seconds.gpu: input should be greater"),
         ({"seconds": {"gpu": 2e12, "cpu": 1}}, "seconds.gpu: input should be less than or equal to 1000000000000"),
