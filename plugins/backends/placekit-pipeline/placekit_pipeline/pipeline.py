@@ -185,7 +185,7 @@ class PipelineSession(KernelSession):
 
 def _limited(channels: NDArray[np.int32], capacity: NDArray[np.int32]) -> NDArray[np.int64]:
     """The channels that carry one transfer at a time; wider ones make nothing wait here."""
-    return channels[capacity[channels] == 1].astype(np.int64)
+    return np.asarray(channels[capacity[channels] == 1], np.int64)
 
 
 def _cycle(edges: set[tuple[int, int]]) -> list[int]:

@@ -137,9 +137,7 @@ def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Store
         entering = made & (phase[maker] == FORWARD) & (phase[reader] == FORWARD) & (home != there)
         saved = (saved & ~inner) | (entering & blocks.layer[there])
         each = np.unique(storage[inner])
-        block_bytes = np.bincount(
-            blocks.of_op[graph.tensor_producer[each]], graph.owned_bytes[each], minlength=len(blocks)
-        )
+        whole = np.bincount(blocks.of_op[graph.tensor_producer[each]], graph.owned_bytes[each], minlength=len(blocks))
         block_group = np.searchsorted(np.sort(blocks.of_group), np.arange(len(blocks)))
         block_group = np.argsort(blocks.of_group, kind="stable")[block_group]
         block_group, block_bytes = block_group[blocks.layer], whole[blocks.layer].astype(np.float64)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         warm_up as warm_up,
     )
     from placekit_scheduling.signature import kernel_signature as kernel_signature
+    from placekit_scheduling.symmetry import device_classes as device_classes
 
 _HOME = {
     "bounds.makespan": "ROUNDING all_bounds critical_path_bound makespan_bound",
@@ -39,6 +40,7 @@ _HOME = {
     ),
     "list_scheduling.scheduler": "RULES ListScheduler Rule warm_up",
     "signature": "kernel_signature",
+    "symmetry": "device_classes",
 }
 """Module, and the names that it has here."""
 

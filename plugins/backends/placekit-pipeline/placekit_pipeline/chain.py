@@ -1,0 +1,210 @@
+"""Policy `chain`: the best contiguous split of a network's blocks over devices in any order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from placekit_blocks import Blocks, sequence
+
+from placekit_core import Kernel, NotApplicable, Placement, Placements, Policy, Task
+from placekit_core.contracts.units import mebibytes
+from placekit_pipeline import ChainOptions
+from placekit_pipeline.chain_tables import MAX, SUM, Found, Table, completions, explore, with_spare
+from placekit_pipeline.segments import BUSIEST, Segments, segments_of
+
+MOST_SETS = 20_000  # numbers of devices of each class that a split may use
+
+
+class ChainPolicy(Policy):
+    """The best split of the blocks (`placekit_blocks`) into contiguous stages, each on a device of its own, in any order.
+
+    Stages are cut between prefixes of the blocks: sets that come first in the order of their data flow. A network that is a
+    chain of b blocks has b + 1 of them; a graph with branches more, up to `max_ideals`, and then only those along one order
+    of its blocks. Tables (dynamic programming over prefixes and numbers of used devices of each class of alike devices)
+    bound all ways to finish a split from below, memory included; a depth-first search follows them and evaluates what may
+    be better than the best so far. It ends with a proof when nothing is left, or after `effort`.
+
+    With s segments between prefixes and n_k devices of class k, filling the tables takes
+    O(s K A prod_k (n_k + 1)) time, A = 1 if all routes are alike, else K. Source: Tarnawski et al. 2020, section 5, whose
+    tables over ideals are those of `max_load`.
+    """
+
+    name = "chain"
+    options_class = ChainOptions
+
+    def place(self, task: Task, rng: Generator) -> Placement:
+        """The best split; recorded in the notes is whether it is proven to be the best. Raises NotApplicable if none fits."""
+        blocks = shortened(sequence(task.problem), self.options.max_blocks)
+        evaluate = task.evaluate
+        segments = segments_of(blocks, evaluate.session, evaluate.objective, self.options.max_ideals)
+        table = _table(blocks, segments)
+        kernel = evaluate.kernel()
+        best = completions(table)
+        size = task.problem.cluster.size
+        ways: list[tuple[float, int, NDArray[np.float64]]] = []
+        for stages in range(size, 0, -1):
+            if stages < size:
+                best = with_spare(table, best)
+            ways.append((_least(segments, best), stages, best))
+        ways = sorted((w for w in ways if w[0] < math.inf), key=lambda w: (w[0], w[1]))
+        if not ways:
+            raise NotApplicable(*_nothing_fits(blocks, segments))
+        if kernel is None:
+            return self._candidates(task, blocks, table, ways)
+        return self._search(task, kernel, table, segments, ways)
+
+    def _search(
+        self, task: Task, kernel: Kernel, table: Table, segments: Segments,
+        ways: list[tuple[float, int, NDArray[np.float64]]],
+    ) -> Placement:  # fmt: skip
+        """Explore the splits into each number of stages, the lowest bound first."""
+        evaluate, problem = task.evaluate, task.problem
+        remaining = evaluate.remaining
+        most = int(remaining) if math.isfinite(remaining) else 2**62
+        found = Found(
+            np.asarray([np.inf]), np.zeros(problem.g, np.int16), np.zeros(3, np.int64), np.zeros(1),
+            np.asarray([evaluate.failing_signal_s]),
+        )  # fmt: skip
+        for low, stages, best in ways:
+            if low >= found.value[0] or (evaluate.progress >= 1 and found.counts[0]):
+                continue
+            numbers = table.numbers.copy()
+            numbers[2] = stages
+            explore(
+                kernel.function, kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats,
+                problem.cluster.memory_bytes.astype(np.float64), table._replace(numbers=numbers), best, found, most,
+                self.options.effort, math.inf,
+            )  # fmt: skip
+        count = int(found.counts[0])
+        if math.isinf(found.value[0]):
+            if count:
+                evaluate.charge(count, Placements.of(found.device), float(found.total[0]) / count)
+            raise NotApplicable(*_nothing_fits(None, segments))
+        evaluate.charge(count, Placements.of(found.device), float(found.total[0]) / count)
+        blocks, ended = table.mask.shape[1], bool(found.counts[2])
+        if segments.proves and not ended and segments.prefixes.exact:
+            evaluate.note(f"no contiguous split of the {blocks} blocks is better: all others are searched or bounded")
+        elif segments.proves and not ended:
+            evaluate.note(f"no split of the {blocks} blocks along their order is better; the graph has other orders")
+        elif ended:
+            evaluate.note(
+                f"the search of splits of {blocks} blocks ended before its proof; policy.effort and budget limit it"
+            )
+        return problem.placement(found.device)
+
+    def _candidates(
+        self, task: Task, blocks: Blocks, table: Table, ways: list[tuple[float, int, NDArray[np.float64]]]
+    ) -> Placement:
+        """For backends without a compiled evaluation: the split of least bound for each number of stages, the best of them."""
+        count = int(max(1, min(len(ways), task.evaluate.remaining)))
+        rows = [split(blocks, table, best, stages).device for _, stages, best in ways[:count]]
+        measured = task.evaluate(Placements.of(np.stack(rows)))
+        return task.problem.placement(rows[int(np.argmin(task.evaluate.scores(measured)))])
+
+
+def split(blocks: Blocks, table: Table, best: NDArray[np.float64], stages: int) -> Placement:
+    """The split into so many stages whose sum, or whose largest stage, is the least in the tables."""
+    kind = MAX if table.numbers[0] == BUSIEST else SUM
+    end, ways = len(table.ptr) - 2, table.hop_s.shape[1]
+    left, place, way = len(table.size) - 1, 0, 0
+    many = table.many.copy()
+    device = np.zeros(len(blocks), np.int16)
+    for q in range(stages, 0, -1):
+        choice: tuple[float, int, int] = (math.inf, -1, -1)
+        for s, k in product(range(table.ptr[place], table.ptr[place + 1]), range(len(table.radix))):
+            j = int(table.after[s])
+            fits = table.fixed_bytes[s] + table.flight[q] * table.saved_bytes[s] <= table.room[k]
+            if table.of_set[left, k] == 0 or (j == end) != (q == 1) or not fits:
+                continue
+            a = k if ways > 1 else 0
+            rest = best[kind, left - table.radix[k], j, a]
+            seconds = table.seconds[s, k]
+            value = max(seconds, rest) if kind == MAX else seconds + table.hop_s[place, way, a] + rest
+            choice = min(choice, (float(value), s, k))
+        _, s, k = choice
+        device[table.mask[table.after[s]] & ~table.mask[place]] = table.device[table.class_ptr[k + 1] - many[k]]
+        many[k] -= 1
+        place, left, way = int(table.after[s]), left - int(table.radix[k]), k if ways > 1 else 0
+    return blocks.placement(device)
+
+
+def shortened(blocks: Blocks, most: int) -> Blocks:
+    """The blocks, or at most so many: of all neighbours, the two with the least work together are joined until there are."""
+    if len(blocks) <= most:
+        return blocks
+    seconds = blocks.seconds.min(axis=1).tolist()
+    parts = [[i] for i in range(len(blocks))]
+    while len(parts) > most:
+        i = min(range(len(parts) - 1), key=lambda i: seconds[i] + seconds[i + 1])
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        seconds[i : i + 2] = [seconds[i] + seconds[i + 1]]
+    of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    pairs = np.unique(np.stack([of[blocks.source], of[blocks.target]]), axis=1)
+    pairs = pairs[:, pairs[0] != pairs[1]]
+    names = tuple(blocks.names[part[0]] + ("" if len(part) == 1 else f" +{len(part) - 1}") for part in parts)
+    layer = np.asarray([blocks.layer[part].all() for part in parts], np.bool_)
+    return replace(blocks, of_group=of[blocks.of_group], names=names, layer=layer, source=pairs[0], target=pairs[1])
+
+
+def _table(blocks: Blocks, segments: Segments) -> Table:
+    """The figures in compiled form. Raises NotApplicable if there are too many classes of devices."""
+    many = np.asarray([len(devices) for devices in segments.classes], np.int64)
+    sets = math.prod(int(n) + 1 for n in many)
+    if sets > MOST_SETS:
+        raise NotApplicable(
+            f"the machine's {many.sum()} devices are of {len(many)} classes: {sets} ways to choose some of them are too many"
+            f" for policy 'chain' (at most {MOST_SETS})",
+            "use a search, such as policy=portfolio",
+        )
+    radix = np.cumprod([1, *(many[:-1] + 1)]).astype(np.int64)
+    of_set = np.arange(sets)[:, None] // radix % (many + 1)
+    return Table(
+        numbers=np.asarray([segments.kind, segments.microbatches, 0], np.int64),
+        ptr=segments.prefixes.ptr,
+        after=segments.prefixes.after,
+        seconds=np.ascontiguousarray(segments.seconds),
+        passing=np.ascontiguousarray(segments.passing),
+        update=np.ascontiguousarray(segments.update),
+        fixed_bytes=segments.fixed_bytes,
+        saved_bytes=segments.saved_bytes,
+        flight=segments.flight,
+        room=segments.room,
+        hop_s=segments.hop_s,
+        radix=radix,
+        many=many,
+        of_set=np.ascontiguousarray(of_set),
+        size=of_set.sum(axis=1),
+        class_ptr=np.cumsum([0, *many]).astype(np.int64),
+        device=np.asarray([d for devices in segments.classes for d in devices], np.int64),
+        of_group=blocks.of_group,
+        mask=np.ascontiguousarray(segments.prefixes.mask),
+    )
+
+
+def _least(segments: Segments, best: NDArray[np.float64]) -> float:
+    """The bound of all splits with these tables."""
+    at = best[:, -1, 0, 0]
+    m = segments.microbatches
+    return float((at[0], at[1], at[0] + (m - 1) * at[1], at[2])[segments.kind])
+
+
+def _nothing_fits(blocks: Blocks | None, segments: Segments) -> tuple[str, str]:
+    """Message and hint if no split fits."""
+    total, room = float(segments.fixed_bytes[segments.prefixes.ptr[1] - 1]), segments.room
+    if blocks is not None:
+        one = np.flatnonzero(np.isinf(segments.seconds).all(axis=1))
+        if len(one) and not blocks.allowed.any(axis=1).all():
+            name = blocks.names[int(np.flatnonzero(~blocks.allowed.any(axis=1))[0])]
+            return f"no device may run all of block {name!r}", "use another policy, such as policy=portfolio"
+    rooms = sum(float(r) * len(devices) for r, devices in zip(room, segments.classes, strict=True))
+    return (
+        f"no contiguous split fits: on one device the program takes {mebibytes(total)} and"
+        f" {mebibytes(float(segments.saved_bytes.max(initial=0.0)))} for each micro-batch in flight; all devices have"
+        f" {mebibytes(rooms)}",
+        "use smaller micro-batches, backend.checkpointing=block, or more memory",
+    )

@@ -1,0 +1,271 @@
+"""Compiled loops of policy `chain`: bounds of all ways to finish a split, and the search that they guide.
+
+Which devices a split uses is a number in mixed radix, the *set*: so many of the first class, so many of the second, ... Set 0
+is empty, the last one holds all devices.
+"""
+# mypy: ignore-errors
+# numba checks the types here; the signature of `explore` is explicit.
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+from placekit_scheduling import kernel_signature
+from placekit_scheduling.fields import numba_type
+
+from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN
+
+SUM, MAX, BACK = range(3)  # tables: least sum, least maximum, least forward and back
+CLOSE = 1e-12  # a split that is better by less than this is not better
+
+
+class Table(NamedTuple):
+    """The figures of `Segments` in compiled form; i prefixes, s segments, K classes, u sets, D devices.
+
+    Attributes:
+        numbers: kind, micro-batches, stages p of the splits that are searched.
+        ptr, after: segments of each prefix.
+        seconds, passing, update: [s, K].
+        fixed_bytes, saved_bytes: [s].
+        flight, room: [D + 1], [K].
+        hop_s: [i, A, A], A = K or 1.
+        radix: [K] what one device more of each class adds to the number of a set.
+        many: [K] devices of each class.
+        of_set: [u, K] devices of each class in each set; `size`: [u] their sum.
+        class_ptr, device: devices of each class, in compressed rows.
+        of_group: [g] block of each group.
+        mask: [i, b] blocks of each prefix.
+    """
+
+    numbers: NDArray[np.int64]
+    ptr: NDArray[np.int64]
+    after: NDArray[np.int64]
+    seconds: Annotated[NDArray[np.float64], 2]
+    passing: Annotated[NDArray[np.float64], 2]
+    update: Annotated[NDArray[np.float64], 2]
+    fixed_bytes: NDArray[np.float64]
+    saved_bytes: NDArray[np.float64]
+    flight: NDArray[np.int64]
+    room: NDArray[np.float64]
+    hop_s: Annotated[NDArray[np.float64], 3]
+    radix: NDArray[np.int64]
+    many: NDArray[np.int64]
+    of_set: Annotated[NDArray[np.int64], 2]
+    size: NDArray[np.int64]
+    class_ptr: NDArray[np.int64]
+    device: NDArray[np.int64]
+    of_group: NDArray[np.int64]
+    mask: Annotated[NDArray[np.bool_], 2]
+
+
+class Found(NamedTuple):
+    """The best split so far; changes in place.
+
+    Attributes:
+        value: [1] its seconds.
+        device: [g] its placement.
+        counts: [3] evaluations made, partial splits visited, whether the search ended early.
+        total: [1] sum of the values evaluated, seconds; `failing`: [1] what one without a value counts there.
+    """
+
+    value: NDArray[np.float64]
+    device: NDArray[np.int16]
+    counts: NDArray[np.int64]
+    total: NDArray[np.float64]
+    failing: NDArray[np.float64]
+
+
+_table, _floats4 = numba_type(Table), types.float64[:, :, :, ::1]
+
+
+@njit(inline="always")
+def _fits(t, s, k, q):
+    """Whether segment s fits on a device of class k as the q-th stage from the end."""
+    return t.fixed_bytes[s] + t.flight[q] * t.saved_bytes[s] <= t.room[k]
+
+
+@njit(_floats4(_table), cache=True, nogil=True)
+def completions(t):
+    """[3, u, i, A] the best tables of splits of what comes after prefix i over just the devices of set u.
+
+    The last index is the class of the segment before, whose messages to the first segment count.
+    """
+    sets, places, ways = len(t.size), len(t.ptr) - 1, t.hop_s.shape[1]
+    m = t.numbers[1]
+    best = np.full((3, sets, places, ways), np.inf)
+    best[:, 0, places - 1, :] = 0.0
+    for u in range(1, sets):  # sets ascend: a set without one device has a lower number
+        q = t.size[u]
+        for k in range(len(t.radix)):
+            if t.of_set[u, k] == 0:
+                continue
+            rest = u - t.radix[k]
+            b = k if ways > 1 else 0
+            for i in range(places - 1):
+                total, largest, back = np.inf, np.inf, np.inf
+                for s in range(t.ptr[i], t.ptr[i + 1]):
+                    j = t.after[s]
+                    if best[SUM, rest, j, b] == np.inf or t.seconds[s, k] == np.inf or not _fits(t, s, k, q):
+                        continue
+                    seconds = t.seconds[s, k]
+                    total = min(total, seconds + best[SUM, rest, j, b])
+                    largest = min(largest, max(seconds, best[MAX, rest, j, b]))
+                    back = min(back, max(m * seconds, t.passing[s, k] + best[BACK, rest, j, b]))
+                if total == np.inf:
+                    continue
+                for a in range(ways):
+                    hop = t.hop_s[i, a, b]
+                    best[SUM, u, i, a] = min(best[SUM, u, i, a], hop + total)
+                    best[MAX, u, i, a] = min(best[MAX, u, i, a], max(hop, largest))
+                    best[BACK, u, i, a] = min(best[BACK, u, i, a], hop + back)
+    return best
+
+
+@njit(_floats4(_table, _floats4), cache=True, nogil=True)
+def with_spare(t, best):
+    """The tables for splits that leave one more device of the set unused: the best over what is left out."""
+    found = np.full(best.shape, np.inf)
+    for u in range(1, len(t.size)):
+        for k in range(len(t.radix)):
+            if t.of_set[u, k] > 0:
+                for x in range(3):
+                    found[x, u] = np.minimum(found[x, u], best[x, u - t.radix[k]])
+    return found
+
+
+@njit(cache=True)
+def _bound(t, best, u, i, a, total, largest, back, first):
+    """A lower bound of all splits that begin with a partial one of these sums, and go on from prefix i on the devices u."""
+    kind, m = t.numbers[0], t.numbers[1]
+    if kind == TOKEN:
+        return total + best[SUM, u, i, a]
+    if kind == BUSIEST:
+        return max(largest, best[MAX, u, i, a])
+    if kind == FLOW:
+        return total + best[SUM, u, i, a] + (m - 1) * max(largest, best[MAX, u, i, a]) + first
+    return max(back, total + best[BACK, u, i, a]) + first
+
+
+@njit(cache=True)
+def _leaf(evaluate, t, ints, floats, work_ints, work_floats, peak, memory_bytes, path, depth, found, device):
+    """Evaluate the split of the segments in `path`, and keep it if it is the best that fits."""
+    left = t.many.copy()
+    block = np.zeros(t.mask.shape[1], np.int16)
+    before = 0
+    for x in range(depth):
+        s, k = path[x, 0], path[x, 1]
+        d = t.device[t.class_ptr[k] + t.many[k] - left[k]]
+        left[k] -= 1
+        for b in range(t.mask.shape[1]):
+            if t.mask[t.after[s], b] and not t.mask[before, b]:
+                block[b] = d
+        before = t.after[s]
+    for group in range(len(device)):
+        device[group] = block[t.of_group[group]]
+    value = evaluate(device, np.empty(0, np.float32), ints, floats, work_ints, work_floats, peak)
+    found.counts[0] += 1
+    fits = value < math.inf
+    for d in range(len(peak)):
+        fits = fits and peak[d] <= memory_bytes[d]
+    found.total[0] += value if fits else found.failing[0]
+    if fits and value < found.value[0]:
+        found.value[0] = value
+        found.device[:] = device
+
+
+_explore = types.void(
+    types.FunctionType(kernel_signature()), types.int32[::1], types.float64[::1], types.int64, types.int64,
+    types.float64[::1], _table, _floats4, numba_type(Found), types.int64, types.int64, types.float64,
+)  # fmt: skip
+
+
+@njit(_explore, cache=True, nogil=True)
+def explore(
+    evaluate, ints, floats, scratch_ints, scratch_floats, memory_bytes, t, best, found, evaluations, visits, limit
+):
+    """Search all splits into `t.numbers[2]` stages, depth first, the lowest bound first.
+
+    It leaves out what a bound shows to be no better than the best split found, or than `limit`. `counts[2]` is set if it
+    ends after so many evaluations or visits before all is searched.
+    """
+    stages, end, last = t.numbers[2], len(t.ptr) - 2, len(t.size) - 1
+    classes, ways = len(t.radix), t.hop_s.shape[1]
+    work_ints, work_floats = np.zeros(scratch_ints, np.int32), np.zeros(scratch_floats)
+    peak, device = np.zeros(len(memory_bytes)), np.zeros(len(found.device), np.int16)
+    widest = np.max(np.diff(t.ptr)) * classes if end > 0 else 0
+    bound = np.empty((stages, widest))
+    segment, of_class = np.empty((stages, widest), np.int64), np.empty((stages, widest), np.int64)
+    order = np.empty((stages, widest), np.int64)
+    count, turn = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
+    path = np.zeros((stages, 2), np.int64)
+    # of the partial split before each stage: prefix, devices left, class of its last segment; its sums
+    place, left, way = np.zeros(stages + 1, np.int64), np.full(stages + 1, last), np.zeros(stages + 1, np.int64)
+    total, largest, back = np.zeros(stages + 1), np.zeros(stages + 1), np.zeros(stages + 1)
+    first = np.zeros(stages + 1)
+    depth, fresh = 0, True
+    m = t.numbers[1]
+    while depth >= 0:
+        if fresh:
+            n, q = 0, stages - depth
+            i, u = place[depth], left[depth]
+            for s in range(t.ptr[i], t.ptr[i + 1]):
+                j = t.after[s]
+                if (j == end) != (q == 1):
+                    continue
+                for k in range(classes):
+                    if t.of_set[u, k] == 0 or t.seconds[s, k] == math.inf or not _fits(t, s, k, q):
+                        continue
+                    a = k if ways > 1 else 0
+                    hop, seconds = t.hop_s[i, way[depth], a], t.seconds[s, k]
+                    here = total[depth] + hop
+                    low = _bound(
+                        t,
+                        best,
+                        u - t.radix[k],
+                        j,
+                        a,
+                        here + (seconds if t.numbers[0] != TRAIN else t.passing[s, k]),
+                        max(largest[depth], seconds, hop if t.numbers[0] == BUSIEST else 0.0),
+                        max(back[depth], here + m * seconds),
+                        first[depth] if depth > 0 else t.update[s, k],
+                    )
+                    if low < min(found.value[0], limit) * (1.0 - CLOSE):
+                        bound[depth, n], segment[depth, n], of_class[depth, n] = low, s, k
+                        n += 1
+            count[depth], turn[depth] = n, 0
+            order[depth, :n] = np.argsort(bound[depth, :n])
+            fresh = False
+            found.counts[1] += 1
+            if found.counts[1] >= visits:
+                found.counts[2] = 1
+                return
+        if turn[depth] == count[depth]:
+            depth -= 1
+            continue
+        c = order[depth, turn[depth]]
+        turn[depth] += 1
+        if not bound[depth, c] < min(found.value[0], limit) * (1.0 - CLOSE):
+            depth -= 1  # all others have higher bounds
+            continue
+        s, k = segment[depth, c], of_class[depth, c]
+        path[depth, 0], path[depth, 1] = s, k
+        if depth + 1 == stages:
+            if found.counts[0] >= evaluations:
+                found.counts[2] = 1
+                return
+            _leaf(evaluate, t, ints, floats, work_ints, work_floats, peak, memory_bytes, path, stages, found, device)
+            continue
+        a = k if ways > 1 else 0
+        hop, seconds = t.hop_s[place[depth], way[depth], a], t.seconds[s, k]
+        here = total[depth] + hop
+        place[depth + 1], left[depth + 1], way[depth + 1] = t.after[s], left[depth] - t.radix[k], a
+        total[depth + 1] = here + (seconds if t.numbers[0] != TRAIN else t.passing[s, k])
+        largest[depth + 1] = max(largest[depth], seconds, hop if t.numbers[0] == BUSIEST else 0.0)
+        back[depth + 1] = max(back[depth], here + m * seconds)
+        first[depth + 1] = first[depth] if depth > 0 else t.update[s, k]
+        depth += 1
+        fresh = True

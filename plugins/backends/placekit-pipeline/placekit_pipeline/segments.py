@@ -1,0 +1,342 @@
+"""What contiguous parts of a network cost: the sets of blocks between two prefixes, on each class of devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from placekit_blocks import Blocks
+from placekit_scheduling import device_classes
+
+from placekit_core import Grouping, Problem, Session
+from placekit_pipeline.blocking import BlockingSession
+from placekit_pipeline.max_load import MaxLoadSession
+from placekit_pipeline.nets import AHEAD, BACK, SOURCE, Floats, Ints, Nets, nets_of
+from placekit_pipeline.pipeline import PipelineSession
+from placekit_pipeline.stages import Stages
+
+TOKEN, BUSIEST, FLOW, TRAIN = range(4)
+"""How the value of a split follows from its segments, as far as a bound knows: their sum; the largest; for M micro-batches
+one after another through all of them, the sum and M - 1 times the largest; forward and back again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prefixes:
+    """The sets of blocks that come first: all ideals of the blocks' order, or those along one order of the blocks.
+
+    Attributes:
+        mask: [i, b] whether each prefix holds each block; the first is empty, the last holds all.
+        ptr, after: larger prefixes of each prefix, in compressed rows. A row is a segment: the blocks between the two.
+        exact: all ideals are there.
+    """
+
+    mask: NDArray[np.bool_]
+    ptr: Ints
+    after: Ints
+    exact: bool
+
+    @classmethod
+    def of(cls, count: int, source: Ints, target: Ints, limit: int) -> Prefixes:
+        """The prefixes of `count` blocks with data flow from `source` to `target`, at most `limit` unless along one order."""
+        needs = [0] * count
+        for a, b in zip(source.tolist(), target.tolist(), strict=True):
+            needs[b] |= 1 << a
+        found = {0}
+        stack = [0]
+        while stack and len(found) <= limit:
+            ideal = stack.pop()
+            for block in range(count):
+                bit = 1 << block
+                if not ideal & bit and needs[block] & ideal == needs[block] and ideal | bit not in found:
+                    found.add(ideal | bit)
+                    stack.append(ideal | bit)
+        exact = len(found) <= limit
+        ideals = sorted(found, key=lambda x: (x.bit_count(), x)) if exact else [(1 << i) - 1 for i in range(count + 1)]
+        rows = [[j for j in range(i + 1, len(ideals)) if x & ideals[j] == x] for i, x in enumerate(ideals)]
+        mask = np.asarray([[x >> b & 1 for b in range(count)] for x in ideals], np.bool_).reshape(len(ideals), count)
+        ptr = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+        return cls(mask, ptr, np.asarray([j for row in rows for j in row], np.int64), exact)
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Costs of all s segments between prefixes, on K classes of devices that are alike.
+
+    Attributes:
+        kind: `TOKEN`, `BUSIEST`, `FLOW` or `TRAIN`.
+        microbatches: M of `FLOW` and `TRAIN`; else 1.
+        classes: devices of each class.
+        prefixes: the i prefixes.
+        seconds: [s, K] seconds of a micro-batch; infinite where a device may not run the segment.
+        passing: [s, K] seconds by which it delays what comes after it (`TRAIN`: on the way forward and back).
+        update: [s, K] seconds of the optimiser at the end of a step.
+        fixed_bytes: [s] bytes on its device however many micro-batches are in flight.
+        saved_bytes: [s] further bytes for each micro-batch in flight.
+        flight: [D + 1] micro-batches in flight in the q-th stage from the end.
+        room: [K] memory of each device.
+        hop_s: [i, K, K] at least the seconds of the messages from a segment that ends at a prefix to the next one, from
+            class to class; with one column each if all routes are alike.
+        proves: the bound from these figures holds for every placement with such segments.
+    """
+
+    kind: int
+    microbatches: int
+    classes: list[list[int]]
+    prefixes: Prefixes
+    seconds: Floats
+    passing: Floats
+    update: Floats
+    fixed_bytes: Floats
+    saved_bytes: Floats
+    flight: Ints
+    room: Floats
+    hop_s: Floats
+    proves: bool
+
+
+def segments_of(blocks: Blocks, session: Session, objective: str | None, max_ideals: int) -> Segments:
+    """The segments of a sequence of blocks as the backend of `session` sees them.
+
+    For a backend that is not one of this plugin, a split's value is taken for the sum of its segments, without a proof.
+    """
+    problem = blocks.problem
+    coarse = Problem(problem.graph, Grouping(blocks.of_op.astype(np.int32)), problem.cluster, problem.costs)
+    prefixes = Prefixes.of(len(blocks), blocks.source, blocks.target, max_ideals)
+    parts = Parts.of(coarse, session)
+    inside = prefixes.mask[prefixes.after] & ~np.repeat(prefixes.mask, np.diff(prefixes.ptr), axis=0)
+    return _Builder(coarse, parts, prefixes, inside, session, objective).segments()
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The blocks as groups of a problem: [b, D, 4] seconds by part, nets, and what stages keep."""
+
+    group_s: Floats
+    nets: Nets
+    stages: Stages
+
+    @classmethod
+    def of(cls, coarse: Problem, session: Session) -> Parts:
+        """As `session` divides the work; as one forward pass for backends that do not divide it."""
+        if isinstance(session, PipelineSession):
+            options = session.options
+            trains = session.schedule_name != "inference"
+            stages = Stages.of(
+                coarse, trains, options.checkpointing == "block" and trains, session.schedule_name == "zero_bubble"
+            )
+            return cls(stages.group_s(), nets_of(coarse, stages.phase), stages)
+        stages = Stages.of(coarse, False, False, False)
+        return cls(stages.group_s(), nets_of(coarse), stages)
+
+
+@dataclass(frozen=True, eq=False)
+class _Builder:
+    """Works out the costs of segments; `inside` is [s, b]."""
+
+    coarse: Problem
+    parts: Parts
+    prefixes: Prefixes
+    inside: NDArray[np.bool_]
+    session: Session
+    objective: str | None
+
+    def segments(self) -> Segments:
+        problem, cluster, parts = self.coarse, self.coarse.cluster, self.parts
+        classes = device_classes(problem)
+        first = [devices[0] for devices in classes]
+        own = parts.group_s[:, first]  # [b, K, 4]
+        total = np.einsum("sb,bkp->skp", self.inside.astype(np.float64), own)
+        barred = self.inside.astype(np.float64) @ (~problem.allowed[:, first]).astype(np.float64) > 0
+        bytes_, count = self._crossing()
+        kind, m = self._kind()
+        seconds = total[:, :, :3].sum(axis=2)
+        passing = seconds.copy()
+        if kind == TRAIN and isinstance(self.session, PipelineSession) and self.session.schedule_name == "zero_bubble":
+            passing = total[:, :, 0]
+        least_s, least_rate = self._least(first)
+        if isinstance(self.session, MaxLoadSession | BlockingSession):
+            pays = np.asarray([problem.device_type(d) == "gpu" for d in first], np.float64)
+            in_out = self._hop(bytes_, count, least_s, least_rate)
+            seconds = seconds + in_out * pays
+            passing = seconds
+        elif isinstance(self.session, PipelineSession) and not self.session.options.overlap:
+            seconds = seconds + self._sends(bytes_, least_s, least_rate)
+        fixed, saved = self._memory()
+        flight = self._flight(kind, m, cluster.size)
+        return Segments(
+            kind=kind,
+            microbatches=m,
+            classes=classes,
+            prefixes=self.prefixes,
+            seconds=np.where(barred, np.inf, seconds),
+            passing=passing,
+            update=total[:, :, 3],
+            fixed_bytes=fixed,
+            saved_bytes=saved,
+            flight=flight,
+            room=cluster.memory_bytes[first],
+            hop_s=self._hops(first),
+            proves=self._proves(),
+        )
+
+    def _kind(self) -> tuple[int, int]:
+        """How values follow from segments, and the micro-batches."""
+        if isinstance(self.session, MaxLoadSession):
+            return BUSIEST, 1
+        if isinstance(self.session, PipelineSession):
+            if self.objective == "token":
+                return TOKEN, 1
+            if self.objective == "throughput":
+                return BUSIEST, 1
+            flows = self.session.schedule_name in ("inference", "gpipe")
+            return FLOW if flows else TRAIN, self.session.options.microbatches
+        return TOKEN, 1
+
+    def _proves(self) -> bool:
+        """Whether a value is never below the bound: in blocking calls, and elsewhere, branches may run at the same time."""
+        if isinstance(self.session, PipelineSession):
+            return self._is_path() or self.objective not in ("token", "step") or self._kind()[0] == TRAIN
+        return isinstance(self.session, MaxLoadSession) or (
+            isinstance(self.session, BlockingSession) and self._is_path()
+        )
+
+    def _is_path(self) -> bool:
+        """Whether each block but the first reads from the one before, so that segments run one after another."""
+        nets = self.parts.nets
+        next_to = np.zeros(self.coarse.g, np.bool_)
+        reader = np.repeat(nets.producer, np.diff(nets.ptr))
+        ahead = np.repeat(nets.kind, np.diff(nets.ptr)) == AHEAD
+        next_to[nets.reader[ahead & (reader + 1 == nets.reader)]] = True
+        return bool(next_to[1:].all())
+
+    def _flight(self, kind: int, m: int, size: int) -> Ints:
+        flight = np.minimum(np.arange(size + 1), m)
+        if isinstance(self.session, PipelineSession) and self.session.schedule_name == "gpipe":
+            flight = np.full(size + 1, m)
+        if isinstance(self.session, PipelineSession) and self.objective == "token":
+            flight = np.zeros(size + 1, np.int64)
+        return np.asarray(flight, np.int64)
+
+    def _crossing(self) -> tuple[Floats, Floats]:
+        """[4, s] bytes and number of tensors that go out and come in, forward and backward; for max_load, all as forward."""
+        nets = self.parts.nets
+        stated = nets.hop_s >= 0  # their seconds count in place of bytes
+        return _crossing(  # type: ignore[no-any-return]
+            self.inside, nets.kind, nets.producer, nets.ptr, nets.reader,
+            np.where(stated, nets.hop_s, nets.bytes_), np.where(stated, 0, nets.count).astype(np.float64),
+        )  # fmt: skip
+
+    def _least(self, first: list[int]) -> tuple[Floats, Floats]:
+        """[K] the least latency and seconds per byte of a route of a class's devices to any other device."""
+        routes, size = self.coarse.cluster.routes, self.coarse.cluster.size
+        others = [[d for d in range(size) if d != x] for x in first]
+        if size == 1:
+            return np.zeros(1), np.zeros(1)
+        latency = np.asarray([routes.latency_s[x, o].min() for x, o in zip(first, others, strict=True)])
+        return latency, np.asarray([routes.s_per_byte[x, o].min() for x, o in zip(first, others, strict=True)])
+
+    def _hop(self, bytes_: Floats, count: Floats, latency: Floats, rate: Floats) -> Floats:
+        """[s, K] seconds of all that goes out and comes in."""
+        if (self.parts.nets.hop_s >= 0).any():
+            return np.repeat(bytes_.sum(axis=0)[:, None], len(latency), axis=1)
+        return count.sum(axis=0)[:, None] * latency + bytes_.sum(axis=0)[:, None] * rate
+
+    def _sends(self, bytes_: Floats, latency: Floats, rate: Floats) -> Floats:
+        """[s, K] at least the seconds that a stage that does not overlap spends sending."""
+        out = bytes_[0] + bytes_[2]
+        return (out > 0)[:, None] * latency + out[:, None] * rate
+
+    def _hops(self, first: list[int]) -> Floats:
+        """See `Segments.hop_s`: what surely passes from the last block of a prefix to the next one, along one order."""
+        routes = self.coarse.cluster.routes
+        latency, rate = routes.latency_s, routes.s_per_byte
+        pairs = [[self._pair(a, b) for b in range(len(first))] for a in range(len(first))]
+        delay = np.asarray([[latency[x, y] for x, y in row] for row in pairs])
+        slow = np.asarray([[rate[x, y] for x, y in row] for row in pairs])
+        count = len(self.prefixes.mask)
+        ahead, back = np.zeros(count), np.zeros(count)
+        line = count == self.coarse.g + 1
+        if line and isinstance(self.session, PipelineSession):
+            nets = self.parts.nets
+            for x in range(len(nets)):
+                readers = nets.reader[nets.ptr[x] : nets.ptr[x + 1]]
+                at = int(nets.producer[x])
+                if nets.kind[x] == AHEAD and at + 1 in readers:
+                    ahead[at + 1] += nets.bytes_[x]
+                if nets.kind[x] == BACK and at - 1 in readers:
+                    back[at] += nets.bytes_[x]
+        both = [(ahead[:, None, None] > 0) * delay + ahead[:, None, None] * slow]
+        if self._kind()[0] != TOKEN:
+            both.append((back[:, None, None] > 0) * delay + back[:, None, None] * slow)
+        found = np.maximum(*both) if self._kind()[0] == BUSIEST and self._overlaps() else np.sum(both, axis=0)
+        real = np.asarray([[x != y for x, y in row] for row in pairs])  # one device sends nothing to itself
+        alike = len(set(zip(delay[real].tolist(), slow[real].tolist(), strict=True))) < 2
+        if alike and real.any():
+            a, b = np.argwhere(real)[0]
+            return np.ascontiguousarray(found[:, a : a + 1, b : b + 1])
+        return np.ascontiguousarray(found[:, :1, :1] if alike else found)
+
+    def _overlaps(self) -> bool:
+        return isinstance(self.session, PipelineSession) and self.session.options.overlap
+
+    def _pair(self, a: int, b: int) -> tuple[int, int]:
+        """Two different devices of two classes; of the first class twice if it has one device only, and nothing to send."""
+        classes = device_classes(self.coarse)
+        return classes[a][0], classes[b][-1] if a == b else classes[b][0]
+
+    def _memory(self) -> tuple[Floats, Floats]:
+        """[s] bytes that do not depend on the micro-batches in flight, and those of each of them."""
+        stages, inside = self.parts.stages, self.inside
+        persistent = inside.astype(np.float64) @ self.coarse.group_persistent_bytes
+        if not isinstance(self.session, PipelineSession):
+            return persistent, np.zeros(len(persistent))
+        held = _held(inside, stages.stores.ptr, stages.stores.holder)
+        once = held[:, stages.stores.once] @ stages.stores.bytes_[stages.stores.once]
+        saved = held[:, ~stages.stores.once] @ stages.stores.bytes_[~stages.stores.once]
+        work = np.where(inside, stages.work_bytes, 0.0).max(axis=1, initial=0.0)
+        again = np.zeros(self.coarse.g)
+        again[stages.block_group] = stages.block_bytes
+        again = np.where(inside, again, 0.0).max(axis=1, initial=0.0)
+        nets = self.parts.nets
+        source = np.flatnonzero(nets.kind == SOURCE)
+        copies = np.zeros(len(inside))
+        for x in source.tolist():
+            readers = nets.reader[nets.ptr[x] : nets.ptr[x + 1]]
+            copies += nets.bytes_[x] * (inside[:, readers].any(axis=1) & ~inside[:, nets.producer[x]])
+        if self._kind()[0] != TRAIN and not (self._kind()[0] == FLOW and self.session.schedule_name == "gpipe"):
+            saved = saved * (self.session.schedule_name != "inference")
+        return persistent + once + work + again + copies, saved
+
+
+@njit(cache=True)
+def _crossing(inside, kind, producer, ptr, reader, bytes_, count):  # type: ignore[no-untyped-def]
+    """[4, s] bytes and tensors: out and in of forward nets, out and in of backward nets."""
+    total = np.zeros((4, len(inside)))
+    number = np.zeros((4, len(inside)))
+    for s in range(len(inside)):
+        for x in range(len(producer)):
+            if kind[x] != AHEAD and kind[x] != BACK:
+                continue
+            at = 2 * (kind[x] == BACK)
+            home = inside[s, producer[x]]
+            for i in range(ptr[x], ptr[x + 1]):
+                if inside[s, reader[i]] != home:
+                    total[at + (not home), s] += bytes_[x]
+                    number[at + (not home), s] += count[x]
+                    break
+    return total, number
+
+
+@njit(cache=True)
+def _held(inside, ptr, holder):  # type: ignore[no-untyped-def]
+    """[s, y] 1 where a segment holds a store, else 0."""
+    held = np.zeros((len(inside), len(ptr) - 1))
+    for s in range(len(inside)):
+        for y in range(len(ptr) - 1):
+            for i in range(ptr[y], ptr[y + 1]):
+                if inside[s, holder[i]]:
+                    held[s, y] = 1.0
+                    break
+    return held
