@@ -354,3 +354,26 @@ def test_edges_of_one_node_with_different_sizes() -> None:
     assert g.attributes == {"outputs_of_several_sizes": 2}
     bytes_ = {g.columns["node_id"][v]: g.tensor_bytes[t] for t, v in enumerate(g.tensor_producer)}  # type: ignore[index]
     assert (bytes_[60], bytes_[62]) == (125018128, 125018112)
+
+
+@needs_samples
+@pytest.mark.parametrize(("name", "published_ms"), [("inference", 20.08), ("training", 49.40)])
+def test_the_experts_split_has_its_published_load(name: str, published_ms: float) -> None:
+    """Costs, transfers and edges give the published value of `human-experts/bert24_*_expert.json`, recomputed here.
+
+    The load of an accelerator is the latency of its nodes, and one hop for each of its outputs that leaves it and for each
+    output of another accelerator that it needs.
+    """
+    program = load(PUBLISHED / "throughput" / f"layer_bert24_{name}.json")
+    g, costs = program.graph, program.costs
+    assert costs is not None
+    forward = (g.columns["node_id"] - 1) % 32 + 1  # type: ignore[operator]  # node i + 32 is the gradient of node i
+    stage = np.clip((forward - 5) // 4, 0, 5)  # the expert's: nodes 1-8, 9-12, 13-16, 17-20, 21-24, 25-32
+    load_s = np.bincount(stage, costs.op_s[:, 0], minlength=6)
+    source, target = g.op_edges
+    crossing = {(int(u), int(stage[v])) for u, v in zip(source, target, strict=True) if stage[u] != stage[v]}
+    for u in {u for u, _ in crossing}:
+        load_s[stage[u]] += g.columns["transfer_s"][u]
+    for u, needed in crossing:
+        load_s[needed] += g.columns["transfer_s"][u]
+    assert load_s.max() * 1e3 == pytest.approx(published_ms, abs=0.005)
