@@ -11,7 +11,7 @@ from placekit_scheduling import ROUNDING, critical_path_bound
 from placekit_core import Backend, Executable, Kernel, Placement, Problem, Schedule, Session
 from placekit_pipeline import LoadOptions
 from placekit_pipeline.blocking_kernel import FIELDS, blocking_latency
-from placekit_pipeline.bounds import load_bound
+from placekit_pipeline.bounds import load_bound, weights_only
 from placekit_pipeline.nets import TRANSFER_S
 from placekit_pipeline.one_pass import one_pass
 from placekit_pipeline.session import KernelSession
@@ -65,7 +65,7 @@ class BlockingSession(KernelSession):
         problem = self.problem
         path = critical_path_bound(problem) * (1 - ROUNDING)
         cpus = any(problem.device_type(d) == "cpu" for d in range(problem.cluster.size))
-        return path if cpus else max(path, load_bound(problem))
+        return path if cpus else max(path, load_bound(weights_only(problem)))
 
     def lower_bound(self) -> float | None:
         """The longest path on the fastest devices; without CPUs, which run any number of operations, also all work."""

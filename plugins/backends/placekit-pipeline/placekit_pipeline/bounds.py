@@ -22,6 +22,12 @@ def load_bound(problem: Problem) -> float:
     return max(work_bound(Relaxation.of(serial)), group_bound(serial)) * (1 - ROUNDING)
 
 
+def weights_only(problem: Problem) -> Problem:
+    """The problem with tensors of no bytes, for backends whose memory is that of persistent bytes."""
+    graph = problem.graph.replace(tensor_bytes=np.zeros_like(problem.graph.tensor_bytes))
+    return Problem(graph, problem.grouping, problem.cluster, problem.costs)
+
+
 def one_stream(problem: Problem) -> Problem:
     """The problem on a machine whose devices run one operation at a time."""
     cluster = problem.cluster

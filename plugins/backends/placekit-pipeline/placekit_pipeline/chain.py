@@ -15,7 +15,7 @@ from placekit_core import Kernel, NotApplicable, Placement, Placements, Policy, 
 from placekit_core.contracts.units import mebibytes
 from placekit_pipeline import ChainOptions
 from placekit_pipeline.chain_tables import MAX, SUM, Found, Table, completions, explore, with_spare
-from placekit_pipeline.segments import BUSIEST, Segments, segments_of
+from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN, Segments, segments_of
 
 MOST_SETS = 20_000  # numbers of devices of each class that a split may use
 
@@ -124,7 +124,7 @@ def split(blocks: Blocks, table: Table, best: NDArray[np.float64], stages: int) 
             a = k if ways > 1 else 0
             rest = best[kind, left - table.radix[k], j, a]
             seconds = table.seconds[s, k]
-            value = max(seconds, rest) if kind == MAX else seconds + table.hop_s[place, way, a] + rest
+            value = max(seconds, rest) if kind == MAX else table.passing[s, k] + table.hop_s[place, way, a] + rest
             choice = min(choice, (float(value), s, k))
         _, s, k = choice
         device[table.mask[table.after[s]] & ~table.mask[place]] = table.device[table.class_ptr[k + 1] - many[k]]
@@ -188,9 +188,10 @@ def _table(blocks: Blocks, segments: Segments) -> Table:
 
 def _least(segments: Segments, best: NDArray[np.float64]) -> float:
     """The bound of all splits with these tables."""
-    at = best[:, -1, 0, 0]
-    m = segments.microbatches
-    return float((at[0], at[1], at[0] + (m - 1) * at[1], at[2])[segments.kind])
+    total, largest, back = best[:, -1, 0, 0].tolist()
+    if segments.kind == FLOW and math.isfinite(total):
+        return total + (segments.microbatches - 1) * largest  # type: ignore[no-any-return]
+    return {TOKEN: total, BUSIEST: largest, TRAIN: back}.get(segments.kind, math.inf)
 
 
 def _nothing_fits(blocks: Blocks | None, segments: Segments) -> tuple[str, str]:

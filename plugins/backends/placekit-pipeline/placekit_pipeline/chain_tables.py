@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import numba_type
 
-from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN
+from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN
 
 SUM, MAX, BACK = range(3)  # tables: least sum, least maximum, least forward and back
 CLOSE = 1e-12  # a split that is better by less than this is not better
@@ -112,7 +112,7 @@ def completions(t):
                     if best[SUM, rest, j, b] == np.inf or t.seconds[s, k] == np.inf or not _fits(t, s, k, q):
                         continue
                     seconds = t.seconds[s, k]
-                    total = min(total, seconds + best[SUM, rest, j, b])
+                    total = min(total, t.passing[s, k] + best[SUM, rest, j, b])
                     largest = min(largest, max(seconds, best[MAX, rest, j, b]))
                     back = min(back, max(m * seconds, t.passing[s, k] + best[BACK, rest, j, b]))
                 if total == np.inf:
@@ -228,7 +228,7 @@ def explore(
                         u - t.radix[k],
                         j,
                         a,
-                        here + (seconds if t.numbers[0] != TRAIN else t.passing[s, k]),
+                        here + t.passing[s, k],
                         max(largest[depth], seconds, hop if t.numbers[0] == BUSIEST else 0.0),
                         max(back[depth], here + m * seconds),
                         first[depth] if depth > 0 else t.update[s, k],
@@ -263,7 +263,7 @@ def explore(
         hop, seconds = t.hop_s[place[depth], way[depth], a], t.seconds[s, k]
         here = total[depth] + hop
         place[depth + 1], left[depth + 1], way[depth + 1] = t.after[s], left[depth] - t.radix[k], a
-        total[depth + 1] = here + (seconds if t.numbers[0] != TRAIN else t.passing[s, k])
+        total[depth + 1] = here + t.passing[s, k]
         largest[depth + 1] = max(largest[depth], seconds, hop if t.numbers[0] == BUSIEST else 0.0)
         back[depth + 1] = max(back[depth], here + m * seconds)
         first[depth + 1] = first[depth] if depth > 0 else t.update[s, k]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from placekit_core import Backend, Executable, Kernel, Placement, Problem, Routes, Schedule, Session
 from placekit_pipeline import LoadOptions
-from placekit_pipeline.bounds import load_bound
+from placekit_pipeline.bounds import load_bound, weights_only
 from placekit_pipeline.max_load_kernel import FIELDS, max_load
 from placekit_pipeline.nets import Nets, grid, nets_of, on_grid
 from placekit_pipeline.one_pass import one_pass
@@ -59,7 +59,7 @@ class MaxLoadSession(KernelSession):
 
     @cached_property
     def _bound_s(self) -> float:
-        return load_bound(self.problem)
+        return load_bound(weights_only(self.problem))
 
     def lower_bound(self) -> float | None:
         """The work of all devices, and the largest groups; both without communication."""

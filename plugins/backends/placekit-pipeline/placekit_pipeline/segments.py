@@ -70,7 +70,7 @@ class Segments:
         classes: devices of each class.
         prefixes: the i prefixes.
         seconds: [s, K] seconds of a micro-batch; infinite where a device may not run the segment.
-        passing: [s, K] seconds by which it delays what comes after it (`TRAIN`: on the way forward and back).
+        passing: [s, K] seconds by which it delays others (`TRAIN`: on the way forward and back), without what `hop_s` has.
         update: [s, K] seconds of the optimiser at the end of a step.
         fixed_bytes: [s] bytes on its device however many micro-batches are in flight.
         saved_bytes: [s] further bytes for each micro-batch in flight.
@@ -152,17 +152,18 @@ class _Builder:
         bytes_, count = self._crossing()
         kind, m = self._kind()
         seconds = total[:, :, :3].sum(axis=2)
-        passing = seconds.copy()
-        if kind == TRAIN and isinstance(self.session, PipelineSession) and self.session.schedule_name == "zero_bubble":
-            passing = total[:, :, 0]
+        passing, update = seconds, total[:, :, 3]
         least_s, least_rate = self._least(first)
         if isinstance(self.session, MaxLoadSession | BlockingSession):
             pays = np.asarray([problem.device_type(d) == "gpu" for d in first], np.float64)
-            in_out = self._hop(bytes_, count, least_s, least_rate)
-            seconds = seconds + in_out * pays
-            passing = seconds
-        elif isinstance(self.session, PipelineSession) and not self.session.options.overlap:
-            seconds = seconds + self._sends(bytes_, least_s, least_rate)
+            passing = seconds = seconds + self._hop(bytes_, count, least_s, least_rate) * pays
+        elif isinstance(self.session, PipelineSession):
+            if not self.session.options.overlap:
+                back = self._sends(bytes_[2], least_s, least_rate)
+                seconds = seconds + self._sends(bytes_[0], least_s, least_rate) + back
+                passing = passing + back * (kind == TRAIN)  # the way forward is in `hop_s`
+            if self._weights_late():  # the last gradients of weights need not be done before others go on
+                passing, update = total[:, :, 0], np.zeros_like(update)
         fixed, saved = self._memory()
         flight = self._flight(kind, m, cluster.size)
         return Segments(
@@ -172,7 +173,7 @@ class _Builder:
             prefixes=self.prefixes,
             seconds=np.where(barred, np.inf, seconds),
             passing=passing,
-            update=total[:, :, 3],
+            update=update,
             fixed_bytes=fixed,
             saved_bytes=saved,
             flight=flight,
@@ -243,10 +244,12 @@ class _Builder:
             return np.repeat(bytes_.sum(axis=0)[:, None], len(latency), axis=1)
         return count.sum(axis=0)[:, None] * latency + bytes_.sum(axis=0)[:, None] * rate
 
-    def _sends(self, bytes_: Floats, latency: Floats, rate: Floats) -> Floats:
-        """[s, K] at least the seconds that a stage that does not overlap spends sending."""
-        out = bytes_[0] + bytes_[2]
+    def _sends(self, out: Floats, latency: Floats, rate: Floats) -> Floats:
+        """[s, K] at least the seconds that a stage that does not overlap spends sending these bytes."""
         return (out > 0)[:, None] * latency + out[:, None] * rate
+
+    def _weights_late(self) -> bool:
+        return isinstance(self.session, PipelineSession) and self.session.schedule_name == "zero_bubble"
 
     def _hops(self, first: list[int]) -> Floats:
         """See `Segments.hop_s`: what surely passes from the last block of a prefix to the next one, along one order."""
@@ -268,9 +271,11 @@ class _Builder:
                 if nets.kind[x] == BACK and at - 1 in readers:
                     back[at] += nets.bytes_[x]
         both = [(ahead[:, None, None] > 0) * delay + ahead[:, None, None] * slow]
-        if self._kind()[0] != TOKEN:
+        kind = self._kind()[0]
+        # a stage that does not overlap sends gradients as part of its own seconds
+        if kind in (BUSIEST, FLOW) or (kind == TRAIN and self._overlaps() and not self._weights_late()):
             both.append((back[:, None, None] > 0) * delay + back[:, None, None] * slow)
-        found = np.maximum(*both) if self._kind()[0] == BUSIEST and self._overlaps() else np.sum(both, axis=0)
+        found: Floats = np.max(both, axis=0) if kind == BUSIEST else np.sum(both, axis=0)
         real = np.asarray([[x != y for x, y in row] for row in pairs])  # one device sends nothing to itself
         alike = len(set(zip(delay[real].tolist(), slow[real].tolist(), strict=True))) < 2
         if alike and real.any():
