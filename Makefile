@@ -9,7 +9,7 @@ PLUGINS := $(wildcard plugins/*/*/pyproject.toml)
 .PHONY: help setup run test test-all test-rest lint compiled bench docs docs-outputs clean
 
 help:
-	@echo "make run       install everything and place Inception-V3 on four simulated GPUs"
+	@echo "make run       install everything and place Inception-V3 on two simulated GPUs"
 	@echo "make test      install everything, check style and types, run the tests but for the slow ones"
 	@echo "make test-all  the same with the slow ones: fresh environments, kills, the documents' commands"
 	@echo "make lint      ruff and mypy alone"

@@ -94,8 +94,8 @@ class Naive(Doppler):
 
 
 def opened(workload: str) -> tuple[Problem, Session]:
-    """A workload as `placekit run workload=...` has it, with the simulator."""
-    parts = assembled([f"workload={workload}"], installed())
+    """A workload as `placekit run workload=... cluster=p100x4` has it, with the simulator."""
+    parts = assembled([f"workload={workload}", "cluster=p100x4"], installed())
     program = parts.programs[0]
     problem = parts.problem(program)
     return problem, parts.backend.open(problem, program.executable)

@@ -40,7 +40,7 @@ def value_s(job: Job) -> float:
     """Seconds of the best placement found; infinite if none fits."""
     warnings.simplefilter("ignore")
     workload, room, policy, evaluations, seed = job
-    program, cluster = Instance(workload, (f"workload={workload}",)).load()
+    program, cluster = Instance(workload, (f"workload={workload}", "cluster=p100x4")).load()
     alone = place(program, cluster=with_memory(cluster, 2**50), policy="single_gpu")
     needed = max(alone.summary.peak_bytes.values())
     small = with_memory(cluster, int(room * needed / cluster.size))

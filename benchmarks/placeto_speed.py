@@ -40,7 +40,9 @@ def episodes(policy: LearnablePolicy, problem: Problem, n: int) -> tuple[float, 
 
 def main() -> None:
     """Print the table, and save it as benchmarks/results/placeto_speed.md."""
-    assembly = assembled(["workload=placeto_cifar10", "importer.only=0", "+policy=placeto"], installed())
+    assembly = assembled(
+        ["workload=placeto_cifar10", "importer.only=0", "cluster=p100x4", "+policy=placeto"], installed()
+    )
     problem = assembly.problem(assembly.programs[0])
     cores = os.cpu_count() or 1
     policies = {

@@ -58,7 +58,7 @@ def without_time(summary: Any) -> dict[str, Any]:
 def test_place_finds_what_the_command_line_finds(placekit: Any, tmp_path: Path) -> None:
     outcome = placekit("run", "workload=mlp", "+policy=portfolio", "seed=3", "budget.evaluations=300", "run_dir=cli")
     assert outcome.code == 0, outcome.err
-    result = place("mlp", cluster="p100x4", budget=300, seed=3)
+    result = place("mlp", cluster="rtx4090_3090", budget=300, seed=3)
     assert without_time(result.summary) == without_time(load_summary(tmp_path / "cli"))
     kept = load_placement(tmp_path / "cli" / "placement.json", result.problem)
     assert result.placement is not None

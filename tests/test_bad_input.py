@@ -100,7 +100,7 @@ def fails(outcome, *words: str) -> None:
         (["-cd", "nowhere"], ["no folder 'nowhere'"]),
         (["log=nope", "run_dir=new"], ["no logger named 'nope'"]),
         (["-m", "log=nope", "seed=1,2", "run_dir=new"], ["no logger named 'nope'"]),
-        (["cluster=nowhere"], ["no cluster named 'nowhere'", "p100x4"]),
+        (["cluster=nowhere"], ["no cluster named 'nowhere'", "two_nodes"]),
         (["cluster=nowhere.yaml"], ["no cluster file nowhere.yaml"]),
         (["workload=nothing"], ["no workload named 'nothing'", "more: `placekit run --help all` lists them"]),
         (["trainer=reinforce", "workload=mlp"], ["reinforce"]),
@@ -113,7 +113,7 @@ def fails(outcome, *words: str) -> None:
         (["resume=nowhere"], ["cannot resume nowhere"]),
         (["resume=nowhere", "seed=1"], ["'seed=1'", "keeps its configuration"]),
         (["costs.file=missing.json", "workload=mlp"], ["missing.json"]),
-        (["policy=single_device", "policy.device=gpu9", "workload=mlp"], ["gpu9", "p100:0"]),
+        (["policy=single_device", "policy.device=gpu9", "workload=mlp"], ["gpu9", "rtx4090:0"]),
     ],
     ids=" ".join,
 )

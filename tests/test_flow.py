@@ -33,7 +33,7 @@ def ok(outcome) -> str:
 
 def test_a_run_and_what_it_writes(placekit: Run, tmp_path: Path) -> None:
     out = ok(placekit("run", *FAST[:2], "+policy=critical_path", "+backend=simulator", "run_dir=out", "seed=5"))
-    assert "critical_path on p100x4, seed 5, simulated" in out
+    assert "critical_path on rtx4090_3090, seed 5, simulated" in out
     assert "makespan" in out
     files = {p.name for p in (tmp_path / "out").iterdir()}
     assert files == {
@@ -54,7 +54,7 @@ def test_a_run_and_what_it_writes(placekit: Run, tmp_path: Path) -> None:
     assert result["gap"] == pytest.approx(result["value_s"] / result["bound_s"] - 1)
     assert result["evaluations"] == 50, "best of 50"
     assert result["budget"] == {"evaluations": 60, "seconds": None, "proxy_evaluations": None}
-    assert set(result["peak_bytes"]) == {f"p100:{i}" for i in range(4)}
+    assert set(result["peak_bytes"]) == {"rtx4090:0", "rtx3090:0"}
     assert {"python", "placekit-core", "numpy", "torch", "placekit-heuristics"} <= set(result["versions"])
     assert result["config"]["policy"]["samples"] == 50
     assert load_summary(tmp_path / "out").value_s == result["value_s"]
@@ -162,7 +162,7 @@ def test_multirun_and_compare(placekit: Run, tmp_path: Path) -> None:
     assert len(runs) == 6
     out = ok(placekit("compare", "sweep"))
     place, _, *rows = out.splitlines()
-    assert place.startswith("mlp, on p100x4, backend simulator, bound ")
+    assert place.startswith("mlp, on rtx4090_3090, backend simulator, bound ")
     assert place.endswith(", number of seeds 3")
     assert [r.split()[0] for r in rows[:2]] == ["annealing", "critical_path"], "best first"
     values = [json.loads(p.read_text())["value_s"] for p in runs if "annealing" in str(p.parent)]
@@ -316,7 +316,8 @@ def test_own_model_in_five_lines(placekit: Run, tmp_path: Path) -> None:
 
 
 def test_measured_costs_change_the_result(placekit: Run, tmp_path: Path) -> None:
-    ok(placekit("run", *FAST, "policy=single_device", "run_dir=plain"))
+    on = (*FAST, "policy=single_device", "cluster=p100x4")
+    ok(placekit("run", *on, "run_dir=plain"))
     name = next(iter(json.loads((tmp_path / "plain" / "placement.json").read_text())["assignment"]))
     costs = {"format": "placekit-costs", "version": 1, "kinds": {"p100": {"operations": {}}}}
     plain = load_summary(tmp_path / "plain")
@@ -330,7 +331,7 @@ def test_measured_costs_change_the_result(placekit: Run, tmp_path: Path) -> None
     assert name
     costs["kinds"]["p100"]["operations"] = {kernel: 1.0}  # type: ignore[index]
     (tmp_path / "costs.json").write_text(json.dumps(costs))
-    ok(placekit("run", *FAST, "policy=single_device", "run_dir=measured", "costs.file=costs.json"))
+    ok(placekit("run", *on, "run_dir=measured", "costs.file=costs.json"))
     measured = load_summary(tmp_path / "measured")
     assert measured.value_s is not None
     assert measured.value_s > 1.0
@@ -369,6 +370,7 @@ def test_help_on_a_family_of_commands_lists_them(placekit: Run) -> None:
     lines = ok(placekit("cluster", "-h")).splitlines()
     assert lines[0] == "usage: placekit cluster COMMAND ..."
     assert [line.split()[:2] for line in lines if line.startswith("  c")] == [
+        ["cluster", "new"],
         ["cluster", "profile"],
         ["cluster", "show"],
     ]

@@ -35,7 +35,7 @@ from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
 from placekit_core.run.registry import Registry
 
-DEFAULT_CLUSTER = "p100x4"
+DEFAULT_CLUSTER = "rtx4090_3090"
 SECTIONS = ("importer", "grouper", "policy", "trainer", "backend", "proxy")
 """The sections of a configuration that name a component. The section `proxy` names a backend."""
 

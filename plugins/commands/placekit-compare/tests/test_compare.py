@@ -95,7 +95,7 @@ def shown(found: list[Summary], capsys: pytest.CaptureFixture[str]) -> list[str]
 def test_median_interval_and_best(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown([*copies(finished, "slow", [4.0, 4.0, 4.0]), *copies(finished, "quick", [3.0, 1.0, 2.0])], capsys)
     place, head, quick, slow, best, coverage = (" ".join(line.split()) for line in lines)
-    assert place.startswith("mlp, on p100x4, backend simulator, bound ")
+    assert place.startswith("mlp, on rtx4090_3090, backend simulator, bound ")
     assert place.endswith(", number of seeds 3")
     assert head.split() == ["policy", "median", "interval", "gap", "evals", "seconds"]
     assert "quick 2 s 1 … 3 s 100.0% " in quick, "the median of the gaps"
@@ -182,7 +182,7 @@ def test_one_method_is_one_row_however_it_was_asked_for(finished: Summary) -> No
 def test_python_and_the_command_line_share_a_row(placekit: Run, finished: Summary, tmp_path: Path) -> None:
     """Also where Python gave the graph as an object, and no importer is known."""
     programs = load_programs("mlp")
-    for seed, source, cluster in ((2, "mlp", "p100x4"), (3, programs, "auto")):
+    for seed, source, cluster in ((2, "mlp", "rtx4090_3090"), (3, programs, "auto")):
         place(source, cluster=cluster, policy="etf", seed=seed, run_dir=tmp_path / f"python{seed}")
     [row] = rows([finished, *(load_summary(tmp_path / f"python{seed}") for seed in (2, 3))], installed())
     assert (row.label, row.seeds) == ("etf", [1, 2, 3])

@@ -16,6 +16,7 @@ from placekit_core import GraphBuilder, Placement, Task, installed, load_assignm
 Run = Callable[..., Any]
 
 MODULES = ("embed", "middle", "head")
+FOUR = ("cluster=p100x4", "policy=single_gpu")
 TWO_CPUS = """\
 kinds: {cpu: {type: cpu, flops_per_s: {float32: 1e9}, memory_bytes: 1000000000, memory_bytes_per_s: 1e9}}
 devices: [{kind: cpu, count: 2}]
@@ -37,12 +38,8 @@ def chain(work: float = 1e12) -> GraphBuilder:
 def run(placekit: Run, tmp_path: Path) -> Path:
     """A run of a graph file with modules, all on one device."""
     save_graph(chain().build(), tmp_path / "chain.graph.npz")
-    assert (
-        placekit(
-            "run", "importer=file", "importer.path=chain.graph.npz", "policy=single_gpu", "log=csv", "run_dir=run"
-        ).code
-        == 0
-    )
+    options = ["importer=file", "importer.path=chain.graph.npz", *FOUR, "log=csv"]
+    assert placekit("run", *options, "run_dir=run").code == 0
     return tmp_path / "run"
 
 
@@ -91,7 +88,7 @@ def test_conflicts_are_warnings(placekit: Run, tmp_path: Path) -> None:
         for j, flops in enumerate((3e12, 1e12)):
             b.add(f"m{i}/{j}", outputs=[4], flops=flops, module=f"m{i}")
     save_graph(b.build(), tmp_path / "spread.graph.npz")
-    placekit("run", "importer=file", "importer.path=spread.graph.npz", "policy=single_gpu", "run_dir=run")
+    placekit("run", "importer=file", "importer.path=spread.graph.npz", *FOUR, "run_dir=run")
     path = tmp_path / "run" / "placement.json"
     data = json.loads(path.read_text())
     data["assignment"] |= {o: "p100:3" for o in data["assignment"] if o.endswith("/1")}
@@ -111,7 +108,7 @@ def test_modules_that_read_from_several_devices_are_warned_of(placekit: Run, tmp
     [y] = b.add("b", inputs=[x], outputs=[4], module="block.b")
     b.add("add", inputs=[x, y], outputs=[4], module="block")
     save_graph(b.build(), tmp_path / "residual.graph.npz")
-    placekit("run", "importer=file", "importer.path=residual.graph.npz", "policy=single_gpu", "run_dir=run")
+    placekit("run", "importer=file", "importer.path=residual.graph.npz", *FOUR, "run_dir=run")
     move(tmp_path / "run", "b", "p100:1")
     done = placekit("apply", "run")
     assert json.loads(done.out) == {"block.a": 0, "block.b": 1}
