@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import textwrap
@@ -118,6 +119,8 @@ def _kind(name: str, part: Part) -> list[str]:
     """A kind with its source above it."""
     nominal = f" Nominal: {part.nominal}." if part.nominal else ""
     rates = ", ".join(f"{dtype}: {_figure(rate)}" for dtype, rate in part.flops_per_s.items())
+    written = {"type", "flops_per_s", "memory_bytes", "memory_bytes_per_s", "launch_overhead_s"}
+    others = part.kind.model_dump(exclude=written, exclude_defaults=True)
     return [
         *_comment(f"{part.title}. {part.source}.{nominal}", "  "),
         f"  {name}:",
@@ -126,6 +129,7 @@ def _kind(name: str, part: Part) -> list[str]:
         f"    memory_bytes: {part.memory_bytes}",
         f"    memory_bytes_per_s: {_figure(part.memory_bytes_per_s)}",
         f"    launch_overhead_s: {_figure(part.launch_overhead_s)}",
+        *(f"    {key}: {json.dumps(value)}" for key, value in others.items()),
     ]
 
 

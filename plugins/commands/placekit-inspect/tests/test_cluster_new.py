@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from placekit_inspect.cluster_new import _figure, cluster_file
+from placekit_inspect.cluster_new import _figure, _kind, cluster_file
 from placekit_inspect.machine_text import LANES, read_machine
 from placekit_inspect.parts import parts
 
 from placekit_core import Cluster, ClusterError, installed, load_cluster
+from placekit_core.contracts.cluster import DeviceKind, Efficiency
 from placekit_core.contracts.files import parse_yaml
 
 CONF = {p.name: Path(str(p.path)) for p in installed().presets() if p.group == "cluster" and p.path}
@@ -205,6 +206,15 @@ def _index(cluster: Cluster, kind: str, i: int) -> int:
 @pytest.mark.parametrize("value", [1.0e3, 999.0e9, 1008.0e9, 362.05e12, 2.5e-6, 300.0e-6, 14.0625e9, 0.083e12])
 def test_figures_are_written_as_yaml_reads_them(value: float) -> None:
     assert parse_yaml(_figure(value).encode()) == value
+
+
+def test_whatever_else_a_part_says_is_written_too() -> None:
+    efficiency = {"matmul": Efficiency(compute=0.9, memory=0.8)}
+    part = parts().kinds["l4"].model_copy(update={"streams": 2, "efficiency": efficiency})
+    lines = _kind("l4", part)
+    assert lines[-2:] == ["    streams: 2", '    efficiency: {"matmul": {"compute": 0.9, "memory": 0.8}}']
+    read = parse_yaml("\n".join(lines).encode())
+    assert DeviceKind.model_validate(read["l4"]) == part.kind
 
 
 def test_it_prints_or_writes_a_file_that_a_run_takes(placekit: Callable) -> None:
