@@ -31,7 +31,13 @@ class Best:
 
 
 class Session(ABC):
-    """One problem, opened on a backend."""
+    """One problem, opened on a backend.
+
+    Attributes:
+        repeats: how many times a value runs the program (micro-batches of a step).
+    """
+
+    repeats: int = 1
 
     @abstractmethod
     def evaluate(self, placements: Placements) -> Measurements:

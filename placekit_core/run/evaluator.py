@@ -81,7 +81,8 @@ class BudgetedEvaluator(Evaluator):
         self.problem, self.session = problem, session
         self.ledger = ledger or Ledger()
         self.deterministic, self.objective = deterministic, objective
-        self.failing_signal_s = failing_signal_s if failing_signal_s is not None else default_failing_signal_s(problem)
+        default_s = default_failing_signal_s(problem, session.repeats)
+        self.failing_signal_s = default_s if failing_signal_s is None else failing_signal_s
         self.on_row = on_row
         self.evaluations = 0
         self.best: Best | None = None
@@ -232,10 +233,13 @@ class BudgetedEvaluator(Evaluator):
             self.best = Best(placement, best.value_s, best.peak_bytes, best.spread_s, best.evaluation, again)
 
 
-def default_failing_signal_s(problem: Problem) -> float:
-    """Ten times the sum of all operations on their slowest device, plus a second: well above any sensible placement."""
+def default_failing_signal_s(problem: Problem, repeats: int = 1) -> float:
+    """Ten times the sum of all operations on their slowest device, plus a second: well above any sensible placement.
+
+    `repeats` is `Session.repeats`.
+    """
     slowest = np.where(problem.op_allowed, problem.op_s, 0.0).max(axis=1).sum()
-    return 10.0 * float(slowest) + 1.0
+    return 10.0 * float(slowest) * repeats + 1.0
 
 
 def _key(batch: Placements, row: int) -> bytes:

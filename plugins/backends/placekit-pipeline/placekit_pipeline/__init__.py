@@ -54,6 +54,9 @@ class ChainOptions(Options):
         ge=1,
         description="prefixes to split at, at most; a graph with more is split along one order of its blocks",
     )
+    share: float = Field(
+        default=1.0, gt=0, le=1, description="share of the budget's evaluations that the search may use"
+    )
     effort: int = Field(
         default=2_000_000, ge=1, description="partial splits that the search visits before it ends without a proof"
     )

@@ -64,8 +64,8 @@ class ChainPolicy(Policy):
     ) -> Placement:  # fmt: skip
         """Explore the splits into each number of stages, the lowest bound first."""
         evaluate, problem = task.evaluate, task.problem
-        remaining = evaluate.remaining
-        most = int(remaining) if math.isfinite(remaining) else 2**62
+        remaining = evaluate.remaining * self.options.share
+        most = int(max(1, remaining)) if math.isfinite(remaining) else 2**62
         found = Found(
             np.asarray([np.inf]), np.zeros(problem.g, np.int16), np.zeros(3, np.int64), np.zeros(1),
             np.asarray([evaluate.failing_signal_s]),
@@ -188,9 +188,9 @@ def _table(blocks: Blocks, segments: Segments) -> Table:
 
 def _least(segments: Segments, best: NDArray[np.float64]) -> float:
     """The bound of all splits with these tables."""
-    total, largest, back = best[:, -1, 0, 0].tolist()
+    total, largest, back = (float(x) for x in best[:, -1, 0, 0])
     if segments.kind == FLOW and math.isfinite(total):
-        return total + (segments.microbatches - 1) * largest  # type: ignore[no-any-return]
+        return total + (segments.microbatches - 1) * largest
     return {TOKEN: total, BUSIEST: largest, TRAIN: back}.get(segments.kind, math.inf)
 
 

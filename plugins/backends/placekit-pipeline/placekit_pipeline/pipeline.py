@@ -53,6 +53,8 @@ class PipelineSession(KernelSession):
     def __init__(self, problem: Problem, options: PipelineOptions) -> None:
         super().__init__(problem, options.threads)
         self.options = options
+        if options.objective == "step":
+            self.repeats = options.microbatches
         graph = problem.graph
         trains = bool((graph.kernel & (graph.phase == BACKWARD)).any())
         chosen = ("1f1b" if trains else "inference") if options.schedule == "auto" else options.schedule

@@ -195,7 +195,7 @@ def _chunks(m, device):
         if level >= limit:
             return False
     for group in range(m.g):
-        if m.leader[group] == group:
+        if m.leader[group] == group and m.works[group] > 0:
             m.chunk_at[m.level[m.tied[group]] * m.size + device[group]] = 0
     for d in range(m.size):
         count = 0
@@ -361,7 +361,8 @@ def _choose(m, d, count, backward, now):
         s = d + k * m.size
         if m.working[s] == 0 or not _ready_f(m, s, count, now):
             continue
-        if k == 0 and backward and m.started_f[s] - m.done_b[s] >= _limit(m, s):
+        done = m.done_w[s] if m.schedule == ZERO_BUBBLE else m.done_b[s]
+        if k == 0 and backward and m.started_f[s] - done >= _limit(m, s):
             continue
         batch = np.int64(m.started_f[s])  # in turns of p micro-batches per chunk
         own = ((batch // p) * m.chunks + k) * p + batch % p
@@ -492,10 +493,11 @@ def _run(m, count, backward, update):
             elif kind == B:
                 batch = np.int64(m.done_b[s])
                 m.done_b[s] += 1
-                m.in_flight[d] -= m.saved[s]
             else:
                 m.done_w[s] += 1
                 batch = -1
+            if kind == (W if m.schedule == ZERO_BUBBLE else B):  # nothing needs the micro-batch's activations any more
+                m.in_flight[d] -= m.saved[s]
             if batch >= 0:
                 for b in range(m.stages):
                     for message in range(2):
@@ -518,7 +520,12 @@ def _run(m, count, backward, update):
                 n_events += 1
     if left > 0:
         return math.inf
-    return _update(m) if update else now
+    if update:
+        return _update(m)
+    last = 0.0
+    for s in range(m.stages):
+        last = max(last, m.finish_s[s])
+    return last
 
 
 @njit(cache=True, **UNCOUNTED)
@@ -527,6 +534,8 @@ def _update(m):
     for s in range(m.stages):
         d = s % m.size
         m.update_at[d] = max(m.update_at[d], m.finish_s[s])
+        if m.stage_s[s * 4 + U] > 0.0:  # a device that only updates waits for its copies of sources, too
+            m.update_at[d] = max(m.update_at[d], m.start_s[s])
     for a in range(m.stages):
         for b in range(m.stages):
             if m.messages[(END * m.stages + a) * m.stages + b] > 0 and a % m.size != b % m.size:

@@ -280,8 +280,10 @@ class _Builder:
         alike = len(set(zip(delay[real].tolist(), slow[real].tolist(), strict=True))) < 2
         if alike and real.any():
             a, b = np.argwhere(real)[0]
-            return np.ascontiguousarray(found[:, a : a + 1, b : b + 1])
-        return np.ascontiguousarray(found[:, :1, :1] if alike else found)
+            found = found[:, a : a + 1, b : b + 1]
+        elif alike:
+            found = found[:, :1, :1]
+        return np.ascontiguousarray(found, np.float64)
 
     def _overlaps(self) -> bool:
         return isinstance(self.session, PipelineSession) and self.session.options.overlap

@@ -192,8 +192,8 @@ def weight_gradients(problem: Problem, phase: Ints) -> NDArray[np.bool_]:
         if not (backward[v] or update[v]):
             continue
         for u in producer[graph.inputs(v)].tolist():
-            if backward[u] and reaches[v] != nothing:
-                known = reaches[u] in (nothing, reaches[v])
+            if backward[u]:  # a reader that leads nowhere would have to wait for it, too
+                known = reaches[v] != nothing and reaches[u] in (nothing, reaches[v])
                 reaches[u] = reaches[v] if known else several
     return np.asarray(backward & (reaches >= 0))
 

@@ -1,3 +1,3 @@
 """The kinds of moves; without numba, because options name them."""
 
-KINDS = ("single", "swap", "cluster", "region", "piece", "exchange", "critical", "transfer", "order")
+KINDS = ("single", "swap", "cluster", "region", "piece", "exchange", "critical", "transfer", "order", "shift")

@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from placekit_search.kinds import KINDS
 from placekit_search.randomness import below, uniform
 
-SINGLE, SWAP, CLUSTER, REGION, PIECE, EXCHANGE, CRITICAL, TRANSFER, ORDER = range(len(KINDS))
+SINGLE, SWAP, CLUSTER, REGION, PIECE, EXCHANGE, CRITICAL, TRANSFER, ORDER, SHIFT = range(len(KINDS))
 DEVICES, PRIORITIES, PATH = range(3)  # entries of Log.counts
 TASK, TO, WHY = range(3)  # rows of Log.path
 TRIES = 8  # attempts to find a suitable task on the critical path
 LARGEST_PIECE = 5  # a piece has up to 2 ** (this - 1) units
 WITH_ALIKE = 0.8  # share of swaps with a unit of about the same seconds
 CRITICAL_SWAPS = 1 / 3  # share of critical moves that swap
+RENAMES = 0.15  # share of shifts that exchange two devices for everything
+ANYWHERE = 0.1  # share of shifts that go to any device, and not to that of a neighbour
 
 
 class Log(NamedTuple):
@@ -166,6 +168,53 @@ def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
+def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
+    """Move a unit and all that follows it on its device to a device that this sends to, or likewise backwards.
+
+    Stages that are contiguous stay so: the end of one joins the next, or its beginning the one before. Sometimes two
+    devices are exchanged for everything instead.
+    """
+    old = _at(hood, device, u)
+    other = below(state, hood.allowed.shape[1] - 1)
+    if other >= old:
+        other += 1
+    if uniform(state) < RENAMES:
+        for w in range(len(hood.allowed)):
+            here = _at(hood, device, w)
+            if here == old:
+                _put(hood, device, w, other, log)
+            elif here == other:
+                _put(hood, device, w, old, log)
+        return
+    forward = uniform(state) < 0.5
+    stamp = log.mark[-1] + 1
+    log.mark[-1] = stamp
+    log.unit[0], log.mark[u] = u, stamp
+    count, i, seen = 1, 0, 0
+    anywhere, target = uniform(state) < ANYWHERE, other
+    while i < count:
+        w = log.unit[i]
+        i += 1
+        first, end = hood.before_ptr[w], hood.before_ptr[w + 1]
+        if forward:
+            first, end = hood.after_ptr[w], hood.after_ptr[w + 1]
+        for e in range(first, end):
+            x = hood.after[e] if forward else hood.before[e]
+            if log.mark[x] == stamp:
+                continue
+            here = _at(hood, device, x)
+            if here == old:
+                log.unit[count], log.mark[x] = x, stamp
+                count += 1
+            elif not hood.source[x]:
+                seen += 1
+                if not anywhere and below(state, seen) == 0:
+                    target = here
+    for k in range(count):
+        _put(hood, device, log.unit[k], target, log)
+
+
+@njit(cache=True, nogil=True)
 def _transfer(state: Any, hood: Any, flow: Any, device: Any, i: Any, log: Any) -> None:
     """Save a transfer on the critical path: move its producer to the destination, or its readers to the producer."""
     tensor, dst = log.path[TASK, i], np.int64(log.path[TO, i])
@@ -265,10 +314,10 @@ def _follow(hood: Any, device: Any, log: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares: Any, bias: Any, log: Any) -> None:
-    """Make one move: change `device` [g] or `priority` [g], noted in `log`. `shares` [9] are cumulative, the last is 1."""
+    """Make one move: change `device` [g] or `priority` [g], noted in `log`. `shares` [10] are cumulative, the last is 1."""
     log.counts[DEVICES] = log.counts[PRIORITIES] = 0
     x, kind = uniform(state), 0
-    while kind < ORDER and x >= shares[kind]:
+    while kind < SHIFT and x >= shares[kind]:
         kind += 1
     m = log.counts[PATH]
     if kind == ORDER and len(priority) == 0:
@@ -279,7 +328,9 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
         _order(state, flow, device, priority, log)
         return
     u = np.int64(hood.movable[below(state, len(hood.movable))])
-    if kind >= CRITICAL:
+    if kind == SHIFT:
+        _shift(state, hood, device, u, log)
+    elif kind >= CRITICAL:
         i = below(state, m)
         for _ in range(TRIES):
             if (log.path[TO, i] >= 0) == (kind == TRANSFER):

@@ -46,6 +46,7 @@ class Neighbourhood(NamedTuple):
         movable: units that may run on more than one device.
         allowed: [u, D].
         near_ptr, near: units that each unit exchanges tensors with, in compressed rows.
+        after_ptr, after, before_ptr, before: those of them that come after it, and before it, in an order of all units.
         tree, tree_first, tree_end: units in preorder of the forest in which a unit's parent is its only consumer;
             `tree[tree_first[v]:tree_end[v]]` is v with its producers that have no other consumer, theirs, and so on.
         region_ptr, region, region_of: units of the same call of the same module (or of the same meta-operation), in
@@ -62,6 +63,10 @@ class Neighbourhood(NamedTuple):
     allowed: Annotated[NDArray[np.bool_], 2]
     near_ptr: Ints
     near: Ints
+    after_ptr: Ints
+    after: Ints
+    before_ptr: Ints
+    before: Ints
     tree: Ints
     tree_first: Ints
     tree_end: Ints
@@ -113,6 +118,9 @@ def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) 
     scale = np.round(np.log(np.maximum(seconds, 1e-12)) / np.log1p(ALIKE)).astype(np.int64)
     member_ptr, member = rows(of, count)
     near_ptr, near = rows_of(both[:, 0], both[:, 1], count)
+    flows = _one_way(edges, level)
+    after_ptr, after = rows_of(flows[:, 0], flows[:, 1], count)
+    before_ptr, before = rows_of(flows[:, 1], flows[:, 0], count)
     tree, tree_first, tree_end = _forest(edges, count)
     region_ptr, region, region_of = _labelled(_regions(problem, of, count))
     alike_ptr, alike, alike_of = _labelled(scale)
@@ -124,6 +132,10 @@ def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) 
         allowed=allowed,
         near_ptr=near_ptr,
         near=near,
+        after_ptr=after_ptr,
+        after=after,
+        before_ptr=before_ptr,
+        before=before,
         tree=tree,
         tree_first=tree_first,
         tree_end=tree_end,
@@ -136,6 +148,17 @@ def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) 
         source=~computes,
         urgent=_ints(np.argsort(-level, kind="stable")),
     )
+
+
+def _one_way(edges: NDArray[np.int64], level: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Edges between units; of two units with edges both ways, only the one from the higher b-level to the lower."""
+    if not len(edges):
+        return edges.reshape(-1, 2)
+    count = len(level)
+    back = np.isin(edges[:, 1] * count + edges[:, 0], edges[:, 0] * count + edges[:, 1])
+    first = level[edges[:, 0]] > level[edges[:, 1]]
+    tied = (level[edges[:, 0]] == level[edges[:, 1]]) & (edges[:, 0] < edges[:, 1])
+    return np.asarray(edges[~back | first | tied], np.int64)
 
 
 def rows(label: NDArray[np.int64], count: int) -> tuple[Ints, Ints]:

@@ -28,17 +28,25 @@ class MoveOptions(Options):
     order_moves: Weight = Field(
         0.4, description="weight of changes of priorities, mostly of tasks that wait on the critical path"
     )
+    shift_moves: Weight = Field(
+        0.4,
+        description="weight of moves of a group and all that follows it on its device, which keep stages contiguous. They are"
+        " made where the objective is no makespan; there, critical, transfer and order moves are not, because no schedule"
+        " guides them",
+    )
     neighbour_bias: float = Field(0.5, ge=0, le=1, description="share of moves that go to the device of a neighbour")
 
     @model_validator(mode="after")
     def _some_move(self) -> MoveOptions:
-        if not any(self.weights().values()):
+        if not any(getattr(self, f"{kind}_moves") for kind in KINDS):
             raise ValueError("all weights of moves are 0")
         return self
 
-    def weights(self) -> dict[str, float]:
-        """The weight of every kind of move."""
-        return {kind: getattr(self, f"{kind}_moves") for kind in KINDS}
+    def weights(self, makespan: bool = True) -> dict[str, float]:
+        """The weight of every kind of move under a makespan, or another objective."""
+        unused = ("shift",) if makespan else ("critical", "transfer", "order")
+        chosen = {kind: 0.0 if kind in unused else getattr(self, f"{kind}_moves") for kind in KINDS}
+        return chosen if any(chosen.values()) else {**chosen, "single": 1.0}
 
 
 class AnnealingOptions(MoveOptions):
@@ -64,6 +72,7 @@ class PortfolioOptions(MoveOptions):
 
     starts: dict[str, dict[str, Any]] = Field(
         {
+            "chain": {"max_ideals": 300, "share": 0.05},
             "critical_path": {"samples": 16},
             "etf": {"samples": 8},
             "heft": {"samples": 8},

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_blocks import sequence
 from placekit_scheduling import warm_up
 from pydantic import BaseModel
 
@@ -34,7 +35,7 @@ from placekit_search.chain import FIRST, Chain, Moves, excess, penalised
 from placekit_search.coarsening import coarsen
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
-from placekit_search.starts import coarse_schedules, list_schedules
+from placekit_search.starts import coarse_schedules, contiguous, followers, is_makespan, list_schedules
 from placekit_search.walk import BEST, FITS, PRICE
 
 START_SHARE = 0.2  # share of the budget that starts may use
@@ -101,8 +102,12 @@ class _Race:
     def __init__(self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy], threads: int) -> None:
         self.task, self.options, self.others, self.threads = task, options, others, threads
         # where no unit of a level has a choice of devices, there is nothing to move
-        self.levels = [of for of in coarsen(task.problem) if _movable(task.problem, of)]
-        self.moves = Moves(task, options.weights(), options.neighbour_bias)
+        self.makespan = is_makespan(task)
+        self.finest, levels = None, coarsen(task.problem)
+        if not self.makespan:
+            self.finest, levels = followers(task.problem), [sequence(task.problem).of_group]
+        self.levels = [of for of in levels if _movable(task.problem, of)]
+        self.moves = Moves(task, options.weights(self.makespan), options.neighbour_bias)
         self.hoods: dict[int, Neighbourhood] = {}
         self.chains: list[Chain] = []
         self.level: list[int] = []
@@ -162,16 +167,24 @@ class _Race:
         size = int(np.clip(task.evaluate.remaining / 40, 1, 16))
         fine = list_schedules(problem, min(size, self._samples(16)), rng)
         found = [(fine, [0] * len(fine))]
-        if self.levels and size > 1:
+        if not self.makespan:
+            some = contiguous(problem, size)
+            found = [(some, [len(self.levels)] * len(some)), *found]
+        elif self.levels and size > 1:
             levels = list(range(len(self.levels), 0, -1))[: size // 2]
             found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels]), levels))
         budget = task.evaluate.evaluations + START_SHARE * task.evaluate.remaining - sum(len(b) for b, _ in found)
-        found += [(p.batch(), [0]) for p in self._proposals(budget, given, rng)]
+        coarse = 0 if self.makespan else len(self.levels)
+        found += [(p.batch(), [coarse]) for p in self._proposals(budget, given, rng)]
         rows: list[Start] = []
         for batch, levels in found:
+            if not len(batch):
+                continue
             measured = task.evaluate(batch)
             value, over = excess(measured, task)
-            rows += [(float(value[i]), float(over[i]), *batch.one(i), levels[i]) for i in range(len(batch))]
+            for i in range(len(batch)):
+                device, priority = batch.one(i)
+                rows.append((float(value[i]), float(over[i]), device, priority if self.makespan else None, levels[i]))
         price_s = PRICE * min(r[0] for r in rows)
         rows.sort(key=lambda r: (r[1] > 0, penalised(r[0], r[1], price_s)))
         distinct: dict[bytes, Start] = {}
@@ -280,7 +293,7 @@ class _Race:
         """The neighbourhood of a chain that began at a level: units of falling size, single groups in the end."""
         now = int(np.ceil(level * max(0.0, 1 - progress / COARSE_SHARE)))
         if now not in self.hoods:
-            self.hoods[now] = neighbourhood(self.task.problem, self.levels[now - 1] if now else None)
+            self.hoods[now] = neighbourhood(self.task.problem, self.levels[now - 1] if now else self.finest)
         return self.hoods[now]
 
     def placement(self) -> Placement:

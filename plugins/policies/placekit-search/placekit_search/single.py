@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from placekit_core import Checkpoint, Placement, ResumablePolicy, State, Task
 from placekit_search.chain import Chain, Moves
 from placekit_search.neighbourhood import neighbourhood
-from placekit_search.starts import best_start
+from placekit_search.starts import best_start, followers, is_makespan
 
 
 class SingleChain(ResumablePolicy):
@@ -31,9 +31,11 @@ class SingleChain(ResumablePolicy):
     ) -> Placement:
         """The best placement seen. Resumes exactly from `state`."""
         o = self.options
-        chain = Chain(Moves(task, o.weights(), o.neighbour_bias), state or best_start(task, o.starts, rng))
+        makespan = is_makespan(task)
+        moves = Moves(task, o.weights(makespan), o.neighbour_bias)
+        chain = Chain(moves, state or best_start(task, o.starts, rng))
         self.prepare(chain)
-        hood = neighbourhood(task.problem)
+        hood = neighbourhood(task.problem, None if makespan else followers(task.problem))
         while chain.can_move(hood) and task.evaluate.remaining > 0:
             chain.advance(hood, *self.temperature(task, chain))
             if checkpoint is not None:

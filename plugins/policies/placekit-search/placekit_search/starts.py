@@ -7,9 +7,12 @@ import math
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_blocks import sequence
+from placekit_blocks.following import follow
+from placekit_blocks.units import FREE, Units
 from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 
-from placekit_core import Placements, Problem, Task
+from placekit_core import Placements, Problem, Task, strongly_connected
 from placekit_search.chain import Chain, excess, penalised
 from placekit_search.coarsening import coarse
 from placekit_search.walk import PRICE
@@ -43,10 +46,47 @@ def coarse_schedules(problem: Problem, levels: list[NDArray[np.int64]]) -> Place
     return Placements.of(device, np.broadcast_to(priority, device.shape))
 
 
+def is_makespan(task: Task) -> bool:
+    """Whether the objective is a makespan, so that schedules guide moves and priorities matter."""
+    return task.evaluate.objective in (None, "makespan")
+
+
+def followers(problem: Problem) -> NDArray[np.int64]:
+    """[g] units of groups that a pipeline keeps together: forward operations with their gradients, parameters, updates."""
+    units, group = Units.build(problem.graph), problem.grouping.group_of.astype(np.int64)
+    of_op = follow(units, np.where(units.forward, np.arange(units.count), FREE))[units.of]
+    # units that one group holds together are one: both are nodes of a graph with edges both ways
+    count = int(of_op.max(initial=-1)) + 1
+    pair = np.unique(np.stack([of_op, count + group]), axis=1)
+    ends = np.concatenate([pair, pair[::-1]], axis=1)
+    ends = ends[:, np.argsort(ends[0], kind="stable")]
+    component = strongly_connected(count + problem.g, ends[0], ends[1])
+    return np.unique(component[count:], return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def contiguous(problem: Problem, count: int) -> Placements:
+    """Splits of the blocks into stages of about equal seconds over the first 1, 2, ... devices, at most `count`."""
+    blocks = sequence(problem)
+    rows = []
+    for stages in range(1, min(count, problem.cluster.size, len(blocks)) + 1):
+        seconds = blocks.seconds[:, :stages].mean(axis=1)
+        middle = np.cumsum(seconds) - seconds / 2
+        device = np.minimum(middle / max(float(seconds.sum()), 1e-300) * stages, stages - 1).astype(np.int16)
+        if blocks.allowed[np.arange(len(blocks)), device].all():
+            rows.append(device[blocks.of_group])
+    return Placements.of(np.stack(rows)) if rows else Placements.of(np.empty((0, problem.g), np.int16))
+
+
 def best_start(task: Task, count: int, rng: Generator) -> dict[str, object]:
-    """The state of a chain at the best of `count` list schedules; they take at most a quarter of the budget left."""
+    """The state of a chain at the best of `count` list schedules; they take at most a quarter of the budget left.
+
+    If the objective is no makespan, contiguous splits are starts, too, and there are no priorities.
+    """
     limit = int(max(1, min(count, task.evaluate.remaining / 4)))
     starts = list_schedules(task.problem, limit, rng)
+    if not is_makespan(task):
+        some = contiguous(task.problem, max(1, limit // 2)).device
+        starts = Placements.of(np.concatenate([some, starts.device])[: max(limit, 1)])
     measurements = task.evaluate(starts)
     value, over = excess(measurements, task)
     price_s = PRICE * float(value.min())

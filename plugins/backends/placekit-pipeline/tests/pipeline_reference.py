@@ -1,0 +1,575 @@
+"""The three backends in plain Python, operation by operation and tensor by tensor: what the compiled evaluations must equal.
+
+Nothing here knows nets, stores or sums that are kept up to date. Times are exact where the costs are small multiples of
+a power of two; elsewhere the compiled evaluations differ by their rounding.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from placekit_blocks import sequence
+from placekit_pipeline.stages import leaders
+
+from placekit_core import Problem
+
+FORWARD, BACKWARD, UPDATE = range(3)
+CHUNKS = 8  # of a device, under `interleaved`
+Task = tuple[str, int, int]  # F, B, W or U; stage; micro-batch
+
+
+def hop_s(problem: Problem, tensor: int, a: int, b: int) -> float:
+    """Seconds of a tensor from device a to device b: as the graph's source states them, else those of the route."""
+    graph, routes = problem.graph, problem.cluster.routes
+    stated = graph.columns.get("transfer_s")
+    if isinstance(stated, np.ndarray) and stated[graph.tensor_producer[tensor]] >= 0:
+        return float(stated[graph.tensor_producer[tensor]])
+    return float(routes.latency_s[a, b] + graph.tensor_bytes[tensor] * routes.s_per_byte[a, b])
+
+
+def persistent(problem: Problem, home: list[int]) -> list[float]:
+    """Persistent bytes on each device."""
+    used = [0.0] * problem.cluster.size
+    for v, bytes_ in enumerate(problem.graph.persistent_bytes.tolist()):
+        used[home[v]] += bytes_
+    return used
+
+
+def max_load(problem: Problem, device: NDArray[np.int16]) -> tuple[float, list[float]]:
+    """The largest load of a device: its operations, tensors that leave it and tensors that it needs; CPUs pay none of these."""
+    graph, home = problem.graph, problem.expand(device).tolist()
+    load = [0.0] * problem.cluster.size
+    for v in range(graph.n):
+        load[home[v]] += float(problem.op_s[v, home[v]])
+    pays = [problem.device_type(d) == "gpu" for d in range(problem.cluster.size)]
+    for x in range(graph.t):
+        a = home[graph.tensor_producer[x]]
+        there = {home[c] for c in graph.consumers(x).tolist()} - {a}
+        for b in there:
+            load[b] += hop_s(problem, x, a, b) * pays[b]
+        load[a] += max((hop_s(problem, x, a, b) for b in there), default=0.0) * pays[a]
+    return max(load), persistent(problem, home)
+
+
+def blocking_latency(problem: Problem, device: NDArray[np.int16]) -> tuple[float, list[float]]:
+    """The end of the last call, where each connected piece on an accelerator is one; infinity if pieces wait for each other."""
+    graph, home = problem.graph, problem.expand(device).tolist()
+    fast = [problem.device_type(d) == "gpu" for d in range(problem.cluster.size)]
+    near: dict[int, set[int]] = {v: set() for v in range(graph.n)}
+    for x in range(graph.t):
+        u = int(graph.tensor_producer[x])
+        for c in graph.consumers(x).tolist():
+            if graph.kernel[u] and home[u] == home[c] and fast[home[u]]:
+                near[u].add(c)
+                near[c].add(u)
+    piece: dict[int, int] = {}
+    for v in range(graph.n):  # a piece has the number of its first operation
+        todo = [] if v in piece else [v]
+        while todo:
+            u = todo.pop()
+            if u not in piece:
+                piece[u] = v
+                todo += near[u]
+    seconds: dict[int, float] = defaultdict(float)
+    waits: dict[int, set[int]] = defaultdict(set)
+    for v in range(graph.n):
+        seconds[piece[v]] += float(problem.op_s[v, home[v]])
+    for x in range(graph.t):
+        u = int(graph.tensor_producer[x])
+        away = {(piece[c], home[c]) for c in graph.consumers(x).tolist() if piece[c] != piece[u]}
+        for q, b in away:
+            if b != home[u] and fast[b]:
+                seconds[q] += hop_s(problem, x, home[u], b)
+            if graph.kernel[u]:
+                waits[q].add(piece[u])
+        if graph.kernel[u] and fast[home[u]]:
+            seconds[piece[u]] += max((hop_s(problem, x, home[u], b) for _, b in away if b != home[u]), default=0.0)
+    calls = {piece[v] for v in range(graph.n) if graph.kernel[v]}
+    end: dict[int, float] = {}
+    free = [0.0] * problem.cluster.size
+    ready = [(0.0, q) for q in calls if not waits[q]]
+    heapq.heapify(ready)
+    while ready:
+        at, q = heapq.heappop(ready)
+        d = home[q]
+        start = max(at, free[d]) if fast[d] else at
+        end[q] = start + seconds[q]
+        if fast[d]:
+            free[d] = end[q]
+        for r in calls:
+            if q in waits[r] and all(w in end for w in waits[r]):
+                heapq.heappush(ready, (max(end[w] for w in waits[r]), r))
+    return max(end.values(), default=0.0) if len(end) == len(calls) else math.inf, persistent(problem, home)
+
+
+def phases(problem: Problem, trains: bool) -> list[int]:
+    """The phase of each operation; never earlier than that of one that it reads from."""
+    graph = problem.graph
+    found = graph.phase.tolist() if trains else [FORWARD] * graph.n
+    for v in graph.topological_order.tolist() if trains else ():
+        found[v] = max([found[v], *(found[graph.tensor_producer[x]] for x in graph.inputs(v))])
+    return found
+
+
+def weight_gradients(problem: Problem, phase: list[int]) -> set[int]:
+    """Backward operations all of whose results end in the update of one parameter."""
+    graph = problem.graph
+    ends: list[set[object]] = [set() for _ in range(graph.n)]
+    for v in graph.topological_order[::-1].tolist():
+        if phase[v] == UPDATE:
+            own = int(graph.colocate[v])
+            ends[v] = {own if own >= 0 else ("alone", v)}
+        elif phase[v] == BACKWARD:
+            for x in graph.outputs(v):
+                for c in graph.consumers(x).tolist():
+                    ends[v] |= ends[c] or {("nowhere", c)}
+    return {v for v in range(graph.n) if phase[v] == BACKWARD and len(ends[v]) == 1 and "nowhere" not in str(ends[v])}
+
+
+@dataclass
+class Step:
+    """One placement on one problem under one schedule.
+
+    `tasks` are those that ran, with their start and end; `sends` the messages (kind, from, to, micro-batch, start, end).
+    """
+
+    problem: Problem
+    device: NDArray[np.int16]
+    schedule: str
+    microbatches: int = 1
+    overlap: bool = True
+    checkpointing: bool = False
+    tasks: list[tuple[Task, float, float]] = field(default_factory=list)
+    sends: list[tuple[str, int, int, int, float, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        problem, graph = self.problem, self.problem.graph
+        self.size = problem.cluster.size
+        self.phase = phases(problem, self.schedule != "inference")
+        self.home = problem.expand(self.device).tolist()
+        self.possible = True
+        stage = self.chunks() if self.schedule == "interleaved" else self.device.tolist()
+        self.stage = [stage[group] for group in problem.grouping.group_of]
+        self.late_weights = weight_gradients(problem, self.phase) if self.schedule == "zero_bubble" else set()
+        self.blocks = sequence(problem) if self.checkpointing and BACKWARD in self.phase else None
+        self.working = {self.stage[v] for v in range(graph.n) if graph.kernel[v] and self.phase[v] < UPDATE}
+        self.bytes_ = self.messages()
+        self.channel_free: dict[int, float] = defaultdict(float)
+
+    def repeats(self, v: int) -> bool:
+        """Whether the backward pass repeats operation v of the forward pass."""
+        if self.blocks is None or self.phase[v] != FORWARD or not self.problem.graph.kernel[v]:
+            return False
+        works = any(p == BACKWARD and k for p, k in zip(self.phase, self.problem.graph.kernel, strict=True))
+        return bool(self.blocks.layer[self.blocks.of_op[v]]) and works
+
+    def chunks(self) -> list[int]:
+        """The stage of each group: device + devices * (number of its chunk), by changes of device on the way to it."""
+        problem, graph, group = self.problem, self.problem.graph, self.problem.grouping.group_of
+        edges = {
+            (int(group[u]), int(group[v]))
+            for u, v in zip(*graph.op_edges, strict=True)
+            if graph.kernel[u] and graph.kernel[v] and self.phase[u] == self.phase[v] == FORWARD
+        }
+        level, device = [0] * problem.g, self.device.tolist()
+        changed = True
+        while changed and max(level, default=0) < self.size * CHUNKS:
+            changed = False
+            for a, b in edges:
+                need = level[a] + (device[a] != device[b])
+                if level[b] < need:
+                    level[b], changed = need, True
+        lead = leaders(problem).tolist()
+        works = {int(group[v]) for v in range(graph.n) if graph.kernel[v] and self.phase[v] < UPDATE}
+        own: dict[int, list[int]] = {}
+        for d in range(self.size):
+            own[d] = sorted({level[i] for i in works if device[i] == d and lead[i] == i})
+        if changed or max(map(len, own.values())) > CHUNKS:
+            self.possible = False
+            return device
+        return [
+            d + self.size * (own[d].index(level[lead[i]]) if level[lead[i]] in own[d] else 0) for i, d in enumerate(device)
+        ]
+
+    def messages(self) -> dict[tuple[str, int, int], float]:
+        """Bytes of each kind of message between two stages: each tensor that a stage reads of another, once."""
+        graph = self.problem.graph
+        found: dict[tuple[str, int, int], float] = defaultdict(float)
+        for x in range(graph.t):
+            u = int(graph.tensor_producer[x])
+            readers: dict[int, set[int]] = defaultdict(set)
+            for c in graph.consumers(x).tolist():
+                readers[self.stage[c]].add(self.phase[c])
+            for b, of in readers.items():
+                if b == self.stage[u]:
+                    continue
+                kinds = set()
+                if not graph.kernel[u]:
+                    kinds = {"source"}
+                elif self.phase[u] == UPDATE:
+                    kinds = {"again"}
+                else:
+                    if UPDATE in of:
+                        kinds.add("end")
+                    if of - {UPDATE} and self.phase[u] == BACKWARD:
+                        kinds.add("back")
+                    elif of - {UPDATE}:
+                        kinds.add("ahead" if FORWARD in of else "late")
+                for kind in kinds:
+                    found[kind, self.stage[u], b] += float(graph.tensor_bytes[x])
+        return dict(found)
+
+    # ---- seconds
+
+    def task_s(self, kind: str, stage: int) -> float:
+        """Seconds of a task of a stage."""
+        total = 0.0
+        for v in range(self.problem.graph.n):
+            if self.stage[v] != stage or not self.problem.graph.kernel[v]:
+                continue
+            own = "W" if v in self.late_weights else "FBU"[self.phase[v]]
+            times = (own == kind) + (kind == "B" and self.repeats(v))
+            total += times * float(self.problem.op_s[v, self.home[v]])
+        return total
+
+    def between(self, kind: str, a: int, b: int) -> float:
+        """Seconds of a message."""
+        a_device, b_device, routes = a % self.size, b % self.size, self.problem.cluster.routes
+        if a_device == b_device:
+            return 0.0
+        rate = routes.s_per_byte[a_device, b_device]
+        return float(routes.latency_s[a_device, b_device] + self.bytes_[kind, a, b] * rate)
+
+    def held(self, a: int, b: int) -> list[int]:
+        """Channels that a message holds: those for one transfer at a time."""
+        routes, route = self.problem.cluster.routes, (a % self.size) * self.size + b % self.size
+        channels = routes.channel[routes.ptr[route] : routes.ptr[route + 1]].tolist() if a % self.size != b % self.size else []
+        return [c for c in channels if routes.capacity[c] == 1]
+
+    def send(self, kind: str, a: int, b: int, batch: int, now: float) -> float:
+        """Send a message as soon as its channels are free; its arrival."""
+        channels = self.held(a, b)
+        start = max([now, *(self.channel_free[c] for c in channels)])
+        end = start + self.between(kind, a, b)
+        for c in channels:
+            self.channel_free[c] = end
+        self.sends.append((kind, a, b, batch, start, end))
+        return end
+
+    def ranks(self) -> dict[int, int] | None:
+        """Stages on the longest path from each stage to the end of the forward phase; None if stages wait for each other."""
+        after: dict[int, set[int]] = defaultdict(set)
+        for kind, a, b in self.bytes_:
+            if kind == "ahead":
+                after[a].add(b)
+        rank: dict[int, int] = {}
+        open_: set[int] = set()
+
+        def of(s: int) -> int:
+            if s in open_:
+                raise RecursionError
+            if s not in rank:
+                open_.add(s)
+                rank[s] = 1 + max((of(b) for b in after[s]), default=0)
+                open_.remove(s)
+            return rank[s]
+
+        try:
+            for s in range(self.size * CHUNKS):
+                of(s)
+        except RecursionError:
+            return None
+        return rank
+
+    # ---- objectives
+
+    def step_s(self, update: bool = True) -> float:
+        """Seconds of a step; infinity if tasks wait for each other."""
+        rank = self.ranks() if self.possible else None
+        if rank is None:
+            return math.inf
+        return Events(self, rank, self.microbatches, self.schedule != "inference").run(update)
+
+    def token_s(self) -> float:
+        """Seconds of one micro-batch through the forward phase."""
+        rank = self.ranks() if self.possible else None
+        return math.inf if rank is None else Events(self, rank, 1, False).run(False)
+
+    def throughput_s(self) -> float:
+        """The largest load of a device or channel for one micro-batch."""
+        if self.step_s(update=False) == math.inf:
+            return math.inf
+        backward = self.schedule != "inference"
+        load: dict[object, float] = defaultdict(float)
+        for s in range(self.size * CHUNKS):
+            for kind in "FBW" if backward else "F":
+                load["device", s % self.size] += self.task_s(kind, s)
+        for kind, a, b in self.bytes_:
+            if kind == "ahead" or (backward and kind in ("back", "late")):
+                if not self.overlap:
+                    load["device", a % self.size] += self.between(kind, a, b)
+                for c in self.held(a, b):
+                    load["channel", c] += self.between(kind, a, b)
+        return max(load.values())
+
+    # ---- memory
+
+    def saved(self) -> tuple[dict[int, float], list[float]]:
+        """Bytes that each stage saves for a micro-batch in flight, and the largest recomputed block on each device."""
+        graph, blocks = self.problem.graph, self.blocks
+        holders: dict[int, set[int]] = defaultdict(set)
+        inner: dict[int, set[int]] = defaultdict(set)
+        for v in range(graph.n):
+            for x in graph.inputs(v).tolist():
+                y = int(graph.tensor_storage[x])
+                u = int(graph.tensor_producer[y])
+                if not graph.kernel[u] or self.phase[u] != FORWARD:
+                    continue
+                if self.phase[v] == BACKWARD:
+                    if blocks is not None and blocks.of_op[u] == blocks.of_op[v] and blocks.layer[blocks.of_op[u]]:
+                        inner[int(blocks.of_op[u])].add(y)
+                    else:
+                        holders[y].add(self.stage[v])
+                elif self.phase[v] == FORWARD and blocks is not None:
+                    if blocks.of_op[u] != blocks.of_op[v] and blocks.layer[blocks.of_op[v]]:
+                        holders[y].add(self.stage[v])
+        total: dict[int, float] = defaultdict(float)
+        for y, stages in holders.items():
+            for s in stages:
+                total[s] += float(graph.owned_bytes[y])
+        again = [0.0] * self.size
+        for block, ys in inner.items():
+            first = int(np.flatnonzero(blocks.of_group == block)[0]) if blocks is not None else 0
+            d = int(self.device[first])
+            again[d] = max(again[d], float(sum(int(graph.owned_bytes[y]) for y in ys)))
+        return total, again
+
+    def fixed(self) -> list[float]:
+        """Bytes on each device that do not depend on micro-batches: persistent, copies of sources, gradients, largest operation."""
+        graph = self.problem.graph
+        used = persistent(self.problem, self.home)
+        for (kind, a, b), bytes_ in self.bytes_.items():
+            if kind == "source" and a % self.size != b % self.size:
+                used[b % self.size] += bytes_
+        gradients: dict[int, set[int]] = defaultdict(set)
+        for v in range(graph.n):
+            for x in graph.inputs(v).tolist():
+                y = int(graph.tensor_storage[x])
+                u = int(graph.tensor_producer[y])
+                if graph.kernel[u] and self.phase[u] == BACKWARD and self.phase[v] == UPDATE:
+                    gradients[y] |= {self.stage[u], self.stage[v]}
+        for y, stages in gradients.items():
+            for s in stages:
+                used[s % self.size] += float(graph.owned_bytes[y])
+        largest = [0.0] * self.size
+        for v in range(graph.n):
+            if graph.kernel[v]:
+                reads = [x for x in graph.inputs(v).tolist() if graph.kernel[graph.tensor_producer[x]]]
+                work = sum(int(graph.tensor_bytes[x]) for x in reads) + sum(int(graph.owned_bytes[x]) for x in graph.outputs(v))
+                largest[self.home[v]] = max(largest[self.home[v]], float(work))
+        return [u + w for u, w in zip(used, largest, strict=True)]
+
+
+class Events:
+    """The events of `count` micro-batches, instant by instant."""
+
+    def __init__(self, step: Step, rank: dict[int, int], count: int, backward: bool) -> None:
+        self.step, self.rank, self.count, self.backward = step, rank, count, backward
+        self.size = step.size
+        self.kinds = ("FB" + "W" * (step.schedule == "zero_bubble")) if backward else "F"
+        self.started: dict[tuple[str, int], int] = defaultdict(int)
+        self.done: dict[tuple[str, int], int] = defaultdict(int)
+        self.arrived: dict[tuple[str, int, int, int], float] = {}  # kind, from, to, micro-batch
+        self.begin_s: dict[int, float] = defaultdict(float)
+        self.finish_s: dict[int, float] = defaultdict(float)
+        self.running: dict[int, tuple[float, Task]] = {}
+        self.blocked: dict[int, float] = {}  # devices that wait for their messages
+        self.in_flight = [0.0] * self.size
+        self.most = [0.0] * self.size
+        self.saved, self.again = step.saved()
+        self.order = self.in_turns() if backward and step.schedule == "interleaved" else None
+
+    def peaks(self) -> list[float]:
+        """Peak bytes of each device; call it after `run`."""
+        return [f + m + a for f, m, a in zip(self.step.fixed(), self.most, self.again, strict=True)]
+
+    def arrival(self, kinds: tuple[str, ...], stage: int, batch: int) -> float:
+        """When the last of these messages is there; infinity if one is not sent yet."""
+        need = [(k, a, b) for k, a, b in self.step.bytes_ if k in kinds and b == stage]
+        return max([0.0, *(self.arrived.get((k, a, b, batch), math.inf) for k, a, b in need)])
+
+    def ready(self, kind: str, stage: int, now: float) -> bool:
+        """Whether the next task of this kind has its inputs."""
+        batch = self.started[kind, stage]
+        if batch == self.count or stage not in self.step.working:
+            return False
+        if kind == "F":
+            return self.arrival(("ahead",), stage, batch) <= now and self.begin_s[stage] <= now
+        if kind == "B":
+            return self.done["F", stage] > batch and self.arrival(("back", "late"), stage, batch) <= now
+        return self.done["B", stage] > batch
+
+    def in_turns(self) -> dict[int, list[Task]] | None:
+        """Each device's tasks in Megatron-LM's order, written out as its tables are; None where it does not apply."""
+        own = {d: sorted(s for s in self.step.working if s % self.size == d) for d in range(self.size)}
+        own = {d: stages for d, stages in own.items() if stages}
+        p, m = len(own), self.count
+        if p < 2 or len({len(stages) for stages in own.values()}) > 1 or m % p:
+            return None
+        v = len(next(iter(own.values())))
+        if v < 2:
+            return None
+        place = {d: v * p - self.rank[stages[0]] for d, stages in own.items()}  # Megatron's rank of the device
+        for d, stages in own.items():
+            expected = [place[d] + k * p for k in range(v)]
+            if not 0 <= place[d] < p or [v * p - self.rank[s] for s in stages] != expected:
+                return None
+        found = {}
+        for d, stages in own.items():
+            ahead = [("F", stages[k % (p * v) // p], k // (p * v) * p + k % p) for k in range(m * v)]
+            back = [("B", stages[v - 1 - k % (p * v) // p], k // (p * v) * p + k % p) for k in range(m * v)]
+            warm = min((p - place[d] - 1) * 2 + (v - 1) * p, m * v)
+            steady = [t for pair in zip(ahead[warm:], back, strict=False) for t in pair]
+            found[d] = [*ahead[:warm], *steady, *back[m * v - warm :]]
+        return found
+
+    def choose(self, d: int, now: float) -> Task | None:
+        """The task that device d starts now."""
+        schedule, backward = self.step.schedule, self.backward
+        if self.order is not None:
+            count = sum(n for (_, s), n in self.started.items() if s % self.size == d)
+            if d not in self.order or count == len(self.order[d]):
+                return None
+            kind, s, batch = self.order[d][count]
+            assert self.started[kind, s] == batch
+            return (kind, s, batch) if self.ready(kind, s, now) else None
+        if schedule in ("gpipe", "1f1b", "inference"):
+            f, b = self.started["F", d], self.started["B", d]
+            full = schedule == "1f1b" and backward and f - b >= self.rank[d]
+            kind = "B" if full or f == self.count else "F"
+            return (kind, d, f if kind == "F" else b) if kind in self.kinds and self.ready(kind, d, now) else None
+        stages = [d + k * self.size for k in range(CHUNKS)] if schedule == "interleaved" else [d]
+        back = [s for s in stages if backward and self.ready("B", s, now)]
+        if back:  # the least advanced, of later chunks first
+            s = min(back, key=lambda s: (self.started["B", s], -s))
+            return "B", s, self.started["B", s]
+        ahead = [s for s in stages if self.ready("F", s, now) and not (s == d and self.full(d, stages))]
+        if ahead:  # micro-batches in turns of as many as there are devices
+            p = max(1, len({s % self.size for s in self.step.working}))
+
+            def turn(s: int) -> tuple[int, int, int]:
+                return self.started["F", s] // p, s // self.size, self.started["F", s] % p
+
+            s = min(ahead, key=turn)
+            return "F", s, self.started["F", s]
+        if "W" in self.kinds and self.ready("W", d, now):
+            return "W", d, self.started["W", d]
+        return None
+
+    def full(self, d: int, stages: list[int]) -> bool:
+        """Whether the first stage of device d may begin no further micro-batch."""
+        if not self.backward:
+            return False
+        v, p = sum(s in self.step.working for s in stages), len({s % self.size for s in self.step.working})
+        limit = max(self.rank[d], 2 * p) if self.step.schedule == "interleaved" and v != 1 else self.rank[d]
+        last = "W" if "W" in self.kinds else "B"
+        return self.started["F", d] - self.done[last, d] >= limit
+
+    def run(self, update: bool) -> float:
+        """Seconds of all; infinity if tasks wait for each other."""
+        step, now = self.step, 0.0
+        for kind, a, b in sorted(step.bytes_, key=lambda x: x[1:]):
+            if kind == "source" and a % self.size != b % self.size:
+                self.begin_s[b] = max(self.begin_s[b], step.send("source", a, b, 0, 0.0))
+        while True:
+            for d in range(self.size):
+                if d not in self.running and self.blocked.get(d, 0.0) <= now:
+                    task = self.choose(d, now)
+                    if task is not None:
+                        self.start(d, task, now)
+            times = [end for end, _ in self.running.values()]
+            times += [t for t in (*self.blocked.values(), *self.arrived.values(), *self.begin_s.values()) if t > now]
+            if not times:
+                break
+            now = min(times)
+            for d in sorted(d for d, (end, _) in self.running.items() if end == now):
+                self.finish(d, now)
+        expected = {(k, s): self.count for k in self.kinds for s in step.working}
+        if any(self.done[k] != n for k, n in expected.items()):
+            return math.inf
+        return self.update() if update else max(self.finish_s.values(), default=0.0)
+
+    def start(self, d: int, task: Task, now: float) -> None:
+        kind, s, _ = task
+        self.started[kind, s] += 1
+        end = now + self.step.task_s(kind, s)
+        self.running[d] = end, task
+        self.step.tasks.append((task, now, end))
+        if kind == "F" and self.backward:
+            self.in_flight[d] += self.saved.get(s, 0.0)
+            self.most[d] = max(self.most[d], self.in_flight[d])
+
+    def finish(self, d: int, now: float) -> None:
+        _, (kind, s, batch) = self.running.pop(d)
+        self.done[kind, s] += 1
+        self.finish_s[s] = now
+        if kind == self.kinds[-1] and self.backward:
+            self.in_flight[d] -= self.saved.get(s, 0.0)
+        free = now
+        sent = {"F": ("ahead", "late") if self.backward else ("ahead",), "B": ("back",), "W": ()}[kind]
+        for b in range(self.size * CHUNKS):
+            for message in sent:
+                if (message, s, b) in self.step.bytes_:
+                    self.arrived[message, s, b, batch] = self.step.send(message, s, b, batch, now)
+                    free = max(free, self.arrived[message, s, b, batch])
+        if not self.step.overlap and free > now:
+            self.blocked[d] = free
+
+    def update(self) -> float:
+        """The end of the last update: each waits for what it reads of other devices."""
+        step, size = self.step, self.size
+        start = [max(self.finish_s[s] for s in range(d, size * CHUNKS, size)) for d in range(size)]
+        for s in range(size * CHUNKS):
+            if step.task_s("U", s) > 0:
+                start[s % size] = max(start[s % size], self.begin_s[s])
+        pairs = sorted((a, b, kind) for kind, a, b in step.bytes_ if kind in ("end", "again") and a % size != b % size)
+        for a, b, kind in pairs:
+            if kind == "end":
+                start[b % size] = max(start[b % size], step.send(kind, a, b, 0, self.finish_s[a]))
+        ended: dict[int, float] = {}
+        while len(ended) < size:
+            before = len(ended)
+            for d in range(size):
+                waits = {a % size for a, b, kind in pairs if kind == "again" and b % size == d}
+                if d in ended or waits - set(ended):
+                    continue
+                ended[d] = start[d] + sum(step.task_s("U", s) for s in range(d, size * CHUNKS, size))
+                step.tasks.append((("U", d, 0), start[d], ended[d]))
+                for a, b, kind in pairs:
+                    if kind == "again" and a % size == d:
+                        start[b % size] = max(start[b % size], step.send(kind, a, b, 0, ended[d]))
+            if len(ended) == before:
+                return math.inf
+        return max(ended.values())
+
+
+def pipeline(
+    problem: Problem, device: NDArray[np.int16], objective: str, schedule: str, microbatches: int, overlap: bool, repeat: bool
+) -> tuple[float, list[float], Step]:
+    """Value, peak bytes, and the step of a placement."""
+    step = Step(problem, device, schedule, microbatches, overlap, repeat)
+    rank = step.ranks() if step.possible else None
+    if rank is None:
+        return math.inf, [], step
+    backward = schedule != "inference"
+    events = Events(step, rank, 1, False) if objective == "token" else Events(step, rank, microbatches, backward)
+    value = events.run(objective == "step")
+    peaks = events.peaks()
+    if objective == "throughput" and value < math.inf:
+        value = Step(problem, device, schedule, microbatches, overlap, repeat).throughput_s()
+    return value, peaks, step
