@@ -241,8 +241,8 @@ def composed(rows: Sequence[Row]) -> str:
         numbers += int(rank)
         worst = max(worst, float(np.abs(terms @ solved / measured(own) - 1).max()))
     return (
-        f"{len(rows)} rows are {numbers} numbers: a + b L + c M + d L M for each hidden size and micro-batch, with L layers and"
-        f" M micro-batches, gives all of them to {worst:.0e}."
+        f"{len(rows)} rows are {numbers} numbers: a + b L + c M + d L M for each hidden size and micro-batch gives all of them"
+        f" to {max(worst, 1e-9):.0e}\n(L layers, M micro-batches)."
     )
 
 
