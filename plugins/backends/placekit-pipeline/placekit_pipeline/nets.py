@@ -76,25 +76,29 @@ def nets_of(problem: Problem, phase: Ints | None = None) -> Nets:
     row = row[:, order]
     first = np.ones(row.shape[1], np.bool_)
     first[1:] = np.any(row[:3, 1:] != row[:3, :-1], axis=0)
-    return _merged(problem, row[:, first])
+    return _merged(problem, row[:, first], phase is not None)
 
 
-def _merged(problem: Problem, row: NDArray[np.integer]) -> Nets:
-    """Nets from sorted rows of (tensor, kind, reader, late); those with equal kind, producer and readers are one."""
+def _merged(problem: Problem, row: NDArray[np.integer], together: bool) -> Nets:
+    """Nets from sorted rows of (tensor, kind, reader, late); those with equal kind, producer and readers are one.
+
+    Unless they travel `together`, only tensors of equal bytes are: the slowest route of one is that of all.
+    """
     graph = problem.graph
     begin = np.flatnonzero(np.diff(row[0] * 8 + row[1], prepend=-1))
     ends = np.append(begin, row.shape[1])[1:]
     hop = graph.columns.get(TRANSFER_S)
     hop_s = np.full(graph.n, -1.0) if not isinstance(hop, np.ndarray) else np.asarray(hop, np.float64)
     group = problem.grouping.group_of
-    known: dict[tuple[int, int, bytes], int] = {}
+    known: dict[tuple[int, int, float, bytes], int] = {}
     kinds, producers, count = list[int](), list[int](), list[int]()
     rows, bytes_, hops = list[Ints](), list[float](), list[float]()
     readers = np.ascontiguousarray((row[2] * 2 + row[3]).astype(np.int64))
+    size = [0.0] * graph.t if together else graph.tensor_bytes.astype(np.float64).tolist()
     for a, b in zip(begin.tolist(), ends.tolist(), strict=True):
         tensor, kind = int(row[0, a]), int(row[1, a])
         op = int(graph.tensor_producer[tensor])
-        key = (kind, int(group[op]), readers[a:b].tobytes())
+        key = (kind, int(group[op]), size[tensor], readers[a:b].tobytes())
         net = known.setdefault(key, len(known))
         if net == len(kinds):
             kinds.append(kind)

@@ -553,7 +553,7 @@ def _update(m):
             end = m.update_at[d]
             for k in range(m.chunks):
                 end += m.stage_s[(d + k * m.size) * 4 + U]
-            if m.record and end > m.update_at[d]:
+            if m.record:
                 i = np.int64(m.counted[0])
                 m.task_row[3 * i], m.task_row[3 * i + 1], m.task_row[3 * i + 2] = d, U, 0
                 m.task_time[2 * i], m.task_time[2 * i + 1] = m.update_at[d], end

@@ -68,10 +68,13 @@ def schedule_of(stages: Stages, device: NDArray[np.int16], run: Run, value_s: fl
         for v in order[of].tolist():
             start[v] = now
             now = end[v] = now + problem.op_s[v, home[v]]
-    tensor, src, dst, times = _transfers(stages, stage, run)
+    tensor, src, dst, sent_s = _transfers(stages, stage, run)
+    updates = np.bincount(home[stages.part == 3], minlength=size) > 0
+    ran = (run.task[:, 1] < 3) | updates[run.task[:, 0] % size]
+    tasks, times = run.task[ran], run.task_s[ran]
     names = [
         TASKS[kind] if kind == 3 else f"{TASKS[kind]} {batch}" + (f" of chunk {s // size}" if run.chunks > 1 else "")
-        for s, kind, batch in run.task.tolist()
+        for s, kind, batch in tasks.tolist()
     ]
     return Schedule(
         op_device=home,
@@ -81,14 +84,14 @@ def schedule_of(stages: Stages, device: NDArray[np.int16], run: Run, value_s: fl
         transfer_tensor=tensor,
         transfer_src=src,
         transfer_dst=dst,
-        transfer_start_s=times[:, 0].copy(),
-        transfer_end_s=times[:, 1].copy(),
+        transfer_start_s=sent_s[:, 0].copy(),
+        transfer_end_s=sent_s[:, 1].copy(),
         value_s=value_s,
         spans=Spans(
             name=tuple(names),
-            device=(run.task[:, 0] % size).astype(np.int16),
-            start_s=run.task_s[:, 0].copy(),
-            end_s=run.task_s[:, 1].copy(),
+            device=(tasks[:, 0] % size).astype(np.int16),
+            start_s=times[:, 0].copy(),
+            end_s=times[:, 1].copy(),
         ),
     )
 

@@ -176,7 +176,8 @@ class Step:
             for u, v in zip(*graph.op_edges, strict=True)
             if graph.kernel[u] and graph.kernel[v] and self.phase[u] == self.phase[v] == FORWARD
         }
-        level, device = [0] * problem.g, self.device.tolist()
+        level = [0] * problem.g
+        device: list[int] = self.device.tolist()
         changed = True
         while changed and max(level, default=0) < self.size * CHUNKS:
             changed = False
@@ -184,7 +185,7 @@ class Step:
                 need = level[a] + (device[a] != device[b])
                 if level[b] < need:
                     level[b], changed = need, True
-        lead = leaders(problem).tolist()
+        lead: list[int] = leaders(problem).tolist()
         works = {int(group[v]) for v in range(graph.n) if graph.kernel[v] and self.phase[v] < UPDATE}
         own: dict[int, list[int]] = {}
         for d in range(self.size):
@@ -193,7 +194,8 @@ class Step:
             self.possible = False
             return device
         return [
-            d + self.size * (own[d].index(level[lead[i]]) if level[lead[i]] in own[d] else 0) for i, d in enumerate(device)
+            d + self.size * (own[d].index(level[lead[i]]) if level[lead[i]] in own[d] else 0)
+            for i, d in enumerate(device)
         ]
 
     def messages(self) -> dict[tuple[str, int, int], float]:
@@ -248,7 +250,9 @@ class Step:
     def held(self, a: int, b: int) -> list[int]:
         """Channels that a message holds: those for one transfer at a time."""
         routes, route = self.problem.cluster.routes, (a % self.size) * self.size + b % self.size
-        channels = routes.channel[routes.ptr[route] : routes.ptr[route + 1]].tolist() if a % self.size != b % self.size else []
+        channels = (
+            routes.channel[routes.ptr[route] : routes.ptr[route + 1]].tolist() if a % self.size != b % self.size else []
+        )
         return [c for c in channels if routes.capacity[c] == 1]
 
     def send(self, kind: str, a: int, b: int, batch: int, now: float) -> float:
@@ -330,14 +334,14 @@ class Step:
                 u = int(graph.tensor_producer[y])
                 if not graph.kernel[u] or self.phase[u] != FORWARD:
                     continue
+                same = blocks is not None and blocks.of_op[u] == blocks.of_op[v]
                 if self.phase[v] == BACKWARD:
-                    if blocks is not None and blocks.of_op[u] == blocks.of_op[v] and blocks.layer[blocks.of_op[u]]:
+                    if same and blocks is not None and blocks.layer[blocks.of_op[u]]:
                         inner[int(blocks.of_op[u])].add(y)
                     else:
                         holders[y].add(self.stage[v])
-                elif self.phase[v] == FORWARD and blocks is not None:
-                    if blocks.of_op[u] != blocks.of_op[v] and blocks.layer[blocks.of_op[v]]:
-                        holders[y].add(self.stage[v])
+                elif blocks is not None and self.phase[v] == FORWARD and not same and blocks.layer[blocks.of_op[v]]:
+                    holders[y].add(self.stage[v])
         total: dict[int, float] = defaultdict(float)
         for y, stages in holders.items():
             for s in stages:
@@ -350,7 +354,7 @@ class Step:
         return total, again
 
     def fixed(self) -> list[float]:
-        """Bytes on each device that do not depend on micro-batches: persistent, copies of sources, gradients, largest operation."""
+        """Bytes on each device that do not depend on micro-batches: persistent, sources' copies, gradients, largest operation."""
         graph = self.problem.graph
         used = persistent(self.problem, self.home)
         for (kind, a, b), bytes_ in self.bytes_.items():
@@ -370,7 +374,9 @@ class Step:
         for v in range(graph.n):
             if graph.kernel[v]:
                 reads = [x for x in graph.inputs(v).tolist() if graph.kernel[graph.tensor_producer[x]]]
-                work = sum(int(graph.tensor_bytes[x]) for x in reads) + sum(int(graph.owned_bytes[x]) for x in graph.outputs(v))
+                work = sum(int(graph.tensor_bytes[x]) for x in reads) + sum(
+                    int(graph.owned_bytes[x]) for x in graph.outputs(v)
+                )
                 largest[self.home[v]] = max(largest[self.home[v]], float(work))
         return [u + w for u, w in zip(used, largest, strict=True)]
 
@@ -559,7 +565,13 @@ class Events:
 
 
 def pipeline(
-    problem: Problem, device: NDArray[np.int16], objective: str, schedule: str, microbatches: int, overlap: bool, repeat: bool
+    problem: Problem,
+    device: NDArray[np.int16],
+    objective: str,
+    schedule: str,
+    microbatches: int,
+    overlap: bool,
+    repeat: bool,
 ) -> tuple[float, list[float], Step]:
     """Value, peak bytes, and the step of a placement."""
     step = Step(problem, device, schedule, microbatches, overlap, repeat)

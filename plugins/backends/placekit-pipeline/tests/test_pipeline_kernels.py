@@ -25,7 +25,7 @@ from placekit_testing.strategies import (
     random_step,
 )
 
-from placekit_core import Backend, Cluster, GraphBuilder, Grouping, Problem, Session
+from placekit_core import Backend, BackendError, Cluster, CostTable, GraphBuilder, Grouping, Problem, Schedule, Session
 
 TRAINING = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 SCHEDULES = (*TRAINING, "inference")
@@ -70,7 +70,12 @@ def layers(rng: Generator, count: int, branches: bool = True) -> Problem:
         )  # fmt: skip
     gradient: int | None = None
     for i in reversed(range(count)):
-        reads = [weights[i], outputs[i], *([outputs[i - 1]] if i else []), *([gradient] if gradient is not None else [])]
+        reads = [
+            weights[i],
+            outputs[i],
+            *([outputs[i - 1]] if i else []),
+            *([gradient] if gradient is not None else []),
+        ]
         [gradient] = b.add(
             f"b{i}", inputs=reads, outputs=[int(rng.integers(1, 9))], phase="backward", colocate=i, module=f"h.{i}"
         )
@@ -117,7 +122,7 @@ def problems(rng: Generator) -> Iterator[Problem]:
     yield random_problem(rng, int(rng.integers(2, 20)))
     yield of_step(rng)
     yield layers(rng, int(rng.integers(1, 9)))
-    yield layers(rng, int(rng.integers(2, 9)), branches=False)
+    yield layers(rng, int(rng.integers(4, 9)), branches=False)
 
 
 # ---- values and peaks
@@ -179,3 +184,123 @@ def test_values_and_peaks_equal_the_reference(seed: int) -> None:
 def test_values_and_peaks_equal_the_reference_in_many_cases() -> None:
     for seed in range(100, 220):
         compare(seed, 16)
+
+
+def test_each_tensor_takes_its_own_slowest_route() -> None:
+    """Device 0 sends two tensors to devices 1 and 2: the small one is late at 1 (latency), the large one at 2 (rate)."""
+    b = GraphBuilder("two tensors")
+    small, large = b.add("a", outputs=[0, 100])
+    for name in ("b", "c"):
+        b.add(name, inputs=[small, large])
+    kind = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 1000, "memory_bytes_per_s": 1.0}
+    link = {"bytes_per_s": 100.0, "latency_s": 3.0}, {"bytes_per_s": 10.0, "latency_s": 0.0}
+    cluster = Cluster.parse({
+        "kinds": {"k": kind}, "devices": [{"kind": "k", "name": f"d{d}"} for d in range(3)], "relay": True,
+        "links": [{"a": "d0", "b": "d1", **link[0]}, {"a": "d0", "b": "d2", **link[1]}],
+    })  # fmt: skip
+    graph = b.build()
+    problem = Problem.of(graph, cluster, None, CostTable(("k",), np.zeros((3, 1)), np.zeros((3, 1), np.bool_)))
+    device = np.arange(3, dtype=np.int16)
+    assert reference.max_load(problem, device)[0] == 3.0 + 10.0
+    agree(problem, MaxLoad().open(problem), device, reference.max_load(problem, device), "two tensors")
+
+
+# ---- move by move
+
+
+def walk(problem: Problem, session: Session, rng: Generator, label: str, moves: int = 40) -> None:
+    """A walk in one working space: every value and peak is that of a fresh one, to the bit."""
+    kernel = session.kernel()
+    assert kernel is not None
+    no_priority = np.zeros(0, np.float32)
+    kept = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
+    device = next(placements(rng, problem, 1))
+    allowed = [np.flatnonzero(row).tolist() for row in problem.allowed]
+    for step in range(moves):
+        size = pick(rng, [0, 1, 1, 1, 2, 3, problem.g // 2, problem.g])
+        for group in rng.choice(problem.g, min(size, problem.g), replace=False).tolist():
+            device[group] = pick(rng, allowed[group])
+        answers = []
+        for ints, floats in (kept, (np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats))):
+            peak = np.empty(problem.cluster.size)
+            value = kernel.function(device, no_priority, kernel.ints, kernel.floats, ints, floats, peak)
+            answers.append((value, peak.tolist()))
+        assert answers[0] == answers[1], f"{label}, move {step}"
+
+
+def uneven(problem: Problem, rng: Generator) -> Problem:
+    """The problem with costs that are not multiples of anything, of very different sizes."""
+    op_s = np.where(problem.graph.kernel[:, None], rng.random(problem.costs.op_s.shape) ** 8, 0.0)
+    costs = CostTable(problem.costs.kinds, op_s, problem.costs.measured)
+    return Problem(problem.graph, problem.grouping, problem.cluster, costs)
+
+
+def walks(seed: int) -> None:
+    rng = np.random.default_rng([77, seed])
+    for number, problem in enumerate(problems(rng)):
+        problem = uneven(problem, rng)
+        for kind in (MaxLoad, BlockingLatency):
+            walk(problem, kind(threads=1).open(problem), rng, f"{kind.name}, problem {seed}.{number}")
+        for schedule in SCHEDULES:
+            options: dict[str, Any] = {
+                "schedule": schedule, "microbatches": int(rng.integers(1, 6)), "overlap": bool(rng.random() < 0.6),
+                "objective": pick(rng, ["step", "throughput", "token"]),
+                "checkpointing": "block" if number == 3 else "none",
+            }  # fmt: skip
+            walk(problem, Pipeline(threads=1, **options).open(problem), rng, f"problem {seed}.{number}, {options}")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_walk_equals_evaluations_from_the_beginning(seed: int) -> None:
+    walks(seed)
+
+
+@pytest.mark.slow
+def test_many_walks_equal_evaluations_from_the_beginning() -> None:
+    for seed in range(100, 200):
+        walks(seed)
+
+
+def test_schedules_agree_with_values() -> None:
+    """The schedule's spans do not overlap on a device, are all tasks of all micro-batches, and end with the value."""
+    rng = np.random.default_rng(5)
+    seen = 0
+    for problem in (layers(rng, 6), layers(rng, 8, branches=False), of_step(rng), layers(rng, 7)):
+        for schedule in SCHEDULES:
+            session = Pipeline(schedule=schedule, microbatches=4, threads=1).open(problem)
+            for device in placements(rng, problem, 6):
+                value, _, step = reference.pipeline(problem, device, "step", schedule, 4, True, False)
+                placement = problem.placement(device)
+                if math.isinf(value):
+                    with pytest.raises(BackendError, match="has no schedule"):
+                        session.schedule(placement)
+                    continue
+                found = session.schedule(placement)
+                seen += 1
+                check_schedule(problem, step, found)
+                assert found.value_s == pytest.approx(value, rel=1e-12)
+    assert seen > 40
+
+
+def check_schedule(problem: Problem, step: reference.Step, found: Schedule) -> None:
+    """All spans of a schedule are the reference's tasks; its transfers are sends of the first micro-batch."""
+    spans, size = found.spans, problem.cluster.size
+    assert spans is not None
+    updates = {int(found.op_device[v]) for v, phase in enumerate(step.phase) if phase == 2 and problem.graph.kernel[v]}
+    ran = [((kind, s), a, b) for (kind, s, _), a, b in step.tasks if kind != "U" or s in updates]
+    expected = sorted((s % size, a, b) for (_, s), a, b in ran)
+    own = sorted(zip(spans.device.tolist(), spans.start_s.tolist(), spans.end_s.tolist(), strict=True))
+    assert np.ravel(own).tolist() == pytest.approx(np.ravel(expected).tolist(), rel=1e-12)
+    for d in range(size):
+        mine = [(a, b) for at, a, b in own if at == d]
+        assert all(one[1] <= other[0] + 1e-12 for one, other in pairwise(mine)), "spans of one device overlap"
+    assert spans.end_s.max(initial=0.0) == pytest.approx(found.value_s)
+    kernel = problem.graph.kernel
+    inside = [(a, b, at) for at, a, b in own]
+    for v in np.flatnonzero(kernel).tolist():
+        start, end, at = found.op_start_s[v], found.op_end_s[v], int(found.op_device[v])
+        assert end - start == pytest.approx(problem.op_s[v, at])
+        assert any(d == at and a <= start + 1e-12 and end <= b + 1e-12 for a, b, d in inside), "an operation in no span"
+    sends = {(round(a, 12), round(b, 12)) for _, _, _, batch, a, b in step.sends if batch == 0}
+    times = zip(found.transfer_start_s.tolist(), found.transfer_end_s.tolist(), strict=True)
+    assert {(round(a, 12), round(b, 12)) for a, b in times} <= sends
