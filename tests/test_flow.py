@@ -357,7 +357,11 @@ def test_result_schema_is_what_the_docs_list() -> None:
             "placekit cluster profile [-h] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]",
             ["repeats=9"],
         ),
-        (["apply", "-h"], "placekit apply [-h] [--format device_map|pipeline|json] [--out FILE] RUN_DIR", ["stages"]),
+        (
+            ["apply", "-h"],
+            "placekit apply [-h] [--format device_map|pipeline|vllm|torchtitan|megatron|exo|llamacpp|msr|json] [--out FILE] RUN_DIR",
+            ["stages"],
+        ),
     ],
 )
 def test_help_on_a_command(placekit: Run, argv: list[str], usage: str, words: list[str]) -> None:

@@ -66,6 +66,14 @@ class Importer(Plugin):
         """Write a program to `path` as `load` reads it; needed if the `Component` has `writes`. Raises PlacekitError."""
         raise ImporterError(f"importer {cls.name!r} writes no files")
 
+    @classmethod
+    def placed_text(cls, program: Program, devices: Sequence[str]) -> str:
+        """A program in the importer's format, with the name of each operation's device. Raises PlacekitError.
+
+        Only importers whose format holds a placement have it.
+        """
+        raise ImporterError(f"the format of importer {cls.name!r} holds no placements")
+
 
 class Grouper(Plugin):
     """Partitions the operations of a graph into groups that are placed as one."""

@@ -121,6 +121,11 @@ class MsrImporter(Importer):
         """
         write_placed(program, None, path)
 
+    @classmethod
+    def placed_text(cls, program: Program, devices: Sequence[str]) -> str:
+        """The text that `write_placed` writes. Raises ImporterError."""
+        return placed_text(program, devices)
+
 
 def write_placed(program: Program, devices: Sequence[str] | None, path: Path | str) -> None:
     """Write `program` in the format of `msr`; `devices` adds the name of each operation's device, as member `device`.

@@ -47,7 +47,7 @@ def placekit_commands() -> list[Command]:
     return [
         Command(
             name="apply",
-            usage="RUN_DIR [--format device_map|pipeline|json] [--out FILE]",
+            usage="RUN_DIR [--format FORMAT] [--out FILE]",
             summary="a run's placement, in the form that other code needs",
             target="placekit_torch.apply:main",
             group="place",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from placekit_core import (
+    Backend,
     BackendError,
     ConfigError,
     Placement,
+    PluginError,
     Problem,
+    Program,
     ProgramSummary,
     Registry,
     RunError,
@@ -22,35 +25,40 @@ from placekit_core import (
     unknown,
     write_atomically,
 )
+from placekit_core.cli import console
 from placekit_core.cli.completion import Completion
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.files import checked, reading
 from placekit_core.contracts.placement_file import read_placement
-from placekit_core.contracts.units import percent
+from placekit_core.contracts.units import percent, seconds
 from placekit_core.run.assembly import Assembly
 from placekit_core.run.config import RunConfig
 from placekit_core.run.run_directory import PLACEMENT, RESULT, load_summary
-from placekit_torch.export import Conflict, device_map, device_names, pipeline
+from placekit_torch import runtimes
+from placekit_torch.export import device_map, device_names, pipeline
+from placekit_torch.forms import Conflict, Form
+from placekit_torch.simulated import cost, lines
 
-FORMATS = ("device_map", "pipeline", "json")
+FORMATS = ("device_map", "pipeline", "vllm", "torchtitan", "megatron", "exo", "llamacpp", "msr", "json")
 _SHOWN = 3  # number of modules that a warning names
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Print a placement as JSON, or write it to `--out`; warn about anything that the form cannot hold."""
+    """Print a placement in another form, or write it to `--out`; on standard error, what the form costs and cannot hold."""
     parser = Parser("apply", "The placement that a run found, in the form that other code needs.")
     parser.add_argument("folder", metavar="RUN_DIR", type=Path, help="the run_dir of the run")
     parser.add_argument(
         "--format", default=FORMATS[0], metavar="|".join(FORMATS),
-        help="device_map: devices of modules (the default); pipeline: the stages of one; json: the device of every"
-        " operation, as in placement.json",
+        help="device_map: devices of modules (the default); pipeline: the stages of one; vllm, torchtitan, megatron, exo,"
+        " llamacpp: layers, as the runtime takes them; msr: a graph file with devices; json: the device of every operation, as"
+        " in placement.json",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it to this file instead of printing it")
     arguments = parser.read(argv)
-    form, out = arguments.format, arguments.out
-    if form not in FORMATS:
-        raise unknown("format", form, FORMATS, ConfigError)
-    text = json.dumps(_FORMS[form](arguments.folder, registry), indent=1)
+    name, out = arguments.format, arguments.out
+    if name not in FORMATS:
+        raise unknown("format", name, FORMATS, ConfigError)
+    text = _json(arguments.folder) if name == "json" else _evaluated(name, arguments.folder, registry)
     if out is None:
         print(text)
         return 0
@@ -70,49 +78,83 @@ def complete(words: list[str], word: str, completion: Completion) -> Iterator[st
         yield from completion.whole(["--format", "--out"] if word.startswith("-") else ())
 
 
-def _device_map(folder: Path, registry: Registry) -> Any:
-    problem, placement = _load(folder, registry)
-    made = device_map(problem, placement)
-    _warn_of_conflicts(made.conflicts, made.elsewhere, "device_map")
-    others = [n for n, d in zip(problem.cluster.device_names, device_names(problem), strict=True) if d == "cpu"]
-    if len(others) > 1:
-        warnings.warn(f"a device_map knows one 'cpu': it is all of {', '.join(others)}", stacklevel=1)
-    if made.mixed:
+def _evaluated(name: str, folder: Path, registry: Registry) -> str:
+    """The text of a form. What the form cannot hold, and what it costs, is said on standard error."""
+    run = _Run(folder, registry)
+    form = run.msr() if name == "msr" else _FORMS[name](run.problem, run.placement)
+    _warn_of_conflicts(form)
+    for note in form.notes:
+        warnings.warn(note, stacklevel=1)
+    backend, bound_s, why = run.simulator()
+    if backend is None:
+        warnings.warn(f"the form is not simulated: {why}", stacklevel=1)
+        return form.text
+    found = cost(run.problem, backend, form, run.placement, bound_s)
+    if found.worse is not None:
         warnings.warn(
-            f"{_named(made.mixed)} by itself reads from modules on different devices, and accelerate moves nothing there;"
-            " place it as a whole: grouper=module with a pattern for it in grouper.blocks",
+            f"{name} is {percent(found.worse)} slower than the placement:"
+            f" {seconds(found.form_s)} instead of {seconds(found.placed_s)}",
             stacklevel=1,
         )
-    return made.devices
+    if why:
+        print(console.wrapped(f"simulated by {backend.name!r}: {why}"), file=sys.stderr)
+    for line in lines(run.problem, name, found):
+        print(console.wrapped(line), file=sys.stderr)
+    return form.text
 
 
-def _pipeline(folder: Path, registry: Registry) -> Any:
-    made = pipeline(*_load(folder, registry))
-    _warn_of_conflicts(made.conflicts, made.elsewhere, "pipeline")
-    return {
+def _device_map(problem: Problem, placement: Placement) -> Form:
+    made, notes = device_map(problem, placement), []
+    others = [n for n, d in zip(problem.cluster.device_names, device_names(problem), strict=True) if d == "cpu"]
+    if len(others) > 1:
+        notes.append(f"a device_map knows one 'cpu': it is all of {', '.join(others)}")
+    if made.mixed:
+        notes.append(
+            f"{_named(made.mixed)} by itself reads from modules on different devices, and accelerate moves nothing there;"
+            " place it as a whole: grouper=module with a pattern for it in grouper.blocks"
+        )
+    text = json.dumps(made.devices, indent=1)
+    return Form("device_map", text, made.placement, made.conflicts, made.elsewhere, tuple(notes))
+
+
+def _pipeline(problem: Problem, placement: Placement) -> Form:
+    made = pipeline(problem, placement)
+    data = {
         "stages": [{"device": stage.device, "begins": stage.begins} for stage in made.stages],
         "split_spec": made.split_spec,
     }
+    return Form("pipeline", json.dumps(data, indent=1), made.placement, made.conflicts, made.elsewhere)
 
 
-def _json(folder: Path, registry: Registry) -> Any:
+def _json(folder: Path) -> str:
     """placement.json with the value of the placement; the result is again a placement file."""
     run, program = _found(folder)[1:]
     value = {"objective": run.objective, "simulated": run.simulated, "value_s": program.value_s}
-    return {**read_placement(folder / PLACEMENT).model_dump(exclude_unset=True), **value}
+    return json.dumps({**read_placement(folder / PLACEMENT).model_dump(exclude_unset=True), **value}, indent=1)
 
 
-_FORMS = {"device_map": _device_map, "pipeline": _pipeline, "json": _json}
+_FORMS: dict[str, Callable[[Problem, Placement], Form]] = {
+    "device_map": _device_map,
+    "pipeline": _pipeline,
+    "vllm": runtimes.vllm,
+    "torchtitan": runtimes.torchtitan,
+    "megatron": runtimes.megatron,
+    "exo": runtimes.exo,
+    "llamacpp": runtimes.llamacpp,
+}
 
 
-def _warn_of_conflicts(conflicts: Sequence[Conflict], elsewhere: float, form: str) -> None:
+def _warn_of_conflicts(form: Form) -> None:
+    conflicts = form.conflicts
     if conflicts:
         shown = "; ".join(map(_conflict, conflicts[:_SHOWN]))
         more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         number = "a module" if len(conflicts) == 1 else f"{len(conflicts)} modules"
+        splits = all(c.elsewhere < 1 for c in conflicts)
+        what = f"the placement splits {number}, which a {form.name} cannot" if splits else f"{form.name} moves {number}"
         warnings.warn(
-            f"the placement splits {number}, which a {form} cannot, so {percent(elsewhere)} of the step's seconds move to"
-            f" other devices than they were placed on: {shown}{more}",
+            f"{what}, so {percent(form.elsewhere)} of the step's seconds move to other devices than they were placed on:"
+            f" {shown}{more}",
             stacklevel=1,
         )
 
@@ -156,36 +198,75 @@ def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:
     return run_dir, summary, own[0]
 
 
-def _load(folder: Path, registry: Registry) -> tuple[Problem, Placement]:
-    """The program of a run, imported again, and its placement. Raises RunError if the program or machine has changed."""
-    run_dir, summary, own = _found(folder)
-    with reading(run_dir / RESULT, RunError):  # of the run's components, only the importer must be installed
-        config = checked(summary.config, RunConfig)
-    if "programs" in config.python_objects:
-        raise RunError(
-            f"{run_dir} was placed from Python, with programs that only its script has",
-            "call placekit_torch.device_map or pipeline there, with result.problem and result.placement; or use `--format json`",
-        )
-    parts = Assembly(config, registry)
-    programs = parts.programs
-    if len(programs) != len(summary.programs):
-        raise RunError(f"the importer of {run_dir} gives {len(programs)} programs now, not {len(summary.programs)}")
-    program = programs[summary.programs.index(own)]
-    try:
-        problem = parts.problem(program, grouped=False)  # any grouping's placement fits the finest one
-    except BackendError as e:
-        raise RunError(
-            f"{run_dir} was placed on the machine that backend {config.backend['name']!r} found, which is not this one:"
-            f" {e.message}",
-            "apply it there; `--format json` prints the placement as it was found",
-        ) from None
-    for what, now, then in (
-        ("program", program.graph.fingerprint, own.graph_fingerprint),
-        ("machine", problem.cluster.fingerprint, summary.cluster_fingerprint),
-    ):
-        if now != then:
+class _Run:
+    """A run: its program, imported again, and its placement.
+
+    Raises RunError if the program or the machine has changed. Only the importer of the run must be installed.
+    """
+
+    def __init__(self, folder: Path, registry: Registry) -> None:
+        run_dir, summary, self.own = _found(folder)
+        self.registry = registry
+        with reading(run_dir / RESULT, RunError):
+            self.config = checked(summary.config, RunConfig)
+        if "programs" in self.config.python_objects:
             raise RunError(
-                f"the {what} of {run_dir} has changed since it was placed: fingerprint {now}, it was {then}",
-                "place it again; `--format json` prints the placement as it was found",
+                f"{run_dir} was placed from Python, with programs that only its script has",
+                "call placekit_torch.device_map or pipeline there, with result.problem and result.placement; or use"
+                " `--format json`",
             )
-    return problem, load_placement(folder / PLACEMENT, problem)
+        self.parts = Assembly(self.config, registry)
+        programs = self.parts.programs
+        if len(programs) != len(summary.programs):
+            raise RunError(f"the importer of {run_dir} gives {len(programs)} programs now, not {len(summary.programs)}")
+        self.problem = self._problem(programs[summary.programs.index(self.own)], run_dir)
+        for what, now, then in (
+            ("program", self.problem.graph.fingerprint, self.own.graph_fingerprint),
+            ("machine", self.problem.cluster.fingerprint, summary.cluster_fingerprint),
+        ):
+            if now != then:
+                raise RunError(
+                    f"the {what} of {run_dir} has changed since it was placed: fingerprint {now}, it was {then}",
+                    "place it again; `--format json` prints the placement as it was found",
+                )
+        self.placement = load_placement(folder / PLACEMENT, self.problem)
+
+    def _problem(self, program: Program, run_dir: Path) -> Problem:
+        try:
+            return self.parts.problem(program, grouped=False)  # any grouping's placement fits the finest one
+        except BackendError as e:
+            raise RunError(
+                f"{run_dir} was placed on the machine that backend {self.config.backend['name']!r} found, which is not this"
+                f" one: {e.message}",
+                "apply it there; `--format json` prints the placement as it was found",
+            ) from None
+
+    def msr(self) -> Form:
+        """The program with costs, machine and devices, as importer `msr` reads it. Raises PlacekitError."""
+        names = self.problem.cluster.device_names
+        devices = [names[d] for d in self.problem.expand(self.placement.device).tolist()]
+        program = Program(self.problem.graph, self.problem.costs, self.problem.cluster)
+        text = self.registry.get("importer", "msr").load().placed_text(program, devices)
+        return Form("msr", text.rstrip("\n"), self.placement)
+
+    def simulator(self) -> tuple[Backend | None, float | None, str]:
+        """A backend that simulates, a bound that the run has proven for it, and why it is not the run's own.
+
+        It is the run's proxy if its own backend measures; None if there is neither.
+        """
+        own, why = self._backend("backend")
+        if own is not None:
+            return own, self.own.bound_s, ""
+        proxy, as_well = self._backend("proxy")
+        return proxy, None, why if proxy is not None else f"{why}; {as_well}"
+
+    def _backend(self, section: str) -> tuple[Backend | None, str]:
+        """The backend that a section of the configuration names, or None and why it cannot simulate."""
+        name = getattr(self.config, section)["name"]
+        if section in self.config.python_objects:
+            return None, f"{section} {name!r} was an object of a Python program"
+        try:
+            found: Backend = self.parts.build(section)
+        except PluginError as e:
+            return None, e.message
+        return (found, "") if found.simulated else (None, f"{section} {name!r} measures")

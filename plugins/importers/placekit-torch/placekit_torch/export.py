@@ -7,7 +7,6 @@ exists.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,25 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core import PHASES, Placement, PlacementError, Problem
+from placekit_torch.forms import Conflict as Conflict, Name as Name, devices_of, nearest
+from placekit_torch.stages import device_names as device_names
 
-Name = int | str
-"""A device in a `device_map`: the number of a GPU, or `cpu`."""
 _LOSS = "loss"  # where the importer of torch modules puts operations outside of the module
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """A module that a placement spreads over several devices.
-
-    Attributes:
-        module: its path.
-        device: device that the whole module goes to.
-        elsewhere: share, in (0, 1], of the seconds of its operations that the placement has on other devices.
-    """
-
-    module: str
-    device: Name
-    elsewhere: float
 
 
 @dataclass(frozen=True)
@@ -49,12 +33,14 @@ class DeviceMap:
         elsewhere: share of the seconds of all operations that the map puts elsewhere.
         mixed: split modules with operations of their own that read from several devices. accelerate moves only the inputs of
             modules in the map, so such a module fails there unless it is placed as a whole.
+        placement: the placement that the map means: all of a module's operations on its device.
     """
 
     devices: dict[str, Name]
     conflicts: tuple[Conflict, ...]
     elsewhere: float
     mixed: tuple[str, ...]
+    placement: Placement
 
 
 @dataclass(frozen=True)
@@ -67,24 +53,17 @@ class Stage:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The stages of a chain of modules, in the order of the forward pass; for `conflicts`, `elsewhere` see `DeviceMap`."""
+    """The stages of a chain of modules, in the order of the forward pass; for the other attributes see `DeviceMap`."""
 
     stages: tuple[Stage, ...]
     conflicts: tuple[Conflict, ...]
     elsewhere: float
+    placement: Placement
 
     @property
     def split_spec(self) -> dict[str, str]:
         """The `split_spec` of `torch.distributed.pipelining.pipeline`, with the names of `SplitPoint` as text."""
         return {stage.begins: "SplitPoint.BEGINNING" for stage in self.stages[1:]}
-
-
-def device_names(problem: Problem) -> list[Name]:
-    """[D] devices as in a `device_map`: GPUs by the number in `cuda:N`, else by their position; all others are `cpu`."""
-    gpus = [problem.device_type(d) == "gpu" for d in range(problem.cluster.size)]
-    named = [re.fullmatch(r"cuda:(\d+)(/\d+)?", name) for name in problem.cluster.device_names]
-    own = [int(name[1]) if name else sum(gpus[:d]) for d, name in enumerate(named)]
-    return [own[d] if gpu else "cpu" for d, gpu in enumerate(gpus)]
 
 
 def device_map(problem: Problem, placement: Placement) -> DeviceMap:
@@ -101,7 +80,9 @@ def device_map(problem: Problem, placement: Placement) -> DeviceMap:
     whole = dict(_collapsed("", [(key.split("."), name) for key, name in own.items()]))
     entry = [_covering(module, whole) for module in placed.modules]
     conflicts, elsewhere = placed.conflicts(names, entry)
-    return DeviceMap(whole, conflicts, elsewhere, tuple(_mixed(placed, whole, entry)))
+    runs, mixed = _where_run(placed, whole, entry)
+    meant = placed.moved(names, entry, [runs.get(v) for v in range(placed.graph.n)])
+    return DeviceMap(whole, conflicts, elsewhere, tuple(mixed), meant)
 
 
 def pipeline(problem: Problem, placement: Placement) -> Pipeline:
@@ -123,7 +104,8 @@ def pipeline(problem: Problem, placement: Placement) -> Pipeline:
     entry = [names[placed.leaves[m]] if m in placed.leaves else None for m in placed.modules]
     conflicts, elsewhere = placed.conflicts(names, entry)
     stages = tuple(Stage(names[d], module) for (d, _), module in zip(runs, begins, strict=True))
-    return Pipeline(stages, conflicts, elsewhere)
+    meant = placed.moved(names, entry, [names[runs[s][0]] if s >= 0 else None for s in stage.tolist()])
+    return Pipeline(stages, conflicts, elsewhere, meant)
 
 
 class _Placed:
@@ -138,9 +120,7 @@ class _Placed:
 
     def __init__(self, problem: Problem, placement: Placement, form: str) -> None:
         graph = self.graph = problem.graph
-        if placement.graph != graph.fingerprint or placement.cluster != problem.cluster.fingerprint:
-            raise PlacementError(f"the placement is not one of {graph.name!r} on {problem.cluster.name!r}")
-        self.problem, self.device = problem, problem.expand(placement.device)
+        self.problem, self.placement, self.device = problem, placement, devices_of(problem, placement)
         self.seconds = problem.op_s[np.arange(graph.n), self.device] * graph.kernel
         self.modules = graph.module.vocabulary
         self.kinds = graph.op_type.tolist()
@@ -211,6 +191,30 @@ class _Placed:
         found.sort(key=lambda x: -x[0])
         return tuple(c for _, c in found), sum(lost for lost, _ in found) / max(float(self.seconds.sum()), 1e-300)
 
+    def moved(self, names: Sequence[Name], entry: Sequence[Name | None], runs: Sequence[Name | None]) -> Placement:
+        """The placement with whole modules on `entry` [modules], and other forward operations where `runs` [n] says.
+
+        Of what is left, a backward operation goes with its forward operation, a source with the first that reads it, and
+        anything else stays. A device is an element of `names` [D]; one that several devices share is the first of them.
+        """
+        graph, device = self.graph, self.device.copy()
+        asked = [entry[c] if entry[c] is not None else runs[v] for v, c in enumerate(graph.module.codes.tolist())]
+        for v, name in enumerate(asked):
+            if name is not None and names[device[v]] != name:
+                device[v] = names.index(name)
+        free = np.asarray([name is None for name in asked], np.bool_)
+        forward_of = graph.columns.get("forward_of")
+        if isinstance(forward_of, np.ndarray):
+            follows = np.flatnonzero(free & (forward_of >= 0))
+            device[follows] = device[forward_of[follows]]
+        first: dict[int, int] = {}
+        for v in self.forward.tolist():
+            for u in graph.tensor_producer[graph.inputs(v)].tolist():
+                first.setdefault(u, v)
+        for u in np.flatnonzero(free & ~graph.kernel).tolist():
+            device[u] = device[first.get(u, u)]
+        return nearest(self.problem, self.placement, device)
+
 
 def _is_loss(module: str) -> bool:
     return module == _LOSS or module.startswith(f"{_LOSS}.")
@@ -239,23 +243,27 @@ def _covering(module: str, devices: Mapping[str, Name]) -> Name | None:
     return next((devices[m] for m in (module, *_above(module), "") if m in devices), None)
 
 
-def _mixed(placed: _Placed, devices: Mapping[str, Name], entry: Sequence[Name | None]) -> Iterator[str]:
-    """Split modules with own operations that read from several devices when modules run, and get their inputs, as mapped."""
-    graph, said = placed.graph, set()
+def _where_run(
+    placed: _Placed, devices: Mapping[str, Name], entry: Sequence[Name | None]
+) -> tuple[dict[int, Name | None], list[str]]:
+    """Device of each forward operation and source when modules run, and get their inputs, as mapped.
+
+    Also returns the split modules with operations of their own that read from several devices.
+    """
+    graph, mixed = placed.graph, dict[str, None]()
     runs: dict[int, Name | None] = {}
     for v in np.flatnonzero(~graph.kernel).tolist():
         code = int(graph.module.codes[v])
         runs[v] = None if placed.kinds[v] == "input" else devices.get(graph.op_name[v], entry[code])
     for v in placed.forward.tolist():
-        module = placed.module_of(v)
         runs[v] = entry[int(graph.module.codes[v])]
         if runs[v] is None:
             read = [runs.get(int(u)) for u in graph.tensor_producer[graph.inputs(v)]]
             there = list(dict.fromkeys(d for d in read if d is not None))
             runs[v] = there[0] if there else None
-            if len(there) > 1 and module not in said:
-                said.add(module)
-                yield module
+            if len(there) > 1:
+                mixed[placed.module_of(v)] = None
+    return runs, list(mixed)
 
 
 def _runs(placed: _Placed) -> Iterator[tuple[int, int]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from numpy.random import Generator
+from placekit_torch.apply import FORMATS
 
 import placekit_core
 from placekit_core import GraphBuilder, Placement, Task, installed, load_assignment, save_graph
@@ -53,7 +54,8 @@ def move(run: Path, module: str, device: str) -> None:
 
 def test_device_map(placekit: Run, run: Path) -> None:
     done = placekit("apply", "run")
-    assert (done.code, json.loads(done.out), done.err) == (0, {"": 0}, "")
+    assert (done.code, json.loads(done.out)) == (0, {"": 0})
+    assert "warning" not in done.err
     move(run, "middle", "p100:2")
     assert json.loads(placekit("apply", "run").out) == {"embed": 0, "middle": 2, "head": 0}
 
@@ -99,7 +101,7 @@ def test_conflicts_are_warnings(placekit: Run, tmp_path: Path) -> None:
         "placekit: warning: the placement splits 5 modules, which a device_map cannot, so 25.0% of the step's seconds move to"
         " other devices than they were placed on: module 'm0' is on GPU 0 as a whole, 25.0% of it moves there; module 'm1'"
     )
-    assert done.err.endswith("; and 2 more\n")
+    assert "; and 2 more\n" in done.err
 
 
 def test_modules_that_read_from_several_devices_are_warned_of(placekit: Run, tmp_path: Path) -> None:
@@ -233,5 +235,5 @@ def test_completion(placekit: Run, run: Path) -> None:
 
     assert complete("placekit apply r") == ["run/"]
     assert complete("placekit apply run --") == ["--format ", "--out "]
-    assert complete("placekit apply run --format ") == ["device_map ", "json ", "pipeline "]
+    assert complete("placekit apply run --format ") == [f"{name} " for name in sorted(FORMATS)]
     assert complete("placekit apply run --out ch") == ["chain.graph.npz "]
