@@ -44,6 +44,9 @@ class PipelineOptions(LoadOptions):
 class ChainOptions(Options):
     """Options of policy `chain`."""
 
+    otherwise: Literal["error", "single_device"] = Field(
+        default="error", description="where no split is contiguous or none fits: an error, or everything on one device"
+    )
     max_blocks: int = Field(
         default=160,
         ge=1,

@@ -9,10 +9,9 @@ from itertools import product
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from placekit_blocks import Blocks, sequence
+from placekit_blocks import Blocks, or_single_device, sequence
 
 from placekit_core import Kernel, NotApplicable, Placement, Placements, Policy, Task
-from placekit_core.contracts.units import mebibytes
 from placekit_pipeline import ChainOptions
 from placekit_pipeline.chain_tables import MAX, SUM, Found, Table, completions, explore, with_spare
 from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN, Segments, segments_of
@@ -38,7 +37,13 @@ class ChainPolicy(Policy):
     options_class = ChainOptions
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The best split; recorded in the notes is whether it is proven to be the best. Raises NotApplicable if none fits."""
+        """The best split; a note says whether it is proven to be the best.
+
+        Raises NotApplicable if there is none, unless `otherwise` is `single_device`.
+        """
+        return or_single_device(task, self.options.otherwise, lambda: self._split(task))
+
+    def _split(self, task: Task) -> Placement:
         blocks = shortened(sequence(task.problem), self.options.max_blocks)
         evaluate = task.evaluate
         segments = segments_of(blocks, evaluate.session, evaluate.objective, self.options.max_ideals)
@@ -81,13 +86,13 @@ class ChainPolicy(Policy):
                 self.options.effort, math.inf,
             )  # fmt: skip
         count = int(found.counts[0])
-        if math.isinf(found.value[0]):
-            if count:
-                evaluate.charge(count, Placements.of(found.device), float(found.total[0]) / count)
+        if not count:
             raise NotApplicable(*_nothing_fits(None, segments))
         evaluate.charge(count, Placements.of(found.device), float(found.total[0]) / count)
         blocks, ended = table.mask.shape[1], bool(found.counts[2])
-        if segments.proves and not ended and segments.prefixes.exact:
+        if math.isinf(found.value[0]):
+            evaluate.note(f"no split that was evaluated fits: {_nothing_fits(None, segments)[0]}")
+        elif segments.proves and not ended and segments.prefixes.exact:
             evaluate.note(f"no contiguous split of the {blocks} blocks is better: all others are searched or bounded")
         elif segments.proves and not ended:
             evaluate.note(f"no split of the {blocks} blocks along their order is better; the graph has other orders")
@@ -195,17 +200,28 @@ def _least(segments: Segments, best: NDArray[np.float64]) -> float:
 
 
 def _nothing_fits(blocks: Blocks | None, segments: Segments) -> tuple[str, str]:
-    """Message and hint if no split fits."""
-    total, room = float(segments.fixed_bytes[segments.prefixes.ptr[1] - 1]), segments.room
-    if blocks is not None:
-        one = np.flatnonzero(np.isinf(segments.seconds).all(axis=1))
-        if len(one) and not blocks.allowed.any(axis=1).all():
-            name = blocks.names[int(np.flatnonzero(~blocks.allowed.any(axis=1))[0])]
-            return f"no device may run all of block {name!r}", "use another policy, such as policy=portfolio"
-    rooms = sum(float(r) * len(devices) for r, devices in zip(room, segments.classes, strict=True))
+    """Message and hint if there is no split, or none fits."""
+    barred = np.isinf(segments.seconds)
+    if blocks is not None and barred.any():
+        alone = np.flatnonzero(~blocks.allowed.any(axis=1))
+        why = (
+            f"no device may run all of block {blocks.names[int(alone[0])]!r}"
+            if len(alone)
+            else ("the device types that blocks may run on change back and forth along the network")
+        )
+        return f"no contiguous split is allowed: {why}", "use a search, such as policy=portfolio"
+    whole = int(segments.prefixes.ptr[1]) - 1  # the segment from the first prefix to the last
+    rooms = sum(float(r) * len(d) for r, d in zip(segments.room, segments.classes, strict=True))
+    saved = float(segments.saved_bytes[whole])
+    flight = f", and {_gibibytes(saved)} for each micro-batch in flight" if saved else ""
     return (
-        f"no contiguous split fits: on one device the program takes {mebibytes(total)} and"
-        f" {mebibytes(float(segments.saved_bytes.max(initial=0.0)))} for each micro-batch in flight; all devices have"
-        f" {mebibytes(rooms)}",
+        f"no contiguous split fits: in all, the program keeps {_gibibytes(float(segments.fixed_bytes[whole]))}{flight}; all"
+        f" devices have {_gibibytes(rooms)}",
         "use smaller micro-batches, backend.checkpointing=block, or more memory",
     )
+
+
+def _gibibytes(bytes_: float) -> str:
+    if bytes_ < 2**20:
+        return f"{bytes_:.0f} B"
+    return f"{bytes_ / 2**30:.2f} GiB"

@@ -175,6 +175,8 @@ def _leaf(evaluate, t, ints, floats, work_ints, work_floats, peak, memory_bytes,
     if fits and value < found.value[0]:
         found.value[0] = value
         found.device[:] = device
+    elif found.counts[0] == 1:  # the split of the least bound, should none fit
+        found.device[:] = device
 
 
 _explore = types.void(

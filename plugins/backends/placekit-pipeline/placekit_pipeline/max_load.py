@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling.loads import Loads
 
 from placekit_core import Backend, Executable, Kernel, Placement, Problem, Routes, Schedule, Session
 from placekit_pipeline import LoadOptions
 from placekit_pipeline.bounds import load_bound, weights_only
+from placekit_pipeline.loads import max_load_loads
 from placekit_pipeline.max_load_kernel import FIELDS, max_load
 from placekit_pipeline.nets import Nets, grid, nets_of, on_grid
 from placekit_pipeline.one_pass import one_pass
@@ -50,12 +52,21 @@ class MaxLoadSession(KernelSession):
         numbers = {"g": problem.g, "size": cluster.size, "nets": len(nets)}
         arrays: dict[str, NDArray[Any]] = {
             "ptr": nets.ptr, "reader": nets.reader, "producer": nets.producer, "group_ptr": ptr, "group_net": net,
-            "pays": np.asarray([problem.device_type(d) == "gpu" for d in range(cluster.size)], np.int32),
+            "pays": self._pays.astype(np.int32),
             "group_s": on_grid(problem.group_s, step), "group_bytes": problem.group_persistent_bytes,
             "bytes_": nets.bytes_, "count": nets.count.astype(np.float64), "hop_s": nets.hop_s,
             "latency_s": routes.latency_s, "s_per_byte": routes.s_per_byte, "grid_s": np.asarray([step]),
         }  # fmt: skip
         return self.packed(max_load, FIELDS, numbers, arrays, {**numbers, "counts": len(nets) * cluster.size, "one": 1})
+
+    @cached_property
+    def _pays(self) -> NDArray[np.bool_]:
+        """[D] devices that pay for transfers."""
+        return np.asarray([self.problem.device_type(d) == "gpu" for d in range(self.problem.cluster.size)], np.bool_)
+
+    def loads(self) -> Loads:
+        """The loads, for policies that solve for them."""
+        return max_load_loads(self.problem, nets_of(self.problem), self._pays)
 
     @cached_property
     def _bound_s(self) -> float:

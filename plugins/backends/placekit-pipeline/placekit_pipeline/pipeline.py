@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from placekit_scheduling import ROUNDING, critical_path_bound
+from placekit_scheduling.loads import Loads
 from pydantic import BaseModel
 
 from placekit_core import Backend, BackendError, Executable, Kernel, Placement, Problem, Schedule, Session
 from placekit_pipeline import PipelineOptions
 from placekit_pipeline.bounds import load_bound, with_seconds
+from placekit_pipeline.loads import pipeline_loads
 from placekit_pipeline.nets import BACKWARD, grid, nets_of, on_grid, pointer
 from placekit_pipeline.pipeline_kernel import FIELDS, PAIRS, pipeline
 from placekit_pipeline.recording import Run, schedule_of
 from placekit_pipeline.session import KernelSession
 from placekit_pipeline.stages import Stages, forward_order, leaders
+from placekit_pipeline.waiting import reason
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble", "inference")
 OBJECTIVES = ("step", "throughput", "token")
@@ -95,9 +98,7 @@ class PipelineSession(KernelSession):
             "microbatches": microbatches, "schedule": SCHEDULES.index(self.schedule_name),
             "objective": OBJECTIVES.index(self.options.objective), "overlap": self.options.overlap, "record": record,
         }  # fmt: skip
-        held = [
-            _limited(routes.channel[routes.ptr[r] : routes.ptr[r + 1]], routes.capacity) for r in range(size * size)
-        ]
+        held = self._held()
         arrays = {
             "kind": nets.kind, "producer": nets.producer, "ptr": nets.ptr, "reader": nets.reader, "late": nets.late,
             "group_ptr": group_ptr, "group_net": group_net, "store_once": stages.stores.once,
@@ -116,9 +117,25 @@ class PipelineSession(KernelSession):
             "events": 2 * count * microbatches + 2 * size + count + 8, "channels": len(routes.channels),
             "recorded_counts": 2 if record else 0,
             "recorded_tasks": 3 * (3 * count * microbatches + size) if record else 0,
-            "recorded_messages": 4 * count * count * (3 * microbatches + 3) if record else 0,
+            "recorded_messages": 4 * min(PAIRS * count * count, len(nets.reader)) * microbatches if record else 0,
         }  # fmt: skip
         return self.packed(pipeline, FIELDS, numbers, arrays, sizes)
+
+    def _held(self) -> list[NDArray[np.int64]]:
+        """The channels that each route occupies."""
+        routes, size = self.problem.cluster.routes, self.problem.cluster.size
+        return [
+            _limited(routes.channel[routes.ptr[r] : routes.ptr[r + 1]], routes.capacity) for r in range(size * size)
+        ]
+
+    def loads(self) -> Loads | None:
+        """The loads behind throughput and steps, for policies that solve for them; a token's seconds are no load."""
+        o = self.options
+        if o.objective == "token":
+            return None
+        nets, backward = nets_of(self.problem, self.stages.phase), self.schedule_name != "inference"
+        steps = o.microbatches if o.objective == "step" else 0
+        return pipeline_loads(self.stages, nets, self._held(), backward, o.overlap, self.chunks, steps)
 
     def _levels(self) -> tuple[NDArray[np.int64], ...]:
         """What chunks are made from, under `interleaved`."""
@@ -129,23 +146,7 @@ class PipelineSession(KernelSession):
 
     def reason(self, device: NDArray[np.int16]) -> str:
         """The stages that wait for each other."""
-        graph, names = self.problem.graph, self.problem.cluster.device_names
-        home = self.problem.expand(device)
-        u, v = graph.op_edges
-        phase = self.stages.phase
-        forward = (phase[u] == 0) & (phase[v] == 0) & graph.kernel[u] & graph.kernel[v]
-        edges = {(int(a), int(b)) for a, b in zip(home[u[forward]], home[v[forward]], strict=True) if a != b}
-        loop = _cycle(edges)
-        if loop and self.chunks == 1:
-            both = self.schedule_name == "inference" and bool((graph.phase == BACKWARD).any())
-            return (
-                "stages wait for each other: "
-                + " -> ".join(names[d] for d in loop)
-                + (" (inference runs the whole program in one pass, its backward phase too)" if both else "")
-            )
-        if loop and self.chunks > 1:
-            return f"a device has more than {self.chunks} chunks, or its chunks wait for each other"
-        return "tasks wait for each other: gradients do not flow back the way that activations came, or updates need each other"
+        return reason(self, device)
 
     @cached_property
     def _bound_s(self) -> float | None:
@@ -188,24 +189,3 @@ class PipelineSession(KernelSession):
 def _limited(channels: NDArray[np.int32], capacity: NDArray[np.int32]) -> NDArray[np.int64]:
     """The channels that carry one transfer at a time; wider ones make nothing wait here."""
     return np.asarray(channels[capacity[channels] == 1], np.int64)
-
-
-def _cycle(edges: set[tuple[int, int]]) -> list[int]:
-    """A cycle of a graph, its first node repeated at the end; empty if there is none."""
-    after: dict[int, list[int]] = {}
-    for a, b in sorted(edges):
-        after.setdefault(a, []).append(b)
-    done: set[int] = set()
-    for root in after:
-        path, stack = [root], [iter(after[root])]
-        while stack and root not in done:
-            nxt = next(stack[-1], None)
-            if nxt is None:
-                done.add(path.pop())
-                stack.pop()
-            elif nxt in path:
-                return [*path[path.index(nxt) :], nxt]
-            elif nxt not in done:
-                path.append(nxt)
-                stack.append(iter(after.get(nxt, [])))
-    return []

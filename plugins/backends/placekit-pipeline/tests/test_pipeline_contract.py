@@ -6,9 +6,10 @@ from functools import partial
 
 import pytest
 from placekit_pipeline.blocking import BlockingLatency
+from placekit_pipeline.chain import ChainPolicy
 from placekit_pipeline.max_load import MaxLoad
 from placekit_pipeline.pipeline import Pipeline
-from placekit_testing import BackendContract
+from placekit_testing import BackendContract, PolicyContract
 from placekit_testing.contract import Make
 
 
@@ -51,3 +52,9 @@ class TestTraining(BackendContract):
     @pytest.fixture
     def make(self, schedule: str) -> Make:
         return partial(Pipeline, schedule=schedule, microbatches=3)
+
+
+class TestChain(PolicyContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(ChainPolicy, otherwise="single_device")

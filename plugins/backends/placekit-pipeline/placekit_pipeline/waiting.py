@@ -1,0 +1,149 @@
+"""Why a placement has no value under backend `pipeline`: which stages wait for each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_pipeline.nets import AHEAD, BACKWARD
+from placekit_pipeline.pipeline_kernel import FIELDS, AGAIN
+from placekit_pipeline.stages import forward_order
+
+if TYPE_CHECKING:
+    from placekit_pipeline.pipeline import PipelineSession
+
+_SHOWN = 4  # stages that a message names
+
+
+def reason(session: PipelineSession, device: NDArray[np.int16]) -> str:
+    """What waits for what in the placement `device` [g], for which the evaluation gave infinity."""
+    names = session.problem.cluster.device_names
+    if session.chunks > 1:
+        found = _mixed(session, device) or _too_many_chunks(session, device)
+        if found:
+            return found
+    state = _State(session, device)
+    loop = cycle(state.pairs(AHEAD))
+    if loop:
+        both = session.schedule_name == "inference" and bool((session.problem.graph.phase == BACKWARD).any())
+        return (
+            "stages wait for each other: "
+            + " -> ".join(state.name(s) for s in loop)
+            + (" (inference runs the whole program in one pass, its backward phase too)" if both else "")
+        )
+    stuck = state.stuck()
+    if stuck:
+        return (
+            f"tasks wait for each other: {_listed(stuck)}; gradients do not flow back the way that activations came, or"
+            f" schedule {session.schedule_name!r} has other tasks first"
+        )
+    loop = cycle({(a % state.size, b % state.size) for a, b in state.pairs(AGAIN)})
+    return "updates wait for each other: " + " -> ".join(names[d] for d in loop)
+
+
+class _State:
+    """The stages when nothing could start any more."""
+
+    def __init__(self, session: PipelineSession, device: NDArray[np.int16]) -> None:
+        kernel, self.size = session.kernel(), session.problem.cluster.size
+        self.names, self.chunks = session.problem.cluster.device_names, session.chunks
+        token = session.options.objective == "token"
+        self.count = 1 if token else session.options.microbatches
+        self.backward = not token and session.schedule_name != "inference"
+        self.ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
+        self.at = {field.name: int(kernel.ints[i]) for i, field in enumerate(FIELDS)}
+        kernel.function(
+            np.require(device, np.int16, ["C", "W"]), np.zeros(0, np.float32), kernel.ints, kernel.floats, self.ints,
+            floats, np.empty(self.size),
+        )  # fmt: skip
+
+    def of_stages(self, name: str) -> list[int]:
+        """A figure of every stage."""
+        return self.ints[self.at[name] : self.at[name] + self.at["stages"]].tolist()
+
+    def pairs(self, kind: int) -> set[tuple[int, int]]:
+        """Stages that send messages of a kind, and those that receive them."""
+        stages = self.at["stages"]
+        begin = self.at["messages"] + kind * stages * stages
+        table: NDArray[Any] = self.ints[begin : begin + stages * stages].reshape(stages, stages)
+        return {(a, b) for a, b in np.argwhere(table > 0).tolist() if kind == AHEAD or a % self.size != b % self.size}
+
+    def stuck(self) -> list[str]:
+        """The next task of each stage that is not done."""
+        forward, back = self.of_stages("done_f"), self.of_stages("done_b")
+        found = []
+        for s in np.flatnonzero(self.of_stages("working")).tolist():
+            if forward[s] < self.count or (self.backward and back[s] < self.count):
+                ahead = f"forward {forward[s]}" if forward[s] < self.count else ""
+                behind = f"backward {back[s]}" if self.backward and back[s] < self.count else ""
+                found.append(f"{self.name(s)} before " + " and ".join(x for x in (ahead, behind) if x))
+        return found
+
+    def name(self, s: int) -> str:
+        """A stage in words."""
+        return self.names[s % self.size] + (f" (chunk {s // self.size})" if self.chunks > 1 else "")
+
+
+def _mixed(session: PipelineSession, device: NDArray[np.int16]) -> str:
+    """A set of groups that wait for each other on several devices; nothing if there is none."""
+    problem = session.problem
+    of, _, _ = forward_order(problem, session.stages.phase)
+    first = np.full(int(of.max(initial=-1)) + 1, -1)
+    first[of[::-1]] = np.arange(problem.g)[::-1]
+    other = np.flatnonzero(device != device[first[of]])
+    if not len(other):
+        return ""
+    names = problem.cluster.device_names
+    pair = [int(first[of[other[0]]]), int(other[0])]
+    where = [f"{_operation(session, group)} on {names[int(device[group])]}" for group in pair]
+    return f"stages wait for each other: {where[0]} and {where[1]} need each other's results"
+
+
+def _too_many_chunks(session: PipelineSession, device: NDArray[np.int16]) -> str:
+    """A device with more chunks than there may be; nothing if there is none."""
+    of, ptr, before = forward_order(session.problem, session.stages.phase)
+    home = np.zeros(len(ptr) - 1, np.int64)
+    home[of] = device
+    level = np.zeros(len(home), np.int64)
+    for i in range(len(home)):
+        row = before[ptr[i] : ptr[i + 1]]
+        level[i] = (level[row] + (home[row] != home[i])).max(initial=0)
+    works = np.unique(of[session.stages.works])
+    for d, name in enumerate(session.problem.cluster.device_names):
+        count = len(np.unique(level[works][home[works] == d]))
+        if count > session.chunks:
+            return f"{name} has {count} chunks, parts of the network with other devices between them; at most {session.chunks}"
+    return ""
+
+
+def _operation(session: PipelineSession, group: int) -> str:
+    graph = session.problem.graph
+    forward = graph.kernel & (session.stages.phase == 0) & (session.problem.grouping.group_of == group)
+    return repr(graph.op_name[int(np.flatnonzero(forward)[0])])
+
+
+def _listed(parts: list[str]) -> str:
+    return ", ".join(parts[:_SHOWN]) + (f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else "")
+
+
+def cycle(edges: set[tuple[int, int]]) -> list[int]:
+    """A cycle of a graph, its first node repeated at the end; empty if there is none."""
+    after: dict[int, list[int]] = {}
+    for a, b in sorted(edges):
+        after.setdefault(a, []).append(b)
+    done: set[int] = set()
+    for root in after:
+        path, stack = [root], [iter(after[root])]
+        while stack and root not in done:
+            nxt = next(stack[-1], None)
+            if nxt is None:
+                done.add(path.pop())
+                stack.pop()
+            elif nxt in path:
+                return [*path[path.index(nxt) :], nxt]
+            elif nxt not in done:
+                path.append(nxt)
+                stack.append(iter(after.get(nxt, [])))
+    return []

@@ -1,0 +1,348 @@
+"""Backend `pipeline` on stages whose step has a formula, and on placements, options and machines that it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from placekit_pipeline.blocking import BlockingLatency
+from placekit_pipeline.max_load import MaxLoad
+from placekit_pipeline.pipeline import Pipeline
+from pydantic import ValidationError
+
+from placekit_core import BackendError, Cluster, CostTable, GraphBuilder, Measurements, Placements, Problem
+
+SEND_S = 0.25
+WEIGHT, SAVED, GRADIENT = 1000, 10, 3
+"""Bytes of a layer's parameter; of its output, which its backward pass and the next layer read; of its parameter's gradient."""
+
+
+def network(
+    layers: int, devices: int, forward_s: float = 1.0, backward_s: float = 2.0, weights_s: float = 0.0,
+    update_s: float = 0.0, send: bool = False, trains: bool = True, inner: int = 0,
+) -> Problem:  # fmt: skip
+    """A chain of equal layers, a group each, on equal devices; sends take no time, or `SEND_S`.
+
+    Each layer's first operation makes `inner` bytes that only its own backward pass reads.
+    """
+    b = GraphBuilder("network")
+    weights, made, op_s = list[int](), list[int](), list[float]()
+    for i in range(layers):
+        weights.append(b.source(f"w{i}", WEIGHT, colocate=i, module=f"h.{i}", op_type="parameter"))
+        reads = [weights[i], *made[-1:]]
+        [output, *_] = b.add(f"f{i}", inputs=reads, outputs=[SAVED, *([inner] if inner else [])], colocate=i, module=f"h.{i}")
+        made.append(output)
+        op_s += [0.0, forward_s]
+    inside = {i: made[i] + 1 for i in range(layers)} if inner else {}
+    gradient: list[int] = []
+    for i in reversed(range(layers)) if trains else ():
+        saved = made[i - 1] if i else made[i]
+        reads = [weights[i], saved, *gradient, *([inside[i]] if inner else [])]
+        parts = ("b", backward_s), ("g", weights_s)
+        gradient = b.add(f"b{i}", inputs=reads, outputs=[SAVED], colocate=i, phase="backward", module=f"h.{i}")
+        [of_weight] = b.add(
+            f"g{i}", inputs=[saved, *gradient], outputs=[GRADIENT], colocate=i, phase="backward", module=f"h.{i}"
+        )
+        b.add(f"u{i}", inputs=[weights[i], of_weight], colocate=i, phase="update", module=f"h.{i}")
+        op_s += [seconds for _, seconds in parts] + [update_s]
+    graph = b.build()
+    link = {"bytes_per_s": SAVED / SEND_S if send else 1e30, "latency_s": 0.0}
+    kind = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 10**6, "memory_bytes_per_s": 1.0}
+    cluster = Cluster.parse({
+        "kinds": {"k": kind}, "devices": [{"kind": "k", "count": devices}],
+        "links": [{"mesh": "*", **link}] if devices > 1 else [],
+    })  # fmt: skip
+    costs = CostTable(("k",), np.asarray(op_s)[:, None], np.zeros((graph.n, 1), np.bool_))
+    return Problem.of(graph, cluster, None, costs)
+
+
+def measure(problem: Problem, device: Sequence[int], **options: Any) -> Measurements:
+    session = Pipeline(threads=1, **options).open(problem)
+    return session.evaluate(Placements.of(np.asarray([device], np.int16)))
+
+
+def seconds(problem: Problem, device: Sequence[int], **options: Any) -> float:
+    measured = measure(problem, device, **options)
+    assert measured.error[0] is None, measured.error[0]
+    return float(measured.value_s[0])
+
+
+CASES = [(p, m) for p in (1, 2, 3, 4, 6) for m in (1, 2, 5, 8)]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("p", "m"), CASES)
+def test_equal_stages_take_m_plus_p_minus_1_turns(schedule: str, p: int, m: int) -> None:
+    """Narayanan et al. 2021, section 2.2: the pipeline is idle for p - 1 of m + p - 1 turns of a forward and a backward pass."""
+    problem = network(p, p)
+    assert seconds(problem, range(p), schedule=schedule, microbatches=m) == (m + p - 1) * 3.0
+    assert seconds(problem, [0] * p, schedule=schedule, microbatches=m) == m * p * 3.0
+
+
+@pytest.mark.parametrize(("p", "m"), CASES)
+def test_inference_takes_m_plus_p_minus_1_forward_passes(p: int, m: int) -> None:
+    problem = network(p, p, trains=False)
+    assert seconds(problem, range(p), microbatches=m) == m + p - 1
+    assert seconds(problem, range(p), microbatches=m, objective="token") == p
+    assert seconds(problem, range(p), microbatches=m, objective="throughput") == 1.0
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 4), (2, 3, 8), (3, 2, 6), (4, 2, 8), (4, 3, 12), (4, 2, 4)])
+def test_interleaved_stages_are_idle_for_a_vth_of_the_time(p: int, v: int, m: int) -> None:
+    """Narayanan et al. 2021, section 2.2: m t + (p - 1) t / v, where t is the time of a device for a micro-batch."""
+    problem = network(p * v, p)
+    t = 3.0 * v
+    value = seconds(problem, [i % p for i in range(p * v)], schedule="interleaved", microbatches=m)
+    assert value == pytest.approx(m * t + (p - 1) * t / v, rel=1e-12)
+    one_stage_each = [i // v for i in range(p * v)]
+    assert seconds(problem, one_stage_each, schedule="interleaved", microbatches=m) == (m + p - 1) * t
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero_bubble"])
+@pytest.mark.parametrize(("p", "m"), CASES)
+def test_micro_batches_in_flight(schedule: str, p: int, m: int) -> None:
+    """GPipe keeps the activations of all m; 1F1B at stage i those of min(m, p - i) (also with zero bubble, Qi et al., H1)."""
+    problem = network(p, p)
+    peak = measure(problem, range(p), schedule=schedule, microbatches=m).peak_bytes[0]
+    for i in range(p):
+        # the largest operation reads its gradient and what is saved, and writes a gradient
+        work = SAVED * (2 if i == p - 1 else 3)
+        flight = m if schedule == "gpipe" else min(m, p - i)
+        assert peak[i] == WEIGHT + GRADIENT + work + flight * SAVED
+
+
+def test_a_step_without_overlap_sends_in_between() -> None:
+    """Of two stages, a micro-batch passes forward, waits for its send, backward, waits, backward; and m of them."""
+    problem = network(2, 2, send=True)
+    assert seconds(problem, [0, 1], schedule="1f1b", microbatches=1) == 3 + 3 + 2 * SEND_S
+    # stage 1 works without a pause: forward, backward and the send of its gradient, m times
+    with_sends = seconds(problem, [0, 1], schedule="1f1b", microbatches=8, overlap=False)
+    assert with_sends == 1 + SEND_S + 8 * (3 + SEND_S) + 2.0
+    overlapped = seconds(problem, [0, 1], schedule="1f1b", microbatches=8)
+    assert with_sends > overlapped >= 9 * 3.0
+
+
+def test_tokens_and_throughput_with_sends() -> None:
+    problem = network(4, 4, send=True, trains=False)
+    stages = [0, 1, 2, 3]
+    assert seconds(problem, stages, objective="token") == 4 * 1.0 + 3 * SEND_S
+    assert seconds(problem, [0, 0, 0, 1], objective="token") == 4 * 1.0 + SEND_S
+    assert seconds(problem, stages, objective="throughput") == 1.0
+    assert seconds(problem, stages, objective="throughput", overlap=False) == 1.0 + SEND_S
+    assert seconds(problem, [0, 0, 0, 1], objective="throughput", overlap=False) == 3.0 + SEND_S
+    assert seconds(network(4, 4), [0, 0, 1, 1], objective="throughput") == 2 * 3.0
+
+
+def test_slow_links_bound_the_throughput() -> None:
+    """A channel that takes longer than any stage is the slowest part."""
+    problem = network(2, 2, forward_s=SEND_S / 4, send=True, trains=False)
+    assert seconds(problem, [0, 1], objective="throughput") == SEND_S
+    m = 64
+    assert seconds(problem, [0, 1], microbatches=m) == pytest.approx(m * SEND_S + 2 * SEND_S / 4)
+
+
+@pytest.mark.parametrize("m", [1, 4])
+def test_checkpointing_keeps_inputs_and_repeats_the_forward_pass(m: int) -> None:
+    problem, inner, p = network(4, 2, inner=500), 500, 2
+    stages = [0, 0, 1, 1]
+    plain = measure(problem, stages, schedule="1f1b", microbatches=m)
+    again = measure(problem, stages, schedule="1f1b", microbatches=m, checkpointing="block")
+    assert plain.value_s[0] == (m + p - 1) * 2 * 3.0
+    assert again.value_s[0] == (m + p - 1) * 2 * 4.0, "a forward pass more"
+    for i, (before, after) in enumerate(zip(plain.peak_bytes[0], again.peak_bytes[0], strict=True)):
+        flight = min(m, p - i)
+        # each device has 2 layers: their inner tensors in flight, or those of one layer while it repeats
+        saved = 2 * inner * flight - inner
+        assert before - after == pytest.approx(saved, abs=2 * SAVED * flight)
+
+
+@pytest.mark.parametrize(("p", "m"), CASES)
+@pytest.mark.parametrize("weights_s", [0.5, 1.0, 2.0])
+def test_zero_bubble_is_never_slower_than_1f1b(p: int, m: int, weights_s: float) -> None:
+    """Gradients of weights fill the gaps; with as much time for them as for those of inputs, as in Qi et al., a third stays."""
+    problem = network(p, p, backward_s=1.0, weights_s=weights_s)
+    t = 2.0 + weights_s
+    filled = seconds(problem, range(p), schedule="zero_bubble", microbatches=m)
+    assert filled <= seconds(problem, range(p), schedule="1f1b", microbatches=m) == (m + p - 1) * t
+    assert filled >= m * t
+    if weights_s == 1.0 and m >= p:
+        assert filled == m * t + (p - 1) * 1.0  # p - 1 turns of forward + backward - weights (ZB-H1)
+
+
+def test_updates_come_once_per_step() -> None:
+    problem = network(2, 2, update_s=5.0)
+    for m in (1, 3):
+        assert seconds(problem, [0, 1], microbatches=m) == (m + 1) * 3.0 + 5.0
+        assert seconds(problem, [0, 0], microbatches=m) == m * 6.0 + 10.0
+
+
+def test_auto_is_1f1b_for_steps_and_inference_for_forward_passes() -> None:
+    for problem, schedule in ((network(3, 3), "1f1b"), (network(3, 3, trains=False), "inference")):
+        found, named = (measure(problem, [0, 1, 2], schedule=s, microbatches=4) for s in ("auto", schedule))
+        assert found.value_s.tolist() == named.value_s.tolist()
+        assert found.peak_bytes.tolist() == named.peak_bytes.tolist()
+
+
+# ---- placements without a value
+
+
+def error(problem: Problem, device: Sequence[int], **options: Any) -> str:
+    measured = measure(problem, device, **options)
+    assert np.isnan(measured.value_s[0])
+    assert not measured.fits[0]
+    found = measured.error[0]
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero_bubble"])
+def test_stages_that_wait_for_each_other_are_named(schedule: str) -> None:
+    found = error(network(4, 3), [0, 1, 0, 2], schedule=schedule)
+    assert found == "stages wait for each other: k:0 -> k:1 -> k:0"
+    assert seconds(network(4, 3), [0, 1, 0, 2], schedule="interleaved", microbatches=3) > 0
+
+
+def test_inference_of_a_training_step_says_that_it_runs_its_backward_phase() -> None:
+    found = error(network(2, 2), [0, 1], schedule="inference")
+    assert found.startswith("stages wait for each other: k:0 -> k:1 -> k:0 (inference runs the whole program")
+
+
+def diamond(op_s: float = 1.0) -> tuple[Problem, dict[str, int]]:
+    """a -> b and back again; each operation a group."""
+    b = GraphBuilder("four")
+    [a] = b.add("a", outputs=[1])
+    [c] = b.add("b", inputs=[a], outputs=[1])
+    [d] = b.add("back b", inputs=[c], outputs=[1], phase="backward")
+    b.add("back a", inputs=[a, d], outputs=[1], phase="backward")
+    graph = b.build()
+    kind = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 10**6, "memory_bytes_per_s": 1.0}
+    cluster = Cluster.parse({
+        "kinds": {"k": kind}, "devices": [{"kind": "k", "count": 3}], "links": [{"mesh": "*", "bytes_per_s": 1e30}]
+    })  # fmt: skip
+    costs = CostTable(("k",), np.full((4, 1), op_s), np.zeros((4, 1), np.bool_))
+    problem = Problem.of(graph, cluster, None, costs)
+    return problem, {name: int(problem.grouping.group_of[v]) for v, name in enumerate(graph.op_name)}
+
+
+def test_backward_operations_on_other_devices() -> None:
+    """A device that only does the backward pass of another is a stage like others: it begins when its inputs are there."""
+    problem, group = diamond()
+    device = [0] * 4
+    device[group["b"]], device[group["back b"]], device[group["back a"]] = 1, 1, 2
+    assert seconds(problem, device, schedule="gpipe", microbatches=1) == 4.0
+    # the devices work at the same time: 2 s for each micro-batch on device 1, before and after it 1 s
+    assert seconds(problem, device, schedule="gpipe", microbatches=5) == 1 + 5 * 2.0 + 1
+    swapped = [0] * 4
+    swapped[group["b"]], swapped[group["back b"]] = 1, 0
+    assert seconds(problem, swapped, schedule="gpipe", microbatches=2) > 0
+
+
+def test_tasks_that_wait_for_each_other_are_named() -> None:
+    """The backward phase goes from device 0 to 1 and back to 0 for one micro-batch: two tasks of which each needs the other."""
+    b = GraphBuilder("zigzag")
+    [a] = b.add("a", outputs=[1], colocate=0)
+    [c] = b.add("b", inputs=[a], outputs=[1], colocate=1)
+    [x] = b.add("x", inputs=[c], outputs=[1], phase="backward", colocate=0)
+    [y] = b.add("y", inputs=[x], outputs=[1], phase="backward", colocate=1)
+    b.add("z", inputs=[y], outputs=[1], phase="backward", colocate=0)
+    cluster = network(2, 2).cluster
+    problem = Problem.of(b.build(), cluster, None, CostTable(("k",), np.ones((5, 1)), np.zeros((5, 1), np.bool_)))
+    found = error(problem, [0, 1], schedule="1f1b", microbatches=2)
+    assert found.startswith("tasks wait for each other: k:0 before forward 1 and backward 0, k:1 before backward 0"), found
+    assert "backward 0" in error(problem, [0, 1], schedule="interleaved", microbatches=2)
+    assert error(problem, [0, 1], schedule="zero_bubble", microbatches=2).startswith("tasks wait for each other: k:0 ")
+    assert seconds(problem, [1, 1], schedule="1f1b", microbatches=2) == 10.0
+
+
+def test_updates_that_wait_for_each_other_are_named() -> None:
+    b = GraphBuilder("updates")
+    [a] = b.add("a", outputs=[1], colocate=0)
+    [x] = b.add("x", inputs=[a], outputs=[1], phase="update", colocate=0)
+    [y] = b.add("y", inputs=[x], outputs=[1], phase="update", colocate=1)
+    b.add("z", inputs=[y], phase="update", colocate=0)
+    problem = Problem.of(
+        b.build(), network(2, 2).cluster, None, CostTable(("k",), np.ones((4, 1)), np.zeros((4, 1), np.bool_))
+    )
+    assert error(problem, [0, 1], schedule="gpipe") == "updates wait for each other: k:0 -> k:1 -> k:0"
+
+
+def test_interleaved_says_which_device_has_too_many_chunks() -> None:
+    found = error(network(20, 2), [i % 2 for i in range(20)], schedule="interleaved")
+    assert found.startswith("k:0 has 10 chunks, parts of the network with other devices between them; at most 8")
+
+
+def test_interleaved_names_operations_that_need_each_other() -> None:
+    """Groups that wait for each other cannot be chunks of different devices."""
+    b = GraphBuilder("knot")
+    [a] = b.add("first", outputs=[1], colocate=0)
+    [c] = b.add("between", inputs=[a], outputs=[1], colocate=1)
+    b.add("last", inputs=[c], colocate=0)
+    problem = Problem.of(
+        b.build(), network(2, 2).cluster, None, CostTable(("k",), np.ones((3, 1)), np.zeros((3, 1), np.bool_))
+    )
+    found = error(problem, [0, 1], schedule="interleaved")
+    assert found == "stages wait for each other: 'first' on k:0 and 'between' on k:1 need each other's results"
+
+
+def test_blocking_calls_that_wait_for_each_other_are_named() -> None:
+    problem = network(3, 2, trains=False)
+    b = GraphBuilder("around")
+    [a] = b.add("a", outputs=[1, 1])[:1]
+    [c] = b.add("b", inputs=[a], outputs=[1])
+    b.add("c", inputs=[a, c])
+    problem = Problem.of(
+        b.build(), problem.cluster, None, CostTable(("k",), np.ones((3, 1)), np.zeros((3, 1), np.bool_))
+    )
+    measured = BlockingLatency().open(problem).evaluate(Placements.of(np.asarray([[0, 1, 0]], np.int16)))
+    assert measured.error == ("pieces wait for each other: that of 'a' on k:0 and that of 'b' on k:1",)
+
+
+# ---- options and sizes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedule": "1b1f"}, {"microbatches": 0}, {"microbatches": 5000}, {"objective": "makespan"},
+        {"checkpointing": "all"}, {"threads": 0}, {"stages": 4},
+    ],
+)  # fmt: skip
+def test_wrong_options(options: dict[str, Any]) -> None:
+    with pytest.raises((ValidationError, BackendError), match=next(iter(options))):
+        Pipeline(**options)
+
+
+def test_too_many_stages_or_micro_batches() -> None:
+    with pytest.raises(BackendError, match="40 devices with up to 8 stages each and 8 micro-batches are too many"):
+        Pipeline(schedule="interleaved").open(network(2, 40))
+    with pytest.raises(BackendError, match="at most 256 stages"):
+        Pipeline().open(network(2, 260))
+    assert seconds(network(2, 40), [0, 39], schedule="1f1b", microbatches=8) == 27.0
+
+
+def test_checkpointing_needs_layers() -> None:
+    b = GraphBuilder("plain")
+    [a] = b.add("a", outputs=[1])
+    b.add("b", inputs=[a], phase="backward")
+    problem = Problem.of(b.build(), network(2, 2).cluster)
+    with pytest.raises(BackendError, match="'plain' has no repeated layers"):
+        Pipeline(checkpointing="block").open(problem)
+
+
+def test_a_schedule_of_many_micro_batches_takes_little_space() -> None:
+    session = Pipeline(schedule="gpipe", microbatches=4096).open(network(4, 4))
+    found = session.schedule(network(4, 4).placement(np.arange(4, dtype=np.int16)))
+    assert found.value_s == (4096 + 3) * 3.0
+    assert found.spans is not None
+    assert len(found.spans.name) == 2 * 4 * 4096 + 4
+    assert found.spans.name[0] == "forward 0"
+
+
+def test_loads_of_equal_stages() -> None:
+    """A stage in the middle receives and sends: two transfers on its load."""
+    problem = network(3, 3, send=True, trains=False)
+    measured = MaxLoad().open(problem).evaluate(Placements.of(np.asarray([[0, 1, 2], [0, 0, 1]], np.int16)))
+    assert measured.value_s.tolist() == [1.0 + 2 * SEND_S, 2.0 + SEND_S]
+    assert measured.peak_bytes.tolist() == [[WEIGHT] * 3, [2 * WEIGHT, WEIGHT, 0]]

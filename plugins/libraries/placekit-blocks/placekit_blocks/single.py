@@ -1,0 +1,30 @@
+"""Everything on one device, for policies that give no placement of some problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from placekit_core import NotApplicable, Placement, Problem, Task
+
+
+def or_single_device(task: Task, otherwise: str, place: Callable[[], Placement]) -> Placement:
+    """`place()`; if it is not applicable and `otherwise` is `single_device`, everything on one device, with a note.
+
+    Raises NotApplicable.
+    """
+    try:
+        return place()
+    except NotApplicable as e:
+        if otherwise == "error":
+            raise
+        task.evaluate.note(f"{e.message}: everything was placed on one device")
+        return on_one_device(task.problem)
+
+
+def on_one_device(problem: Problem) -> Placement:
+    """Everything on the device with the least total time; groups that it may not run on their fastest device."""
+    device = int(np.where(problem.allowed, problem.group_s, 0.0).sum(axis=0).argmin())
+    fastest = np.where(problem.allowed, problem.group_s, np.inf).argmin(axis=1)
+    return problem.placement(np.where(problem.allowed[:, device], device, fastest))
