@@ -360,10 +360,10 @@ def test_a_glob_beside_a_name() -> None:
 REFUSE = {"data_parallel", "enumerative", "exact", "expert", "single_cpu"}
 """Policies that place only what they are made for: towers, sharded programs, small graphs, known networks, with a CPU."""
 RULES = {
-    "accelerate_auto", "accelerate_sequential", "bandwidth_share", "exo_memory", "fastest_first", "llamacpp_layers",
+    "accelerate_auto", "accelerate_sequential", "bandwidth_share", "chain", "exo_memory", "fastest_first", "llamacpp_layers",
     "torchtitan_weights", "vllm_even",
 }  # fmt: skip
-"""The rules of tools, for networks of layers in pipelines: experiment `rules` compares them."""
+"""The rules of tools, and the best split, for networks of layers in pipelines: experiment `rules` compares them."""
 
 
 def test_baselines_are_all_that_learn_nothing() -> None:
