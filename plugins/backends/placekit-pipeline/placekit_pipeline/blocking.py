@@ -12,6 +12,7 @@ from placekit_core import Backend, Executable, Kernel, Placement, Problem, Sched
 from placekit_pipeline import LoadOptions
 from placekit_pipeline.blocking_kernel import FIELDS, blocking_latency
 from placekit_pipeline.bounds import load_bound, weights_only
+from placekit_pipeline.cycles import cycle
 from placekit_pipeline.nets import TRANSFER_S
 from placekit_pipeline.one_pass import one_pass
 from placekit_pipeline.session import KernelSession
@@ -58,7 +59,22 @@ class BlockingSession(KernelSession):
         return self.packed(blocking_latency, FIELDS, numbers, arrays, numbers)
 
     def reason(self, device: NDArray[np.int16]) -> str:
-        return "pieces wait for each other: one needs a result of another, which needs one of its own"
+        """The pieces that wait for each other, by their first operations."""
+        graph, kernel = self.problem.graph, self.kernel()
+        ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
+        home, peak = np.require(device, np.int16, ["C", "W"]), np.empty(self.problem.cluster.size)
+        blocking_latency(home, np.zeros(0, np.float32), kernel.ints, kernel.floats, ints, floats, peak)
+        at = {field.name: int(kernel.ints[i]) for i, field in enumerate(FIELDS)}
+        piece = ints[at["root"] : at["root"] + graph.n]
+        while (piece[piece] != piece).any():
+            piece = piece[piece]
+        u, v = graph.op_edges
+        apart = graph.kernel[u] & (piece[u] != piece[v])
+        loop = cycle(set(zip(piece[u[apart]].tolist(), piece[v[apart]].tolist(), strict=True)))
+        names, device_of = self.problem.cluster.device_names, self.problem.expand(device)
+        return "pieces wait for each other: " + " -> ".join(
+            f"{graph.op_name[p]!r} on {names[device_of[p]]}" for p in loop
+        )
 
     @cached_property
     def _bound_s(self) -> float:

@@ -275,6 +275,22 @@ def _limit(m, s):
 
 
 @njit(cache=True, **UNCOUNTED)
+def _full(m, s):
+    """Whether stage s may begin no further micro-batch before it has ended another one.
+
+    Under `zero_bubble`, too, whose gradients of weights may wait while activations of no more micro-batches are there than
+    1F1B keeps in the first stage (Qi et al. 2023, ZB-H1).
+    """
+    if m.schedule == ZERO_BUBBLE:
+        most = np.int64(0)
+        for d in range(m.size):
+            most = max(most, np.int64(m.rank[d]))
+        if m.started_f[s] - m.done_w[s] >= most:
+            return True
+    return m.started_f[s] - m.done_b[s] >= _limit(m, s)
+
+
+@njit(cache=True, **UNCOUNTED)
 def _ready_f(m, s, count, now):
     at = s * m.microbatches + m.started_f[s]
     return m.started_f[s] < count and m.missing_f[at] == 0 and m.ready_f[at] <= now and m.start_s[s] <= now
@@ -361,8 +377,7 @@ def _choose(m, d, count, backward, now):
         s = d + k * m.size
         if m.working[s] == 0 or not _ready_f(m, s, count, now):
             continue
-        done = m.done_w[s] if m.schedule == ZERO_BUBBLE else m.done_b[s]
-        if k == 0 and backward and m.started_f[s] - done >= _limit(m, s):
+        if k == 0 and backward and _full(m, s):
             continue
         batch = np.int64(m.started_f[s])  # in turns of p micro-batches per chunk
         own = ((batch // p) * m.chunks + k) * p + batch % p

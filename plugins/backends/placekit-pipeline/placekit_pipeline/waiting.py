@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_pipeline.nets import AHEAD, BACKWARD
-from placekit_pipeline.pipeline_kernel import FIELDS, AGAIN
+from placekit_pipeline.cycles import cycle
+from placekit_pipeline.nets import AGAIN, AHEAD, BACKWARD
+from placekit_pipeline.pipeline_kernel import FIELDS
 from placekit_pipeline.stages import forward_order
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class _State:
 
     def of_stages(self, name: str) -> list[int]:
         """A figure of every stage."""
-        return self.ints[self.at[name] : self.at[name] + self.at["stages"]].tolist()
+        found: list[int] = self.ints[self.at[name] : self.at[name] + self.at["stages"]].tolist()
+        return found
 
     def pairs(self, kind: int) -> set[tuple[int, int]]:
         """Stages that send messages of a kind, and those that receive them."""
@@ -126,24 +128,3 @@ def _operation(session: PipelineSession, group: int) -> str:
 
 def _listed(parts: list[str]) -> str:
     return ", ".join(parts[:_SHOWN]) + (f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else "")
-
-
-def cycle(edges: set[tuple[int, int]]) -> list[int]:
-    """A cycle of a graph, its first node repeated at the end; empty if there is none."""
-    after: dict[int, list[int]] = {}
-    for a, b in sorted(edges):
-        after.setdefault(a, []).append(b)
-    done: set[int] = set()
-    for root in after:
-        path, stack = [root], [iter(after[root])]
-        while stack and root not in done:
-            nxt = next(stack[-1], None)
-            if nxt is None:
-                done.add(path.pop())
-                stack.pop()
-            elif nxt in path:
-                return [*path[path.index(nxt) :], nxt]
-            elif nxt not in done:
-                path.append(nxt)
-                stack.append(iter(after.get(nxt, [])))
-    return []

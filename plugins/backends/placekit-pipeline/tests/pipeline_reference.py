@@ -483,8 +483,11 @@ class Events:
             return False
         v, p = sum(s in self.step.working for s in stages), len({s % self.size for s in self.step.working})
         limit = max(self.rank[d], 2 * p) if self.step.schedule == "interleaved" and v != 1 else self.rank[d]
-        last = "W" if "W" in self.kinds else "B"
-        return self.started["F", d] - self.done[last, d] >= limit
+        if "W" in self.kinds and self.started["F", d] - self.done["W", d] >= max(
+            self.rank[s] for s in range(self.size)
+        ):
+            return True
+        return self.started["F", d] - self.done["B", d] >= limit
 
     def run(self, update: bool) -> float:
         """Seconds of all; infinity if tasks wait for each other."""
