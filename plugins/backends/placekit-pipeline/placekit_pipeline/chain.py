@@ -14,7 +14,7 @@ from placekit_blocks import Blocks, or_single_device, sequence
 from placekit_core import Kernel, NotApplicable, Placement, Placements, Policy, Task
 from placekit_pipeline import ChainOptions
 from placekit_pipeline.chain_tables import MAX, SUM, Found, Table, completions, explore, with_spare
-from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN, Segments, segments_of
+from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN, Segments, segments_of, values_add_up
 
 MOST_SETS = 20_000  # numbers of devices of each class that a split may use
 
@@ -24,7 +24,8 @@ class ChainPolicy(Policy):
 
     Stages are cut between prefixes of the blocks: sets that come first in the order of their data flow. A network that is a
     chain of b blocks has b + 1 of them; a graph with branches more, up to `max_ideals`, and then only those along one order
-    of its blocks. Tables (dynamic programming over prefixes and numbers of used devices of each class of alike devices)
+    of its blocks. Where the value is not that of the busiest device, branches are joined until the blocks are a chain
+    (`as_path`), because stages of different branches would work at the same time. Tables (dynamic programming over prefixes and numbers of used devices of each class of alike devices)
     bound all ways to finish a split from below, memory included; a depth-first search follows them and evaluates what may
     be better than the best so far. It ends with a proof when nothing is left, or after `effort`.
 
@@ -44,8 +45,11 @@ class ChainPolicy(Policy):
         return or_single_device(task, self.options.otherwise, lambda: self._split(task))
 
     def _split(self, task: Task) -> Placement:
-        blocks = shortened(sequence(task.problem), self.options.max_blocks)
         evaluate = task.evaluate
+        blocks = sequence(task.problem)
+        if values_add_up(evaluate.session, evaluate.objective):
+            blocks = as_path(blocks)
+        blocks = shortened(blocks, self.options.max_blocks)
         segments = segments_of(blocks, evaluate.session, evaluate.objective, self.options.max_ideals)
         table = _table(blocks, segments)
         kernel = evaluate.kernel()
@@ -56,7 +60,8 @@ class ChainPolicy(Policy):
             if stages < size:
                 best = with_spare(table, best)
             ways.append((_least(segments, best), stages, best))
-        ways = sorted((w for w in ways if w[0] < math.inf), key=lambda w: (w[0], w[1]))
+        # bounds are sums in different orders: equal ones differ by rounding, and fewer stages go first
+        ways = sorted((w for w in ways if w[0] < math.inf), key=lambda w: (float(f"{w[0]:.9e}"), w[1]))
         if not ways:
             raise NotApplicable(*_nothing_fits(blocks, segments))
         if kernel is None:
@@ -80,6 +85,7 @@ class ChainPolicy(Policy):
                 continue
             numbers = table.numbers.copy()
             numbers[2] = stages
+            found.counts[1] = 0
             explore(
                 kernel.function, kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats,
                 problem.cluster.memory_bytes.astype(np.float64), table._replace(numbers=numbers), best, found, most,
@@ -138,6 +144,23 @@ def split(blocks: Blocks, table: Table, best: NDArray[np.float64], stages: int) 
     return blocks.placement(device)
 
 
+def as_path(blocks: Blocks) -> Blocks:
+    """The blocks, joined until each reads from the one before it: stages then always work one after another.
+
+    A block that does not read from the one before it joins it (a branch, the embedding of positions).
+    """
+    reads: dict[int, set[int]] = {}
+    for a, b in zip(blocks.source.tolist(), blocks.target.tolist(), strict=True):
+        reads.setdefault(b, set()).add(a)
+    parts: list[list[int]] = []
+    for block in range(len(blocks)):
+        if parts and not reads.get(block, set()).intersection(parts[-1]):
+            parts[-1].append(block)
+        else:
+            parts.append([block])
+    return _joined(blocks, parts)
+
+
 def shortened(blocks: Blocks, most: int) -> Blocks:
     """The blocks, or at most so many: of all neighbours, the two with the least work together are joined until there are."""
     if len(blocks) <= most:
@@ -148,6 +171,11 @@ def shortened(blocks: Blocks, most: int) -> Blocks:
         i = min(range(len(parts) - 1), key=lambda i: seconds[i] + seconds[i + 1])
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
         seconds[i : i + 2] = [seconds[i] + seconds[i + 1]]
+    return _joined(blocks, parts)
+
+
+def _joined(blocks: Blocks, parts: list[list[int]]) -> Blocks:
+    """The blocks with each part, a run of neighbours, as one."""
     of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     pairs = np.unique(np.stack([of[blocks.source], of[blocks.target]]), axis=1)
     pairs = pairs[:, pairs[0] != pairs[1]]

@@ -109,6 +109,13 @@ def segments_of(blocks: Blocks, session: Session, objective: str | None, max_ide
     return _Builder(coarse, parts, prefixes, inside, session, objective).segments()
 
 
+def values_add_up(session: Session, objective: str | None) -> bool:
+    """Whether a split's value depends on the sum of its stages, and not only on the busiest of them."""
+    return not (
+        isinstance(session, MaxLoadSession) or (isinstance(session, PipelineSession) and objective == "throughput")
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """The blocks as groups of a problem: [b, D, 4] seconds by part, nets, and what stages keep."""
@@ -196,12 +203,10 @@ class _Builder:
         return TOKEN, 1
 
     def _proves(self) -> bool:
-        """Whether a value is never below the bound: in blocking calls, and elsewhere, branches may run at the same time."""
-        if isinstance(self.session, PipelineSession):
-            return self._is_path() or self.objective not in ("token", "step") or self._kind()[0] == TRAIN
-        return isinstance(self.session, MaxLoadSession) or (
-            isinstance(self.session, BlockingSession) and self._is_path()
-        )
+        """Whether a value is never below the bound: if it adds up, stages must work one after another."""
+        if not values_add_up(self.session, self.objective):
+            return True
+        return isinstance(self.session, PipelineSession | BlockingSession) and self._is_path()
 
     def _is_path(self) -> bool:
         """Whether each block but the first reads from the one before, so that segments run one after another."""
