@@ -359,8 +359,8 @@ def test_result_schema_is_what_the_docs_list() -> None:
         ),
         (
             ["apply", "-h"],
-            "placekit apply [-h] [--format device_map|pipeline|vllm|torchtitan|megatron|exo|llamacpp|msr|json] [--out FILE] RUN_DIR",
-            ["stages"],
+            "placekit apply [-h] [--format FORMAT] [--out FILE] RUN_DIR",
+            ["stages", "torchtitan"],
         ),
     ],
 )

@@ -48,7 +48,7 @@ def main(argv: list[str], registry: Registry) -> int:
     parser = Parser("apply", "The placement that a run found, in the form that other code needs.")
     parser.add_argument("folder", metavar="RUN_DIR", type=Path, help="the run_dir of the run")
     parser.add_argument(
-        "--format", default=FORMATS[0], metavar="|".join(FORMATS),
+        "--format", default=FORMATS[0], metavar="FORMAT",
         help="device_map: devices of modules (the default); pipeline: the stages of one; vllm, torchtitan, megatron, exo,"
         " llamacpp: layers, as the runtime takes them; msr: a graph file with devices; json: the device of every operation, as"
         " in placement.json",

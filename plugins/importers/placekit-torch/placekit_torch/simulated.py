@@ -58,9 +58,9 @@ def cost(problem: Problem, backend: Backend, form: Form, placement: Placement, b
         bound_s = session.lower_bound() if bound_s is None else bound_s
     finally:
         session.close()
-    _check_fits(problem, form.name, measured.peak_bytes[0])
     if measured.error[0] is not None:
         raise PlacementError(f"as {form.name} this placement does not run: {measured.error[0]}", _OTHER)
+    _check_fits(problem, form.name, measured.peak_bytes[0])
     values = np.where([e is None for e in measured.error], measured.value_s, math.nan)
     return Cost(backend.objective, float(values[0]), float(values[1]), bound_s, measured.peak_bytes[0])
 

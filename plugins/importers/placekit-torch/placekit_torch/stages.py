@@ -126,15 +126,16 @@ class Layers:
             readers = [names[d] for d in dict.fromkeys(device[source == v].tolist())]
             if len(readers) > 1:
                 return [
-                    f"{' and '.join(readers)} read parameter {graph.op_name[v]!r}: {self.runtime} needs a copy on each,"
-                    " and here the first sends it to the others every time"
+                    f"{' and '.join(readers)} read parameter {graph.op_name[v]!r}: {self.runtime} needs a copy on each, which the"
+                    " simulation sends in every step"
                 ]
         return []
 
     def _training(self) -> list[str]:
         if self.runtime in ("vLLM", "exo", "llama.cpp") and (self.problem.graph.phase != 0).any():
             return [
-                f"{self.runtime} is for inference, and a training step was placed; importer.mode=inference imports a forward pass"
+                f"{self.runtime} is for inference, and a training step was placed: importer.mode=inference imports a forward"
+                " pass"
             ]
         return []
 
