@@ -5,6 +5,7 @@ The sources of all rules, with commits, are in the plugin's README.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -17,9 +18,25 @@ def _comma_separated(value: Any) -> Any:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
+def _text_keys(value: Any) -> Any:
+    """`{0: 20GiB}`, as accelerate takes it, has the key `0`."""
+    return {str(key): size for key, size in value.items()} if isinstance(value, dict) else value
+
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def _bytes(value: Any) -> Any:
+    """`20GiB` and `1.5 GB` as numbers of bytes."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value) if isinstance(value, str) else None
+    if isinstance(value, str) and (not found or found[2].upper() not in _UNITS):
+        raise ValueError("must be a number of bytes, or one with a unit such as 20GiB or 20GB")
+    return int(float(found[1]) * _UNITS[found[2].upper()]) if found else value
+
+
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Bytes = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\s*\d+(\.\d+)?\s*([KMG]i?B)?\s*$")]
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 
 
 class RuleOptions(Options):
@@ -39,10 +56,10 @@ class RuleOptions(Options):
 class AccelerateOptions(RuleOptions):
     """Options of `accelerate_sequential`."""
 
-    max_memory: dict[str, Bytes] | None = Field(
+    max_memory: Annotated[dict[str, Bytes], BeforeValidator(_text_keys)] | None = Field(
         None,
-        description="bytes of weights for each device by name, as a number or with a unit (`20GiB`, `20GB`); a device that"
-        " is not named gets nothing; default: all of each device's memory",
+        description="bytes of weights for each GPU by its index, and for `cpu`, as a number or with a unit:"
+        " `{0: 20GiB, 1: 10GB}`; names of devices are keys, too; one that is missing gets nothing; default: all memory",
     )
     no_split: bool = Field(
         True,

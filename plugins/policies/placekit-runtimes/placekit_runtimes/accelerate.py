@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import ClassVar
 
@@ -13,8 +12,6 @@ from placekit_core import ConfigError, NotApplicable, Placement, Task, units
 from placekit_runtimes import AccelerateAutoOptions, AccelerateOptions, RuleOptions
 from placekit_runtimes.device_map import Modules, balanced_memory, infer_device_map
 from placekit_runtimes.network import Network, Rule, cpu_of
-
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 class AccelerateSequential(Rule):
@@ -32,7 +29,7 @@ class AccelerateSequential(Rule):
         cpu = cpu_of(problem)
         names = problem.cluster.device_names
         gpus = [names[d] for d in network.devices if problem.device_type(d) == "gpu"]
-        memory = self._memory(network, [*gpus, *([names[cpu]] if cpu is not None else [])])
+        memory = self._memory(network, gpus, [*gpus, *([names[cpu]] if cpu is not None else [])])
         memory = self.balanced(modules, memory, gpus)
         reserving = {*gpus[:1], *([names[cpu]] if cpu is not None else [])}
         device_map = infer_device_map(modules, list(memory.items()), reserving, ties)
@@ -50,17 +47,24 @@ class AccelerateSequential(Rule):
         """The bytes for weights on each device; for `sequential` all of them."""
         return memory
 
-    def _memory(self, network: Network, names: list[str]) -> dict[str, int]:
-        """Bytes for weights on the named devices: all their memory, or `max_memory`. Raises ConfigError for other names."""
+    def _memory(self, network: Network, gpus: list[str], names: list[str]) -> dict[str, int]:
+        """Bytes for weights on the named devices, the GPUs and maybe a CPU: all their memory, or `max_memory`.
+
+        Raises ConfigError for keys of `max_memory` that are none of them.
+        """
         cluster, limits = network.problem.cluster, self.options.max_memory
         if limits is None:
             return {name: int(cluster.memory_bytes[cluster.device_index(name)]) for name in names}
-        unknown = [name for name in limits if name not in names]
+        by_key = dict(zip(names, names, strict=True)) | {str(i): name for i, name in enumerate(gpus)}
+        if len(names) > len(gpus):
+            by_key["cpu"] = names[-1]
+        unknown = [key for key in limits if key not in by_key]
         if unknown:
             raise ConfigError(
-                f"max_memory names {unknown[0]!r}, which accelerate would not use here", f"devices: {', '.join(names)}"
+                f"max_memory names {unknown[0]!r}, which accelerate would not use here", f"devices: {', '.join(by_key)}"
             )
-        return {name: bytes_of(limits[name]) for name in names if name in limits}
+        given = {by_key[key]: size for key, size in limits.items()}
+        return {name: given[name] for name in names if name in given}
 
 
 class AccelerateAuto(AccelerateSequential):
@@ -139,13 +143,6 @@ def _of_block(name: str, device_map: dict[str, int]) -> int | None:
 
 def _path(block: str, name: str) -> str:
     return name if name.startswith(f"{block}.") else f"{block}.{name}"
-
-
-def bytes_of(size: int | str) -> int:
-    """Bytes of `20GiB`, `20GB` or a number."""
-    found = re.fullmatch(r"\s*([\d.]+)\s*(\w*)\s*", str(size))
-    assert found, "the options have checked it"
-    return int(float(found[1]) * UNITS[found[2]])
 
 
 def _refuse_disk(modules: Modules, device_map: dict[str, str], memory: dict[str, int]) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_blocks import sequence
-from placekit_runtimes.accelerate import AccelerateAuto, AccelerateSequential, bytes_of
+from placekit_runtimes import AccelerateOptions
+from placekit_runtimes.accelerate import AccelerateAuto, AccelerateSequential
 from placekit_runtimes.network import Rule
 from placekit_runtimes.rules import (
     BandwidthShare,
@@ -18,6 +19,7 @@ from placekit_runtimes.rules import (
     VllmEven,
 )
 from placekit_testing import fakes
+from pydantic import ValidationError
 
 from placekit_core import (
     Cluster,
@@ -185,6 +187,12 @@ def test_accelerate_fills_or_balances() -> None:
     assert where(AccelerateAuto(), decoder(), two) == "0 00001111 1 1"
     assert where(AccelerateSequential(), decoder(), two) == "0 00000000 0 0"
     assert where(AccelerateSequential(max_memory={"gpu0": 450, "gpu1": "1KB"}), decoder(), two) == "0 00111111 1 1"
+    by_index = AccelerateSequential(max_memory={0: 450, 1: "1KB"})
+    assert where(by_index, decoder(), two) == "0 00111111 1 1"
+    assert (
+        where(AccelerateSequential(max_memory={"0": 450, "cpu": 3000}), decoder(), machine(500, cpu=9000))
+        == "0 00111111 1 1"
+    )
     assert where(AccelerateAuto(low_zero=True), decoder(), two) == "1 11111111 1 1"
 
 
@@ -224,10 +232,18 @@ def test_accelerate_offloads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [(7, 7), ("7", 7), ("2GiB", 2**31), ("1.5 GB", 15 * 10**8), ("512KiB", 2**19)]
+    ("text", "size"),
+    [(7, 7), ("7", 7), ("2GiB", 2**31), ("1.5 GB", 15 * 10**8), ("512KiB", 2**19), ("3gib", 3 * 2**30)],
 )
 def test_sizes(text: int | str, size: int) -> None:
-    assert bytes_of(text) == size
+    assert AccelerateOptions.model_validate({"max_memory": {"0": text}}).max_memory == {"0": size}
+
+
+@pytest.mark.parametrize("text", ["5MBB", "5k0MB", "-1GB", "", -1])
+def test_sizes_that_are_none(text: int | str) -> None:
+    """The first three are refused in accelerate's tests, too."""
+    with pytest.raises(ValidationError, match=r"number of bytes, or one with a unit|greater than or equal to 0"):
+        AccelerateOptions.model_validate({"max_memory": {"0": text}})
 
 
 def test_networks_without_layers() -> None:
