@@ -9,6 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_scheduling import ROUNDING, b_level, group_priority
+from placekit_scheduling.loads import HasLoads
 from pydantic import BaseModel
 
 from placekit_core import (
@@ -23,9 +24,10 @@ from placekit_core import (
     State,
     Task,
 )
+from placekit_search.exact_load import LoadSearch, check_size, load_start
 from placekit_search.exact_machine import in_ticks
 from placekit_search.exact_options import ExactOptions
-from placekit_search.starts import list_schedules
+from placekit_search.starts import is_makespan, list_schedules
 
 if TYPE_CHECKING:
     from placekit_search.exact_machine import Timed
@@ -65,22 +67,41 @@ class Exact(ResumablePolicy):
     ) -> Placement:
         """The best placement found. Resumes exactly from `state`.
 
-        Raises PlacekitError, before any work, if the graph has more kernels than `max_operations`.
+        Raises NotApplicable, before any work, if the graph has more kernels than `max_operations`, if the problem has more
+        groups than `max_groups` where the objective is a largest load, or if the objective is not modelled.
         """
-        problem, limit = task.problem, self.options.max_operations
-        kernels = int(problem.graph.kernel.sum())
-        if kernels > limit:
-            raise NotApplicable(
-                f"policy 'exact' takes graphs of at most {limit} kernels, {problem.graph.name!r} has {kernels}",
-                "use policy=portfolio; or raise policy.max_operations, if you have the memory and the time",
-            )
-        search = _Search(task, self.options, _start(task, self.options, rng) if state is None else state)
+        search = self._search(task, state, rng)
         while True:
             if checkpoint is not None:
                 checkpoint(search.state())
             if search.done or task.evaluate.remaining <= 0:
                 return search.placement()
             search.slice()
+
+    def _search(self, task: Task, state: State | None, rng: Generator) -> _Search | LoadSearch:
+        """The search for the objective of the backend, at its start or at `state`."""
+        options, session = self.options, task.evaluate.session
+        if is_makespan(task):
+            self._check_size(task.problem)
+            return _Search(task, options, _start(task, options, rng) if state is None else state)
+        loads = session.loads() if isinstance(session, HasLoads) else None
+        if loads is None:
+            raise NotApplicable(
+                f"policy 'exact' does not model the objective {task.evaluate.objective!r}; it models makespans, and the"
+                " objectives max_load, throughput and step of backends max_load and pipeline",
+                "use policy=portfolio, or policy=chain",
+            )
+        check_size(task, loads, options)
+        return LoadSearch(task, loads, options, load_start(task, loads, options, rng) if state is None else state)
+
+    def _check_size(self, problem: Problem) -> None:
+        limit = self.options.max_operations
+        kernels = int(problem.graph.kernel.sum())
+        if kernels > limit:
+            raise NotApplicable(
+                f"policy 'exact' takes graphs of at most {limit} kernels, {problem.graph.name!r} has {kernels}",
+                "use policy=portfolio; or raise policy.max_operations, if you have the memory and the time",
+            )
 
 
 def _start(task: Task, options: ExactOptions, rng: Generator) -> dict[str, Any]:

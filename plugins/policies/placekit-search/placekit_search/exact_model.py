@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError as StillRunning
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -237,15 +237,35 @@ class Model:
         for i, value in enumerate(values.tolist()):
             self.cp.add_hint(self.cp.get_int_var_from_proto_index(i), value)
 
+    def solution(self, values: cp_model.CpSolverSolutionCallback) -> Solution:
+        """The solution that a callback of the solver has."""
+        device = [next(d for d, here in on.items() if values.boolean_value(here)) for on in self.on]
+        start = np.zeros(self.problem.graph.n, np.int64)
+        for v, variable in self.start.items():
+            start[v] = values.value(variable)
+        every = np.asarray(list(values.response_proto.solution), np.int64)
+        return Solution(np.asarray(device, np.int16), start, int(values.value(self.makespan)), every)
+
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A solution: `device` [g], `start` [n] ticks, the makespan in ticks, and the values of all variables."""
+    """A solution: `device` [g], `start` [n] ticks, the objective in ticks, and the values of all variables.
+
+    For largest loads, `start` and `values` are empty.
+    """
 
     device: NDArray[np.int16]
     start: NDArray[np.int64]
     makespan: int
     values: NDArray[np.int64]
+
+
+class Program(Protocol):
+    """A constraint program whose solutions are placements."""
+
+    cp: cp_model.CpModel
+
+    def solution(self, values: cp_model.CpSolverSolutionCallback) -> Solution: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +284,7 @@ class Outcome:
 class _Listener(cp_model.CpSolverSolutionCallback):
     """Hands every solution on; if that fails, stops the solver and keeps the error."""
 
-    def __init__(self, model: Model, improved: Callable[[Solution], None]) -> None:
+    def __init__(self, model: Program, improved: Callable[[Solution], None]) -> None:
         super().__init__()
         self.model, self.improved = model, improved
         self.error: BaseException | None = None
@@ -272,22 +292,13 @@ class _Listener(cp_model.CpSolverSolutionCallback):
     def on_solution_callback(self) -> None:
         if self.error is None:
             try:
-                self.improved(self._solution())
+                self.improved(self.model.solution(self))
             except BaseException as e:
                 self.error = e
                 self.stop_search()
 
-    def _solution(self) -> Solution:
-        m = self.model
-        device = [next(d for d, here in on.items() if self.boolean_value(here)) for on in m.on]
-        start = np.zeros(m.problem.graph.n, np.int64)
-        for v, variable in m.start.items():
-            start[v] = self.value(variable)
-        values = np.asarray(list(self.response_proto.solution), np.int64)
-        return Solution(np.asarray(device, np.int16), start, int(self.value(m.makespan)), values)
 
-
-def solve(model: Model, parameters: Mapping[str, Any], improved: Callable[[Solution], None]) -> Outcome:
+def solve(model: Program, parameters: Mapping[str, Any], improved: Callable[[Solution], None]) -> Outcome:
     """Solve, handing each solution to `improved` (in another thread).
 
     The strategies of CP-SAT take turns (`interleave_search`), which makes the search independent of the clock.

@@ -10,7 +10,12 @@ from placekit_core import Component, Options
 class ExactOptions(Options):
     """Options of policy `exact`."""
 
-    max_operations: int = Field(150, ge=1, description="a graph with more kernels is refused")
+    max_operations: int = Field(
+        150, ge=1, description="a graph with more kernels is refused where the objective is a makespan"
+    )
+    max_groups: int = Field(
+        400, ge=1, description="a problem with more groups is refused where the objective is a largest load"
+    )
     starts: int = Field(16, ge=1, description="list schedules to choose the start from; their evaluations count")
     deterministic_limit: float = Field(
         10.0,

@@ -1,0 +1,191 @@
+"""Policy `exact` for objectives that are largest loads: the search on the constraint program of `exact_load_model`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from placekit_scheduling import ROUNDING
+from placekit_scheduling.loads import Loads
+
+from placekit_core import Measurements, NotApplicable, Placement, Placements, State, Task
+from placekit_search.exact_options import ExactOptions
+from placekit_search.starts import contiguous, list_schedules
+
+if TYPE_CHECKING:
+    from placekit_search.exact_load_model import LoadModel
+    from placekit_search.exact_model import Outcome, Solution
+
+FIRST_SLICE = 1.0  # deterministic seconds; every further slice is twice as long
+FEW_TICKS = 100_000  # that the first program divides the best value into: the solver proves more with small numbers
+MOST_EXCLUDED = 1000  # placements that a program may exclude one by one
+PARTLY = (
+    "policy exact proves a bound on the largest load of a device or channel; under this backend the value of a placement"
+    " can be more, and what was searched is the load"
+)
+
+
+NONE_FITS = "policy exact proves that no placement fits: none satisfies the memory and what is allowed where"
+
+
+def check_size(task: Task, loads: Loads, options: ExactOptions) -> None:
+    """Raises NotApplicable if the problem has more groups than `max_groups`."""
+    groups, name = task.problem.g, task.problem.graph.name
+    if groups > options.max_groups:
+        raise NotApplicable(
+            f"policy 'exact' takes at most {options.max_groups} groups for largest loads, {name!r} has {groups}",
+            "group by blocks, with grouper=blocks; use policy=chain or policy=portfolio; or raise policy.max_groups",
+        )
+
+
+def load_start(task: Task, loads: Loads, options: ExactOptions, rng: Generator) -> dict[str, Any]:
+    """Evaluate contiguous splits and list schedules, with at most a quarter of the budget left, and take the best."""
+    limit = int(max(1, min(options.starts, task.evaluate.remaining / 4)))
+    split = contiguous(task.problem, max(1, limit // 2)).device
+    starts = Placements.of(np.concatenate([split, list_schedules(task.problem, limit, rng).device])[:limit])
+    values = fitting(task.evaluate(starts))
+    row = int(np.argmin(values))
+    return {
+        "device": starts.device[row].copy(),
+        "value_s": float(values[row]),
+        "bound_s": float(task.evaluate.session.lower_bound() or 0.0),
+        "floor_s": float(task.evaluate.session.lower_bound() or 0.0),
+        "tick_s": _scale(float(values[row]), loads) / min(FEW_TICKS, options.resolution),
+        "excluded_s": math.inf,
+        "without": np.zeros((0, task.problem.g), np.int16),
+        "random_seed": int(rng.integers(2**31)),
+        "slices": 0,
+        "spent": 0.0,
+        "done": False,
+    }
+
+
+def _scale(value_s: float, loads: Loads) -> float:
+    """Seconds that ticks are fractions of."""
+    return max(value_s if math.isfinite(value_s) else loads.most_s, 1e-12)
+
+
+def fitting(measured: Measurements) -> NDArray[np.float64]:
+    """[b] the value where it fits, inf elsewhere."""
+    return np.where(measured.fits & np.isfinite(measured.value_s), measured.value_s, np.inf)
+
+
+class LoadSearch:
+    """The solver at work on one task. `state` is all that it needs to go on after a slice.
+
+    Attributes:
+        device, value_s: the best placement evaluated; the value is inf if none fits.
+        bound_s: lower bound on the values of all placements.
+        floor_s: the bound at the beginning.
+        tick_s: seconds of a tick; few ticks at first, `resolution` of them once a proof ends with those.
+        without: [r, g] placements that the program excludes: evaluated, and worth more than their largest load.
+        excluded_s: the least of these loads. Nothing more is proven: with alike devices renamed, an excluded placement may be
+            worth less, because a simulation of events breaks ties by the devices' numbers.
+    """
+
+    def __init__(self, task: Task, loads: Loads, options: ExactOptions, state: State) -> None:
+        self.task, self.problem, self.loads, self.options = task, task.problem, loads, options
+        self.device: NDArray[np.int16] = np.array(state["device"], np.int16)
+        self.value_s, self.bound_s = float(state["value_s"]), float(state["bound_s"])
+        self.floor_s, self.tick_s = float(state["floor_s"]), float(state["tick_s"])
+        self.excluded_s = float(state["excluded_s"])
+        self.without: NDArray[np.int16] = np.array(state["without"], np.int16).reshape(-1, task.problem.g)
+        self.random_seed = int(state["random_seed"])
+        self.slices, self.spent, self.done = int(state["slices"]), float(state["spent"]), bool(state["done"])
+        self.found, self.found_s = self.device, self.value_s  # the last solution, and its value
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "value_s": self.value_s,
+            "bound_s": self.bound_s,
+            "floor_s": self.floor_s,
+            "tick_s": self.tick_s,
+            "excluded_s": self.excluded_s,
+            "without": self.without,
+            "random_seed": self.random_seed,
+            "slices": self.slices,
+            "spent": self.spent,
+            "done": self.done,
+        }
+
+    def placement(self) -> Placement:
+        """The best placement evaluated."""
+        return self.problem.placement(self.device, None)
+
+    def slice(self) -> None:
+        """Solve once, from the best known solution. Raises BudgetExhausted if the budget ends meanwhile."""
+        from placekit_search.exact_model import solve
+
+        evaluate, o = self.task.evaluate, self.options
+        limit_s, work = evaluate.ledger.limit_s, FIRST_SLICE * 2.0**self.slices
+        parameters: dict[str, Any] = {"num_workers": o.workers, "random_seed": self.random_seed}
+        if limit_s is None:
+            work = min(work, o.deterministic_limit - self.spent)
+        else:
+            parameters["max_time_in_seconds"] = max(limit_s - evaluate.ledger.seconds, 0.0)
+        if not self.loads.exact:
+            evaluate.note(PARTLY)
+        model = self._model()
+        outcome = solve(model, {**parameters, "max_deterministic_time": work}, self._improved)
+        self._prove(outcome)
+        if outcome.error is not None:
+            raise outcome.error
+        self.slices += 1
+        self.spent += outcome.work
+        if outcome.status != "open":
+            self._closed(outcome.status == "infeasible")
+        if limit_s is None and self.spent >= o.deterministic_limit:
+            self.done = True
+
+    def _model(self) -> LoadModel:
+        """The constraint program between the proven bound and the best value, with the best placement as a hint."""
+        from placekit_search.exact_load_model import LoadModel
+
+        known_s = self.value_s if math.isfinite(self.value_s) else self.loads.most_s
+        most = math.floor(known_s / self.tick_s) + 1  # 1 more, because the division is rounded
+        least = min(math.floor(self.bound_s / self.tick_s), most)
+        model = LoadModel(self.problem, self.loads, self.tick_s, least, most, self.floor_s, self.without)
+        if math.isfinite(self.value_s):
+            self.device = model.named(self.device)
+            ticks = math.floor(self.loads.largest_s(self.device) / self.tick_s)
+            model.hint(self.device, min(max(ticks, least), most))
+        self.found, self.found_s = self.device, self.value_s
+        return model
+
+    def _improved(self, solution: Solution) -> None:
+        """Evaluate a solution; the solver begins with the hint, whose value is known."""
+        if np.array_equal(solution.device, self.device):
+            self.found, self.found_s = self.device, self.value_s
+            return
+        [value_s] = fitting(self.task.evaluate(Placements.of(solution.device[None])))
+        self.found, self.found_s = solution.device, float(value_s)
+        if value_s < self.value_s:
+            self.device, self.value_s = solution.device, float(value_s)
+
+    def _prove(self, outcome: Outcome) -> None:
+        """Every placement is at least as slow as what the solver leaves open, or what it excludes, or the best evaluated."""
+        open_s = math.inf if outcome.status == "infeasible" else outcome.bound * self.tick_s * (1 - ROUNDING)
+        bound_s = min(open_s, self.excluded_s, self.value_s)
+        if not math.isfinite(bound_s):  # and nothing is excluded
+            self.task.evaluate.note(NONE_FITS)
+            return
+        self.bound_s = max(self.bound_s, bound_s)
+        self.task.evaluate.prove(self.bound_s)
+
+    def _closed(self, infeasible: bool) -> None:
+        """How to go on after a proof: exclude a solution that is worth more than its load; then take finer ticks; or end."""
+        load_s = self.loads.largest_s(self.found)
+        if infeasible or self.bound_s >= self.value_s * (1 - ROUNDING):
+            self.done = True
+        elif self.found_s > load_s * (1 + 1e-9):
+            self.excluded_s = min(self.excluded_s, load_s * (1 - ROUNDING))
+            self.without = np.concatenate([self.without, self.found[None]])
+            self.done = len(self.without) >= MOST_EXCLUDED
+        else:
+            finest_s = _scale(self.value_s, self.loads) / self.options.resolution
+            self.done = self.tick_s <= finest_s * 2
+            self.tick_s = finest_s

@@ -1,0 +1,264 @@
+"""The constraint program of policy `exact` for largest loads: `placekit_scheduling.loads.Loads` in OR-tools CP-SAT, in ticks.
+
+Variables: a literal per group and allowed device; one per transfer that some resource is charged for, true where it takes
+place; the largest load. Where devices stand in an order, a literal per group and place in the order ("here or before"), and,
+unless all devices are alike, one per device and place.
+
+The optimum, and any bound on it, is a lower bound on every value: each placement that fits is a solution, all seconds are
+rounded down to ticks, and only one of several placements that differ in the names of alike devices is kept, and nothing
+else is constrained. Bytes are rounded to the same effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.sat.python import cp_model
+from placekit_scheduling.loads import Charge, Loads
+
+from placekit_core import Problem
+from placekit_search.exact_machine import alike
+from placekit_search.exact_model import Bool, Solution
+
+Key = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # nets, devices of producers and of readers
+
+
+class LoadModel:
+    """The program for `problem`, with ticks of `tick_s` seconds and largest loads of `least` to `most` ticks.
+
+    `floor_s` is a bound known from the beginning: a channel that can never be busier is left out. `without` [r, g] has
+    placements that are no solutions.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        loads: Loads,
+        tick_s: float,
+        least: int,
+        most: int,
+        floor_s: float,
+        without: NDArray[np.int16],
+    ) -> None:
+        self.problem, self.loads, self.tick_s = problem, loads, tick_s
+        self.cp = cp = cp_model.CpModel()
+        self.on: list[dict[int, Bool]] = []  # of each group, by device
+        for row in problem.allowed:
+            self.on.append({d: cp.new_bool_var("") for d in np.flatnonzero(row).tolist()})
+            cp.add_exactly_one(self.on[-1].values())
+        self.highest = cp.new_int_var(least, most, "")
+        self.takes_place: dict[Key, Bool | None] = {}
+        self.place: list[list[Bool]] = []  # of each group: whether it is at a place of the order or before
+        self.device_at: dict[tuple[int, int], Bool] = {}  # of device and place, unless they have the same numbers
+        self._load(floor_s)
+        self._memory()
+        if loads.ahead:
+            self._order()
+        else:
+            self._name_alike()
+        for device in without:
+            self._exclude(device)
+        cp.minimize(self.highest)
+
+    def _ticks(self, seconds: float) -> int:
+        return math.floor(seconds / self.tick_s)
+
+    def _load(self, floor_s: float) -> None:
+        """No resource is busier than the highest load."""
+        terms: dict[int, list[Any]] = defaultdict(list)
+        for g, on in enumerate(self.on):
+            for d, here in on.items():
+                terms[d].append(self._ticks(float(self.loads.seconds[g, d])) * here)
+        charges: dict[int, list[Charge]] = defaultdict(list)
+        for charge in self.loads.charges:
+            charges[charge.resource].append(charge)
+        for resource, own in charges.items():
+            if resource >= self.problem.cluster.size and _at_most(own) <= floor_s:
+                continue
+            for charge in own:
+                ticks = self._ticks(charge.seconds)
+                there = self._takes_place((charge.nets, charge.source, charge.target)) if ticks else None
+                if there is not None:
+                    terms[resource].append(ticks * there)
+        for own_terms in terms.values():
+            self.cp.add(sum(own_terms) <= self.highest)
+
+    def _takes_place(self, key: Key) -> Bool | None:
+        """Literal: a net has its producer on `source` and a reader on `target`. None if that cannot be."""
+        if key not in self.takes_place:
+            nets, source, target = key
+            clauses = []
+            for x in nets:
+                net = self.loads.nets[x]
+                not_from = self._not_on(net.producer, source)
+                for reader in net.readers:
+                    not_to = self._not_on(reader, target)
+                    if not_from is not None and not_to is not None:
+                        clauses.append([*not_from, *not_to])
+            there: Bool = self.cp.new_bool_var("") if clauses else None
+            for clause in clauses:
+                self.cp.add_bool_or([there, *clause])
+            self.takes_place[key] = there
+        return self.takes_place[key]
+
+    def _not_on(self, group: int, devices: tuple[int, ...]) -> list[Bool] | None:
+        """Literals of which one is true if `group` is on none of `devices`; None if it can be on none of them."""
+        on = self.on[group]
+        inside = [d for d in on if d in devices]
+        if not inside:
+            return None
+        if len(inside) == 1:
+            return [on[inside[0]].negated()]
+        return [here for d, here in on.items() if d not in inside]
+
+    def _memory(self) -> None:
+        loads = self.loads
+        for d, room in enumerate(self.problem.cluster.memory_bytes.tolist()):
+            here = {g: on[d] for g, on in enumerate(self.on) if d in on}
+            stores = [s for s in loads.stores if math.floor(s.bytes_) and any(h in here for h in s.holders)]
+            work = max((math.floor(loads.work_bytes[g]) for g in here), default=0)
+            own = {g: math.floor(loads.bytes_[g]) for g in here}
+            if sum(own.values()) + sum(math.floor(s.bytes_) for s in stores) + work <= room:
+                continue
+            terms = [bytes_ * here[g] for g, bytes_ in own.items() if bytes_]
+            for s in stores:
+                held = self.cp.new_bool_var("")
+                for h in s.holders:
+                    if h in here:
+                        self.cp.add_implication(here[h], held)
+                terms.append(math.floor(s.bytes_) * held)
+            if work:
+                largest = self.cp.new_int_var(0, work, "")
+                for g, there in here.items():
+                    if loads.work_bytes[g] >= 1:
+                        self.cp.add(largest >= math.floor(loads.work_bytes[g]) * there)
+                terms.append(largest)
+            self.cp.add(sum(terms) <= math.floor(room))
+
+    def _name_alike(self) -> None:
+        """Value precedence within each class of alike devices; see `exact_model.Model`."""
+        for devices in alike(self.problem):
+            for before, d in pairwise(devices):
+                earlier: list[Bool] = []
+                for g in self._longest():
+                    if d in self.on[g]:
+                        self.cp.add_bool_or([*earlier, self.on[g][d].negated()])
+                        earlier.append(self.on[g][before])
+
+    def _longest(self) -> list[int]:
+        """Groups, the longest first: they decide most."""
+        longest = np.argsort(-self.loads.seconds.max(axis=1), kind="stable")
+        return longest.tolist()  # type: ignore[no-any-return]
+
+    @property
+    def _all_alike(self) -> bool:
+        return any(len(devices) == self.problem.cluster.size for devices in alike(self.problem))
+
+    def _order(self) -> None:
+        """Devices have places in an order that data flow follows.
+
+        Stages that do not wait for each other have such an order. Alike devices can be renamed so that they stand in it by
+        their numbers, and devices with nothing on them can stand last.
+        """
+        cp, size = self.cp, self.problem.cluster.size
+        at = self.on if self._all_alike else self._places()
+        used = [[on[k] for on in at if k in on] for k in range(size)]
+        for before, k in pairwise(range(size)):
+            for here in used[k]:
+                cp.add_bool_or([*used[before], here.negated()])
+        for on in at:
+            here_or_before = [cp.new_bool_var("") for _ in range(size)]
+            self.place.append(here_or_before)
+            for k, literal in enumerate(here_or_before):
+                cp.add(literal == (here_or_before[k - 1] if k else 0) + on.get(k, 0))
+        for u, v in self.loads.ahead:
+            for k in range(size):
+                cp.add_implication(self.place[v][k], self.place[u][k])
+
+    def _places(self) -> list[dict[int, Bool]]:
+        """Devices in any order: a literal per group and place."""
+        cp, size = self.cp, self.problem.cluster.size
+        for d in range(size):
+            for k in range(size):
+                self.device_at[d, k] = cp.new_bool_var("")
+            cp.add_exactly_one([self.device_at[d, k] for k in range(size)])
+        for k in range(size):
+            cp.add_exactly_one([self.device_at[d, k] for d in range(size)])
+        for devices in alike(self.problem):
+            for a, b in pairwise(devices):
+                for k in range(size):  # if b is at k, a is before
+                    cp.add_bool_or([self.device_at[b, k].negated(), *(self.device_at[a, i] for i in range(k))])
+        at = []
+        for on in self.on:
+            at.append({k: cp.new_bool_var("") for k in range(size)})
+            cp.add_exactly_one(at[-1].values())
+            for d, here in on.items():
+                for k in range(size):
+                    there = self.device_at[d, k].negated()
+                    cp.add_bool_or([here.negated(), there, at[-1][k]])
+                    cp.add_bool_or([at[-1][k].negated(), there, here])
+            for d in range(size):
+                if d not in on:
+                    for k in range(size):
+                        cp.add_bool_or([at[-1][k].negated(), self.device_at[d, k].negated()])
+        return at
+
+    def _exclude(self, device: NDArray[np.int16]) -> None:
+        """Not this placement."""
+        self.cp.add_bool_or([on[d].negated() for on, d in zip(self.on, device.tolist(), strict=True)])
+
+    def hint(self, device: NDArray[np.int16], highest: int) -> None:
+        """Start the search from a placement [g] with names as the model gives them; see `named`."""
+        cp, home = self.cp, device.tolist()
+        for on, place in zip(self.on, home, strict=True):
+            for d, here in on.items():
+                cp.add_hint(here, d == place)
+        for (nets, source, target), there in self.takes_place.items():
+            if there is not None:
+                cp.add_hint(there, any(self.loads.crosses(x, home, source, target) for x in nets))
+        cp.add_hint(self.highest, highest)
+
+    def named(self, device: NDArray[np.int16]) -> NDArray[np.int16]:
+        """A placement [g] with alike devices renamed as the model names them."""
+        name = np.arange(self.problem.cluster.size)
+        first = self._longest() if not self.loads.ahead else _along(device, self.loads.ahead)
+        order = list(dict.fromkeys(device[first].tolist()))
+        for devices in alike(self.problem):
+            used = [d for d in order if d in devices]
+            name[[*used, *(d for d in devices if d not in used)]] = devices
+        return name[device].astype(np.int16)
+
+    def solution(self, values: cp_model.CpSolverSolutionCallback) -> Solution:
+        """The solution of a callback of the solver."""
+        device = [next(d for d, here in on.items() if values.boolean_value(here)) for on in self.on]
+        none = np.zeros(0, np.int64)
+        return Solution(np.asarray(device, np.int16), none, int(values.value(self.highest)), none)
+
+
+def _at_most(charges: list[Charge]) -> float:
+    """No more seconds than this can be charged together: a net is sent from one device only."""
+    by_source: dict[tuple[int, ...], dict[tuple[int, ...], float]] = defaultdict(lambda: defaultdict(float))
+    several = 0.0
+    for c in charges:
+        if len(c.nets) == 1:
+            by_source[c.nets][c.source] += c.seconds
+        else:
+            several += c.seconds
+    return several + sum(max(seconds.values()) for seconds in by_source.values())
+
+
+def _along(device: NDArray[np.int16], ahead: tuple[tuple[int, int], ...]) -> list[int]:
+    """A group of each device with groups, devices in an order that data flow follows; where they wait for each other, in any."""
+    group_of = {int(d): g for g, d in reversed(list(enumerate(device.tolist())))}
+    before = {(int(device[u]), int(device[v])) for u, v in ahead if device[u] != device[v]}
+    left, order = sorted(group_of), list[int]()
+    while left:
+        free = [d for d in left if not any(a in left and b == d for a, b in before)]
+        order.append(free[0] if free else left[0])
+        left.remove(order[-1])
+    return [group_of[d] for d in order]
