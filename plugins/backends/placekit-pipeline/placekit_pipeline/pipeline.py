@@ -16,11 +16,12 @@ from placekit_pipeline import PipelineOptions
 from placekit_pipeline.bounds import load_bound, with_seconds
 from placekit_pipeline.loads import pipeline_loads
 from placekit_pipeline.nets import BACKWARD, grid, nets_of, on_grid, pointer
-from placekit_pipeline.pipeline_kernel import FIELDS, PAIRS, pipeline
+from placekit_pipeline.pipeline_kernel import pipeline
+from placekit_pipeline.pipeline_sums import FIELDS, PAIRS
 from placekit_pipeline.recording import Run, schedule_of
 from placekit_pipeline.session import KernelSession
 from placekit_pipeline.stages import Stages, forward_order, leaders
-from placekit_pipeline.waiting import reason
+from placekit_pipeline.waiting import Evaluation, reason
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble", "inference")
 OBJECTIVES = ("step", "throughput", "token")
@@ -146,7 +147,10 @@ class PipelineSession(KernelSession):
 
     def reason(self, device: NDArray[np.int16]) -> str:
         """The stages that wait for each other."""
-        return reason(self, device)
+        token = self.options.objective == "token"
+        backward = not token and self.schedule_name != "inference"
+        count = 1 if token else self.options.microbatches
+        return reason(Evaluation(self.stages, self.kernel(), self.schedule_name, self.chunks, count, backward), device)
 
     @cached_property
     def _bound_s(self) -> float | None:

@@ -11,7 +11,7 @@ from placekit_scheduling.fields import Field
 
 from placekit_core import Kernel, Schedule, Spans
 from placekit_pipeline.nets import AGAIN, AHEAD, BACK, END, SOURCE
-from placekit_pipeline.pipeline_kernel import LATE
+from placekit_pipeline.pipeline_sums import LATE
 from placekit_pipeline.stages import Stages
 
 TASKS = ("forward", "backward", "weight gradients", "update")

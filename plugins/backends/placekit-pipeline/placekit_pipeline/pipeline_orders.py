@@ -1,0 +1,141 @@
+"""The order in which stages run their tasks under each schedule of backend `pipeline`."""
+# mypy: ignore-errors
+# numba checks the types here.
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from placekit_scheduling.jit import UNCOUNTED
+
+from placekit_pipeline.pipeline_sums import GPIPE, INFERENCE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, B, F, W
+
+
+@njit(cache=True, **UNCOUNTED)
+def _limit(m, s):
+    """Micro-batches that may be in flight in a stage at the same time."""
+    if m.schedule == INTERLEAVED:
+        # Megatron-LM's warm-up is 2 (p - rank - 1) + (v - 1) p tasks; in micro-batches of the first chunk
+        p, v = np.int64(0), np.int64(0)
+        for d in range(m.size):
+            p += m.working[d] > 0
+        for k in range(m.chunks):
+            v += m.working[s % m.size + k * m.size] > 0
+        return np.int64(m.rank[s]) if v == 1 else max(np.int64(m.rank[s]), 2 * p)
+    return np.int64(m.rank[s])
+
+
+@njit(cache=True, **UNCOUNTED)
+def _full(m, s):
+    """Whether stage s may begin no further micro-batch before it has ended another one.
+
+    Under `zero_bubble`, too, whose gradients of weights may wait while activations of no more micro-batches are there than
+    1F1B keeps in the first stage (Qi et al. 2023, ZB-H1).
+    """
+    if m.schedule == ZERO_BUBBLE:
+        most = np.int64(0)
+        for d in range(m.size):
+            most = max(most, np.int64(m.rank[d]))
+        if m.started_f[s] - m.done_w[s] >= most:
+            return True
+    return m.started_f[s] - m.done_b[s] >= _limit(m, s)
+
+
+@njit(cache=True, **UNCOUNTED)
+def _ready_f(m, s, count, now):
+    at = s * m.microbatches + m.started_f[s]
+    return m.started_f[s] < count and m.missing_f[at] == 0 and m.ready_f[at] <= now and m.start_s[s] <= now
+
+
+@njit(cache=True, **UNCOUNTED)
+def _ready_b(m, s, count, now):
+    at = s * m.microbatches + m.started_b[s]
+    return m.started_b[s] < count and m.done_f[s] > m.started_b[s] and m.missing_b[at] == 0 and m.ready_b[at] <= now
+
+
+@njit(cache=True, **UNCOUNTED)
+def turns(m, count):
+    """Chunks of every device if the placement is one that Megatron-LM interleaves, else 0.
+
+    Every device has as many chunks, the devices take turns along the network, and the micro-batches are a multiple of them.
+    """
+    p, each = np.int64(m.todo[0]), np.int64(0)
+    if m.schedule != INTERLEAVED or p < 2 or count % p != 0:
+        return 0
+    for d in range(m.size):
+        own = 0
+        for k in range(m.chunks):
+            own += m.working[d + k * m.size] > 0
+        if own > 0 and each > 0 and own != each:
+            return 0
+        each = max(each, own)
+    for d in range(m.size):
+        for k in range(each):
+            s = d + k * m.size
+            if m.working[s] > 0 and (each - k) * p - m.rank[s] != each * p - m.rank[d]:
+                return 0
+        if m.working[d] > 0 and not (0 <= each * p - m.rank[d] < p):
+            return 0
+    return each if each > 1 else 0
+
+
+@njit(cache=True, **UNCOUNTED)
+def _in_turns(m, d, count, now):
+    """The next task in Megatron-LM's order (Narayanan et al. 2021, section 2.2), as 4 * stage + kind; -1 if it waits.
+
+    Micro-batches take turns in groups of p on each chunk. 2 (p - rank - 1) + (v - 1) p forward tasks come first, then a
+    forward and a backward task in turn.
+    """
+    p, v = np.int64(m.todo[0]), np.int64(m.todo[1])
+    if m.working[d] == 0:
+        return np.int64(-1)
+    ahead = back = np.int64(0)
+    for k in range(v):
+        ahead += m.started_f[d + k * m.size]
+        back += m.started_b[d + k * m.size]
+    warm = 2 * (p - (v * p - m.rank[d]) - 1) + (v - 1) * p
+    if ahead < count * v and ahead - back <= warm:
+        s = d + (ahead % (p * v)) // p * m.size
+        return 4 * s + F if _ready_f(m, s, count, now) else np.int64(-1)
+    s = d + (v - 1 - (back % (p * v)) // p) * m.size
+    return 4 * s + B if _ready_b(m, s, count, now) else np.int64(-1)
+
+
+@njit(cache=True, **UNCOUNTED)
+def choose(m, d, count, backward, now):
+    """Stage and kind of the task that device d starts now, as 4 * stage + kind; -1 if it waits."""
+    if m.schedule in (GPIPE, ONE_F_ONE_B, INFERENCE):  # one stage, a fixed order of its tasks
+        s, kind = np.int64(d), F
+        turn = m.schedule == ONE_F_ONE_B and backward and m.started_f[s] - m.started_b[s] >= m.rank[s]
+        if turn or m.started_f[s] == count:
+            kind = B
+        if kind == F:
+            return 4 * s + F if _ready_f(m, s, count, now) else -1
+        return 4 * s + B if backward and _ready_b(m, s, count, now) else -1
+    if m.chunks > 1 and m.todo[1] > 0:
+        return _in_turns(m, d, count, now)
+    best = np.int64(-1)
+    for k in range(m.chunks - 1, -1, -1):  # backward tasks first, of later chunks first
+        s = d + k * m.size
+        ready = m.working[s] > 0 and backward and _ready_b(m, s, count, now)
+        if ready and (best < 0 or m.started_b[s] < m.started_b[best]):
+            best = s
+    if best >= 0:
+        return 4 * best + B
+    p = max(np.int64(1), np.int64(m.todo[0]))
+    key = np.int64(0)
+    for k in range(m.chunks):
+        s = d + k * m.size
+        if m.working[s] == 0 or not _ready_f(m, s, count, now):
+            continue
+        if k == 0 and backward and _full(m, s):
+            continue
+        batch = np.int64(m.started_f[s])  # in turns of p micro-batches per chunk
+        own = ((batch // p) * m.chunks + k) * p + batch % p
+        if best < 0 or own < key:
+            best, key = s, own
+    if best >= 0:
+        return 4 * best + F
+    if m.schedule == ZERO_BUBBLE and m.started_w[d] < m.done_b[d]:
+        return 4 * np.int64(d) + W
+    return -1

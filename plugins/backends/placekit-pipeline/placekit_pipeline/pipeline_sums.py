@@ -1,0 +1,222 @@
+"""The sums of each stage that backend `pipeline` works with, kept up to date move by move.
+
+A stage is what a device runs; under `interleaved`, one of the contiguous chunks that it runs. Stage s runs on device s % D.
+"""
+# mypy: ignore-errors
+# numba checks the types here.
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+from numba import njit
+from placekit_scheduling.fields import fields, view_of
+from placekit_scheduling.jit import UNCOUNTED
+
+from placekit_pipeline.nets import AHEAD, SOURCE
+
+REBUILD = 8  # from one moved group in so many on, all is summed anew
+F, B, W, U = range(4)  # forward, backward, gradients of weights, update: entries of `stage_s`
+GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, INFERENCE = range(5)
+STEP, THROUGHPUT, TOKEN = range(3)
+LATE = 5  # AHEAD that only backward tasks need
+PAIRS = 6  # kinds of messages between two stages: those of nets, and LATE
+
+FIELDS = [
+    *fields("number", "g size stages chunks nets stores blocks channels sets microbatches schedule objective"),
+    *fields("flag", "overlap record"),
+    # nets and stores with the groups that read or hold them, and the rows of each group; see `nets.Nets`, `stores.Stores`
+    *fields("ints", "kind producer ptr reader late group_ptr group_net"),
+    *fields("ints", "store_once store_ptr holder holder_ptr group_store"),
+    *fields("ints", "works held_ptr held block_group"),
+    # which groups wait for each other, the order of these sets, and whose chunk a group without forward operations is in
+    *fields("ints", "tied leader before_ptr before"),
+    *fields("floats", "group_s group_bytes work_bytes bytes_ store_bytes block_bytes latency_s s_per_byte"),
+    # kept between calls
+    *fields("scratch_ints", "known", "one"),
+    *fields("scratch_ints", "stage", "g"),
+    *fields("scratch_ints", "readers prompt", "counts"),
+    *fields("scratch_ints", "holders", "store_counts"),
+    *fields("scratch_ints", "working", "stages"),
+    *fields("scratch_ints", "messages", "pairs"),
+    *fields("scratch_floats", "stage_s", "parts"),
+    *fields("scratch_floats", "used copies once saved", "stages"),
+    *fields("scratch_floats", "sent", "pairs"),
+    # the work on one placement
+    *fields("scratch_ints", "wanted", "g"),
+    *fields("scratch_ints", "level set_device", "sets"),
+    *fields("scratch_ints", "chunk_at", "levels"),
+    *fields("scratch_ints", "rank todo started_f done_f started_b done_b started_w done_w missing_start", "stages"),
+    *fields("scratch_ints", "busy task_stage task_kind", "size"),
+    *fields("scratch_ints", "missing_f missing_b", "tasks"),
+    *fields("scratch_ints", "event_number", "events"),
+    *fields("scratch_floats", "event_s", "events"),
+    *fields("scratch_floats", "ready_f ready_b", "tasks"),
+    *fields("scratch_floats", "start_s finish_s", "stages"),
+    *fields("scratch_floats", "in_flight most transient recompute update_at load", "size"),
+    *fields("scratch_floats", "channel_free", "channels"),
+    # a recorded run: tasks (stage, kind, micro-batch, start, end), messages (from, to, kind, micro-batch, start, end)
+    *fields("scratch_ints", "counted", "recorded_counts"),
+    *fields("scratch_ints", "task_row", "recorded_tasks"),
+    *fields("scratch_floats", "task_time", "recorded_tasks"),
+    *fields("scratch_ints", "message_row", "recorded_messages"),
+    *fields("scratch_floats", "message_time", "recorded_messages"),
+]
+"""Everything that `pipeline` works on."""
+
+View = namedtuple("View", [field.name for field in FIELDS])
+view = view_of(View, FIELDS)
+
+
+@njit(cache=True, **UNCOUNTED)
+def _account(m, x, sign):
+    """Add what net x sends to the messages between stages; with `sign` -1, take it away."""
+    home, kind = np.int64(m.stage[m.producer[x]]), np.int64(m.kind[x])
+    for s in range(m.stages):
+        if s == home or m.readers[x * m.stages + s] == 0:
+            continue
+        k = kind
+        if kind == AHEAD and m.prompt[x * m.stages + s] == 0:
+            k = LATE
+        pair = (k * m.stages + home) * m.stages + s
+        m.messages[pair] += sign
+        m.sent[pair] += sign * m.bytes_[x]
+        if kind == SOURCE and s % m.size != home % m.size:
+            m.copies[s] += sign * m.bytes_[x]
+
+
+@njit(cache=True, **UNCOUNTED)
+def _hold(m, y, stage, sign):
+    """One group more or less on `stage` that holds store y: its bytes are there while there is one."""
+    at = y * m.stages + stage
+    before = m.holders[at]
+    m.holders[at] = before + sign
+    if before == 0 or before + sign == 0:
+        if m.store_once[y]:
+            m.once[stage] += sign * m.store_bytes[y]
+        else:
+            m.saved[stage] += sign * m.store_bytes[y]
+
+
+@njit(cache=True, **UNCOUNTED)
+def _put(m, group, stage, sign):
+    """Add the seconds and bytes of a group to a stage; with `sign` -1, take them away."""
+    d = stage % m.size
+    for part in range(4):
+        m.stage_s[stage * 4 + part] += sign * m.group_s[(group * m.size + d) * 4 + part]
+    m.used[stage] += sign * m.group_bytes[group]
+    m.working[stage] += sign * m.works[group]
+
+
+@njit(cache=True, **UNCOUNTED)
+def move(m, group, to):
+    here = np.int64(m.stage[group])
+    first, end = m.group_ptr[group], m.group_ptr[group + 1]
+    for i in range(first, end):
+        _account(m, np.int64(m.group_net[i]), -1)
+    _put(m, group, here, -1)
+    m.stage[group] = to
+    _put(m, group, to, 1)
+    for i in range(first, end):
+        x = np.int64(m.group_net[i])
+        if m.producer[x] != group:
+            prompt = 1
+            for j in range(m.ptr[x], m.ptr[x + 1]):
+                if m.reader[j] == group:
+                    prompt = 1 - m.late[j]
+            m.readers[x * m.stages + here] -= 1
+            m.readers[x * m.stages + to] += 1
+            m.prompt[x * m.stages + here] -= prompt
+            m.prompt[x * m.stages + to] += prompt
+        _account(m, x, 1)
+    for i in range(m.holder_ptr[group], m.holder_ptr[group + 1]):
+        _hold(m, np.int64(m.group_store[i]), here, -1)
+        _hold(m, np.int64(m.group_store[i]), to, 1)
+
+
+@njit(cache=True, **UNCOUNTED)
+def build(m):
+    """All sums of the placement `wanted` from the beginning."""
+    for s in range(m.stages):
+        m.used[s] = m.copies[s] = m.once[s] = m.saved[s] = 0.0
+        m.working[s] = 0
+        for part in range(4):
+            m.stage_s[s * 4 + part] = 0.0
+    for i in range(PAIRS * m.stages * m.stages):
+        m.messages[i], m.sent[i] = 0, 0.0
+    for i in range(m.nets * m.stages):
+        m.readers[i] = m.prompt[i] = 0
+    for i in range(m.stores * m.stages):
+        m.holders[i] = 0
+    for group in range(m.g):
+        m.stage[group] = m.wanted[group]
+        _put(m, group, np.int64(m.stage[group]), 1)
+    for x in range(m.nets):
+        for j in range(m.ptr[x], m.ptr[x + 1]):
+            at = x * m.stages + m.stage[m.reader[j]]
+            m.readers[at] += 1
+            m.prompt[at] += 1 - m.late[j]
+        _account(m, x, 1)
+    for y in range(m.stores):
+        for j in range(m.store_ptr[y], m.store_ptr[y + 1]):
+            _hold(m, y, np.int64(m.stage[m.holder[j]]), 1)
+
+
+@njit(cache=True, **UNCOUNTED)
+def chunks(m, device):
+    """The stage of each group under `interleaved`; False if a device has too many chunks.
+
+    The level of a group is the largest number of changes of device on a path of the forward phase to it. The groups of one
+    device and level are a chunk; so no two chunks wait for each other.
+    """
+    limit = m.size * m.chunks
+    for i in range(limit * m.size):
+        m.chunk_at[i] = -1
+    for i in range(m.sets):
+        m.set_device[i] = -1
+    for group in range(m.g):
+        i = m.tied[group]
+        if m.set_device[i] >= 0 and m.set_device[i] != device[group]:
+            return False  # groups that wait for each other must share a device
+        m.set_device[i] = device[group]
+    for i in range(m.sets):
+        level = 0
+        for j in range(m.before_ptr[i], m.before_ptr[i + 1]):
+            u = m.before[j]
+            level = max(level, m.level[u] + (m.set_device[u] != m.set_device[i]))
+        m.level[i] = level
+        if level >= limit:
+            return False
+    for group in range(m.g):
+        if m.leader[group] == group and m.works[group] > 0:
+            m.chunk_at[m.level[m.tied[group]] * m.size + device[group]] = 0
+    for d in range(m.size):
+        count = 0
+        for level in range(limit):
+            if m.chunk_at[level * m.size + d] == 0:
+                m.chunk_at[level * m.size + d] = count
+                count += 1
+        if count > m.chunks:
+            return False
+    for group in range(m.g):
+        chunk = m.chunk_at[m.level[m.tied[m.leader[group]]] * m.size + device[group]]
+        m.wanted[group] = device[group] + m.size * max(chunk, 0)
+    return True
+
+
+@njit(cache=True, **UNCOUNTED)
+def ranks(m):
+    """Stages on the longest path from each stage to the end of the forward phase; False if stages wait for each other."""
+    for s in range(m.stages):
+        m.rank[s] = 1
+    for _ in range(m.stages + 1):
+        changed = False
+        for a in range(m.stages):
+            for b in range(m.stages):
+                if m.messages[(AHEAD * m.stages + a) * m.stages + b] > 0 and m.rank[a] < m.rank[b] + 1:
+                    m.rank[a] = m.rank[b] + 1
+                    changed = True
+        if not changed:
+            return True
+    return False
