@@ -273,3 +273,21 @@ def test_every_rule_names_its_source() -> None:
     assert all("/" in e.component.paper for e in entries)
     with pytest.raises(PlacekitError):
         installed().get("policy", "vllm_evenly")
+
+
+@pytest.mark.slow  # compiles the backend
+def test_which_rule_is_better_depends_on_the_objective() -> None:
+    """Layers by bandwidth beat the fastest device alone when many samples are in flight, and lose with a single one."""
+    pipeline = pytest.importorskip("placekit_pipeline.pipeline")
+    problem = Problem.of(decoder(40), machine(5000, 5000, bandwidth=(3e11, 1e11)))
+
+    def seconds(rule: Rule, objective: str) -> float:
+        placement = rule.place(fakes.fake_task(problem), np.random.default_rng(0))
+        session = pipeline.Pipeline(objective=objective).open(problem)
+        measured = session.evaluate(placement.batch())
+        assert measured.fits[0]
+        return float(measured.value_s[0])
+
+    share, first = BandwidthShare(utilization=1), FastestFirst(utilization=1)
+    assert seconds(share, "throughput") < 0.9 * seconds(first, "throughput")
+    assert seconds(share, "token") > 1.2 * seconds(first, "token")
