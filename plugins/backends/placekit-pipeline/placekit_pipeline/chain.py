@@ -25,9 +25,11 @@ class ChainPolicy(Policy):
     Stages are cut between prefixes of the blocks: sets that come first in the order of their data flow. A network that is a
     chain of b blocks has b + 1 of them; a graph with branches more, up to `max_ideals`, and then only those along one order
     of its blocks. Where the value is not that of the busiest device, branches are joined until the blocks are a chain
-    (`as_path`), because stages of different branches would work at the same time. Tables (dynamic programming over prefixes and numbers of used devices of each class of alike devices)
-    bound all ways to finish a split from below, memory included; a depth-first search follows them and evaluates what may
-    be better than the best so far. It ends with a proof when nothing is left, or after `effort`.
+    (`as_path`), because stages of different branches would work at the same time.
+
+    Tables (dynamic programming over prefixes and numbers of used devices of each class of alike devices) bound all ways to
+    finish a split from below, memory included. A depth-first search follows them and evaluates what may be better than the
+    best so far. It ends with a proof when nothing is left, or without one after `effort`.
 
     With s segments between prefixes and n_k devices of class k, filling the tables takes
     O(s K A prod_k (n_k + 1)) time, A = 1 if all routes are alike, else K. Source: Tarnawski et al. 2020, section 5, whose

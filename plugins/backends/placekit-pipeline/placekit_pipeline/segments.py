@@ -246,7 +246,7 @@ class _Builder:
     def _hop(self, bytes_: Floats, count: Floats, latency: Floats, rate: Floats) -> Floats:
         """[s, K] seconds of all that goes out and comes in."""
         if (self.parts.nets.hop_s >= 0).any():
-            return np.repeat(bytes_.sum(axis=0)[:, None], len(latency), axis=1)
+            return np.asarray(np.repeat(bytes_.sum(axis=0)[:, None], len(latency), axis=1), np.float64)
         return count.sum(axis=0)[:, None] * latency + bytes_.sum(axis=0)[:, None] * rate
 
     def _sends(self, out: Floats, latency: Floats, rate: Floats) -> Floats:
