@@ -13,9 +13,11 @@ from placekit_blocks import Blocks, or_single_device, sequence
 
 from placekit_core import Kernel, NotApplicable, Placement, Placements, Policy, Task
 from placekit_pipeline import ChainOptions
-from placekit_pipeline.chain_tables import MAX, SUM, Found, Table, completions, explore, with_spare
+from placekit_pipeline.chain_tables import CLOSE, MAX, SUM, Found, Table, completions, explore, with_spare
 from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN, Segments, segments_of, values_add_up
 
+START = 0.1  # share of the budget that the tables' own splits may use
+SHORT = 200  # evaluations of the first search: most problems are solved then
 MOST_SETS = 20_000  # numbers of devices of each class that a split may use
 
 
@@ -68,61 +70,136 @@ class ChainPolicy(Policy):
             raise NotApplicable(*_nothing_fits(blocks, segments))
         if kernel is None:
             return self._candidates(task, blocks, table, ways)
-        return self._search(task, kernel, table, segments, ways)
-
-    def _search(
-        self, task: Task, kernel: Kernel, table: Table, segments: Segments,
-        ways: list[tuple[float, int, NDArray[np.float64]]],
-    ) -> Placement:  # fmt: skip
-        """Explore the splits into each number of stages, the lowest bound first."""
-        evaluate, problem = task.evaluate, task.problem
-        remaining = evaluate.remaining * self.options.share
-        most = int(max(1, remaining)) if math.isfinite(remaining) else 2**62
-        found = Found(
-            np.asarray([np.inf]), np.zeros(problem.g, np.int16), np.zeros(3, np.int64), np.zeros(1),
-            np.asarray([evaluate.failing_signal_s]),
-        )  # fmt: skip
-        for low, stages, best in ways:
-            if low >= found.value[0] or (evaluate.progress >= 1 and found.counts[0]):
-                continue
-            numbers = table.numbers.copy()
-            numbers[2] = stages
-            found.counts[1] = 0
-            explore(
-                kernel.function, kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats,
-                problem.cluster.memory_bytes.astype(np.float64), table._replace(numbers=numbers), best, found, most,
-                self.options.effort, math.inf,
-            )  # fmt: skip
-        count = int(found.counts[0])
-        if not count:
-            raise NotApplicable(*_nothing_fits(None, segments))
-        evaluate.charge(count, Placements.of(found.device), float(found.total[0]) / count)
-        blocks, ended = table.mask.shape[1], bool(found.counts[2])
-        if math.isinf(found.value[0]):
-            evaluate.note(f"no split that was evaluated fits: {_nothing_fits(None, segments)[0]}")
-        elif segments.proves and not ended and segments.prefixes.exact:
-            evaluate.note(f"no contiguous split of the {blocks} blocks is better: all others are searched or bounded")
-        elif segments.proves and not ended:
-            evaluate.note(f"no split of the {blocks} blocks along their order is better; the graph has other orders")
-        elif ended:
-            evaluate.note(
-                f"the search of splits of {blocks} blocks ended before its proof; policy.effort and budget limit it"
-            )
-        return problem.placement(found.device)
+        return _Search(task, kernel, self.options, blocks, table, segments, ways).run()
 
     def _candidates(
         self, task: Task, blocks: Blocks, table: Table, ways: list[tuple[float, int, NDArray[np.float64]]]
     ) -> Placement:
         """For backends without a compiled evaluation: the split of least bound for each number of stages, the best of them."""
         count = int(max(1, min(len(ways), task.evaluate.remaining)))
-        rows = [split(blocks, table, best, stages).device for _, stages, best in ways[:count]]
+        kind = MAX if table.numbers[0] == BUSIEST else SUM
+        rows = [split(blocks, table, best, stages, kind).device for _, stages, best in ways[:count]]
         measured = task.evaluate(Placements.of(np.stack(rows)))
         return task.problem.placement(rows[int(np.argmin(task.evaluate.scores(measured)))])
 
 
-def split(blocks: Blocks, table: Table, best: NDArray[np.float64], stages: int) -> Placement:
-    """The split into so many stages whose sum, or whose largest stage, is the least in the tables."""
-    kind = MAX if table.numbers[0] == BUSIEST else SUM
+class _Search:
+    """The search of one problem.
+
+    Attributes:
+        ways: for each number of stages its bound in seconds, the number, and the tables; the lowest bound first.
+        found: the best split so far.
+        left: evaluations that it may still make.
+    """
+
+    def __init__(
+        self, task: Task, kernel: Kernel, options: ChainOptions, blocks: Blocks, table: Table, segments: Segments,
+        ways: list[tuple[float, int, NDArray[np.float64]]],
+    ) -> None:  # fmt: skip
+        self.task, self.kernel, self.options, self.blocks = task, kernel, options, blocks
+        self.table, self.segments, self.ways = table, segments, ways
+        left = task.evaluate.remaining * options.share
+        self.left = int(max(1, left)) if math.isfinite(left) else 2**62
+        self.found = Found(
+            np.asarray([np.inf]), np.zeros(task.problem.g, np.int16), np.zeros(3, np.int64), np.zeros(1),
+            np.asarray([task.evaluate.failing_signal_s]),
+        )  # fmt: skip
+
+    def run(self) -> Placement:
+        """The tables' own splits, then a short search; if that proves nothing, improvements of the best, then a long one."""
+        rows = [
+            split(self.blocks, self.table, best, stages, kind).device
+            for _, stages, best in self.ways
+            for kind in (SUM, MAX)
+        ]
+        self._try(rows[: max(1, int(START * self.left))])
+        proven = self._explore(min(self.left, SHORT))
+        if not proven:
+            while self._try(self._neighbours()):
+                pass
+            proven = self._explore(self.left)
+        self._tell(proven)
+        return self.task.problem.placement(self.found.device)
+
+    def _explore(self, evaluations: int) -> bool:
+        """Search the splits into each number of stages. Whether no better split than the best found is left."""
+        evaluate, found, kernel = self.task.evaluate, self.found, self.kernel
+        found.counts[:], found.total[0] = 0, 0.0
+        if evaluations < 1:
+            return False
+        ended = False
+        for low, stages, best in self.ways:
+            if low >= found.value[0]:
+                continue
+            if evaluate.progress >= 1 and evaluate.evaluations:
+                ended = True
+                break
+            numbers = self.table.numbers.copy()
+            numbers[2] = stages
+            found.counts[1:] = 0
+            explore(
+                kernel.function, kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats,
+                self.task.problem.cluster.memory_bytes.astype(np.float64), self.table._replace(numbers=numbers), best, found,
+                evaluations, self.options.effort, math.inf,
+            )  # fmt: skip
+            ended |= bool(found.counts[2])
+        count = int(found.counts[0])
+        if count:
+            evaluate.charge(count, Placements.of(found.device), float(found.total[0]) / count)
+        self.left -= count
+        return not ended
+
+    def _try(self, rows: list[NDArray[np.int16]]) -> bool:
+        """Evaluate splits; whether one is better than the best so far."""
+        if not rows or self.left < 1:
+            return False
+        distinct = np.unique(np.stack(rows), axis=0)[: self.left]
+        measured = self.task.evaluate(Placements.of(distinct))
+        self.left -= len(distinct)
+        value = np.where(measured.fits, measured.value_s, np.inf)
+        first = math.isinf(self.found.value[0])
+        better = float(value.min()) < float(self.found.value[0]) * (1 - CLOSE)
+        if better or first:
+            self.found.value[0], self.found.device[:] = value.min(), distinct[int(value.argmin())]
+        return better
+
+    def _neighbours(self) -> list[NDArray[np.int16]]:
+        """The best split with one block less on one device and one more on another, or with two devices exchanged."""
+        first = np.unique(self.blocks.of_group, return_index=True)[1]
+        of_block = self.found.device[first]
+        begin = np.flatnonzero(np.diff(of_block, prepend=-1))
+        devices, sizes = of_block[begin].tolist(), np.diff([*begin, len(of_block)]).tolist()
+        if len(set(devices)) < len(devices):
+            return []  # along a prefix that is none of the blocks' order
+        rows = []
+        for i, j in product(range(len(devices)), repeat=2):
+            if i == j:
+                continue
+            moved, exchanged = sizes.copy(), devices.copy()
+            moved[i], moved[j] = moved[i] - 1, moved[j] + 1
+            exchanged[i], exchanged[j] = devices[j], devices[i]
+            rows += [np.repeat(devices, moved)] if moved[i] else []
+            rows += [np.repeat(exchanged, sizes)] if i < j else []
+        allowed = [row for row in rows if self.blocks.allowed[np.arange(len(row)), row].all()]
+        return [row.astype(np.int16)[self.blocks.of_group] for row in allowed]
+
+    def _tell(self, proven: bool) -> None:
+        """Note what is known about the best split."""
+        evaluate, number = self.task.evaluate, len(self.blocks)
+        if math.isinf(self.found.value[0]):
+            evaluate.note(f"no split that was evaluated fits: {_nothing_fits(None, self.segments)[0]}")
+        elif not proven:
+            evaluate.note(
+                f"the search of splits of {number} blocks ended before its proof; policy.effort and budget limit it"
+            )
+        elif self.segments.proves and self.segments.prefixes.exact:
+            evaluate.note(f"no contiguous split of the {number} blocks is better: all others are searched or bounded")
+        elif self.segments.proves:
+            evaluate.note(f"no split of the {number} blocks along their order is better; the graph has other orders")
+
+
+def split(blocks: Blocks, table: Table, best: NDArray[np.float64], stages: int, kind: int) -> Placement:
+    """The split into so many stages whose sum (`kind` SUM), or whose largest stage (MAX), is the least in the tables."""
     end, ways = len(table.ptr) - 2, table.hop_s.shape[1]
     left, place, way = len(table.size) - 1, 0, 0
     many = table.many.copy()
