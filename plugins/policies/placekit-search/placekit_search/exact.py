@@ -1,4 +1,4 @@
-"""Policy `exact`: device and order of every operation by constraint programming, with a proven bound."""
+"""Policy `exact`: constraint programming with a proven bound; here for makespans, with device and order of every operation."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ OTHER = "policy exact proves no bound here: the backend's schedule of a placemen
 
 class Exact(ResumablePolicy):
     """Solves the machine model by CP-SAT of OR-tools (Perron and Furnon), from the best of several list schedules.
+
+    That is for makespans, and what follows describes it. Objectives that are largest loads have a program of their own; see
+    `exact_load`. Others are refused.
 
     Each solution is evaluated twice, with priorities in the order of its starts and with b-levels: the value of a placement
     is the backend's. The solver may let a device wait on purpose, which a work-conserving execution never does, so the best

@@ -127,8 +127,6 @@ class LoadSearch:
             work = min(work, o.deterministic_limit - self.spent)
         else:
             parameters["max_time_in_seconds"] = max(limit_s - evaluate.ledger.seconds, 0.0)
-        if not self.loads.exact:
-            evaluate.note(PARTLY)
         model = self._model()
         outcome = solve(model, {**parameters, "max_deterministic_time": work}, self._improved)
         self._prove(outcome)
@@ -182,6 +180,7 @@ class LoadSearch:
         if infeasible or self.bound_s >= self.value_s * (1 - ROUNDING):
             self.done = True
         elif self.found_s > load_s * (1 + 1e-9):
+            self.task.evaluate.note(PARTLY)
             self.excluded_s = min(self.excluded_s, load_s * (1 - ROUNDING))
             self.without = np.concatenate([self.without, self.found[None]])
             self.done = len(self.without) >= MOST_EXCLUDED
