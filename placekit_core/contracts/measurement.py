@@ -55,21 +55,30 @@ class Spans:
 
     Attributes:
         name: [r] what each is.
-        device: [r] where it ran.
+        device: [r] where it ran; of a message, where it came from.
+        to: [r] where a message went; -1 for tasks.
+        bytes_: [r] of messages; 0 for tasks.
         start_s, end_s: [r] when it started and ended.
     """
 
     name: tuple[str, ...]
     device: NDArray[np.int16]
+    to: NDArray[np.int16]
+    bytes_: NDArray[np.float64]
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
+
+    @property
+    def is_task(self) -> NDArray[np.bool_]:
+        """[r] False for messages."""
+        return self.to < 0
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """The timed events of one run of one placement; n operations, x transfers. Times in seconds from the start.
 
-    If an operation runs several times, once for each micro-batch, its times are those of the first.
+    If an operation runs several times, once for each micro-batch, its times are those of the first, and so are transfers.
 
     Attributes:
         op_device, op_stream: [n] where each operation ran.
@@ -77,7 +86,8 @@ class Schedule:
         transfer_tensor, transfer_src, transfer_dst: [x] tensor of each transfer, and the devices it went from and to.
         transfer_start_s, transfer_end_s: [x] when each transfer started and ended.
         value_s: the objective of the run.
-        spans: all tasks of the run, if it has tasks larger than operations.
+        spans: all tasks and messages of the run, if it has tasks larger than operations.
+        op_runs: [n] how often each operation ran; None: once.
     """
 
     op_device: NDArray[np.int16]
@@ -91,6 +101,19 @@ class Schedule:
     transfer_end_s: NDArray[np.float64]
     value_s: float
     spans: Spans | None = None
+    op_runs: NDArray[np.int64] | None = None
+
+    @property
+    def op_total_s(self) -> NDArray[np.float64]:
+        """[n] seconds of each operation, all times that it ran together."""
+        once = self.op_end_s - self.op_start_s
+        return once if self.op_runs is None else once * self.op_runs
+
+    @property
+    def end_s(self) -> float:
+        """When the last operation, task or transfer ended."""
+        ends = [self.op_end_s, self.transfer_end_s, *([] if self.spans is None else [self.spans.end_s])]
+        return float(max(e.max(initial=0.0) for e in ends))
 
 
 @dataclass(frozen=True, eq=False)

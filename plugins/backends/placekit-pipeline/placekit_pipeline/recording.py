@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +16,30 @@ from placekit_pipeline.pipeline_sums import LATE
 from placekit_pipeline.stages import Stages
 
 TASKS = ("forward", "backward", "weight gradients", "update")
+MESSAGES = {
+    SOURCE: "sources", AHEAD: "activations", LATE: "saved activations", BACK: "gradients", END: "gradients for updates",
+    AGAIN: "results of updates",
+}  # fmt: skip
+ONCE = (SOURCE, END, AGAIN)  # messages of a step rather than of a micro-batch
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Tasks [r, 3] (stage, kind, micro-batch) and their times [r, 2]; messages [x, 4] (from, to, kind, micro-batch), [x, 2]."""
+    """What ran: tasks and messages of all micro-batches.
+
+    Attributes:
+        task, task_s: [r, 3] stage, kind and micro-batch of each task; [r, 2] its start and end.
+        message, message_s: [x, 4] stages from and to, kind and micro-batch of each message; [x, 2] its start and end.
+        message_bytes: [x].
+        stage: [g] stage of each group.
+        chunks: stages that a device may have.
+    """
 
     task: NDArray[np.int32]
     task_s: NDArray[np.float64]
     message: NDArray[np.int32]
     message_s: NDArray[np.float64]
+    message_bytes: NDArray[np.float64]
     stage: NDArray[np.int32]
     chunks: int
 
@@ -36,14 +51,17 @@ class Run:
         at = {field.name: int(kernel.ints[i]) for i, field in enumerate(layout)}
         tasks, messages = ints[at["counted"] : at["counted"] + 2].tolist()
 
-        def table(of: NDArray[np.generic], name: str, rows: int, width: int) -> NDArray[np.generic]:
+        def table(of: NDArray[Any], name: str, rows: int, width: int) -> NDArray[Any]:
             return of[at[name] : at[name] + rows * width].reshape(rows, width)
 
+        message = table(ints, "message_row", messages, 4)
+        a, b, kind = message[:, :3].astype(np.int64).T
         return cls(
-            table(ints, "task_row", tasks, 3),  # type: ignore[arg-type]
-            table(floats, "task_time", tasks, 2),  # type: ignore[arg-type]
-            table(ints, "message_row", messages, 4),  # type: ignore[arg-type]
-            table(floats, "message_time", messages, 2),  # type: ignore[arg-type]
+            table(ints, "task_row", tasks, 3),
+            table(floats, "task_time", tasks, 2),
+            message,
+            table(floats, "message_time", messages, 2),
+            floats[at["sent"] + (kind * at["stages"] + a) * at["stages"] + b],
             ints[at["stage"] : at["stage"] + at["g"]],
             chunks,
         )
@@ -52,7 +70,7 @@ class Run:
 def schedule_of(stages: Stages, device: NDArray[np.int16], run: Run, value_s: float) -> Schedule:
     """The schedule: spans are the tasks of all micro-batches; operations and transfers are those of the first one."""
     problem = stages.problem
-    graph, size = problem.graph, problem.cluster.size
+    graph = problem.graph
     home, stage = problem.expand(device), run.stage[problem.grouping.group_of]
     start, end = np.zeros(graph.n), np.zeros(graph.n)
     order = graph.topological_order
@@ -69,13 +87,6 @@ def schedule_of(stages: Stages, device: NDArray[np.int16], run: Run, value_s: fl
             start[v] = now
             now = end[v] = now + problem.op_s[v, home[v]]
     tensor, src, dst, sent_s = _transfers(stages, stage, run)
-    updates = np.bincount(home[stages.part == 3], minlength=size) > 0
-    ran = (run.task[:, 1] < 3) | updates[run.task[:, 0] % size]
-    tasks, times = run.task[ran], run.task_s[ran]
-    names = [
-        TASKS[kind] if kind == 3 else f"{TASKS[kind]} {batch}" + (f" of chunk {s // size}" if run.chunks > 1 else "")
-        for s, kind, batch in tasks.tolist()
-    ]
     return Schedule(
         op_device=home,
         op_stream=np.where(graph.kernel, 0, -1).astype(np.int32),
@@ -87,13 +98,43 @@ def schedule_of(stages: Stages, device: NDArray[np.int16], run: Run, value_s: fl
         transfer_start_s=sent_s[:, 0].copy(),
         transfer_end_s=sent_s[:, 1].copy(),
         value_s=value_s,
-        spans=Spans(
-            name=tuple(names),
-            device=(tasks[:, 0] % size).astype(np.int16),
-            start_s=times[:, 0].copy(),
-            end_s=times[:, 1].copy(),
-        ),
+        spans=_spans(stages, home, run),
+        op_runs=_runs(stages, home, stage, run),
     )
+
+
+def _spans(stages: Stages, home: NDArray[np.int16], run: Run) -> Spans:
+    """All tasks, then all messages between devices."""
+    size = stages.problem.cluster.size
+    updates = np.bincount(home[stages.part == 3], minlength=size) > 0
+    ran = (run.task[:, 1] < 3) | updates[run.task[:, 0] % size]
+    tasks = run.task[ran]
+    travels = run.message[:, 0] % size != run.message[:, 1] % size
+    sent = run.message[travels]
+
+    def chunk(s: int) -> str:
+        return f" of chunk {s // size}" if run.chunks > 1 else ""
+
+    names = [TASKS[kind] + ("" if kind == 3 else f" {batch}{chunk(s)}") for s, kind, batch in tasks.tolist()]
+    names += [MESSAGES[kind] + ("" if kind in ONCE else f" {batch}{chunk(a)}") for a, _, kind, batch in sent.tolist()]
+    times = np.concatenate([run.task_s[ran], run.message_s[travels]])
+    return Spans(
+        name=tuple(names),
+        device=np.concatenate([tasks[:, 0] % size, sent[:, 0] % size]).astype(np.int16),
+        to=np.concatenate([np.full(len(tasks), -1), sent[:, 1] % size]).astype(np.int16),
+        bytes_=np.concatenate([np.zeros(len(tasks)), run.message_bytes[travels]]),
+        start_s=times[:, 0].copy(),
+        end_s=times[:, 1].copy(),
+    )
+
+
+def _runs(stages: Stages, home: NDArray[np.int16], stage: NDArray[np.int32], run: Run) -> NDArray[np.int64]:
+    """[n] tasks that ran each operation."""
+    count = np.zeros((stages.problem.cluster.size * run.chunks, 4), np.int64)
+    np.add.at(count, (run.task[:, 0], run.task[:, 1]), 1)
+    runs = np.where(stages.part == 3, count[home, 3], count[stage, np.maximum(stages.part, 0)])
+    runs[stages.repeats] += count[stage[stages.repeats], 1]
+    return np.where(stages.part < 0, 1, runs)
 
 
 def _transfers(

@@ -289,12 +289,29 @@ def check_schedule(problem: Problem, step: reference.Step, found: Schedule) -> N
     updates = {int(found.op_device[v]) for v, phase in enumerate(step.phase) if phase == 2 and problem.graph.kernel[v]}
     ran = [((kind, s), a, b) for (kind, s, _), a, b in step.tasks if kind != "U" or s in updates]
     expected = sorted((s % size, a, b) for (_, s), a, b in ran)
-    own = sorted(zip(spans.device.tolist(), spans.start_s.tolist(), spans.end_s.tolist(), strict=True))
+    task = spans.is_task
+    columns = (spans.device[task], spans.start_s[task], spans.end_s[task])
+    own = sorted(zip(*(column.tolist() for column in columns), strict=True))
     assert np.ravel(own).tolist() == pytest.approx(np.ravel(expected).tolist(), rel=1e-12)
     for d in range(size):
         mine = [(a, b) for at, a, b in own if at == d]
         assert all(one[1] <= other[0] + 1e-12 for one, other in pairwise(mine)), "spans of one device overlap"
-    assert spans.end_s.max(initial=0.0) == pytest.approx(found.value_s)
+    assert spans.end_s[task].max(initial=0.0) == pytest.approx(found.value_s)
+    messages = sorted(
+        zip(
+            *(c[~task].tolist() for c in (spans.device, spans.to, spans.start_s, spans.end_s, spans.bytes_)),
+            strict=True,
+        )
+    )
+    sent = sorted(
+        (a % size, b % size, x, y, step.bytes_[kind, a, b])
+        for kind, a, b, _, x, y in step.sends
+        if a % size != b % size
+    )
+    assert np.ravel(messages).tolist() == pytest.approx(np.ravel(sent).tolist(), rel=1e-12)
+    total = [math.fsum(b - a for at, a, b in own if at == d) for d in range(size)]
+    by_device = np.bincount(found.op_device, found.op_total_s, minlength=size)
+    assert by_device.tolist() == pytest.approx(total), "operations count as often as they ran"
     kernel = problem.graph.kernel
     inside = [(a, b, at) for at, a, b in own]
     for v in np.flatnonzero(kernel).tolist():

@@ -346,7 +346,8 @@ def test_a_schedule_of_many_micro_batches_takes_little_space() -> None:
     found = session.schedule(network(4, 4).placement(np.arange(4, dtype=np.int16)))
     assert found.value_s == (4096 + 3) * 3.0
     assert found.spans is not None
-    assert len(found.spans.name) == 2 * 4 * 4096 + 4
+    assert len(found.spans.name) == 2 * 4 * 4096 + 4 + 2 * 3 * 4096, "tasks, updates, messages"
+    assert found.spans.is_task.sum() == 2 * 4 * 4096 + 4
     assert found.spans.name[0] == "forward 0"
 
 

@@ -18,7 +18,10 @@ Columns = Mapping[str, Any]
 
 
 def operations(p: ProgramResult) -> Columns:
-    """A row per operation: what it is, where it was put, when it ran; without a placement, no device and no times."""
+    """A row per operation: what it is, where it was put, when it ran; without a placement, no device and no times.
+
+    If operations run once for each micro-batch, the times are those of the first one, and `runs` is how often.
+    """
     graph, grouping = p.problem.graph, p.problem.grouping
     columns: dict[str, Any] = {
         "operation": graph.op_name,
@@ -37,11 +40,13 @@ def operations(p: ProgramResult) -> Columns:
         if p.placement.priority is not None:
             columns["priority"] = p.problem.expand(p.placement.priority)
         columns["start_s"], columns["end_s"] = p.schedule.op_start_s, p.schedule.op_end_s
+        if p.schedule.op_runs is not None:
+            columns["runs"] = p.schedule.op_runs
     return columns
 
 
 def transfers(p: ProgramResult) -> Columns:
-    """A row per transfer of the schedule."""
+    """A row per transfer of the schedule; of the first micro-batch, if a step has several."""
     s, graph = p.schedule, p.problem.graph
     if s is None:
         return {"operation": [], "source": [], "destination": [], "bytes": [], "start_s": [], "end_s": []}
@@ -64,7 +69,7 @@ def devices(p: ProgramResult) -> Columns:
         s, size = p.schedule, cluster.size
         columns["kernels"] = np.bincount(s.op_device[graph.kernel], minlength=size)
         columns["groups"] = np.bincount(p.placement.device, minlength=size)
-        columns["compute_s"] = np.bincount(s.op_device, s.op_end_s - s.op_start_s, minlength=size)
+        columns["compute_s"] = np.bincount(s.op_device, s.op_total_s, minlength=size)
         columns["peak_bytes"] = p.measurements.peak_bytes[0]
     columns["memory_bytes"] = cluster.memory_bytes
     return columns
@@ -145,11 +150,15 @@ def _timeline(p: ProgramResult, bins: int = 200) -> str:
     s = p.schedule
     if s is None or s.value_s <= 0:
         return ""
-    names, edges = p.problem.cluster.device_names, np.linspace(0.0, float(s.op_end_s.max()), bins + 1)
+    names, edges = p.problem.cluster.device_names, np.linspace(0.0, s.end_s, bins + 1)
+    device, start, end = s.op_device, s.op_start_s, s.op_end_s
+    if s.spans is not None:
+        own = s.spans.is_task
+        device, start, end = s.spans.device[own], s.spans.start_s[own], s.spans.end_s[own]
     body = []
     for d, name in enumerate(names):
-        mine = s.op_device == d
-        busy = _busy(s.op_start_s[mine], s.op_end_s[mine], edges)
+        mine = device == d
+        busy = _busy(start[mine], end[mine], edges)
         y = 22 * d
         body.append(f"<text x='0' y='{y + 14}' font-size='12' fill='currentColor'>{escape(name)}</text>")
         body += [

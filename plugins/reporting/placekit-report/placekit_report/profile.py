@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -62,7 +63,10 @@ class TypeProfile(_Part):
 
 
 class TransferProfile(_Part):
-    """Transfers from one device to another: number of tensors, their bytes, and seconds in which at least one is under way."""
+    """Transfers from one device to another: their bytes, and seconds in which at least one is under way.
+
+    `tensors` is their number; where the backend sends messages of several tensors, it is that of messages.
+    """
 
     source: str
     destination: str
@@ -76,7 +80,7 @@ class Profile(_Part):
 
     Attributes:
         program, cluster: what was placed, and on which machine.
-        makespan_s: from the start to the end of the last operation or transfer.
+        makespan_s: from the start to the end of the last operation or transfer; of all micro-batches, if a step has several.
         devices: [D] in the order of the cluster.
         types: operation types by the time that they take, longest first; all beyond the first `TYPES` are `other`, last.
         transfers: pairs of devices between which something was sent, in the order of the cluster.
@@ -108,21 +112,23 @@ class Profile(_Part):
 
 
 def profile(problem: Problem, schedule: Schedule, program: str = "") -> Profile:
-    """Profile of one run; `program` is the name that it is reported by, the graph's by default."""
+    """Profile of one run; `program` is the name that it is reported by, the graph's by default.
+
+    Of a step of micro-batches, it is about all of them: operations count as often as they ran.
+    """
     graph, names = problem.graph, problem.cluster.device_names
     op = np.flatnonzero(graph.kernel)
-    device, start, end = schedule.op_device[op], schedule.op_start_s[op], schedule.op_end_s[op]
-    makespan = float(max(end.max(initial=0.0), schedule.transfer_end_s.max(initial=0.0)))
-    row, types = _by_time(graph.op_type.take(op), end - start)
+    device, total, makespan = schedule.op_device[op], schedule.op_total_s[op], schedule.end_s
+    row, types = _by_time(graph.op_type.take(op), total)
+    works, sends = _Intervals.of(schedule, op), _sends(problem, schedule)
     shape = (len(types), len(PHASES), len(names))
     cell = np.ravel_multi_index((row, graph.phase[op], device), shape) if len(op) else op
-    seconds = np.bincount(cell, end - start, minlength=int(np.prod(shape))).reshape(shape)
+    seconds = np.bincount(cell, total, minlength=int(np.prod(shape))).reshape(shape)
     devices = []
     for d, name in enumerate(names):
-        ends_here = (schedule.transfer_src == d) | (schedule.transfer_dst == d)
         forward, backward, update = seconds[:, :, d].sum(axis=0).tolist()
-        busy = _covered(start[device == d], end[device == d])
-        copy = _covered(schedule.transfer_start_s[ends_here], schedule.transfer_end_s[ends_here])
+        busy = works.covered(works.device == d)
+        copy = sends.covered((sends.device == d) | (sends.to == d))
         devices.append(
             DeviceProfile(
                 device=name, forward_s=forward, backward_s=backward, update_s=update,
@@ -138,7 +144,7 @@ def profile(problem: Problem, schedule: Schedule, program: str = "") -> Profile:
             TypeProfile(type=name, forward_s=tuple(f), backward_s=tuple(b), update_s=tuple(u))
             for name, (f, b, u) in zip(types, seconds.astype(object), strict=True)
         ),
-        transfers=tuple(_transfers(problem, schedule)),
+        transfers=tuple(_transfers(names, sends)),
     )
 
 
@@ -181,9 +187,46 @@ def _by_time(types: Labels, seconds: NDArray[np.float64]) -> tuple[NDArray[np.in
     return found, [types.vocabulary[c] for c in named] + rest
 
 
-def _transfers(problem: Problem, schedule: Schedule) -> Iterable[TransferProfile]:
-    names = problem.cluster.device_names
-    pair = schedule.transfer_src.astype(np.int64) * len(names) + schedule.transfer_dst
+@dataclass(frozen=True, eq=False)
+class _Intervals:
+    """What devices are busy with: [r] device, destination and bytes of transfers, start and end."""
+
+    device: NDArray[np.int16]
+    to: NDArray[np.int16]
+    bytes_: NDArray[np.float64]
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, schedule: Schedule, op: NDArray[np.intp]) -> _Intervals:
+        """Tasks if there are any, else the operations `op`."""
+        spans = schedule.spans
+        if spans is not None:
+            own = spans.is_task
+            return cls(spans.device[own], spans.to[own], spans.bytes_[own], spans.start_s[own], spans.end_s[own])
+        none = np.zeros(len(op))
+        device, start, end = schedule.op_device[op], schedule.op_start_s[op], schedule.op_end_s[op]
+        return cls(device, none.astype(np.int16), none, start, end)
+
+    def covered(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> float:
+        """Seconds in which at least one of these rows goes on."""
+        return _covered(self.start_s[rows], self.end_s[rows])
+
+
+def _sends(problem: Problem, schedule: Schedule) -> _Intervals:
+    """Messages if there are spans, else the transfers of tensors."""
+    spans = schedule.spans
+    if spans is not None:
+        own = ~spans.is_task
+        return _Intervals(spans.device[own], spans.to[own], spans.bytes_[own], spans.start_s[own], spans.end_s[own])
+    bytes_ = problem.graph.tensor_bytes[schedule.transfer_tensor].astype(np.float64)
+    return _Intervals(
+        schedule.transfer_src, schedule.transfer_dst, bytes_, schedule.transfer_start_s, schedule.transfer_end_s
+    )
+
+
+def _transfers(names: Sequence[str], sends: _Intervals) -> Iterable[TransferProfile]:
+    pair = sends.device.astype(np.int64) * len(names) + sends.to
     order = np.argsort(pair, kind="stable")
     keys, first = np.unique(pair[order], return_index=True)
     for key, rows in zip(keys.tolist(), np.split(order, first[1:]), strict=False):
@@ -191,8 +234,8 @@ def _transfers(problem: Problem, schedule: Schedule) -> Iterable[TransferProfile
             source=names[key // len(names)],
             destination=names[key % len(names)],
             tensors=len(rows),
-            bytes=int(problem.graph.tensor_bytes[schedule.transfer_tensor[rows]].sum()),
-            busy_s=_covered(schedule.transfer_start_s[rows], schedule.transfer_end_s[rows]),
+            bytes=int(sends.bytes_[rows].sum()),
+            busy_s=sends.covered(rows),
         )
 
 

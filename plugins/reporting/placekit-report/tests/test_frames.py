@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from placekit_report import frame, html
+from placekit_report.frames import devices, operations
 from placekit_testing.fakes import FakeBackend, diamond
 from placekit_testing.small import chain, machine
 
@@ -32,22 +34,32 @@ def spread(task: Task, rng: np.random.Generator) -> Placement:
 
 def test_frames(problem: Problem) -> None:
     result = place(problem.graph, cluster=problem.cluster, policy=searching, backend=FakeBackend(), budget=50)
-    operations = frame(result)
-    assert operations["operation"].tolist() == list(problem.graph.op_name)
+    of = frame(result)
+    assert of["operation"].tolist() == list(problem.graph.op_name)
     assert result.placement is not None
     names = np.asarray(problem.cluster.device_names)
-    assert operations["device"].tolist() == names[problem.expand(result.placement.device)].tolist()
-    assert operations["end_s"].max() == pytest.approx(result.value_s)
-    devices = frame(result, "devices")
-    kernels = operations[operations["kernel"]]
-    assert devices["kernels"].tolist() == [int((kernels["device"] == d).sum()) for d in names]
+    assert of["device"].tolist() == names[problem.expand(result.placement.device)].tolist()
+    assert of["end_s"].max() == pytest.approx(result.value_s)
+    by_device = frame(result, "devices")
+    kernels = of[of["kernel"]]
+    assert by_device["kernels"].tolist() == [int((kernels["device"] == d).sum()) for d in names]
     busy = (kernels["end_s"] - kernels["start_s"]).groupby(kernels["device"]).sum()
-    assert devices.set_index("device")["compute_s"][busy.index].tolist() == pytest.approx(busy.tolist())
+    assert by_device.set_index("device")["compute_s"][busy.index].tolist() == pytest.approx(busy.tolist())
     assert frame(result, "history")["evaluations"].iloc[-1] == 50
     assert frame(result, "programs")["value_s"].tolist() == [result.value_s]
     assert set(frame(result, "transfers")) == {"operation", "source", "destination", "bytes", "start_s", "end_s"}
     with pytest.raises(PlacekitError, match=r"no table named 'operation'\n  did you mean 'operations'"):
         frame(result, "operation")
+
+
+def test_operations_count_as_often_as_they_ran(problem: Problem) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy=spread, backend=FakeBackend())
+    [once] = result.programs
+    assert once.schedule is not None
+    twice = replace(once, schedule=replace(once.schedule, op_runs=np.full(problem.graph.n, 2)))
+    assert "runs" not in operations(once)
+    assert operations(twice)["runs"].tolist() == [2] * problem.graph.n
+    assert devices(twice)["compute_s"].tolist() == pytest.approx([2 * s for s in devices(once)["compute_s"]])
 
 
 def test_frames_of_a_family_name_the_program() -> None:
@@ -71,5 +83,5 @@ def test_notebook_display(problem: Problem) -> None:
     assert page.count("<text ") == problem.cluster.size
     assert "proven bound" in page
     shares = [float(part.split("'")[0]) for part in page.split("fill-opacity='")[1:]]
-    devices = frame(result, "devices")
-    assert sum(shares) / 200 * result.value_s == pytest.approx(devices["compute_s"].sum(), rel=0.02)
+    computes_s = frame(result, "devices")["compute_s"].sum()
+    assert sum(shares) / 200 * result.value_s == pytest.approx(computes_s, rel=0.02)

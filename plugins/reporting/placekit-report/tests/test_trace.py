@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
+from placekit_report.profile import profile
 from placekit_report.trace import write_trace
 from placekit_testing.fakes import diamond_graph
 from placekit_testing.small import machine
 
-from placekit_core import Problem, Schedule
+from placekit_core import Problem, Schedule, Spans
 
 
 def schedule(problem: Problem) -> Schedule:
@@ -44,3 +47,48 @@ def test_trace_has_no_overlap_within_a_track(tmp_path: Path) -> None:
     for track in spans.values():
         track.sort()
         assert all(a[1] <= b[0] + 1e-6 for a, b in itertools.pairwise(track))
+
+
+def two_micro_batches(problem: Problem) -> Schedule:
+    """The first micro-batch of `schedule` and another one, as tasks and messages of two stages."""
+    once = schedule(problem)
+    spans = Spans(
+        name=("forward 0", "forward 1", "forward 0", "forward 1", "activations 0", "activations 1"),
+        device=np.array([0, 0, 1, 1, 0, 0], np.int16),
+        to=np.array([-1, -1, -1, -1, 1, 1], np.int16),
+        bytes_=np.array([0, 0, 0, 0, 500.0, 500.0]),
+        start_s=np.array([0, 0.018, 0.020, 0.038, 0.018, 0.036]),
+        end_s=np.array([0.018, 0.036, 0.022, 0.040, 0.020, 0.038]),
+    )
+    runs = np.where(problem.graph.kernel, 2, 1)
+    return replace(once, spans=spans, op_runs=runs, value_s=0.04)
+
+
+def test_a_trace_of_micro_batches_has_all_of_them(tmp_path: Path) -> None:
+    problem = Problem.of(diamond_graph(), machine())
+    write_trace(tmp_path / "t.json", two_micro_batches(problem), problem)
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert list(names.values()) == ["gpu:0", "gpu:1", "gpu:0 -> gpu:1"]
+    shown = [(names[e["tid"]], e["name"], e["cat"], e["ts"], e["dur"], e["args"]) for e in events if e["ph"] == "X"]
+    own = [(name, track, round(start), round(length)) for track, name, _, start, length, _ in shown]
+    assert own == [
+        ("forward 0", "gpu:0", 0, 18_000), ("forward 1", "gpu:0", 18_000, 18_000),
+        ("forward 0", "gpu:1", 20_000, 2_000), ("forward 1", "gpu:1", 38_000, 2_000),
+        ("activations 0", "gpu:0 -> gpu:1", 18_000, 2_000), ("activations 1", "gpu:0 -> gpu:1", 36_000, 2_000),
+    ]  # fmt: skip
+    assert {category for _, _, category, *_ in shown} == {"forward", "transfer"}
+    assert [arguments for *_, arguments in shown] == [{}, {}, {}, {}, {"bytes": 500}, {"bytes": 500}]
+
+
+def test_a_profile_of_micro_batches_is_about_all_of_them() -> None:
+    problem = Problem.of(diamond_graph(), machine())
+    p = profile(problem, two_micro_batches(problem))
+    first, second = p.devices
+    assert p.makespan_s == pytest.approx(0.040)
+    assert first.compute_s == pytest.approx(2 * (0.002 + 0.008 + 0.008))
+    assert (first.busy_s, first.idle_s, first.copy_s) == pytest.approx((0.036, 0.004, 0.004))
+    assert (second.compute_s, second.busy_s, second.idle_s) == pytest.approx((0.004, 0.004, 0.036))
+    [sent] = p.transfers
+    assert (sent.tensors, sent.bytes, sent.busy_s) == (2, 1000, pytest.approx(0.004))
+    assert sum(sum(t.forward_s) for t in p.types) == pytest.approx(first.compute_s + second.compute_s)
