@@ -49,8 +49,8 @@ class Row:
 
     @property
     def backend(self) -> str:
-        """Name of the backend, marked if it measured."""
-        return self.first.backend + ("" if self.first.simulated else " (measured)")
+        """Name of the backend, with its objective if that is no makespan, and marked if it measured."""
+        return _backend(self.first) + ("" if self.first.simulated else " (measured)")
 
     @property
     def values(self) -> list[float]:
@@ -93,6 +93,7 @@ class Row:
             "workload": first.workload,
             "cluster": first.cluster,
             "backend": first.backend,
+            "objective": first.objective,
             "simulated": first.simulated,
             "policy": first.policy,
             "label": self.label,
@@ -145,7 +146,13 @@ def rows(results: list[Summary], registry: Registry) -> list[Row]:
             group.append(result)
     named = labels([g[0] for g in groups.values()], registry)
     found = [Row(label, g) for label, g in zip(named, groups.values(), strict=True)]
-    return sorted(found, key=lambda r: (r.first.workload, r.first.cluster, r.first.backend, r.rank))
+    return sorted(found, key=lambda r: (r.first.workload, r.first.cluster, _backend(r.first), r.rank))
+
+
+def _backend(result: Summary) -> str:
+    """The backend of a run, with its objective: values of different ones are not comparable."""
+    told = "" if result.objective in ("makespan", result.backend) else f" ({result.objective})"
+    return result.backend + told
 
 
 def _key(result: Summary) -> str:
@@ -166,7 +173,7 @@ def _problems(result: Summary) -> dict[str, str]:
 
 
 def show(table_rows: list[Row]) -> None:
-    """Print a table per workload, machine and backend, and the best of it; one table if none of them has several rows."""
+    """Print a table per workload, machine, backend and objective, and its best; one table if none of them has several rows."""
     places: dict[tuple[str, str, str], list[Row]] = {}
     for row in table_rows:
         places.setdefault((row.first.workload, row.first.cluster, row.backend), []).append(row)
@@ -226,7 +233,7 @@ def _contests(table_rows: list[Row]) -> list[list[Row]]:
 
     def key(row: Row) -> str:
         r, problem = row.first, _problems(row.first)
-        same = [r.workload, r.cluster, r.backend, problem["cluster"], problem["graph"], problem["costs"]]
+        same = [r.workload, r.cluster, _backend(r), problem["cluster"], problem["graph"], problem["costs"]]
         return json.dumps([*same, r.config.get("backend")], sort_keys=True)
 
     finished = [r for r in table_rows if r.median_s is not None and r.first.status == "finished"]
@@ -258,13 +265,13 @@ def labels(results: list[Summary], registry: Registry) -> list[str]:
     """
     found = []
     for r in results:
-        place = (r.workload, r.cluster, r.backend)
-        rivals = [x for x in results if (x.workload, x.cluster, x.backend) == place]
+        place = (r.workload, r.cluster, _backend(r))
+        rivals = [x for x in results if (x.workload, x.cluster, _backend(x)) == place]
         found.append(" ".join([r.policy, *_differences(r, rivals, registry)]))
     for words in (_other_files, partial(_other_code, registry=registry), _numbered):  # until no two rows look alike
         alike: dict[tuple[str, ...], list[int]] = {}
         for i, (r, label) in enumerate(zip(results, found, strict=True)):
-            alike.setdefault((r.workload, r.cluster, r.backend, r.status, label), []).append(i)
+            alike.setdefault((r.workload, r.cluster, _backend(r), r.status, label), []).append(i)
         for same in (same for same in alike.values() if len(same) > 1):
             for i, text in zip(same, words([results[i] for i in same]), strict=True):
                 found[i] += text

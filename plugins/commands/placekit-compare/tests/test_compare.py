@@ -230,6 +230,19 @@ def test_other_machines_and_backends_do_not_compete(finished: Summary, capsys: p
         assert not any(line.startswith("best: ") for line in shown(mixed, capsys))
 
 
+def test_other_objectives_of_one_backend_do_not_compete(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = {"backend": "pipeline", "objective": "step"}
+    steps = [r.model_copy(update=pipeline) for r in copies(finished, "mine", [1.0])]
+    others = [r.model_copy(update=pipeline | {"objective": "throughput"}) for r in copies(finished, "other", [0.1])]
+    lines = shown([*steps, *others], capsys)
+    assert [line.split()[:3] for line in lines if line.startswith("pipeline")] == [
+        ["pipeline", "(step)", "mine"], ["pipeline", "(throughput)", "other"]
+    ]  # fmt: skip
+    assert not any(line.startswith("best: ") for line in lines)
+    several = [*steps, *(r.model_copy(update=pipeline) for r in copies(finished, "third", [3.0])), *others]
+    assert sum(line.startswith("best: mine") for line in shown(several, capsys)) == 1
+
+
 MODULE = {"name": "module", "max_groups": None, "min_share": 0.0, "repeat": False, "depth": None, "blocks": []}
 NONE = {"name": "none"}
 
