@@ -37,7 +37,7 @@ def check_size(task: Task, loads: Loads, options: ExactOptions) -> None:
     if groups > options.max_groups:
         raise NotApplicable(
             f"policy 'exact' takes at most {options.max_groups} groups for largest loads, {name!r} has {groups}",
-            "group by blocks, with grouper=blocks; use policy=chain or policy=portfolio; or raise policy.max_groups",
+            "use grouper=module for fewer groups; or policy=chain or policy=portfolio; or raise policy.max_groups",
         )
 
 
