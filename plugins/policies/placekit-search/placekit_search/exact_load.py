@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from placekit_scheduling import ROUNDING
 from placekit_scheduling.loads import Loads
 
-from placekit_core import Measurements, NotApplicable, Placement, Placements, State, Task
+from placekit_core import Measurements, NotApplicable, Placement, Placements, State, Task, installed
 from placekit_search.exact_options import ExactOptions
 from placekit_search.starts import contiguous, list_schedules
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from placekit_search.exact_model import Outcome, Solution
 
 FIRST_SLICE = 1.0  # deterministic seconds; every further slice is twice as long
+CHAIN_SHARE = 0.1  # of the budget, for the best contiguous split as a start
+MANY = 20  # evaluations from which on that is tried
 FEW_TICKS = 100_000  # that the first program divides the best value into: the solver proves more with small numbers
 MOST_EXCLUDED = 1000  # placements that a program may exclude one by one
 PARTLY = (
@@ -46,6 +49,7 @@ def load_start(task: Task, loads: Loads, options: ExactOptions, rng: Generator) 
     limit = int(max(1, min(options.starts, task.evaluate.remaining / 4)))
     split = contiguous(task.problem, max(1, limit // 2)).device
     starts = Placements.of(np.concatenate([split, list_schedules(task.problem, limit, rng).device])[:limit])
+    starts = Placements.of(np.concatenate([starts.device, _chain(task, rng)]))
     values = fitting(task.evaluate(starts))
     row = int(np.argmin(values))
     return {
@@ -61,6 +65,21 @@ def load_start(task: Task, loads: Loads, options: ExactOptions, rng: Generator) 
         "spent": 0.0,
         "done": False,
     }
+
+
+def _chain(task: Task, rng: Generator) -> NDArray[np.int16]:
+    """[1, g] the best contiguous split, with at most `CHAIN_SHARE` of the budget; [0, g] without one or policy `chain`."""
+    none, notes = np.zeros((0, task.problem.g), np.int16), list(task.evaluate.notes)
+    if "chain" not in installed().names("policy") or task.evaluate.remaining < MANY:
+        return none
+    entry = installed().get("policy", "chain")
+    try:
+        found = entry.build(entry.options({"share": CHAIN_SHARE}, "policy")).place(task, copy.deepcopy(rng))
+    except NotApplicable:
+        return none
+    finally:
+        task.evaluate.notes[:] = notes  # those of `chain` are about contiguous splits
+    return np.asarray(found.device[None], np.int16)
 
 
 def _scale(value_s: float, loads: Loads) -> float:

@@ -54,7 +54,10 @@ class LoadModel:
         self.highest = cp.new_int_var(least, most, "")
         self.takes_place: dict[Key, Bool | None] = {}
         self.place: list[list[Bool]] = []  # of each group: whether it is at a place of the order or before
-        self.device_at: dict[tuple[int, int], Bool] = {}  # of device and place, unless they have the same numbers
+        self.at: list[dict[int, Bool]] = (
+            self.on
+        )  # of each group, by place; of device and place, unless devices stand in order
+        self.device_at: dict[tuple[int, int], Bool] = {}
         self._load(floor_s)
         self._memory()
         if loads.ahead:
@@ -166,12 +169,13 @@ class LoadModel:
         their numbers, and devices with nothing on them can stand last.
         """
         cp, size = self.cp, self.problem.cluster.size
-        at = self.on if self._all_alike else self._places()
-        used = [[on[k] for on in at if k in on] for k in range(size)]
+        if not self._all_alike:
+            self._places()
+        used = [[on[k] for on in self.at if k in on] for k in range(size)]
         for before, k in pairwise(range(size)):
             for here in used[k]:
                 cp.add_bool_or([*used[before], here.negated()])
-        for on in at:
+        for on in self.at:
             here_or_before = [cp.new_bool_var("") for _ in range(size)]
             self.place.append(here_or_before)
             for k, literal in enumerate(here_or_before):
@@ -180,7 +184,7 @@ class LoadModel:
             for k in range(size):
                 cp.add_implication(self.place[v][k], self.place[u][k])
 
-    def _places(self) -> list[dict[int, Bool]]:
+    def _places(self) -> None:
         """Devices in any order: a literal per group and place."""
         cp, size = self.cp, self.problem.cluster.size
         for d in range(size):
@@ -193,7 +197,7 @@ class LoadModel:
             for a, b in pairwise(devices):
                 for k in range(size):  # if b is at k, a is before
                     cp.add_bool_or([self.device_at[b, k].negated(), *(self.device_at[a, i] for i in range(k))])
-        at = []
+        at = self.at = list[dict[int, Bool]]()
         for on in self.on:
             at.append({k: cp.new_bool_var("") for k in range(size)})
             cp.add_exactly_one(at[-1].values())
@@ -206,7 +210,6 @@ class LoadModel:
                 if d not in on:
                     for k in range(size):
                         cp.add_bool_or([at[-1][k].negated(), self.device_at[d, k].negated()])
-        return at
 
     def _exclude(self, device: NDArray[np.int16]) -> None:
         """Not this placement."""
@@ -222,6 +225,22 @@ class LoadModel:
             if there is not None:
                 cp.add_hint(there, any(self.loads.crosses(x, home, source, target) for x in nets))
         cp.add_hint(self.highest, highest)
+        if self.loads.ahead:
+            self._hint_order(device)
+
+    def _hint_order(self, device: NDArray[np.int16]) -> None:
+        """The places of the devices in a placement [g], those with nothing on them last."""
+        cp, size = self.cp, self.problem.cluster.size
+        used = device[_along(device, self.loads.ahead)].tolist()
+        place = {d: k for k, d in enumerate([*used, *(d for d in range(size) if d not in used)])}
+        for (d, k), there in self.device_at.items():
+            cp.add_hint(there, place[d] == k)
+        for g, d in enumerate(device.tolist()):
+            k_of_group = d if not self.device_at else place[d]
+            for k, here_or_before in enumerate(self.place[g]):
+                cp.add_hint(here_or_before, k_of_group <= k)
+            for k, here in self.at[g].items() if self.device_at else ():
+                cp.add_hint(here, k_of_group == k)
 
     def named(self, device: NDArray[np.int16]) -> NDArray[np.int16]:
         """A placement [g] with alike devices renamed as the model names them."""

@@ -14,7 +14,7 @@ class ExactOptions(Options):
         150, ge=1, description="a graph with more kernels is refused where the objective is a makespan"
     )
     max_groups: int = Field(
-        400, ge=1, description="a problem with more groups is refused where the objective is a largest load"
+        1000, ge=1, description="a problem with more groups is refused where the objective is a largest load"
     )
     starts: int = Field(16, ge=1, description="list schedules to choose the start from; their evaluations count")
     deterministic_limit: float = Field(
