@@ -17,6 +17,7 @@ from placekit_pipeline.nets import AHEAD, BACK, SOURCE, Floats, Ints, Nets, nets
 from placekit_pipeline.pipeline import PipelineSession
 from placekit_pipeline.stages import Stages
 
+AT_ONCE = 50_000  # segments whose costs are worked out together
 TOKEN, BUSIEST, FLOW, TRAIN = range(4)
 """How the value of a split follows from its segments, as far as a bound knows: their sum; the largest; for M micro-batches
 one after another through all of them, the sum and M - 1 times the largest; forward and back again."""
@@ -105,8 +106,7 @@ def segments_of(blocks: Blocks, session: Session, objective: str | None, max_ide
     coarse = Problem(problem.graph, Grouping(blocks.of_op.astype(np.int32)), problem.cluster, problem.costs)
     prefixes = Prefixes.of(len(blocks), blocks.source, blocks.target, max_ideals)
     parts = Parts.of(coarse, session)
-    inside = prefixes.mask[prefixes.after] & ~np.repeat(prefixes.mask, np.diff(prefixes.ptr), axis=0)
-    return _Builder(coarse, parts, prefixes, inside, session, objective).segments()
+    return _Builder(coarse, parts, prefixes, session, objective).segments()
 
 
 def values_add_up(session: Session, objective: str | None) -> bool:
@@ -140,24 +140,50 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class _Builder:
-    """Works out the costs of segments; `inside` is [s, b]."""
+    """Works out the costs of segments."""
 
     coarse: Problem
     parts: Parts
     prefixes: Prefixes
-    inside: NDArray[np.bool_]
     session: Session
     objective: str | None
 
     def segments(self) -> Segments:
-        problem, cluster, parts = self.coarse, self.coarse.cluster, self.parts
-        classes = device_classes(problem)
+        """All segments, some at a time, because s x b figures are many."""
+        mask, after = self.prefixes.mask, self.prefixes.after
+        before = np.repeat(np.arange(len(mask)), np.diff(self.prefixes.ptr))
+        classes = device_classes(self.coarse)
         first = [devices[0] for devices in classes]
-        own = parts.group_s[:, first]  # [b, K, 4]
-        total = np.einsum("sb,bkp->skp", self.inside.astype(np.float64), own)
-        barred = self.inside.astype(np.float64) @ (~problem.allowed[:, first]).astype(np.float64) > 0
-        bytes_, count = self._crossing()
         kind, m = self._kind()
+        parts = [
+            self._costs(mask[after[i : i + AT_ONCE]] & ~mask[before[i : i + AT_ONCE]], first)
+            for i in range(0, max(len(after), 1), AT_ONCE)
+        ]
+        seconds, passing, update, fixed, saved = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Segments(
+            kind=kind,
+            microbatches=m,
+            classes=classes,
+            prefixes=self.prefixes,
+            seconds=seconds,
+            passing=passing,
+            update=update,
+            fixed_bytes=fixed,
+            saved_bytes=saved,
+            flight=self._flight(kind, m, self.coarse.cluster.size),
+            room=self.coarse.cluster.memory_bytes[first],
+            hop_s=self._hops(first),
+            proves=self._proves(),
+        )
+
+    def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        """`seconds`, `passing`, `update`, `fixed_bytes`, `saved_bytes` of the segments whose blocks are `inside` [s, b]."""
+        problem = self.coarse
+        own = self.parts.group_s[:, first]  # [b, K, 4]
+        total = np.einsum("sb,bkp->skp", inside.astype(np.float64), own)
+        barred = inside.astype(np.float64) @ (~problem.allowed[:, first]).astype(np.float64) > 0
+        bytes_, count = self._crossing(inside)
+        kind = self._kind()[0]
         seconds = total[:, :, :3].sum(axis=2)
         passing, update = seconds, total[:, :, 3]
         least_s, least_rate = self._least(first)
@@ -171,23 +197,7 @@ class _Builder:
                 passing = passing + back * (kind == TRAIN)  # the way forward is in `hop_s`
             if self._weights_late():  # the last gradients of weights need not be done before others go on
                 passing, update = total[:, :, 0], np.zeros_like(update)
-        fixed, saved = self._memory()
-        flight = self._flight(kind, m, cluster.size)
-        return Segments(
-            kind=kind,
-            microbatches=m,
-            classes=classes,
-            prefixes=self.prefixes,
-            seconds=np.where(barred, np.inf, seconds),
-            passing=passing,
-            update=update,
-            fixed_bytes=fixed,
-            saved_bytes=saved,
-            flight=flight,
-            room=cluster.memory_bytes[first],
-            hop_s=self._hops(first),
-            proves=self._proves(),
-        )
+        return np.where(barred, np.inf, seconds), passing, update, *self._memory(inside)
 
     def _kind(self) -> tuple[int, int]:
         """How values follow from segments, and the micro-batches."""
@@ -225,12 +235,12 @@ class _Builder:
             flight = np.zeros(size + 1, np.int64)
         return np.asarray(flight, np.int64)
 
-    def _crossing(self) -> tuple[Floats, Floats]:
+    def _crossing(self, inside: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """[4, s] bytes and number of tensors that go out and come in, forward and backward; for max_load, all as forward."""
         nets = self.parts.nets
         stated = nets.hop_s >= 0  # their seconds count in place of bytes
         return _crossing(  # type: ignore[no-any-return]
-            self.inside, nets.kind, nets.producer, nets.ptr, nets.reader,
+            inside, nets.kind, nets.producer, nets.ptr, nets.reader,
             np.where(stated, nets.hop_s, nets.bytes_), np.where(stated, 0, nets.count).astype(np.float64),
         )  # fmt: skip
 
@@ -247,11 +257,11 @@ class _Builder:
         """[s, K] seconds of all that goes out and comes in."""
         if (self.parts.nets.hop_s >= 0).any():
             return np.asarray(np.repeat(bytes_.sum(axis=0)[:, None], len(latency), axis=1), np.float64)
-        return count.sum(axis=0)[:, None] * latency + bytes_.sum(axis=0)[:, None] * rate
+        return np.asarray(count.sum(axis=0)[:, None] * latency + bytes_.sum(axis=0)[:, None] * rate, np.float64)
 
     def _sends(self, out: Floats, latency: Floats, rate: Floats) -> Floats:
         """[s, K] at least the seconds that a stage that does not overlap spends sending these bytes."""
-        return (out > 0)[:, None] * latency + out[:, None] * rate
+        return np.asarray((out > 0)[:, None] * latency + out[:, None] * rate, np.float64)
 
     def _weights_late(self) -> bool:
         return isinstance(self.session, PipelineSession) and self.session.schedule_name == "zero_bubble"
@@ -298,9 +308,9 @@ class _Builder:
         classes = device_classes(self.coarse)
         return classes[a][0], classes[b][-1] if a == b else classes[b][0]
 
-    def _memory(self) -> tuple[Floats, Floats]:
+    def _memory(self, inside: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """[s] bytes that do not depend on the micro-batches in flight, and those of each of them."""
-        stages, inside = self.parts.stages, self.inside
+        stages = self.parts.stages
         persistent = inside.astype(np.float64) @ self.coarse.group_persistent_bytes
         if not isinstance(self.session, PipelineSession):
             return persistent, np.zeros(len(persistent))
