@@ -151,7 +151,8 @@ def _warn_of_conflicts(form: Form) -> None:
         more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         number = "a module" if len(conflicts) == 1 else f"{len(conflicts)} modules"
         splits = all(c.elsewhere < 1 for c in conflicts)
-        what = f"the placement splits {number}, which a {form.name} cannot" if splits else f"{form.name} moves {number}"
+        name = f"a {form.name}" if form.name in ("device_map", "pipeline") else form.name
+        what = f"the placement splits {number}, which {name} cannot" if splits else f"{name} moves {number}"
         warnings.warn(
             f"{what}, so {percent(form.elsewhere)} of the step's seconds move to other devices than they were placed on:"
             f" {shown}{more}",

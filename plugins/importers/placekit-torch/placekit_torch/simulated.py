@@ -12,6 +12,7 @@ from placekit_core import Backend, Placement, PlacementError, Placements, Proble
 from placekit_torch.forms import Form
 
 _WORSE = 1e-3  # a form that is slower by a smaller share is as fast
+_UNLIMITED_BYTES = 2**50  # a larger memory stands for one that is never full
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +83,11 @@ def lines(problem: Problem, name: str, found: Cost) -> list[str]:
     """A line with the values, and a line with the memory of the devices in use."""
     values = [f"{units.seconds(found.form_s)} as {name}", f"{units.seconds(found.placed_s)} as placed"]
     values += [] if found.bound_s is None else [f"proven bound {units.seconds(found.bound_s)}"]
-    room = zip(problem.cluster.device_names, found.peak_bytes, problem.cluster.memory_bytes, strict=True)
-    memory = [f"{d} {units.mebibytes(b)} of {units.mebibytes(m)}" for d, b, m in room if b > 0]
+    memory = [
+        f"{d} {units.mebibytes(used)}" + (f" of {units.mebibytes(room)}" if room < _UNLIMITED_BYTES else "")
+        for d, used, room in zip(
+            problem.cluster.device_names, found.peak_bytes, problem.cluster.memory_bytes, strict=True
+        )
+        if used > 0
+    ]
     return [f"{found.objective}: {', '.join(values)}", f"peak memory: {', '.join(memory)}"]

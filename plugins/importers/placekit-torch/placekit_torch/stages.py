@@ -14,6 +14,8 @@ from placekit_blocks import Blocks, sequence
 from placekit_core import PHASES, Placement, PlacementError, Problem
 from placekit_torch.forms import Conflict, Form, Name, devices_of, seconds_by_device
 
+_LEAST = 5e-4  # a block of which a smaller share moves stays where it is, to a reader's eye
+
 
 def device_names(problem: Problem) -> list[Name]:
     """[D] devices as in a `device_map`: GPUs by the number in `cuda:N`, else by their position; all others are `cpu`."""
@@ -112,7 +114,7 @@ class Layers:
         found = tuple(
             Conflict(self.blocks.names[b], names[on[b]], float(lost[b] / all_[b]))
             for b in np.argsort(-lost, kind="stable").tolist()
-            if lost[b] > 0
+            if lost[b] > _LEAST * all_[b]
         )
         return found, float(lost.sum() / max(all_.sum(), 1e-300))
 
