@@ -89,7 +89,7 @@ def _begin(m, count, backward):
     n_events = np.int64(0)
     p = np.int64(0)
     for d in range(m.size):
-        m.busy[d] = 0
+        m.busy[d], m.look[d] = 0, 1
         m.in_flight[d] = m.most[d] = m.update_at[d] = 0.0
         p += m.working[d] > 0
     m.todo[0] = p
@@ -101,7 +101,7 @@ def _begin(m, count, backward):
         m.started_f[s] = m.done_f[s] = m.started_b[s] = m.done_b[s] = m.started_w[s] = m.done_w[s] = 0
         m.start_s[s] = m.finish_s[s] = 0.0
         ahead = back = 0
-        for a in range(m.stages):
+        for a in range(m.stages if m.working[s] > 0 else 0):
             ahead += m.messages[(AHEAD * m.stages + a) * m.stages + s] > 0
             back += m.messages[(BACK * m.stages + a) * m.stages + s] > 0
             back += m.messages[(LATE * m.stages + a) * m.stages + s] > 0
@@ -168,9 +168,11 @@ def _finish(m, d, backward, now, n_events):
     if kind == (W if m.schedule == ZERO_BUBBLE else B):  # nothing needs the micro-batch's activations any more
         m.in_flight[d] -= m.saved[s]
     for b in range(m.stages if batch >= 0 else 0):
-        for k in (AHEAD, LATE, BACK):
-            sends = k == BACK if kind == B else k == AHEAD or (k == LATE and backward)
-            if sends and m.messages[(k * m.stages + s) * m.stages + b] > 0:
+        if m.working[b] == 0:
+            continue
+        for message in range(1 if kind == B else 1 + backward):
+            k = BACK if kind == B else AHEAD if message == 0 else LATE
+            if m.messages[(k * m.stages + s) * m.stages + b] > 0:
                 arrival = _send(m, k, s, b, batch, now)
                 free_at = max(free_at, arrival)
                 n_events = _announce(m, k, s, b, batch, arrival, n_events)
@@ -192,8 +194,9 @@ def _run(m, count, backward, update):
             left += count * (1 + backward + (backward and m.schedule == ZERO_BUBBLE))
     while True:
         for d in range(m.size):
-            if m.busy[d]:
+            if m.busy[d] or not m.look[d]:
                 continue
+            m.look[d] = 0  # until something of its own ends or arrives
             chosen = choose(m, d, count, backward, now)
             if chosen >= 0 and m.working[chosen >> 2] > 0:
                 end = _start(m, d, chosen >> 2, chosen & 3, backward, now)
@@ -206,6 +209,7 @@ def _run(m, count, backward, update):
             number = np.int64(m.event_number[0])
             n_events -= 1
             drop_event(m.event_s, m.event_number, n_events)
+            m.look[number % m.size] = 1
             if number >= 2 * m.size:  # its messages have arrived: a device that does not overlap is free again
                 m.busy[number - 2 * m.size] = 0
             elif number < m.size:

@@ -36,10 +36,12 @@ FIELDS = [
     # kept between calls
     *fields("scratch_ints", "known", "one"),
     *fields("scratch_ints", "stage", "g"),
-    *fields("scratch_ints", "readers prompt", "counts"),
+    *fields("scratch_ints", "prompt", "counts"),
     *fields("scratch_ints", "holders", "store_counts"),
     *fields("scratch_ints", "working", "stages"),
     *fields("scratch_ints", "messages", "pairs"),
+    *fields("scratch_floats", "turn", "one"),
+    *fields("scratch_floats", "seen", "stages"),
     *fields("scratch_floats", "stage_s", "parts"),
     *fields("scratch_floats", "used copies once saved", "stages"),
     *fields("scratch_floats", "sent", "pairs"),
@@ -48,7 +50,7 @@ FIELDS = [
     *fields("scratch_ints", "level set_device", "sets"),
     *fields("scratch_ints", "chunk_at", "levels"),
     *fields("scratch_ints", "rank todo started_f done_f started_b done_b started_w done_w missing_start", "stages"),
-    *fields("scratch_ints", "busy task_stage task_kind", "size"),
+    *fields("scratch_ints", "busy look task_stage task_kind", "size"),
     *fields("scratch_ints", "missing_f missing_b", "tasks"),
     *fields("scratch_ints", "event_number", "events"),
     *fields("scratch_floats", "event_s", "events"),
@@ -73,9 +75,12 @@ view = view_of(View, FIELDS)
 def _account(m, x, sign):
     """Add what net x sends to the messages between stages; with `sign` -1, take it away."""
     home, kind = np.int64(m.stage[m.producer[x]]), np.int64(m.kind[x])
-    for s in range(m.stages):
-        if s == home or m.readers[x * m.stages + s] == 0:
+    m.turn[0] += 1.0
+    for i in range(m.ptr[x], m.ptr[x + 1]):
+        s = np.int64(m.stage[m.reader[i]])
+        if s == home or m.seen[s] == m.turn[0]:
             continue
+        m.seen[s] = m.turn[0]
         k = kind
         if kind == AHEAD and m.prompt[x * m.stages + s] == 0:
             k = LATE
@@ -125,8 +130,6 @@ def move(m, group, to):
             for j in range(m.ptr[x], m.ptr[x + 1]):
                 if m.reader[j] == group:
                     prompt = 1 - m.late[j]
-            m.readers[x * m.stages + here] -= 1
-            m.readers[x * m.stages + to] += 1
             m.prompt[x * m.stages + here] -= prompt
             m.prompt[x * m.stages + to] += prompt
         _account(m, x, 1)
@@ -146,7 +149,7 @@ def build(m):
     for i in range(PAIRS * m.stages * m.stages):
         m.messages[i], m.sent[i] = 0, 0.0
     for i in range(m.nets * m.stages):
-        m.readers[i] = m.prompt[i] = 0
+        m.prompt[i] = 0
     for i in range(m.stores * m.stages):
         m.holders[i] = 0
     for group in range(m.g):
@@ -154,9 +157,7 @@ def build(m):
         _put(m, group, np.int64(m.stage[group]), 1)
     for x in range(m.nets):
         for j in range(m.ptr[x], m.ptr[x + 1]):
-            at = x * m.stages + m.stage[m.reader[j]]
-            m.readers[at] += 1
-            m.prompt[at] += 1 - m.late[j]
+            m.prompt[x * m.stages + m.stage[m.reader[j]]] += 1 - m.late[j]
         _account(m, x, 1)
     for y in range(m.stores):
         for j in range(m.store_ptr[y], m.store_ptr[y + 1]):
@@ -213,7 +214,7 @@ def ranks(m):
     for _ in range(m.stages + 1):
         changed = False
         for a in range(m.stages):
-            for b in range(m.stages):
+            for b in range(m.stages if m.working[a] > 0 else 0):
                 if m.messages[(AHEAD * m.stages + a) * m.stages + b] > 0 and m.rank[a] < m.rank[b] + 1:
                     m.rank[a] = m.rank[b] + 1
                     changed = True
