@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from placekit_blocks import Blocks, sequence
 from placekit_core import PHASES, Placement, PlacementError, Problem
 from placekit_torch.forms import Conflict, Form, Name, devices_of, seconds_by_device
 
-_LEAST = 5e-4  # a block of which a smaller share moves stays where it is, to a reader's eye
+_LEAST = 5e-4  # a block of which a smaller share moves is not named: it would say 0.0%
 
 
 def device_names(problem: Problem) -> list[Name]:
@@ -171,15 +172,7 @@ class Stages:
         Raises PlacementError that names the layer which goes back to a device, or which is on a CPU beside GPUs; and if
         there are no layers.
         """
-        layers = Layers.of(problem, placement, runtime)
-        runs: list[tuple[int, int]] = []
-        for device in layers.devices:
-            if runs and runs[-1][0] == device:
-                runs[-1] = device, runs[-1][1] + 1
-            else:
-                runs.append((device, 1))
-        gpus = any(problem.device_type(d) == "gpu" for d in range(problem.cluster.size))
-        taken = [d for d in range(problem.cluster.size) if not gpus or problem.device_type(d) == "gpu"]
+        layers, taken = Layers.of(problem, placement, runtime), _gpus(problem)
         for layer, device in enumerate(layers.devices):
             if device not in taken:
                 raise PlacementError(
@@ -187,6 +180,7 @@ class Stages:
                     f" {problem.cluster.device_names[device]}",
                     "`--format llamacpp`, `device_map` and `json` hold layers on a CPU",
                 )
+        runs = [(device, len(list(same))) for device, same in groupby(layers.devices)]
         extra = [
             [(d, 0)] if empty and d in taken and d != runs[i][0] else []
             for d, i in ((layers.before, 0), (layers.after, -1))
@@ -215,6 +209,12 @@ class Stages:
         return self.layers.form(name, text, devices, self.devices[0], self.devices[-1], notes)
 
 
+def _gpus(problem: Problem) -> list[int]:
+    """The devices that can have stages: the GPUs, or all devices of a machine without GPUs."""
+    every = range(problem.cluster.size)
+    return [d for d in every if problem.device_type(d) == "gpu"] or list(every)
+
+
 def _is_loop(devices: Sequence[int], loops: bool) -> bool:
     """Whether each device has one stage, or all devices follow each other again and again."""
     own = tuple(dict.fromkeys(devices))
@@ -223,10 +223,8 @@ def _is_loop(devices: Sequence[int], loops: bool) -> bool:
 
 def _zigzag(layers: Layers) -> PlacementError:
     """The error that names the first layer which goes back to a device."""
-    names, last = (
-        layers.problem.cluster.device_names,
-        dict[int, int](),
-    )  # last layer on each device, the current one last
+    names = layers.problem.cluster.device_names
+    last: dict[int, int] = {}  # last layer on each device; the current device comes last
     for i, device in enumerate(layers.devices):
         if device in last and (other := next(reversed(last))) != device:
             where = (
