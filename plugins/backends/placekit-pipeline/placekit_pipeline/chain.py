@@ -281,6 +281,7 @@ def _table(blocks: Blocks, segments: Segments) -> Table:
         after=segments.prefixes.after,
         seconds=np.ascontiguousarray(segments.seconds),
         passing=np.ascontiguousarray(segments.passing),
+        ahead=np.ascontiguousarray(segments.ahead),
         update=np.ascontiguousarray(segments.update),
         fixed_bytes=segments.fixed_bytes,
         saved_bytes=segments.saved_bytes,
@@ -300,10 +301,10 @@ def _table(blocks: Blocks, segments: Segments) -> Table:
 
 def _least(segments: Segments, best: NDArray[np.float64]) -> float:
     """The bound of all splits with these tables."""
-    total, largest, back = (float(x) for x in best[:, -1, 0, 0])
+    total, largest, back, wait = (float(x) for x in best[:, -1, 0, 0])
     if segments.kind == FLOW and math.isfinite(total):
         return total + (segments.microbatches - 1) * largest
-    return {TOKEN: total, BUSIEST: largest, TRAIN: back}.get(segments.kind, math.inf)
+    return {TOKEN: total, BUSIEST: largest, TRAIN: max(back, total + wait)}.get(segments.kind, math.inf)
 
 
 def _nothing_fits(blocks: Blocks | None, segments: Segments) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from placekit_scheduling.fields import numba_type
 
 from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN
 
-SUM, MAX, BACK = range(3)  # tables: least sum, least maximum, least forward and back
+SUM, MAX, BACK, WAIT = range(4)  # tables: least sum, least maximum, least forward and back, least `_wait`
 CLOSE = 1e-12  # a split that is better by less than this is not better
 
 
@@ -29,7 +29,7 @@ class Table(NamedTuple):
     Attributes:
         numbers: kind, micro-batches, stages p of the splits that are searched.
         ptr, after: segments of each prefix.
-        seconds, passing, update: [s, K].
+        seconds, passing, ahead, update: [s, K].
         fixed_bytes, saved_bytes: [s].
         flight, room: [D + 1], [K].
         hop_s: [i, A, A], A = K or 1.
@@ -46,6 +46,7 @@ class Table(NamedTuple):
     after: NDArray[np.int64]
     seconds: Annotated[NDArray[np.float64], 2]
     passing: Annotated[NDArray[np.float64], 2]
+    ahead: Annotated[NDArray[np.float64], 2]
     update: Annotated[NDArray[np.float64], 2]
     fixed_bytes: NDArray[np.float64]
     saved_bytes: NDArray[np.float64]
@@ -88,16 +89,32 @@ def _fits(t, s, k, q):
     return t.fixed_bytes[s] + t.flight[q] * t.saved_bytes[s] <= t.room[k]
 
 
+@njit(inline="always")
+def _wait(t, s, k, q):
+    """How much longer than the sum of all stages a step takes at least because of segment s, the q-th stage from the end.
+
+    Before its first backward task, the stage runs at most min(M, q) forward tasks (1F1B), so of the time that the stages
+    after it need for the first micro-batch, it waits what all but the first of these tasks do not fill. The stages before it
+    take their time before and after. So the step takes at least the sum of all stages and: M times this stage, less once
+    this stage, less those forward tasks. The stages are a path.
+    """
+    if t.ahead[s, k] < 0.0:
+        return -np.inf
+    m = t.numbers[1]
+    return m * t.seconds[s, k] - t.passing[s, k] - (min(m, q) - 1) * t.ahead[s, k]
+
+
 @njit(_floats4(_table), cache=True, nogil=True)
 def completions(t):
-    """[3, u, i, A] the best tables of splits of what comes after prefix i over just the devices of set u.
+    """[4, u, i, A] the best tables of splits of what comes after prefix i over just the devices of set u.
 
     The last index is the class of the segment before, whose messages to the first segment count.
     """
     sets, places, ways = len(t.size), len(t.ptr) - 1, t.hop_s.shape[1]
     m = t.numbers[1]
-    best = np.full((3, sets, places, ways), np.inf)
+    best = np.full((4, sets, places, ways), np.inf)
     best[:, 0, places - 1, :] = 0.0
+    best[WAIT, 0, places - 1, :] = -np.inf
     for u in range(1, sets):  # sets ascend: a set without one device has a lower number
         q = t.size[u]
         for k in range(len(t.radix)):
@@ -106,7 +123,7 @@ def completions(t):
             rest = u - t.radix[k]
             b = k if ways > 1 else 0
             for i in range(places - 1):
-                total, largest, back = np.inf, np.inf, np.inf
+                total, largest, back, wait = np.inf, np.inf, np.inf, np.inf
                 for s in range(t.ptr[i], t.ptr[i + 1]):
                     j = t.after[s]
                     if best[SUM, rest, j, b] == np.inf or t.seconds[s, k] == np.inf or not _fits(t, s, k, q):
@@ -115,6 +132,7 @@ def completions(t):
                     total = min(total, t.passing[s, k] + best[SUM, rest, j, b])
                     largest = min(largest, max(seconds, best[MAX, rest, j, b]))
                     back = min(back, max(m * seconds, t.passing[s, k] + best[BACK, rest, j, b]))
+                    wait = min(wait, max(_wait(t, s, k, q), best[WAIT, rest, j, b]))
                 if total == np.inf:
                     continue
                 for a in range(ways):
@@ -122,6 +140,7 @@ def completions(t):
                     best[SUM, u, i, a] = min(best[SUM, u, i, a], hop + total)
                     best[MAX, u, i, a] = min(best[MAX, u, i, a], max(hop, largest))
                     best[BACK, u, i, a] = min(best[BACK, u, i, a], hop + back)
+                    best[WAIT, u, i, a] = min(best[WAIT, u, i, a], wait)
     return best
 
 
@@ -132,13 +151,13 @@ def with_spare(t, best):
     for u in range(1, len(t.size)):
         for k in range(len(t.radix)):
             if t.of_set[u, k] > 0:
-                for x in range(3):
+                for x in range(4):
                     found[x, u] = np.minimum(found[x, u], best[x, u - t.radix[k]])
     return found
 
 
 @njit(cache=True)
-def _bound(t, best, u, i, a, total, largest, back, first):
+def _bound(t, best, u, i, a, total, largest, back, wait, first):
     """A lower bound of all splits that begin with a partial one of these sums, and go on from prefix i on the devices u."""
     kind, m = t.numbers[0], t.numbers[1]
     if kind == TOKEN:
@@ -147,7 +166,8 @@ def _bound(t, best, u, i, a, total, largest, back, first):
         return max(largest, best[MAX, u, i, a])
     if kind == FLOW:
         return total + best[SUM, u, i, a] + (m - 1) * max(largest, best[MAX, u, i, a]) + first
-    return max(back, total + best[BACK, u, i, a]) + first
+    stages = total + best[SUM, u, i, a]
+    return max(max(back, total + best[BACK, u, i, a]), stages + max(wait, best[WAIT, u, i, a])) + first
 
 
 @njit(cache=True)
@@ -207,7 +227,7 @@ def explore(
     # of the partial split before each stage: prefix, devices left, class of its last segment; its sums
     place, left, way = np.zeros(stages + 1, np.int64), np.full(stages + 1, last), np.zeros(stages + 1, np.int64)
     total, largest, back = np.zeros(stages + 1), np.zeros(stages + 1), np.zeros(stages + 1)
-    first = np.zeros(stages + 1)
+    first, wait = np.zeros(stages + 1), np.full(stages + 1, -np.inf)
     depth, fresh = 0, True
     m = t.numbers[1]
     while depth >= 0:
@@ -233,6 +253,7 @@ def explore(
                         here + t.passing[s, k],
                         max(largest[depth], seconds, hop if t.numbers[0] == BUSIEST else 0.0),
                         max(back[depth], here + m * seconds),
+                        max(wait[depth], _wait(t, s, k, q)),
                         first[depth] if depth > 0 else t.update[s, k],
                     )
                     if low < min(found.value[0], limit) * (1.0 - CLOSE):
@@ -268,6 +289,7 @@ def explore(
         total[depth + 1] = here + t.passing[s, k]
         largest[depth + 1] = max(largest[depth], seconds, hop if t.numbers[0] == BUSIEST else 0.0)
         back[depth + 1] = max(back[depth], here + m * seconds)
+        wait[depth + 1] = max(wait[depth], _wait(t, s, k, stages - depth))
         first[depth + 1] = first[depth] if depth > 0 else t.update[s, k]
         depth += 1
         fresh = True

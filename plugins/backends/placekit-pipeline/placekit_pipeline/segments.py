@@ -72,6 +72,7 @@ class Segments:
         prefixes: the i prefixes.
         seconds: [s, K] seconds of a micro-batch; infinite where a device may not run the segment.
         passing: [s, K] seconds by which it delays others (`TRAIN`: on the way forward and back), without what `hop_s` has.
+        ahead: [s, K] seconds of its forward pass (`TRAIN`); negative if it also sends in its own time.
         update: [s, K] seconds of the optimiser at the end of a step.
         fixed_bytes: [s] bytes on its device however many micro-batches are in flight.
         saved_bytes: [s] further bytes for each micro-batch in flight.
@@ -88,6 +89,7 @@ class Segments:
     prefixes: Prefixes
     seconds: Floats
     passing: Floats
+    ahead: Floats
     update: Floats
     fixed_bytes: Floats
     saved_bytes: Floats
@@ -159,7 +161,7 @@ class _Builder:
             self._costs(mask[after[i : i + AT_ONCE]] & ~mask[before[i : i + AT_ONCE]], first)
             for i in range(0, max(len(after), 1), AT_ONCE)
         ]
-        seconds, passing, update, fixed, saved = (np.concatenate(column) for column in zip(*parts, strict=True))
+        seconds, passing, ahead, update, fixed, saved = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Segments(
             kind=kind,
             microbatches=m,
@@ -167,6 +169,7 @@ class _Builder:
             prefixes=self.prefixes,
             seconds=seconds,
             passing=passing,
+            ahead=ahead,
             update=update,
             fixed_bytes=fixed,
             saved_bytes=saved,
@@ -176,8 +179,8 @@ class _Builder:
             proves=self._proves(),
         )
 
-    def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-        """`seconds`, `passing`, `update`, `fixed_bytes`, `saved_bytes` of the segments whose blocks are `inside` [s, b]."""
+    def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, ...]:
+        """`seconds`, `passing`, `ahead`, `update`, `fixed_bytes`, `saved_bytes` of segments with blocks `inside` [s, b]."""
         problem = self.coarse
         own = self.parts.group_s[:, first]  # [b, K, 4]
         total = np.einsum("sb,bkp->skp", inside.astype(np.float64), own)
@@ -197,7 +200,8 @@ class _Builder:
                 passing = passing + back * (kind == TRAIN)  # the way forward is in `hop_s`
             if self._weights_late():  # the last gradients of weights need not be done before others go on
                 passing, update = total[:, :, 0], np.zeros_like(update)
-        return np.where(barred, np.inf, seconds), passing, update, *self._memory(inside)
+        ahead = total[:, :, 0] if self._overlaps() else np.full_like(passing, -1.0)
+        return np.where(barred, np.inf, seconds), passing, ahead, update, *self._memory(inside)
 
     def _kind(self) -> tuple[int, int]:
         """How values follow from segments, and the micro-batches."""
