@@ -91,9 +91,10 @@ SPECIAL = {
     "enumerative": ["workload=chainmm_small"],
     "expert": ["workload=rnnlm_small"],
     "single_cpu": ["cluster=k80x2"],
-    **dict.fromkeys(
-        ["bandwidth_share", "exo_memory", "llamacpp_layers", "torchtitan_weights", "vllm_even"], ["workload=gpt_small"]
-    ),
+    **{
+        rule: ["workload=gpt_small"]
+        for rule in ("bandwidth_share", "exo_memory", "llamacpp_layers", "torchtitan_weights", "vllm_even")
+    },
 }
 """What policies need that place only what they are made for."""
 POLICIES = installed().names("policy")
