@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from placekit_blocks import Blocks
 from placekit_scheduling import device_classes
 
-from placekit_core import Grouping, Problem, Session
+from placekit_core import Grouping, Problem, Session, strongly_connected
 from placekit_pipeline.blocking import BlockingSession
 from placekit_pipeline.max_load import MaxLoadSession
 from placekit_pipeline.nets import AHEAD, BACK, SOURCE, Floats, Ints, Nets, nets_of
@@ -130,14 +132,12 @@ class Parts:
     def of(cls, coarse: Problem, session: Session) -> Parts:
         """As `session` divides the work; as one forward pass for backends that do not divide it."""
         if isinstance(session, PipelineSession):
-            options = session.options
-            trains = session.schedule_name != "inference"
-            stages = Stages.of(
-                coarse, trains, options.checkpointing == "block" and trains, session.schedule_name == "zero_bubble"
-            )
+            stages = session.stages.grouped(coarse)
             return cls(stages.group_s(), nets_of(coarse, stages.phase), stages)
         stages = Stages.of(coarse, False, False, False)
-        return cls(stages.group_s(), nets_of(coarse), stages)
+        # calls receive parameters and inputs, but nothing sends them
+        phase = stages.phase if isinstance(session, BlockingSession) else None
+        return cls(stages.group_s(), nets_of(coarse, phase), stages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,29 +179,25 @@ class _Builder:
             proves=self._proves(),
         )
 
-    def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, ...]:
-        """`seconds`, `passing`, `ahead`, `update`, `fixed_bytes`, `saved_bytes` of segments with blocks `inside` [s, b]."""
-        problem = self.coarse
+    def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        """`seconds`, `passing`, `update`, `fixed_bytes`, `saved_bytes` of the segments whose blocks are `inside` [s, b]."""
+        problem, kind = self.coarse, self._kind()[0]
         own = self.parts.group_s[:, first]  # [b, K, 4]
         total = np.einsum("sb,bkp->skp", inside.astype(np.float64), own)
         barred = inside.astype(np.float64) @ (~problem.allowed[:, first]).astype(np.float64) > 0
-        bytes_, count = self._crossing(inside)
-        kind = self._kind()[0]
-        seconds = total[:, :, :3].sum(axis=2)
+        seconds = total[:, :, : 1 if kind == TOKEN else 3].sum(axis=2)
         passing, update = seconds, total[:, :, 3]
-        least_s, least_rate = self._least(first)
         if isinstance(self.session, MaxLoadSession | BlockingSession):
             pays = np.asarray([problem.device_type(d) == "gpu" for d in first], np.float64)
-            passing = seconds = seconds + self._hop(bytes_, count, least_s, least_rate) * pays
+            passing = seconds = seconds + self._transfers(inside, first) * pays
         elif isinstance(self.session, PipelineSession):
             if not self.session.options.overlap:
-                back = self._sends(bytes_[2], least_s, least_rate)
-                seconds = seconds + self._sends(bytes_[0], least_s, least_rate) + back
+                ahead, back = self._sends(inside, first)
+                seconds = seconds + ahead + back
                 passing = passing + back * (kind == TRAIN)  # the way forward is in `hop_s`
-            if self._weights_late():  # the last gradients of weights need not be done before others go on
+            if kind == TRAIN and not self._waits_back():
                 passing, update = total[:, :, 0], np.zeros_like(update)
-        ahead = total[:, :, 0] if self._overlaps() else np.full_like(passing, -1.0)
-        return np.where(barred, np.inf, seconds), passing, ahead, update, *self._memory(inside)
+        return np.where(barred, np.inf, seconds), passing, update, *self._memory(inside)
 
     def _kind(self) -> tuple[int, int]:
         """How values follow from segments, and the micro-batches."""
@@ -212,7 +208,8 @@ class _Builder:
                 return TOKEN, 1
             if self.objective == "throughput":
                 return BUSIEST, 1
-            flows = self.session.schedule_name in ("inference", "gpipe")
+            name = self.session.schedule_name
+            flows = name == "inference" or (name == "gpipe" and self._returns)
             return FLOW if flows else TRAIN, self.session.options.microbatches
         return TOKEN, 1
 
@@ -220,89 +217,165 @@ class _Builder:
         """Whether a value is never below the bound: if it adds up, stages must work one after another."""
         if not values_add_up(self.session, self.objective):
             return True
-        return isinstance(self.session, PipelineSession | BlockingSession) and self._is_path()
+        if isinstance(self.session, BlockingSession):
+            return self._is_path and self._one_call_each()
+        return isinstance(self.session, PipelineSession) and self._is_path
 
+    @cached_property
     def _is_path(self) -> bool:
         """Whether each block but the first reads from the one before, so that segments run one after another."""
         nets = self.parts.nets
         next_to = np.zeros(self.coarse.g, np.bool_)
-        reader = np.repeat(nets.producer, np.diff(nets.ptr))
-        ahead = np.repeat(nets.kind, np.diff(nets.ptr)) == AHEAD
-        next_to[nets.reader[ahead & (reader + 1 == nets.reader)]] = True
+        producer = np.repeat(nets.producer, np.diff(nets.ptr))
+        ahead = (np.repeat(nets.kind, np.diff(nets.ptr)) == AHEAD) & ~nets.late
+        next_to[nets.reader[ahead & (producer + 1 == nets.reader)]] = True
         return bool(next_to[1:].all())
 
-    def _flight(self, kind: int, m: int, size: int) -> Ints:
-        flight = np.minimum(np.arange(size + 1), m)
-        if isinstance(self.session, PipelineSession) and self.session.schedule_name == "gpipe":
-            flight = np.full(size + 1, m)
-        if isinstance(self.session, PipelineSession) and self.objective == "token":
-            flight = np.zeros(size + 1, np.int64)
-        return np.asarray(flight, np.int64)
-
-    def _crossing(self, inside: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """[4, s] bytes and number of tensors that go out and come in, forward and backward; for max_load, all as forward."""
+    @cached_property
+    def _returns(self) -> bool:
+        """Whether each block whose backward pass or update is not empty, or that comes after such a block, waits for
+        gradients from the next one. With detached activations, or losses in the middle, it does not.
+        """
         nets = self.parts.nets
-        stated = nets.hop_s >= 0  # their seconds count in place of bytes
-        return _crossing(  # type: ignore[no-any-return]
-            inside, nets.kind, nets.producer, nets.ptr, nets.reader,
-            np.where(stated, nets.hop_s, nets.bytes_), np.where(stated, 0, nets.count).astype(np.float64),
-        )  # fmt: skip
+        waits = np.zeros(self.coarse.g, np.bool_)
+        producer = np.repeat(nets.producer, np.diff(nets.ptr))
+        back = np.repeat(nets.kind, np.diff(nets.ptr)) == BACK
+        waits[nets.reader[back & (producer == nets.reader + 1)]] = True
+        works = np.logical_or.accumulate((self.parts.group_s[:, :, 1:] > 0).any(axis=(1, 2)))
+        return bool((waits | ~works)[:-1].all())
 
-    def _least(self, first: list[int]) -> tuple[Floats, Floats]:
-        """[K] the least latency and seconds per byte of a route of a class's devices to any other device."""
+    def _waits_back(self) -> bool:
+        """Whether the last micro-batch ends on its way back; the last gradients of weights need not end before others go on."""
+        return (
+            self._returns and isinstance(self.session, PipelineSession) and self.session.schedule_name != "zero_bubble"
+        )
+
+    def _one_call_each(self) -> bool:
+        """Whether every segment is one call on an accelerator, and on a CPU a sequence of operations."""
+        graph, of = self.coarse.graph, self.coarse.grouping.group_of
+        u, v = graph.op_edges
+        linked = graph.kernel[u] & graph.kernel[v]
+        if any(self.coarse.device_type(d) == "cpu" for d in range(self.coarse.cluster.size)):
+            order = graph.topological_order[graph.kernel[graph.topological_order]]
+            pairs = set(zip(u[linked].tolist(), v[linked].tolist(), strict=True))
+            return all(pair in pairs for pair in pairwise(order.tolist()))
+        inner = linked & (of[u] == of[v])
+        ends = np.concatenate([np.stack([u[inner], v[inner]]), np.stack([v[inner], u[inner]])], axis=1)
+        ends = ends[:, np.argsort(ends[0], kind="stable")]
+        piece = strongly_connected(graph.n, ends[0].astype(np.int64), ends[1].astype(np.int64))
+        return len(np.unique(piece[graph.kernel])) == len(np.unique(of[graph.kernel]))
+
+    def _flight(self, kind: int, m: int, size: int) -> Ints:
+        """See `Segments.flight`; where it depends on the events, at least."""
+        if not isinstance(self.session, PipelineSession):
+            return np.zeros(size + 1, np.int64)
+        m, name = self.session.options.microbatches, self.session.schedule_name
+        if self.objective == "token":
+            m = 0
+        known = name == "gpipe" or (name == "1f1b" and self._is_path)
+        least = np.full(size + 1, m) if name == "gpipe" else np.arange(size + 1)
+        return np.asarray(np.minimum(least if known else 1, m) * np.ones(size + 1), np.int64)
+
+    def _transfers(self, inside: NDArray[np.bool_], first: list[int]) -> Floats:
+        """[s, K] at least the seconds of all that goes out and comes in, where each tensor takes its own."""
+        nets, total = self.parts.nets, np.zeros((len(inside), len(first)))
+        stated = nets.hop_s >= 0
+        count = np.where(stated, 0, nets.count).astype(np.float64)
+        bytes_, hop_s = np.where(stated, 0.0, nets.bytes_), np.where(stated, nets.hop_s, 0.0)
+        for received in (False, True):
+            latency, rate = self._least(first, received)
+            of = (nets.kind == AHEAD) | (received & (nets.kind == SOURCE))
+            figures = [self._crossing(inside, of, received, x)[:, None] for x in (count, bytes_, hop_s)]
+            total += figures[0] * latency + figures[1] * rate + figures[2]
+        return total
+
+    def _sends(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, Floats]:
+        """[s, K] at least the seconds that a stage that does not overlap spends sending ahead and back.
+
+        In the steady state that is the sum of its messages. In a step, messages on different routes may travel at the same
+        time, so just those to the stages before and after count.
+        """
+        nets, sums = self.parts.nets, self._kind()[0] == BUSIEST
+        latency, rate = self._least(first, False)
+        found = []
+        for kind, step in ((AHEAD, 1), (BACK, -1)):
+            of = nets.kind == kind
+            out = self._crossing(inside, of, False, nets.bytes_) if sums else self._to_next(inside, kind, step)
+            found.append((out > 0)[:, None] * latency + out[:, None] * rate)
+        return found[0], found[1]
+
+    def _to_next(self, inside: NDArray[np.bool_], kind: int, step: int) -> Floats:
+        """[s] bytes that segments of one order of the blocks send to the block after (`step` 1) or before (-1) them."""
+        nets = self.parts.nets
+        if step > 0:
+            near = inside.shape[1] - np.argmax(inside[:, ::-1], axis=1)
+        else:
+            near = np.argmax(inside, axis=1) - 1
+        total = np.zeros(len(inside))
+        for x in np.flatnonzero(nets.kind == kind).tolist():
+            row = slice(nets.ptr[x], nets.ptr[x + 1])
+            readers = nets.reader[row][~nets.late[row]]
+            total += nets.bytes_[x] * (inside[:, nets.producer[x]] & np.isin(near, readers))
+        return total
+
+    def _crossing(self, inside: NDArray[np.bool_], of: NDArray[np.bool_], received: bool, figure: Floats) -> Floats:
+        """[s] sum of `figure` [N] over the nets `of` that come into a segment, or go out of it."""
+        nets = self.parts.nets
+        return _crossing(inside, of, received, nets.producer, nets.ptr, nets.reader, figure)  # type: ignore[no-any-return]
+
+    def _least(self, first: list[int], received: bool) -> tuple[Floats, Floats]:
+        """[K] the least latency and seconds per byte of a route from a class's devices to any other device, or to them."""
         routes, size = self.coarse.cluster.routes, self.coarse.cluster.size
-        others = [[d for d in range(size) if d != x] for x in first]
         if size == 1:
             return np.zeros(1), np.zeros(1)
-        latency = np.asarray([routes.latency_s[x, o].min() for x, o in zip(first, others, strict=True)])
-        return latency, np.asarray([routes.s_per_byte[x, o].min() for x, o in zip(first, others, strict=True)])
-
-    def _hop(self, bytes_: Floats, count: Floats, latency: Floats, rate: Floats) -> Floats:
-        """[s, K] seconds of all that goes out and comes in."""
-        if (self.parts.nets.hop_s >= 0).any():
-            return np.asarray(np.repeat(bytes_.sum(axis=0)[:, None], len(latency), axis=1), np.float64)
-        return np.asarray(count.sum(axis=0)[:, None] * latency + bytes_.sum(axis=0)[:, None] * rate, np.float64)
-
-    def _sends(self, out: Floats, latency: Floats, rate: Floats) -> Floats:
-        """[s, K] at least the seconds that a stage that does not overlap spends sending these bytes."""
-        return np.asarray((out > 0)[:, None] * latency + out[:, None] * rate, np.float64)
-
-    def _weights_late(self) -> bool:
-        return isinstance(self.session, PipelineSession) and self.session.schedule_name == "zero_bubble"
+        latency, rate = (x.T if received else x for x in (routes.latency_s, routes.s_per_byte))
+        others = [[d for d in range(size) if d != x] for x in first]
+        pairs = list(zip(first, others, strict=True))
+        return np.asarray([latency[x, o].min() for x, o in pairs]), np.asarray([rate[x, o].min() for x, o in pairs])
 
     def _hops(self, first: list[int]) -> Floats:
         """See `Segments.hop_s`: what surely passes from the last block of a prefix to the next one, along one order."""
-        routes = self.coarse.cluster.routes
-        latency, rate = routes.latency_s, routes.s_per_byte
         pairs = [[self._pair(a, b) for b in range(len(first))] for a in range(len(first))]
-        delay = np.asarray([[latency[x, y] for x, y in row] for row in pairs])
-        slow = np.asarray([[rate[x, y] for x, y in row] for row in pairs])
-        count = len(self.prefixes.mask)
+        count, kind = len(self.prefixes.mask), self._kind()[0]
         ahead, back = np.zeros(count), np.zeros(count)
-        line = count == self.coarse.g + 1
-        if line and isinstance(self.session, PipelineSession):
+        if count == self.coarse.g + 1 and isinstance(self.session, PipelineSession):
             nets = self.parts.nets
             for x in range(len(nets)):
-                readers = nets.reader[nets.ptr[x] : nets.ptr[x + 1]]
-                at = int(nets.producer[x])
+                row, at = slice(nets.ptr[x], nets.ptr[x + 1]), int(nets.producer[x])
+                readers = nets.reader[row][~nets.late[row]]
                 if nets.kind[x] == AHEAD and at + 1 in readers:
                     ahead[at + 1] += nets.bytes_[x]
                 if nets.kind[x] == BACK and at - 1 in readers:
                     back[at] += nets.bytes_[x]
-        both = [(ahead[:, None, None] > 0) * delay + ahead[:, None, None] * slow]
-        kind = self._kind()[0]
+        routes = [[[self._route(x, y, kind), self._route(y, x, kind)] for x, y in row] for row in pairs]
+        figure = np.asarray(routes).reshape(
+            len(first), len(first), 2, 2
+        )  # latency and seconds per byte, there and back
+        both = [_message(ahead, figure[:, :, 0])]
         # a stage that does not overlap sends gradients as part of its own seconds
-        if kind in (BUSIEST, FLOW) or (kind == TRAIN and self._overlaps() and not self._weights_late()):
-            both.append((back[:, None, None] > 0) * delay + back[:, None, None] * slow)
+        if kind in (BUSIEST, FLOW) or (kind == TRAIN and self._overlaps() and self._waits_back()):
+            both.append(_message(back, figure[:, :, 1]))
         found: Floats = np.max(both, axis=0) if kind == BUSIEST else np.sum(both, axis=0)
         real = np.asarray([[x != y for x, y in row] for row in pairs])  # one device sends nothing to itself
-        alike = len(set(zip(delay[real].tolist(), slow[real].tolist(), strict=True))) < 2
-        if alike and real.any():
-            a, b = np.argwhere(real)[0]
+        if len(np.unique(figure[real].reshape(-1, 4), axis=0)) < 2:
+            a, b = np.argwhere(real)[0] if real.any() else (0, 0)
             found = found[:, a : a + 1, b : b + 1]
-        elif alike:
-            found = found[:, :1, :1]
         return np.ascontiguousarray(found, np.float64)
+
+    def _route(self, a: int, b: int, kind: int) -> tuple[float, float]:
+        """Latency and seconds per byte of a route, as far as a value knows them.
+
+        In the steady state a message counts for the channels that carry one transfer at a time.
+        """
+        routes, size = self.coarse.cluster.routes, self.coarse.cluster.size
+        if kind == BUSIEST and isinstance(self.session, PipelineSession) and not len(self._held[a * size + b]):
+            return 0.0, 0.0
+        return float(routes.latency_s[a, b]), float(routes.s_per_byte[a, b])
+
+    @cached_property
+    def _held(self) -> list[Ints]:
+        assert isinstance(self.session, PipelineSession)
+        return self.session.held()
 
     def _overlaps(self) -> bool:
         return isinstance(self.session, PipelineSession) and self.session.options.overlap
@@ -336,23 +409,25 @@ class _Builder:
         return persistent + once + work + again + copies, saved
 
 
+def _message(bytes_: Floats, route: Floats) -> Floats:
+    """[i, K, K] seconds of messages of these bytes [i] on routes of these latencies and seconds per byte [K, K, 2]."""
+    some = bytes_[:, None, None]
+    return np.asarray((some > 0) * route[..., 0] + some * route[..., 1], np.float64)
+
+
 @njit(cache=True)
-def _crossing(inside, kind, producer, ptr, reader, bytes_, count):  # type: ignore[no-untyped-def]
-    """[4, s] bytes and tensors: out and in of forward nets, out and in of backward nets."""
-    total = np.zeros((4, len(inside)))
-    number = np.zeros((4, len(inside)))
+def _crossing(inside, of, received, producer, ptr, reader, figure):  # type: ignore[no-untyped-def]
+    """[s] sum of the figures of the nets `of` that come into each segment, or go out of it."""
+    total = np.zeros(len(inside))
     for s in range(len(inside)):
         for x in range(len(producer)):
-            if kind[x] != AHEAD and kind[x] != BACK:
+            if not of[x] or inside[s, producer[x]] == received:
                 continue
-            at = 2 * (kind[x] == BACK)
-            home = inside[s, producer[x]]
             for i in range(ptr[x], ptr[x + 1]):
-                if inside[s, reader[i]] != home:
-                    total[at + (not home), s] += bytes_[x]
-                    number[at + (not home), s] += count[x]
+                if inside[s, reader[i]] == received:
+                    total[s] += figure[x]
                     break
-    return total, number
+    return total
 
 
 @njit(cache=True)
