@@ -99,7 +99,7 @@ class PipelineSession(KernelSession):
             "microbatches": microbatches, "schedule": SCHEDULES.index(self.schedule_name),
             "objective": OBJECTIVES.index(self.options.objective), "overlap": self.options.overlap, "record": record,
         }  # fmt: skip
-        held = self._held()
+        held = self.held()
         arrays = {
             "kind": nets.kind, "producer": nets.producer, "ptr": nets.ptr, "reader": nets.reader, "late": nets.late,
             "group_ptr": group_ptr, "group_net": group_net, "store_once": stages.stores.once,
@@ -122,7 +122,7 @@ class PipelineSession(KernelSession):
         }  # fmt: skip
         return self.packed(pipeline, FIELDS, numbers, arrays, sizes)
 
-    def _held(self) -> list[NDArray[np.int64]]:
+    def held(self) -> list[NDArray[np.int64]]:
         """The channels that each route occupies."""
         routes, size = self.problem.cluster.routes, self.problem.cluster.size
         return [
@@ -136,7 +136,7 @@ class PipelineSession(KernelSession):
             return None
         nets, backward = nets_of(self.problem, self.stages.phase), self.schedule_name != "inference"
         steps = o.microbatches if o.objective == "step" else 0
-        return pipeline_loads(self.stages, nets, self._held(), backward, o.overlap, self.chunks, steps)
+        return pipeline_loads(self.stages, nets, self.held(), backward, o.overlap, self.chunks, steps)
 
     def _levels(self) -> tuple[NDArray[np.int64], ...]:
         """What chunks are made from, under `interleaved`."""

@@ -74,7 +74,8 @@ class Segments:
         prefixes: the i prefixes.
         seconds: [s, K] seconds of a micro-batch; infinite where a device may not run the segment.
         passing: [s, K] seconds by which it delays others (`TRAIN`: on the way forward and back), without what `hop_s` has.
-        ahead: [s, K] seconds of its forward pass (`TRAIN`); negative if it also sends in its own time.
+        ahead: [s, K] seconds of its forward pass (`TRAIN`); negative if it also sends in its own time, or waits for no
+            gradients.
         update: [s, K] seconds of the optimiser at the end of a step.
         fixed_bytes: [s] bytes on its device however many micro-batches are in flight.
         saved_bytes: [s] further bytes for each micro-batch in flight.
@@ -179,12 +180,13 @@ class _Builder:
             proves=self._proves(),
         )
 
-    def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-        """`seconds`, `passing`, `update`, `fixed_bytes`, `saved_bytes` of the segments whose blocks are `inside` [s, b]."""
+    def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, ...]:
+        """`seconds`, `passing`, `ahead`, `update`, `fixed_bytes`, `saved_bytes` of segments with blocks `inside` [s, b]."""
         problem, kind = self.coarse, self._kind()[0]
         own = self.parts.group_s[:, first]  # [b, K, 4]
-        total = np.einsum("sb,bkp->skp", inside.astype(np.float64), own)
-        barred = inside.astype(np.float64) @ (~problem.allowed[:, first]).astype(np.float64) > 0
+        member = inside.astype(np.float64)
+        total = (member @ own.reshape(len(own), -1)).reshape(len(member), len(first), 4)
+        barred = member @ (~problem.allowed[:, first]).astype(np.float64) > 0
         seconds = total[:, :, : 1 if kind == TOKEN else 3].sum(axis=2)
         passing, update = seconds, total[:, :, 3]
         if isinstance(self.session, MaxLoadSession | BlockingSession):
@@ -197,7 +199,8 @@ class _Builder:
                 passing = passing + back * (kind == TRAIN)  # the way forward is in `hop_s`
             if kind == TRAIN and not self._waits_back():
                 passing, update = total[:, :, 0], np.zeros_like(update)
-        return np.where(barred, np.inf, seconds), passing, update, *self._memory(inside)
+        ahead = total[:, :, 0] if self._overlaps() and self._returns else np.full_like(passing, -1.0)
+        return np.where(barred, np.inf, seconds), passing, ahead, update, *self._memory(inside)
 
     def _kind(self) -> tuple[int, int]:
         """How values follow from segments, and the micro-batches."""

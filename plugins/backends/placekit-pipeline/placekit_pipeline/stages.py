@@ -81,6 +81,11 @@ class Stages:
         stores, block_group, block_bytes = _stores(problem, phase, blocks)
         return cls(problem, phase, blocks, part, repeats, stores, block_group, block_bytes)
 
+    def grouped(self, problem: Problem) -> Stages:
+        """The same operations in larger groups, those of `problem`; layers are still the same."""
+        kept = _stores(problem, self.phase, self.blocks)
+        return Stages(problem, self.phase, self.blocks, self.part, self.repeats, *kept)
+
     def group_s(self) -> Floats:
         """[g, D, 4] seconds of each group on each device by part; forward passes that repeat count as backward."""
         problem, group = self.problem, self.problem.grouping.group_of
@@ -138,9 +143,9 @@ def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Store
         saved = (saved & ~inner) | (entering & blocks.layer[there])
         each = np.unique(storage[inner])
         whole = np.bincount(blocks.of_op[graph.tensor_producer[each]], graph.owned_bytes[each], minlength=len(blocks))
-        block_group = np.searchsorted(np.sort(blocks.of_group), np.arange(len(blocks)))
-        block_group = np.argsort(blocks.of_group, kind="stable")[block_group]
-        block_group, block_bytes = block_group[blocks.layer], whole[blocks.layer].astype(np.float64)
+        first_group = np.unique(blocks.of_group, return_index=True)[1]
+        some_op = np.unique(blocks.problem.grouping.group_of, return_index=True)[1][first_group]
+        block_group, block_bytes = group[some_op][blocks.layer], whole[blocks.layer].astype(np.float64)
     kept = [
         *_held(graph.owned_bytes, storage[saved], group[reader[saved]], once=False),
         *_held(
