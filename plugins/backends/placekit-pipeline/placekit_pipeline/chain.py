@@ -193,7 +193,10 @@ class _Search:
                 f"the search of splits of {number} blocks ended before its proof; policy.effort and budget limit it"
             )
         elif self.segments.proves and self.segments.prefixes.exact:
-            evaluate.note(f"no contiguous split of the {number} blocks is better: all others are searched or bounded")
+            alike = ", apart from exchanges of alike devices," if self.segments.exchanges else ""
+            evaluate.note(
+                f"no contiguous split of the {number} blocks{alike} is better: all others are searched or bounded"
+            )
         elif self.segments.proves:
             evaluate.note(f"no split of the {number} blocks along their order is better; the graph has other orders")
 
@@ -288,6 +291,7 @@ def _table(blocks: Blocks, segments: Segments) -> Table:
         flight=segments.flight,
         room=segments.room,
         hop_s=segments.hop_s,
+        queue_s=segments.queue_s,
         radix=radix,
         many=many,
         of_set=np.ascontiguousarray(of_set),

@@ -32,7 +32,7 @@ class Table(NamedTuple):
         seconds, passing, ahead, update: [s, K].
         fixed_bytes, saved_bytes: [s].
         flight, room: [D + 1], [K].
-        hop_s: [i, A, A], A = K or 1.
+        hop_s, queue_s: [i, A, A], A = K or 1.
         radix: [K] what one device more of each class adds to the number of a set.
         many: [K] devices of each class.
         of_set: [u, K] devices of each class in each set; `size`: [u] their sum.
@@ -53,6 +53,7 @@ class Table(NamedTuple):
     flight: NDArray[np.int64]
     room: NDArray[np.float64]
     hop_s: Annotated[NDArray[np.float64], 3]
+    queue_s: Annotated[NDArray[np.float64], 3]
     radix: NDArray[np.int64]
     many: NDArray[np.int64]
     of_set: Annotated[NDArray[np.int64], 2]
@@ -138,7 +139,7 @@ def completions(t):
                 for a in range(ways):
                     hop = t.hop_s[i, a, b]
                     best[SUM, u, i, a] = min(best[SUM, u, i, a], hop + total)
-                    best[MAX, u, i, a] = min(best[MAX, u, i, a], max(hop, largest))
+                    best[MAX, u, i, a] = min(best[MAX, u, i, a], max(t.queue_s[i, a, b], largest))
                     best[BACK, u, i, a] = min(best[BACK, u, i, a], hop + back)
                     best[WAIT, u, i, a] = min(best[WAIT, u, i, a], wait)
     return best

@@ -15,7 +15,7 @@ from placekit_scheduling import device_classes
 from placekit_core import Grouping, Problem, Session, strongly_connected
 from placekit_pipeline.blocking import BlockingSession
 from placekit_pipeline.max_load import MaxLoadSession
-from placekit_pipeline.nets import AHEAD, BACK, SOURCE, Floats, Ints, Nets, nets_of
+from placekit_pipeline.nets import AHEAD, BACK, FORWARD, SOURCE, Floats, Ints, Nets, nets_of
 from placekit_pipeline.pipeline import PipelineSession
 from placekit_pipeline.stages import Stages
 
@@ -83,7 +83,10 @@ class Segments:
         room: [K] memory of each device.
         hop_s: [i, K, K] at least the seconds of the messages from a segment that ends at a prefix to the next one, from
             class to class; with one column each if all routes are alike.
+        queue_s: like `hop_s`, at least the seconds that each micro-batch's messages keep a channel from others.
         proves: the bound from these figures holds for every placement with such segments.
+        exchanges: a value may depend on which of several alike devices runs a stage: messages that are ready at the same
+            time, or that one task sends, take a channel that they share in the order of the devices.
     """
 
     kind: int
@@ -99,7 +102,9 @@ class Segments:
     flight: Ints
     room: Floats
     hop_s: Floats
+    queue_s: Floats
     proves: bool
+    exchanges: bool
 
 
 def segments_of(blocks: Blocks, session: Session, objective: str | None, max_ideals: int) -> Segments:
@@ -158,6 +163,7 @@ class _Builder:
         classes = device_classes(self.coarse)
         first = [devices[0] for devices in classes]
         kind, m = self._kind()
+        hop_s, queue_s = self._hops(first)
         parts = [
             self._costs(mask[after[i : i + AT_ONCE]] & ~mask[before[i : i + AT_ONCE]], first)
             for i in range(0, max(len(after), 1), AT_ONCE)
@@ -176,8 +182,10 @@ class _Builder:
             saved_bytes=saved,
             flight=self._flight(kind, m, self.coarse.cluster.size),
             room=self.coarse.cluster.memory_bytes[first],
-            hop_s=self._hops(first),
+            hop_s=hop_s,
+            queue_s=queue_s,
             proves=self._proves(),
+            exchanges=any(len(c) > 1 for c in classes) and self._shares_channels(),
         )
 
     def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, ...]:
@@ -222,7 +230,15 @@ class _Builder:
             return True
         if isinstance(self.session, BlockingSession):
             return self._is_path and self._one_call_each()
-        return isinstance(self.session, PipelineSession) and self._is_path
+        if not isinstance(self.session, PipelineSession):
+            return False
+        return self._is_path and (self.session.schedule_name != "interleaved" or self._one_chunk_each())
+
+    def _shares_channels(self) -> bool:
+        """Whether messages between different pairs of devices may wait for each other."""
+        if not isinstance(self.session, PipelineSession) or not values_add_up(self.session, self.objective):
+            return False
+        return int(np.bincount(np.concatenate(self._held), minlength=1).max()) > 1
 
     @cached_property
     def _is_path(self) -> bool:
@@ -252,6 +268,24 @@ class _Builder:
         return (
             self._returns and isinstance(self.session, PipelineSession) and self.session.schedule_name != "zero_bubble"
         )
+
+    def _one_chunk_each(self) -> bool:
+        """Whether all of a block follows something in the one before, so that `interleaved` makes one chunk of a stage."""
+        assert isinstance(self.session, PipelineSession)
+        problem = self.session.problem
+        group, kernel = problem.grouping.group_of, problem.graph.kernel & (self.parts.stages.phase == FORWARD)
+        block = np.zeros(problem.g, np.int64)
+        block[group] = self.coarse.grouping.group_of
+        u, v = problem.graph.op_edges
+        between = kernel[u] & kernel[v]
+        a, b = group[u[between]], group[v[between]]
+        reached = np.zeros(problem.g, np.bool_)
+        reached[block == 0] = True
+        reached[b[block[a] + 1 == block[b]]] = True
+        a, b = a[block[a] == block[b]], b[block[a] == block[b]]
+        while (reached[a] & ~reached[b]).any():
+            reached[b[reached[a]]] = True
+        return bool(reached[group[kernel]].all())
 
     def _one_call_each(self) -> bool:
         """Whether every segment is one call on an accelerator, and on a CPU a sequence of operations."""
@@ -336,8 +370,8 @@ class _Builder:
         pairs = list(zip(first, others, strict=True))
         return np.asarray([latency[x, o].min() for x, o in pairs]), np.asarray([rate[x, o].min() for x, o in pairs])
 
-    def _hops(self, first: list[int]) -> Floats:
-        """See `Segments.hop_s`: what surely passes from the last block of a prefix to the next one, along one order."""
+    def _hops(self, first: list[int]) -> tuple[Floats, Floats]:
+        """`hop_s` and `queue_s`: what surely passes from the last block of a prefix to the next one, along one order."""
         pairs = [[self._pair(a, b) for b in range(len(first))] for a in range(len(first))]
         count, kind = len(self.prefixes.mask), self._kind()[0]
         ahead, back = np.zeros(count), np.zeros(count)
@@ -350,30 +384,27 @@ class _Builder:
                     ahead[at + 1] += nets.bytes_[x]
                 if nets.kind[x] == BACK and at - 1 in readers:
                     back[at] += nets.bytes_[x]
-        routes = [[[self._route(x, y, kind), self._route(y, x, kind)] for x, y in row] for row in pairs]
-        figure = np.asarray(routes).reshape(
-            len(first), len(first), 2, 2
-        )  # latency and seconds per byte, there and back
-        both = [_message(ahead, figure[:, :, 0])]
+        routes = [[[*self._route(x, y), *self._route(y, x)] for x, y in row] for row in pairs]
+        figure = np.asarray(routes)  # [K, K, 6] latency, seconds per byte and whether others wait, there and back
+        both = [_message(ahead, figure[..., :3])]
         # a stage that does not overlap sends gradients as part of its own seconds
         if kind in (BUSIEST, FLOW) or (kind == TRAIN and self._overlaps() and self._waits_back()):
-            both.append(_message(back, figure[:, :, 1]))
-        found: Floats = np.max(both, axis=0) if kind == BUSIEST else np.sum(both, axis=0)
+            both.append(_message(back, figure[..., 3:]))
+        hop_s, queue_s = (np.sum(x, axis=0) if kind != BUSIEST else np.max(x, axis=0) for x in zip(*both, strict=True))
+        if kind == BUSIEST:
+            hop_s = queue_s
         real = np.asarray([[x != y for x, y in row] for row in pairs])  # one device sends nothing to itself
-        if len(np.unique(figure[real].reshape(-1, 4), axis=0)) < 2:
+        cut = (slice(None), slice(None), slice(None))
+        if len(np.unique(figure[real].reshape(-1, 3), axis=0)) < 2:
             a, b = np.argwhere(real)[0] if real.any() else (0, 0)
-            found = found[:, a : a + 1, b : b + 1]
-        return np.ascontiguousarray(found, np.float64)
+            cut = (slice(None), slice(a, a + 1), slice(b, b + 1))
+        return np.ascontiguousarray(hop_s[cut], np.float64), np.ascontiguousarray(queue_s[cut], np.float64)
 
-    def _route(self, a: int, b: int, kind: int) -> tuple[float, float]:
-        """Latency and seconds per byte of a route, as far as a value knows them.
-
-        In the steady state a message counts for the channels that carry one transfer at a time.
-        """
+    def _route(self, a: int, b: int) -> tuple[float, float, float]:
+        """Latency and seconds per byte of a route, and 1 if it has a channel that carries one transfer at a time."""
         routes, size = self.coarse.cluster.routes, self.coarse.cluster.size
-        if kind == BUSIEST and isinstance(self.session, PipelineSession) and not len(self._held[a * size + b]):
-            return 0.0, 0.0
-        return float(routes.latency_s[a, b]), float(routes.s_per_byte[a, b])
+        held = isinstance(self.session, PipelineSession) and len(self._held[a * size + b]) > 0
+        return float(routes.latency_s[a, b]), float(routes.s_per_byte[a, b]), float(held)
 
     @cached_property
     def _held(self) -> list[Ints]:
@@ -412,10 +443,11 @@ class _Builder:
         return persistent + once + work + again + copies, saved
 
 
-def _message(bytes_: Floats, route: Floats) -> Floats:
-    """[i, K, K] seconds of messages of these bytes [i] on routes of these latencies and seconds per byte [K, K, 2]."""
+def _message(bytes_: Floats, route: Floats) -> tuple[Floats, Floats]:
+    """[i, K, K] seconds of messages of these bytes [i], and those that others wait for; `route` [K, K, 3] as of `_route`."""
     some = bytes_[:, None, None]
-    return np.asarray((some > 0) * route[..., 0] + some * route[..., 1], np.float64)
+    seconds = (some > 0) * route[..., 0] + some * route[..., 1]
+    return seconds, seconds * route[..., 2]
 
 
 @njit(cache=True)
