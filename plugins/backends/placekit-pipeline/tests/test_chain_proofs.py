@@ -147,7 +147,8 @@ def check(name: str, seed: int, branches: bool) -> bool | None:
     measured = session.evaluate(every_split(blocks_of(problem, session, backend.objective)))
     least = float(np.where(measured.fits, measured.value_s, np.inf).min())
     bound = session.lower_bound()
-    assert bound is not None and bound <= least, f"seed {seed}: {least} s is below the bound of {bound} s"
+    assert bound is not None
+    assert bound <= least, f"seed {seed}: {least} s is below the bound of {bound} s"
     evaluator = BudgetedEvaluator(problem, session, objective=backend.objective)
     try:
         ChainPolicy().place(Task(problem, evaluator), rng)
