@@ -38,7 +38,9 @@ def main() -> None:
         assert result.value_s is not None
         found = 1e3 * result.value_s
         fast = "yes" if time.perf_counter() - began < 60 else "no"
-        print(f"| {graph} | {backend} | {policy} | {published:.3f} | {found:.3f} | {found / published - 1:+.2%} | {fast} |")
+        print(
+            f"| {graph} | {backend} | {policy} | {published:.3f} | {found:.3f} | {found / published - 1:+.2%} | {fast} |"
+        )
 
 
 if __name__ == "__main__":

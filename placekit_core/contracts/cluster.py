@@ -229,7 +229,8 @@ class Cluster(_Model):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything but the name and description."""
-        later = {kind: {"launches_ahead"} for kind, k in self.kinds.items() if not k.launches_ahead}  # added to the format
+        # a field that was added later counts only where it is used: other fingerprints stay what they were
+        later = {kind: {"launches_ahead"} for kind, k in self.kinds.items() if not k.launches_ahead}
         text = self.model_dump_json(exclude={"name": True, "description": True, "kinds": later})
         return hashlib.sha256(b"placekit-cluster-1\0" + text.encode()).hexdigest()[:32]
 
