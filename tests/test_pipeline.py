@@ -102,7 +102,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{name}.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     found = registry.discover()
-    found.add("pipeline", importlib.import_module(name), "placekit-pipeline", "0.0.0")
+    found.add("several_programs", importlib.import_module(name), "placekit-several-programs", "0.0.0")
     assert [b.reason for b in found.broken] == []
     use_registry(monkeypatch, found)
 

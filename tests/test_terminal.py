@@ -141,7 +141,7 @@ class TestHelp:
     @pytest.mark.parametrize(
         ("argv", "message"),
         [
-            (["run", "policy=ann", "--help"], "no policy named 'ann'\n  available: annealing, "),
+            (["run", "policy=ann", "--help"], "no policy named 'ann'\n  available: chain, annealing, "),
             (["run", "policy=doppler_papers", "--help"], "did you mean 'doppler_paper'?"),
             (["run", "experiment=quik", "--help"], "no experiment named 'quik'\n  did you mean 'quick'?"),
             (["run", "--help", "policies"], "--help knows no 'policies'\n  `--help`, `--help all`"),

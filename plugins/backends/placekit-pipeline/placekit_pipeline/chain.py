@@ -212,7 +212,8 @@ def split(blocks: Blocks, table: Table, best: NDArray[np.float64], stages: int, 
         for s, k in product(range(table.ptr[place], table.ptr[place + 1]), range(len(table.radix))):
             j = int(table.after[s])
             fits = table.fixed_bytes[s] + table.flight[q] * table.saved_bytes[s] <= table.room[k]
-            if table.of_set[left, k] == 0 or (j == end) != (q == 1) or not fits:
+            barred = table.of_set[left, k] == 0 or np.isinf(table.seconds[s, k])
+            if barred or (j == end) != (q == 1) or not fits:
                 continue
             a = k if ways > 1 else 0
             rest = best[kind, left - table.radix[k], j, a]

@@ -7,60 +7,23 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from placekit_blocks import Blocks
 from placekit_scheduling import device_classes
 
 from placekit_core import Grouping, Problem, Session, strongly_connected
 from placekit_pipeline.blocking import BlockingSession
+from placekit_pipeline.counting import crossing, held_in
 from placekit_pipeline.max_load import MaxLoadSession
 from placekit_pipeline.nets import AHEAD, BACK, FORWARD, SOURCE, Floats, Ints, Nets, nets_of
 from placekit_pipeline.pipeline import PipelineSession
+from placekit_pipeline.prefixes import Prefixes
 from placekit_pipeline.stages import Stages
 
 AT_ONCE = 50_000  # segments whose costs are worked out together
 TOKEN, BUSIEST, FLOW, TRAIN = range(4)
 """How the value of a split follows from its segments, as far as a bound knows: their sum; the largest; for M micro-batches
 one after another through all of them, the sum and M - 1 times the largest; forward and back again."""
-
-
-@dataclass(frozen=True, eq=False)
-class Prefixes:
-    """The sets of blocks that come first: all ideals of the blocks' order, or those along one order of the blocks.
-
-    Attributes:
-        mask: [i, b] whether each prefix holds each block; the first is empty, the last holds all.
-        ptr, after: larger prefixes of each prefix, in compressed rows. A row is a segment: the blocks between the two.
-        exact: all ideals are there.
-    """
-
-    mask: NDArray[np.bool_]
-    ptr: Ints
-    after: Ints
-    exact: bool
-
-    @classmethod
-    def of(cls, count: int, source: Ints, target: Ints, limit: int) -> Prefixes:
-        """The prefixes of `count` blocks with data flow from `source` to `target`, at most `limit` unless along one order."""
-        needs = [0] * count
-        for a, b in zip(source.tolist(), target.tolist(), strict=True):
-            needs[b] |= 1 << a
-        found = {0}
-        stack = [0]
-        while stack and len(found) <= limit:
-            ideal = stack.pop()
-            for block in range(count):
-                bit = 1 << block
-                if not ideal & bit and needs[block] & ideal == needs[block] and ideal | bit not in found:
-                    found.add(ideal | bit)
-                    stack.append(ideal | bit)
-        exact = len(found) <= limit
-        ideals = sorted(found, key=lambda x: (x.bit_count(), x)) if exact else [(1 << i) - 1 for i in range(count + 1)]
-        rows = [[j for j in range(i + 1, len(ideals)) if x & ideals[j] == x] for i, x in enumerate(ideals)]
-        mask = np.asarray([[x >> b & 1 for b in range(count)] for x in ideals], np.bool_).reshape(len(ideals), count)
-        ptr = np.cumsum([0, *map(len, rows)]).astype(np.int64)
-        return cls(mask, ptr, np.asarray([j for row in rows for j in row], np.int64), exact)
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,7 +321,7 @@ class _Builder:
     def _crossing(self, inside: NDArray[np.bool_], of: NDArray[np.bool_], received: bool, figure: Floats) -> Floats:
         """[s] sum of `figure` [N] over the nets `of` that come into a segment, or go out of it."""
         nets = self.parts.nets
-        return _crossing(inside, of, received, nets.producer, nets.ptr, nets.reader, figure)  # type: ignore[no-any-return]
+        return crossing(inside, of, received, nets.producer, nets.ptr, nets.reader, figure)  # type: ignore[no-any-return]
 
     def _least(self, first: list[int], received: bool) -> tuple[Floats, Floats]:
         """[K] the least latency and seconds per byte of a route from a class's devices to any other device, or to them."""
@@ -425,7 +388,7 @@ class _Builder:
         persistent = inside.astype(np.float64) @ self.coarse.group_persistent_bytes
         if not isinstance(self.session, PipelineSession):
             return persistent, np.zeros(len(persistent))
-        held = _held(inside, stages.stores.ptr, stages.stores.holder)
+        held = held_in(inside, stages.stores.ptr, stages.stores.holder)
         once = held[:, stages.stores.once] @ stages.stores.bytes_[stages.stores.once]
         saved = held[:, ~stages.stores.once] @ stages.stores.bytes_[~stages.stores.once]
         work = np.where(inside, stages.work_bytes, 0.0).max(axis=1, initial=0.0)
@@ -448,31 +411,3 @@ def _message(bytes_: Floats, route: Floats) -> tuple[Floats, Floats]:
     some = bytes_[:, None, None]
     seconds = (some > 0) * route[..., 0] + some * route[..., 1]
     return seconds, seconds * route[..., 2]
-
-
-@njit(cache=True)
-def _crossing(inside, of, received, producer, ptr, reader, figure):  # type: ignore[no-untyped-def]
-    """[s] sum of the figures of the nets `of` that come into each segment, or go out of it."""
-    total = np.zeros(len(inside))
-    for s in range(len(inside)):
-        for x in range(len(producer)):
-            if not of[x] or inside[s, producer[x]] == received:
-                continue
-            for i in range(ptr[x], ptr[x + 1]):
-                if inside[s, reader[i]] == received:
-                    total[s] += figure[x]
-                    break
-    return total
-
-
-@njit(cache=True)
-def _held(inside, ptr, holder):  # type: ignore[no-untyped-def]
-    """[s, y] 1 where a segment holds a store, else 0."""
-    held = np.zeros((len(inside), len(ptr) - 1))
-    for s in range(len(inside)):
-        for y in range(len(ptr) - 1):
-            for i in range(ptr[y], ptr[y + 1]):
-                if inside[s, holder[i]]:
-                    held[s, y] = 1.0
-                    break
-    return held

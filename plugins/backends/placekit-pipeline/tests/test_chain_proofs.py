@@ -15,7 +15,8 @@ from placekit_pipeline.blocking import BlockingLatency
 from placekit_pipeline.chain import ChainPolicy, as_path
 from placekit_pipeline.max_load import MaxLoad
 from placekit_pipeline.pipeline import Pipeline
-from placekit_pipeline.segments import Prefixes, values_add_up
+from placekit_pipeline.prefixes import Prefixes
+from placekit_pipeline.segments import values_add_up
 
 from placekit_core import (
     Backend,

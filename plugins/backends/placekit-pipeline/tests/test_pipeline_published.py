@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pipeline_reference as reference
 import pytest
-from placekit_formats.msr import MsrImporter
 from placekit_pipeline.blocking import BlockingLatency
 from placekit_pipeline.chain import ChainPolicy
 from placekit_pipeline.max_load import MaxLoad
@@ -16,6 +15,7 @@ from placekit_pipeline.max_load import MaxLoad
 from placekit_core import Backend, Placements, Problem, Task
 from placekit_core.run.evaluator import BudgetedEvaluator
 
+MsrImporter = pytest.importorskip("placekit_formats.msr").MsrImporter
 PUBLISHED = Path(os.environ.get("PLACEKIT_SAMPLES", ""), "msr")
 pytestmark = pytest.mark.skipif("PLACEKIT_SAMPLES" not in os.environ, reason="PLACEKIT_SAMPLES is not set")
 

@@ -47,7 +47,7 @@ def test_groups_in_both_forms_and_their_choices(plus: str) -> None:
     names = {*installed().names("policy"), *presets("policy")}
     assert words(f"run {plus}policy=") == [f"{plus}policy={name}" for name in sorted(names)]
     assert complete(f"placekit run {plus}policy=ann") == [f"{plus}policy=annealing "]
-    assert words(f"run {plus}backend@proxy=b") == [f"{plus}backend@proxy=bulk_synchronous"]
+    assert words(f"run {plus}backend@proxy=bu") == [f"{plus}backend@proxy=bulk_synchronous"]
 
 
 def test_choices_are_components_presets_and_what_is_built_in() -> None:
