@@ -267,7 +267,9 @@ def test_a_fault_is_a_measurement_and_leaves_nothing_behind(fault: str) -> None:
     placements = Placements.of(np.random.default_rng(0).integers(0, 2, (1, problem.g)))
     if fault == "memory":
         wrong[0] = False
-        limit = int(0.8 * session.evaluate(placements).peak_bytes[0].max())
+        session.evaluate(placements)
+        # room for what is persistent, and for no result: peaks of threads differ from run to run
+        limit = int(np.bincount(placements.device[0], problem.group_persistent_bytes).max()) + 1
         problem = Problem.of(graph, CPUBackend(devices=2, memory_bytes=limit).devices())
         session = backend.open(problem, scripted)
     kept = len(session.initial)
