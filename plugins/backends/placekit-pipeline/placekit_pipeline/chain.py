@@ -326,11 +326,12 @@ def _nothing_fits(blocks: Blocks | None, segments: Segments) -> tuple[str, str]:
     whole = int(segments.prefixes.ptr[1]) - 1  # the segment from the first prefix to the last
     rooms = sum(float(r) * len(d) for r, d in zip(segments.room, segments.classes, strict=True))
     saved = float(segments.saved_bytes[whole])
-    flight = f", and {_gibibytes(saved)} for each micro-batch in flight" if saved else ""
+    most = int(segments.flight.max())
+    flight = f", and {_gibibytes(saved)} for each of up to {most} micro-batches in flight" if saved and most else ""
     return (
         f"no contiguous split fits: in all, the program keeps {_gibibytes(float(segments.fixed_bytes[whole]))}{flight}; all"
         f" devices have {_gibibytes(rooms)}",
-        "use smaller micro-batches, backend.checkpointing=block, or more memory",
+        "use smaller micro-batches, backend.checkpointing=block, backend.schedule=1f1b, or more memory",
     )
 
 
