@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
-from placekit_blocks import Blocks, sequence
+from placekit_blocks import Blocks, or_single_device, sequence
 
 from placekit_core import ClusterError, NotApplicable, Placement, Policy, Problem, Task
 from placekit_runtimes import RuleOptions
@@ -28,15 +28,7 @@ class Rule(Policy):
         Raises NotApplicable where the tool would refuse the network or the machine, unless `otherwise` is `single_device`;
         ClusterError for a device that does not exist, ConfigError for options that contradict each other.
         """
-        try:
-            return self.rule(task)
-        except NotApplicable as e:
-            if self.options.otherwise == "error":
-                raise
-            task.evaluate.note(f"{e.message}: everything was placed on one device")
-            problem = task.problem
-            device = int(np.where(problem.allowed, problem.group_s, 0.0).sum(axis=0).argmin())
-            return _where_allowed(problem, np.full(problem.g, device))
+        return or_single_device(task, self.options.otherwise, lambda: self.rule(task))
 
     @abstractmethod
     def rule(self, task: Task) -> Placement:
