@@ -241,7 +241,7 @@ def test_a_plugin_that_imports_torch_works(tmp_path: Path, diamond) -> None:
     save_graph(diamond, tmp_path / "tiny.graph.npz")
     assert "placekit-heavy" in venvs.run(python, "placekit", "plugins", cwd=tmp_path).stdout
     options = ("importer=file", "importer.path=tiny.graph.npz", "+policy=heavy")
-    assert "heavy on p100x4" in venvs.run(python, "placekit", "run", *options, cwd=tmp_path).stdout
+    assert "heavy on rtx4090_3090" in venvs.run(python, "placekit", "run", *options, cwd=tmp_path).stdout
 
 
 @pytest.mark.parametrize(

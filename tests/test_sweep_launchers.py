@@ -74,7 +74,7 @@ def test_joblib_gives_the_same_to_the_bit_and_skips_what_is_finished(tmp_path: P
     jobs, table = together.stdout.split("\n\n")
     assert len(jobs.splitlines()) == 4, "a line per job, and nothing of Hydra's"
     without_seconds = [re.sub(r"\s+\d+\.\d$", "", line) for line in table.splitlines()]
-    assert "number of seeds 2" in without_seconds[0]
+    assert "number of seeds 2" in " ".join(table.split())
     assert without_seconds == [re.sub(r"\s+\d+\.\d$", "", line) for line in alone.stdout.split("\n\n")[1].splitlines()]
     again = run("resume=together", cwd=tmp_path)
     assert again.stdout.count(": skipped, it has finished already") == 4
@@ -181,7 +181,7 @@ def test_killed_and_started_again_finishes_only_what_was_missing(tmp_path: Path)
     assert len(re.findall(r" evaluations in ", again.stdout)) == 4 - len(before)
     assert all((sweep / name / "result.json").stat().st_mtime_ns == time_ for name, time_ in before.items())
     assert outcomes(sweep) == outcomes(tmp_path / "whole")
-    assert "number of seeds 4\n" in again.stdout, "the table has all seeds"
+    assert "number of seeds 4" in " ".join(again.stdout.split()), "the table has all seeds"
 
 
 @pytest.mark.slow

@@ -119,5 +119,10 @@ class GptImporter(ZooImporter):
         o: GptOptions = self.options
         tokens, following = (torch.randint(0, o.vocabulary, (o.batch, o.sequence)) for _ in range(2))
         sizes = (o.layers, o.embedding, o.heads, o.sequence, o.vocabulary)
-        network = Gpt(*sizes, o.dropout, o.fused_softmax, o.tied)
-        return Step(network.to(getattr(torch, o.dtype)), tokens, loss, following, self.make_optimizer)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(getattr(torch, o.dtype))  # parameters that are converted lose what ties them
+        try:
+            network = Gpt(*sizes, o.dropout, o.fused_softmax, o.tied)
+        finally:
+            torch.set_default_dtype(before)
+        return Step(network, tokens, loss, following, self.make_optimizer)

@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 class Net(NamedTuple):
     """A group and the groups that read from it, without itself."""
 
-    producer: int
+    maker: int
     readers: tuple[int, ...]
 
 
 class Charge(NamedTuple):
-    """A resource is busy for `seconds` where one of `nets` has its producer on `source` and a reader on `target`.
+    """A resource is busy for `seconds` where one of `nets` has its maker on `senders` and a reader on `receivers`.
 
-    Resources are the D devices, then channels. `source` and `target` are devices in rising order and have none in common.
+    Resources are the D devices, then channels. `senders` and `receivers` are devices in rising order and have none in common.
     """
 
     resource: int
     seconds: float
     nets: tuple[int, ...]
-    source: tuple[int, ...]
-    target: tuple[int, ...]
+    senders: tuple[int, ...]
+    receivers: tuple[int, ...]
 
 
 class Store(NamedTuple):
@@ -75,14 +75,14 @@ class Loads:
         for g, d in enumerate(home):
             load[d] += float(self.seconds[g, d])
         for c in self.charges:
-            if any(self.crosses(x, home, c.source, c.target) for x in c.nets):
+            if any(self.crosses(x, home, c.senders, c.receivers) for x in c.nets):
                 load[c.resource] += c.seconds
         return max(load.values(), default=0.0)
 
-    def crosses(self, x: int, home: Sequence[int], source: Sequence[int], target: Sequence[int]) -> bool:
-        """Whether net x has its producer on a device of `source` and a reader on one of `target`; group g is on `home[g]`."""
+    def crosses(self, x: int, home: Sequence[int], senders: Sequence[int], receivers: Sequence[int]) -> bool:
+        """Whether net x has its maker on one of `senders` and a reader on one of `receivers`; group g is on `home[g]`."""
         net = self.nets[x]
-        return home[net.producer] in source and any(home[r] in target for r in net.readers)
+        return home[net.maker] in senders and any(home[r] in receivers for r in net.readers)
 
 
 @runtime_checkable

@@ -85,7 +85,7 @@ class LoadModel:
                 continue
             for charge in own:
                 ticks = self._ticks(charge.seconds)
-                there = self._takes_place((charge.nets, charge.source, charge.target)) if ticks else None
+                there = self._takes_place((charge.nets, charge.senders, charge.receivers)) if ticks else None
                 if there is not None:
                     terms[resource].append(ticks * there)
         for own_terms in terms.values():
@@ -98,7 +98,7 @@ class LoadModel:
             clauses = []
             for x in nets:
                 net = self.loads.nets[x]
-                not_from = self._not_on(net.producer, source)
+                not_from = self._not_on(net.maker, source)
                 for reader in net.readers:
                     not_to = self._not_on(reader, target)
                     if not_from is not None and not_to is not None:
@@ -265,7 +265,7 @@ def _at_most(charges: list[Charge]) -> float:
     several = 0.0
     for c in charges:
         if len(c.nets) == 1:
-            by_source[c.nets][c.source] += c.seconds
+            by_source[c.nets][c.senders] += c.seconds
         else:
             several += c.seconds
     return several + sum(max(seconds.values()) for seconds in by_source.values())
