@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from placekit_core import ImporterError
+from placekit_torch.attention import with_generator
 from placekit_torch.operators import is_random
 
 
@@ -81,6 +82,8 @@ def seeded(target: Any) -> Callable[..., Any]:
     """The operator as a function with the keyword `generator`. Raises ImporterError if there is none."""
     if target is torch.ops.aten.native_dropout.default:
         return _dropout
+    if target is torch.ops.placekit.attention_dropout.default:
+        return with_generator
     names = {a.name for a in target._schema.arguments}
     if "generator" in names:
         return target  # type: ignore[no-any-return]

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
+from pydantic import ValidationError
 
-from placekit_core import Importer, ImporterError, Program
+from placekit_core import Importer, ImporterError, Program, unknown
+from placekit_torch.attention import attention_as
 from placekit_torch.capture import Mode, capture
 from placekit_torch.executable import TorchExecutable
 from placekit_torch.factory import Builder, Given, Made, find_factory, folder_of
 from placekit_torch.lowering import lower
-from placekit_torch.options import TorchOptions
+from placekit_torch.options import Kernels, TorchOptions
 from placekit_torch.step import Step
 
 _TRACING = threading.RLock()  # torch traces in one thread at a time
@@ -34,19 +36,32 @@ def _uncollected() -> Iterator[None]:
 
 
 def import_program(
-    builder: Builder, *, name: str, mode: Mode = "train", seed: int = 0, recipe: Mapping[str, Any] | None = None
+    builder: Builder,
+    *,
+    name: str,
+    mode: Mode = "train",
+    seed: int = 0,
+    recipe: Mapping[str, Any] | None = None,
+    kernels: Kernels | None = None,
 ) -> Program:
     """Trace the step of `builder`, without allocating memory for its tensors. Raises ImporterError."""
-    with _TRACING, _uncollected():
+    kernels = kernels or Kernels()  # type: ignore[call-arg]
+    with _TRACING, _uncollected(), attention_as(kernels.attention):
         captured = capture(builder, mode, name)
         lowered = lower(captured, name, {"mode": mode, "torch": torch.__version__})
     executable = TorchExecutable(lowered, builder, captured.constants, mode, seed, recipe or {})
     return Program(lowered.graph, executable=executable)
 
 
-def import_given(step: Step, *, mode: Mode, name: str | None) -> Program:
+def import_given(step: Step, *, mode: Mode, name: str | None, **kernels: Any) -> Program:
     """The program of existing objects; see `placekit_torch.import_module`."""
-    return import_program(Given(step), name=name or type(step.module).__name__, mode=mode)
+    for key in kernels.keys() - Kernels.model_fields.keys():
+        raise unknown("option", key, list(Kernels.model_fields), ImporterError)
+    try:
+        chosen = Kernels(**kernels)
+    except ValidationError as e:
+        raise ImporterError(f"{e.errors()[0]['loc'][0]}: {e.errors()[0]['msg']}") from None
+    return import_program(Given(step), name=name or type(step.module).__name__, mode=mode, kernels=chosen)
 
 
 class TorchImporter(Importer):
@@ -59,26 +74,27 @@ class TorchImporter(Importer):
     def convert(cls, source: Any, **about: Any) -> list[Program]:
         """The program of a module, with `inputs` and for training `loss`, `targets`, `optimizer`; or of a `Step`.
 
-        `mode` and `name` are as in `import_module`; a module with neither loss nor optimizer is imported for inference.
-        Raises ImporterError.
+        `mode`, `name` and the options of `Kernels` are as in `import_module`; a module with neither loss nor optimizer is
+        imported for inference. Raises ImporterError.
         """
         mode: Any = about.pop("mode", None)
         name = about.pop("name", None)
         takes = () if isinstance(source, Step) else ("inputs", "loss", "targets", "optimizer")
+        kernels = {key: about.pop(key) for key in Kernels.model_fields if key in about}
         for key in about.keys() - {*takes}:
             raise ImporterError(
                 f"importing a {type(source).__name__} takes no {key!r}",
-                f"it takes {', '.join([*takes, 'mode', 'name'])}",
+                f"it takes {', '.join([*takes, 'mode', 'name', *Kernels.model_fields])}",
             )
         if isinstance(source, Step):
-            return [import_given(source, mode=mode or "train", name=name)]
+            return [import_given(source, mode=mode or "train", name=name, **kernels)]
         if "inputs" not in about:
             raise ImporterError(
                 f"a {type(source).__name__} needs inputs to be traced",
                 "give inputs=..., and for a training step loss=..., targets=..., optimizer=...",
             )
         mode = mode or ("train" if {"loss", "optimizer"} & about.keys() else "inference")
-        return [import_given(Step(source, **about), mode=mode, name=name)]
+        return [import_given(Step(source, **about), mode=mode, name=name, **kernels)]
 
     def load(self) -> list[Program]:
         """One program, named after module and factory."""
@@ -88,7 +104,7 @@ class TorchImporter(Importer):
         builder = Made(lambda: factory(**o.arguments), o.module, path)
         recipe = {"importer": self.name, "options": o.model_dump(mode="json")}
         name = o.module.replace(":", ".")
-        return [import_program(builder, name=name, mode=o.mode, seed=o.seed, recipe=recipe)]
+        return [import_program(builder, name=name, mode=o.mode, seed=o.seed, recipe=recipe, kernels=o)]
 
 
 def import_module(
@@ -100,10 +116,13 @@ def import_module(
     optimizer: Callable[[Any], Any] | None = None,
     mode: Literal["train", "inference"] = "train",
     name: str | None = None,
+    **kernels: Any,
 ) -> Program:
     """The program of a real `torch.nn.Module`, which is not modified; the arguments are those of `Step`.
+
+    `kernels` are the importer's options `attention`, `optimizer_kernels`, `fusion` and `accumulate`.
 
     `program.executable.initial()` gives copies of the module's own weights and of these inputs. It has no recipe: another
     process cannot rebuild it. Raises ImporterError that names the line if the module cannot be traced.
     """
-    return import_given(Step(module, inputs, loss, targets, optimizer), mode=mode, name=name)
+    return import_given(Step(module, inputs, loss, targets, optimizer), mode=mode, name=name, **kernels)

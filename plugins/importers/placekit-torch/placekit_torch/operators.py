@@ -80,7 +80,7 @@ def op_class(target: Any, operands: Sequence[torch.Tensor] = ()) -> str:
     if name in _CLASS_OF:
         group = _CLASS_OF[name]
         return f"unaligned_{group}" if group == "matmul" and any(map(_unaligned, operands)) else group
-    if "scaled_dot_product" in name or "flex_attention" in name:
+    if name.startswith("attention") or "scaled_dot_product" in name or "flex_attention" in name:
         return "attention"
     if "upsample_" in name:
         return "elementwise"

@@ -9,7 +9,26 @@ from pydantic import Field
 from placekit_core import Options
 
 
-class TorchOptions(Options):
+class Kernels(Options):
+    """Which kernels a step is modelled by; see the table in the README."""
+
+    attention: Literal["fused", "math"] = Field(
+        "fused", description="scaled-dot-product attention as one operation, or as products and softmax"
+    )
+    optimizer_kernels: Literal["auto", "fused", "foreach", "single"] = Field(
+        "auto",
+        description="updates as one kernel for all, one per operation for all, or one per operation and parameter;"
+        " auto: as the optimiser was made (torch's default on GPUs is foreach)",
+    )
+    fusion: Literal["none", "pointwise"] = Field(
+        "none", description="pointwise: chains of pointwise operations are one operation, as torch.compile makes them"
+    )
+    accumulate: int = Field(
+        1, ge=1, description="micro-batches per step: the inputs are split, and gradients are summed before the update"
+    )
+
+
+class TorchOptions(Kernels):
     """Options of importer `torch`."""
 
     module: str = Field("", description="`package.module:factory`; the factory returns a `placekit_torch.Step`")

@@ -1,4 +1,4 @@
-"""The adapter to PyTorch's tracing: only this file and shortcuts.py use private interfaces of torch.
+"""The adapter to PyTorch's tracing: only this file, shortcuts.py and attention.py use private interfaces of torch.
 
 Written against torch 2.13. The joint graph (forward and backward, functional: nothing is mutated) comes from
 `aot_export_joint_with_descriptors`; its descriptors say what each input and output is. The optimiser's update comes from
@@ -30,7 +30,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from placekit_core import ImporterError
 from placekit_torch.joint import ALIAS, TAG, Joint, Names, Tag, merge_tied, own_name, start_backward, with_value
@@ -182,8 +181,6 @@ def _tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
         stack.enter_context(shortcuts())
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(_whole_kernels())
-        # the CPU's fused kernel has no FLOP formula, and other devices have other fused kernels
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         # modules skip checks of data, and optimisers skip checks of devices, as under torch.compile
         stack.enter_context(torch.compiler._compile_session_context())
         yield stack

@@ -305,16 +305,6 @@ def test_tied_parameters_and_repeated_inputs_are_one_source() -> None:
     assert [g.op_name[v] for v in range(g.n) if g.op_type[v] in ("parameter", "input")] == ["table.weight", "input.0"]
 
 
-def test_attention_is_taken_apart() -> None:
-    class Attention(nn.Module):
-        def forward(self, q: Tensor) -> Tensor:
-            return F.scaled_dot_product_attention(q, q, q)
-
-    g = imported(Attention(), torch.randn(1, 2, 8, 4, requires_grad=True)).graph
-    assert len(ops(g, "aten.bmm", "forward")) == 2
-    assert not any("attention" in t for t in g.op_type.vocabulary)
-
-
 def test_module_on_the_meta_device() -> None:
     """On `meta`, the backward pass of the cross-entropy would silently be missing."""
     with torch.device("meta"):

@@ -18,7 +18,6 @@ from placekit_testing.speed import mostly_slow
 from placekit_torch import Step, import_module
 from placekit_torch.codegen import operation_seed
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from placekit_core import Program
 
@@ -188,7 +187,7 @@ NETWORKS: dict[str, Callable[[], Step]] = {
 
 @contextmanager
 def as_imported(program: Program, step: int) -> Iterator[None]:
-    """Eager torch as it is traced: attention by plain products, optimisers capturable, dropout seeded by operation."""
+    """Eager torch as it is traced: optimisers capturable, dropout seeded by operation."""
     seeds = iter([operation_seed(step, op) for op in sorted(program.executable.random_ops)])
     dropout = F.dropout
 
@@ -198,7 +197,6 @@ def as_imported(program: Program, step: int) -> Iterator[None]:
         return dropout(x, p, training, inplace)
 
     with (
-        sdpa_kernel(SDPBackend.MATH),
         mock.patch("torch.nn.functional.dropout", seeded),
         mock.patch("torch.compiler.is_compiling", return_value=True),
     ):
