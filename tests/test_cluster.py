@@ -44,6 +44,27 @@ def test_devices() -> None:
         c.device_index("g:9")
 
 
+def test_placements_get_the_memory_without_reserve_and_headroom() -> None:
+    one = cluster(gpus=1)
+    c = Cluster.parse({**one.model_dump(), "kinds": {"g": {**GPU, "reserve_bytes": 200, "headroom": 0.25}}})
+    assert c.memory_bytes.tolist() == [600]
+    assert c.withheld_bytes == 400
+    assert c.fingerprint != one.fingerprint
+    b = GraphBuilder("net")
+    b.add("w", op_type="parameter", outputs=[700], persistent_bytes=700, kernel=False)
+    assert Problem.of(b.build(), one).g == 1
+    said = "take 700 B, all devices together have 600 B without 400 B of reserves and headroom"
+    with pytest.raises(ClusterError, match=said):
+        Problem.of(b.build(), c)
+
+
+@pytest.mark.parametrize("kept", [{"reserve_bytes": 1000}, {"reserve_bytes": 999, "headroom": 0.5}])
+def test_a_reserve_leaves_memory(kept: dict[str, Any]) -> None:
+    data = {**cluster(gpus=1).model_dump(), "kinds": {"g": {**GPU, **kept}}}
+    with pytest.raises(ClusterError, match="reserve_bytes and headroom leave nothing of memory_bytes"):
+        Cluster.parse(data)
+
+
 def test_one_device_needs_no_link() -> None:
     c = cluster(gpus=1)
     assert c.routes.latency_s.tolist() == [[0.0]]

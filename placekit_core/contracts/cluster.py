@@ -27,6 +27,7 @@ from placekit_core.contracts.errors import ClusterError, explain, listed, unknow
 from placekit_core.contracts.files import MAX_DIGITS, parse_yaml, read_bytes, reading
 
 MAX_DEVICES = 1024  # finding the routes of so many devices takes seconds, and placements are 16-bit
+_LATER = ("launches_ahead", "reserve_bytes", "headroom")  # fields of kinds that files and fingerprints may lack
 UNLIMITED = 2**30  # capacity of a channel or device that never makes anything wait
 
 # Classes of operations: the rows of the efficiency table in costs.py.
@@ -70,12 +71,18 @@ class Efficiency(_Model):
 
 
 class DeviceKind(_Model):
-    """What devices of one kind can do. Rates are peaks; `costs.py` holds the fractions that operations reach."""
+    """What devices of one kind can do. Rates are peaks; `costs.py` holds the fractions that operations reach.
+
+    Placements get `usable_bytes`. The rest of the memory is `reserve_bytes` (the driver, the CUDA context, other programs),
+    and of what remains the fraction `headroom` (holes that fragmentation leaves in the allocator's memory).
+    """
 
     type: Literal["gpu", "cpu"] = "gpu"
     flops_per_s: dict[str, Positive]
     memory_bytes: Annotated[int, BeforeValidator(_whole), Field(gt=0)]
     memory_bytes_per_s: Positive
+    reserve_bytes: Annotated[int, BeforeValidator(_whole), Field(ge=0)] = 0
+    headroom: Annotated[Number, Field(ge=0, lt=1)] = 0.0
     launch_overhead_s: NonNegative = 0.0
     launches_ahead: Annotated[bool, Field(description="launching takes time only where operations are shorter")] = False
     streams: Concurrent = 1
@@ -86,6 +93,17 @@ class DeviceKind(_Model):
         if "float32" not in self.flops_per_s:
             raise ValueError("flops_per_s needs at least float32: dtypes that are not listed use its rate")
         return self
+
+    @model_validator(mode="after")
+    def _leaves_memory(self) -> DeviceKind:
+        if self.usable_bytes < 1:
+            raise ValueError("reserve_bytes and headroom leave nothing of memory_bytes")
+        return self
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory for placements, bytes: without the reserve and the headroom."""
+        return int((self.memory_bytes - self.reserve_bytes) * (1.0 - self.headroom))
 
 
 class Device(_Model):
@@ -213,8 +231,13 @@ class Cluster(_Model):
 
     @cached_property
     def memory_bytes(self) -> NDArray[np.float64]:
-        """[D] memory of each device in bytes."""
-        return np.asarray([self.kinds[k].memory_bytes for k in self.device_kind], np.float64)
+        """[D] bytes that placements may use on each device: `DeviceKind.usable_bytes`."""
+        return np.asarray([self.kinds[k].usable_bytes for k in self.device_kind], np.float64)
+
+    @property
+    def withheld_bytes(self) -> int:
+        """Memory of all devices that placements may not use: reserves and headroom, bytes."""
+        return sum(self.kinds[k].memory_bytes - self.kinds[k].usable_bytes for k in self.device_kind)
 
     @cached_property
     def streams(self) -> NDArray[np.int32]:
@@ -229,8 +252,8 @@ class Cluster(_Model):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything but the name and description."""
-        # a field that was added later counts only where it is used: other fingerprints stay what they were
-        later = {kind: {"launches_ahead"} for kind, k in self.kinds.items() if not k.launches_ahead}
+        # fields that were added later count only where they are used: other fingerprints stay what they were
+        later = {kind: {name for name in _LATER if not getattr(k, name)} for kind, k in self.kinds.items()}
         text = self.model_dump_json(exclude={"name": True, "description": True, "kinds": later})
         return hashlib.sha256(b"placekit-cluster-1\0" + text.encode()).hexdigest()[:32]
 

@@ -54,7 +54,7 @@ class Problem:
         if need > room:
             raise ClusterError(
                 f"{self.graph.name!r} does not fit on {self.cluster.name!r}: parameters, state and inputs take"
-                f" {mebibytes(need)}, all devices together have {mebibytes(room)}",
+                f" {mebibytes(need)}, all devices together have {mebibytes(room)}{_withheld(self.cluster)}",
                 "use a cluster with more memory, or a smaller model",
             )
 
@@ -175,3 +175,9 @@ class Problem:
                     f"it may run on: {listed(can)}",
                 )
         return placements
+
+
+def _withheld(cluster: Cluster) -> str:
+    """How much memory of `cluster` placements may not use, if any."""
+    withheld = cluster.withheld_bytes
+    return f" without {mebibytes(withheld)} of reserves and headroom" if withheld else ""

@@ -151,6 +151,8 @@ def why_nothing_fits(searches: Sequence[OpenProgram]) -> tuple[str, str]:
     if e.last_error:
         return f"no placement of {s.name!r} could be measured in {tried}", e.last_error
     over = f"; the closest is over by {e.least_over_bytes / 2**20:.0f} MiB on a device" if e.evaluations else ""
+    if over and s.problem.cluster.withheld_bytes:
+        over += ", whose reserve and headroom are not used"
     return (
         f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}{over}",
         ("give it a larger budget, " if e.progress >= 1 else "take ") + "another policy, or a cluster with more memory",

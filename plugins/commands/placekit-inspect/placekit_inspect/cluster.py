@@ -10,6 +10,7 @@ from placekit_core import UNLIMITED, Cluster, ClusterError, Registry, load_clust
 from placekit_core.cli.completion import Completion
 from placekit_core.cli.console import facts, table, wrapped
 from placekit_core.cli.parser import Parser
+from placekit_core.contracts.cluster import DeviceKind
 from placekit_core.contracts.units import count, mebibytes, seconds
 
 
@@ -24,7 +25,7 @@ def main(argv: list[str], registry: Registry) -> int:
         for preset, path in sorted(presets):
             c = load_cluster(path)
             rows.append([preset, c.description, f"{c.size}", _memory(float(c.memory_bytes.sum()), c.size)])
-        table(["cluster", "description", "devices", "memory"], rows, left=2)
+        table(["cluster", "description", "devices", "usable"], rows, left=2)
         return 0
     paths = dict(presets)
     if name not in paths and not name.endswith((".yaml", ".yml")):
@@ -51,6 +52,7 @@ def show(cluster: Cluster) -> None:
         facts([
             ("peak", ", ".join(f"{d} {count(f)}FLOP/s" for d, f in k.flops_per_s.items())),
             ("memory", f"{_memory(k.memory_bytes)}, {_rate(k.memory_bytes_per_s)}"),
+            *([("usable", _usable(k))] if k.usable_bytes < k.memory_bytes else []),
             ("launch", seconds(k.launch_overhead_s)),
             ("streams", str(k.streams)),
         ])  # fmt: skip
@@ -75,6 +77,13 @@ def show(cluster: Cluster) -> None:
         f"\nmulticast {'yes' if cluster.multicast else 'no'}; slowest pair {_rate(1 / slowest if slowest else np.inf)}"
     )
     print(f"fingerprint {cluster.fingerprint}")
+
+
+def _usable(kind: DeviceKind) -> str:
+    """The memory for placements, and where the rest goes."""
+    rest = [f"{mebibytes(kind.reserve_bytes)} reserved"] if kind.reserve_bytes else []
+    rest += [f"{100 * kind.headroom:g}% headroom"] if kind.headroom else []
+    return f"{mebibytes(kind.usable_bytes)}: {', '.join(rest)}"
 
 
 def _memory(total_bytes: float, devices: int = 1) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from placekit_core.cli.parser import Parser
 from placekit_core.contracts.files import parse_yaml, write_atomically
 from placekit_core.contracts.units import count, mebibytes
 from placekit_inspect.machine_text import HOW, Box, Machine, read_machine
-from placekit_inspect.parts import LinkPart, Part, Parts, parts
+from placekit_inspect.parts import LinkPart, Parts, parts
 
 HEAD = """\
 Rates are peaks of data sheets: float16 and bfloat16 dense, with float32 accumulation; float32 is not TF32. Bandwidths
@@ -95,9 +95,10 @@ def cluster_file(text: str, name: str = "") -> str:
     links = _Links(machine, known).lines()
     kinds = _numbers(machine)
     lines = [*_comment(f"`placekit cluster new {quoted(' '.join(text.split()))}`.", ""), *_comment(HEAD, "")]
+    lines += _withheld(kinds, known)
     lines += [f"name: {name or _slug(machine)}", f"description: {_described(machine, known)}", "kinds:"]
     for kind in kinds:
-        lines += _kind(kind, known.kinds[kind])
+        lines += _kind(kind, known)
     lines.append("devices:")
     lines += [f"  - {{kind: {kind}{f', count: {number}' if number > 1 else ''}}}" for kind, number in kinds.items()]
     lines += ["links:", *links] if links else []
@@ -115,20 +116,29 @@ def _numbers(machine: Machine) -> dict[str, int]:
     return numbers
 
 
-def _kind(name: str, part: Part) -> list[str]:
+def _withheld(kinds: Iterable[str], known: Parts) -> list[str]:
+    """What devices do not give to placements, and why."""
+    sources = dict.fromkeys(known.withheld_of(kind).source for kind in kinds)
+    return _comment(f"Not for placements (reserve_bytes, headroom): {'. '.join(sources)}.", "")
+
+
+def _kind(name: str, known: Parts) -> list[str]:
     """A kind with its source above it."""
+    part, kind = known.kinds[name], known.kind(name)
     nominal = f" Nominal: {part.nominal}." if part.nominal else ""
-    rates = ", ".join(f"{dtype}: {_figure(rate)}" for dtype, rate in part.flops_per_s.items())
+    rates = ", ".join(f"{dtype}: {_figure(rate)}" for dtype, rate in kind.flops_per_s.items())
     written = {"type", "flops_per_s", "memory_bytes", "memory_bytes_per_s", "launch_overhead_s"}
-    others = part.kind.model_dump(exclude=written, exclude_defaults=True)
+    others = kind.model_dump(exclude=written | {"reserve_bytes", "headroom"}, exclude_defaults=True)
+    kept = {key: getattr(kind, key) for key in ("reserve_bytes", "headroom") if getattr(kind, key)}
     return [
         *_comment(f"{part.title}. {part.source}.{nominal}", "  "),
         f"  {name}:",
-        *(["    type: cpu"] if part.type == "cpu" else []),
+        *(["    type: cpu"] if kind.type == "cpu" else []),
         f"    flops_per_s: {{{rates}}}",
-        f"    memory_bytes: {part.memory_bytes}",
-        f"    memory_bytes_per_s: {_figure(part.memory_bytes_per_s)}",
-        f"    launch_overhead_s: {_figure(part.launch_overhead_s)}",
+        f"    memory_bytes: {kind.memory_bytes}",
+        *(f"    {key}: {value}" for key, value in kept.items()),
+        f"    memory_bytes_per_s: {_figure(kind.memory_bytes_per_s)}",
+        f"    launch_overhead_s: {_figure(kind.launch_overhead_s)}",
         *(f"    {key}: {json.dumps(value)}" for key, value in others.items()),
     ]
 

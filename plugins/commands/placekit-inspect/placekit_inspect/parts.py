@@ -30,6 +30,8 @@ class Part(DeviceKind):
 
     Attributes:
         title: its name for people, with the memory; source: the data sheet; nominal: figures that no data sheet states.
+        driver: its names in `nvidia-smi`.
+        withheld: the entry of `Parts.withheld` that says what it keeps of its memory; by default that of its type.
         pcie: generation of its PCIe x16; None for a device that is in no slot.
         peer_to_peer: the driver copies from GPU to GPU over PCIe without host memory.
         shared_memory: it shares the memory of other devices of its board.
@@ -38,15 +40,20 @@ class Part(DeviceKind):
     title: str
     source: str
     nominal: str = ""
+    driver: tuple[str, ...] = ()
+    withheld: str = ""
     pcie: int | None = None
     peer_to_peer: bool = True
     shared_memory: bool = False
     nvlink: NvLink | None = None
 
-    @property
-    def kind(self) -> DeviceKind:
-        """The part as it stands in a cluster file."""
-        return DeviceKind(**{key: getattr(self, key) for key in DeviceKind.model_fields})
+
+class Withheld(FileModel):
+    """What devices do not give to placements: `reserve_bytes` and `headroom` of a cluster file, and why."""
+
+    reserve_bytes: int
+    headroom: float
+    source: str
 
 
 class LinkPart(FileModel):
@@ -82,6 +89,18 @@ class Parts(FileModel):
     kinds: dict[str, Part]
     links: dict[str, LinkPart]
     staged: Staged
+    withheld: dict[str, Withheld]
+
+    def withheld_of(self, kind: str) -> Withheld:
+        """What devices of this kind do not give to placements."""
+        part = self.kinds[kind]
+        return self.withheld[part.withheld or part.type]
+
+    def kind(self, name: str) -> DeviceKind:
+        """The part as it stands in a cluster file."""
+        part, withheld = self.kinds[name], self.withheld_of(name)
+        own = {key: getattr(part, key) for key in DeviceKind.model_fields}
+        return DeviceKind(**own | {"reserve_bytes": withheld.reserve_bytes, "headroom": withheld.headroom})
 
 
 @cache

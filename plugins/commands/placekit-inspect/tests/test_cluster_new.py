@@ -19,7 +19,7 @@ from placekit_core.contracts.cluster import DeviceKind, Efficiency
 from placekit_core.contracts.files import parse_yaml
 
 CONF = {p.name: Path(str(p.path)) for p in installed().presets() if p.group == "cluster" and p.path}
-OF_TODAY = ("a100x8", "b200x8", "edge_orin", "h100x8", "l40sx4", "mac_studio_pair", "rtx3090x2", "rtx4090_3090",
+OF_TODAY = ("a100x8", "b200x8", "edge_orin", "h100x8", "h200x8", "l40sx4", "mac_studio_pair", "rtx3090x2", "rtx4090_3090",
             "rtx5090_3080x2", "two_nodes")  # fmt: skip
 SAID = re.compile(r"^# `placekit cluster new '(.+)'`\.$", re.M)
 
@@ -42,16 +42,28 @@ def test_machines_that_ship_are_what_the_command_writes(name: str) -> None:
     assert all(line.startswith("# ") for line in content[: said.start()].splitlines())
 
 
-@pytest.mark.parametrize(("name", "text"), [("h200x8", "8x h200, nvswitch"), ("p100x4", "4x p100, pcie3 x16")])
-def test_older_machines_agree_with_the_parts(name: str, text: str) -> None:
-    assert _cluster(text).fingerprint == load_cluster(CONF[name]).fingerprint
+def test_a_machine_of_a_paper_agrees_with_the_parts_but_gives_all_of_its_memory() -> None:
+    data, own = _cluster("4x p100, pcie3 x16").model_dump(), load_cluster(CONF["p100x4"])
+    data["kinds"]["p100"] |= {"reserve_bytes": 0, "headroom": 0.0}
+    assert Cluster.parse(data).fingerprint == own.fingerprint
+    assert own.withheld_bytes == 0
 
 
 @pytest.mark.parametrize("name", sorted(CONF))
 def test_every_kind_that_ships_agrees_with_the_part_of_its_name(name: str) -> None:
+    all_of_it = {} if name in OF_TODAY else {"reserve_bytes": 0, "headroom": 0.0}
     for kind, own in load_cluster(CONF[name]).kinds.items():
         if kind in parts().kinds:
-            assert own == parts().kinds[kind].kind
+            assert own == parts().kind(kind).model_copy(update=all_of_it)
+
+
+@pytest.mark.parametrize("kind", sorted(parts().kinds))
+def test_what_a_kind_withholds_is_written_with_its_source(kind: str) -> None:
+    content, withheld = cluster_file(kind), parts().withheld_of(kind)
+    own = Cluster.parse(parse_yaml(content.encode())).kinds[kind]
+    assert (own.reserve_bytes, own.headroom) == (withheld.reserve_bytes, withheld.headroom)
+    assert own.usable_bytes < own.memory_bytes == parts().kinds[kind].memory_bytes
+    assert withheld.source[:20] in content
 
 
 @pytest.mark.parametrize(
@@ -211,10 +223,11 @@ def test_figures_are_written_as_yaml_reads_them(value: float) -> None:
 def test_whatever_else_a_part_says_is_written_too() -> None:
     efficiency = {"matmul": Efficiency(compute=0.9, memory=0.8)}
     part = parts().kinds["l4"].model_copy(update={"streams": 2, "efficiency": efficiency})
-    lines = _kind("l4", part)
+    known = parts().model_copy(update={"kinds": {"l4": part}})
+    lines = _kind("l4", known)
     assert lines[-2:] == ["    streams: 2", '    efficiency: {"matmul": {"compute": 0.9, "memory": 0.8}}']
     read = parse_yaml("\n".join(lines).encode())
-    assert DeviceKind.model_validate(read["l4"]) == part.kind
+    assert DeviceKind.model_validate(read["l4"]) == known.kind("l4")
 
 
 def test_it_prints_or_writes_a_file_that_a_run_takes(placekit: Callable) -> None:

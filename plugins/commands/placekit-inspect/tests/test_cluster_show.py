@@ -28,7 +28,8 @@ def test_one_in_detail(placekit: Callable, name: str) -> None:
 
 def test_a_file_of_ones_own(placekit: Callable, tmp_path: Path) -> None:
     (tmp_path / "pair.yaml").write_text(
-        "kinds: {g: {flops_per_s: {float32: 1.0e12}, memory_bytes: 1048576, memory_bytes_per_s: 1.0e11}}\n"
+        "kinds: {g: {flops_per_s: {float32: 1.0e12}, memory_bytes: 1048576, memory_bytes_per_s: 1.0e11,\n"
+        "  reserve_bytes: 524288, headroom: 0.5}}\n"
         "devices: [{kind: g, count: 2}]\nlinks: [{mesh: 'g:*', bytes_per_s: 1.0e6}]\n"
     )
     code, out, _ = placekit("cluster", "show", "pair.yaml")
@@ -37,6 +38,7 @@ def test_a_file_of_ones_own(placekit: Callable, tmp_path: Path) -> None:
     assert ["g:0", "-", "1", "s"] in rows
     assert ["g:0,", "g:1", "(gpu)"] in rows
     assert ["memory", "1.0", "MiB,", "100", "GB/s"] in rows
+    assert "  usable   0.2 MiB: 0.5 MiB reserved, 50% headroom" in out.splitlines()
 
 
 def test_a_limit_that_is_never_reached(placekit: Callable, tmp_path: Path) -> None:
