@@ -1,4 +1,4 @@
-"""Rewrites command-line arguments for Hydra: `policy=x` and `+policy=x` both work, as do files for program and cluster."""
+"""Rewrites command-line arguments for Hydra: files stand for programs and clusters, short forms for options."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from placekit_core.contracts.cluster import load_cluster
 from placekit_core.contracts.errors import ConfigError
 from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.config import NONE, RunConfig, conf_dir, load_preset
-from placekit_core.run.detection import endings, importer_of, known_files
+from placekit_core.run.detection import chosen_by, endings, importer_of, known_files, names_file, shorthands
 from placekit_core.run.registry import Registry
 
 _NO_NAME = re.compile(r"[\d.+\-]+|null|true|false", re.I)
+_NO_QUOTES = re.compile(r"[^'\"()]*$")
 OVERRIDE = re.compile(r"^(?P<add>\+{0,2})(?P<key>[A-Za-z_][\w/\-.]*)(?P<package>@[\w.:]*)?=(?P<value>.*)$", re.S)
 
 
@@ -25,15 +26,15 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
     """Arguments in the form that Hydra takes; `swept` are the options that an experiment sweeps over.
 
     `+group=x` becomes `group=x` if the group has a default (Hydra refuses the first form). A program's file chooses its
-    importer. `cluster=FILE.yaml` loads the file. An importer that is chosen without a workload replaces the default
-    workload. In a sweep over a group, options of that group are given to each job (`policy=a,b policy.samples=3`); Hydra
-    alone would first apply them to the default choice.
+    importer, as does the option that an importer takes in short (`Component.shorthand`). `cluster=FILE.yaml` loads the file.
+    An importer that is chosen without a workload replaces the default workload. In a sweep over a group, options of that
+    group are given to each job (`policy=a,b policy.samples=3`); Hydra alone would first apply them to the default choice.
     """
     out = []
-    _check_flags(argv)
-    argv = _with_file(argv, registry)
-    keys = {m["key"] for m in map(OVERRIDE.match, argv) if m and not m["package"]}
+    _check_flags(argv, registry)
     multirun = "-m" in argv or "--multirun" in argv or bool(swept)
+    argv = _with_file(_in_full(argv, registry, multirun), registry)
+    keys = {m["key"] for m in map(OVERRIDE.match, argv) if m and not m["package"]}
     swept = swept | {m["key"] for m in map(OVERRIDE.match, argv) if multirun and m and re.search("[,(]", m["value"])}
     for token in argv:
         match = OVERRIDE.match(token)
@@ -92,16 +93,67 @@ def swept_by_experiment(argv: list[str], registry: Registry) -> dict[str, str]:
     return swept
 
 
-def _check_flags(argv: list[str]) -> None:
+def _check_flags(argv: list[str], registry: Registry) -> None:
     """Raise ConfigError for an unknown flag, which Hydra would never see: the run would ignore what the user asked for."""
     for i, token in enumerate(argv):
         flag = token.partition("=")[0]
         if not flag.startswith("-") or flag in (*FLAGS, *VALUED) or (i and argv[i - 1] in VALUED):
             continue
-        options = {f.replace("_", "-"): f for f in (*RunConfig.model_fields, *DEFAULT_GROUPS)}
+        options = {f.replace("_", "-"): f for f in (*RunConfig.model_fields, *DEFAULT_GROUPS, *shorthands(registry))}
         [close] = difflib.get_close_matches(flag.lstrip("-"), options, 1) or [""]
         hint = f"did you mean {options[close]}=VALUE?" if close else "options are OPTION=VALUE, without dashes;"
         raise ConfigError(f"no flag {flag}", f"{hint} flags: {', '.join((*FLAGS, *VALUED))}")
+
+
+def _in_full(argv: list[str], registry: Registry, multirun: bool) -> list[str]:
+    """The arguments, with the options that importers take in short in their full form. Raises PlacekitError."""
+    owners = shorthands(registry)
+    given = {m["key"]: a for a in argv if (m := OVERRIDE.match(a)) and not m["package"] and m["key"] in owners}
+    if not given:
+        return argv
+    rest = [a for a in argv if not (m := OVERRIDE.match(a)) or m["package"] or m["key"] not in given]
+    component = chosen_by(given, registry)
+    if component is None:
+        named = take(argv, "importer")[0] or words(argv) or any(take(argv, k)[0] for k in ("workload", "experiment"))
+        if not named:
+            key, option = next(iter(given.items()))
+            first = owners[key][0].shorthand[0]
+            raise ConfigError(
+                f"{option} without {first}=",
+                f"give {first}=NAME; for an option of another importer, write importer.{option.lstrip('+')}",
+            )
+        return [*rest, *(f"importer.{option.lstrip('+')}" for option in given.values())]
+    first = component.shorthand[0]
+    option = given.pop(first)
+    values = _values(option.partition("=")[2], multirun)
+    files = [v for v in values if names_file(v, registry)]
+    own = [f"importer.{o.lstrip('+')}" for o in given.values()]
+    if files and len(values) == 1:
+        if others := words(argv):
+            raise several_programs(option, others[0])
+        return [os.path.expanduser(files[0]), *rest, *own]
+    importers = {importer_of(os.path.expanduser(v), registry) if v in files else component.name for v in values}
+    if len(importers) > 1:
+        raise ConfigError(
+            f"{option} needs several importers: {', '.join(sorted(importers))}", "sweep over each in turn"
+        )
+    [importer] = importers
+    for other in (*words(argv), *(f"{k}={v}" for k in ("importer", "workload") if (v := take(argv, k)[0]))):
+        if other not in (f"importer={importer}", f"workload={NONE}"):
+            raise several_programs(option, other)
+    text = ",".join(quoted(os.path.expanduser(v) if files else v) if _NO_QUOTES.match(v) else v for v in values)
+    key = "path" if files else first
+    return [
+        f"importer={importer}",
+        f"importer.{key}={text}",
+        *(a for a in rest if take([a], "importer")[0] is None),
+        *own,
+    ]
+
+
+def _values(text: str, multirun: bool) -> list[str]:
+    """The values of an option: one, or in a sweep those between commas; `choice(...)` and what has quotes is one value."""
+    return text.split(",") if multirun and _NO_QUOTES.match(text) else [text]
 
 
 def _with_file(argv: list[str], registry: Registry) -> list[str]:
@@ -134,7 +186,7 @@ def words(argv: list[str]) -> list[str]:
 
 def _check_words(words: list[str], registry: Registry) -> None:
     """Raise ConfigError for a word that is no file, but the name of an option or of a choice, or has no ending."""
-    options = {*DEFAULT_GROUPS, *RunConfig.model_fields, "resume"}
+    options = {*DEFAULT_GROUPS, *RunConfig.model_fields, *shorthands(registry), "resume"}
     files = tuple(endings(registry))
     for word in words:
         if os.path.exists(word) or word.endswith(files) or "/" in word:

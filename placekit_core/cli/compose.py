@@ -22,12 +22,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from placekit_core.cli.arguments import chosen, normalise, quoted, swept_by_experiment, without_folders
+from placekit_core.cli.arguments import chosen, normalise, quoted, swept_by_experiment, without_folders, words
 from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices, own_trainers
 from placekit_core.cli.presets import check_presets, check_program, located, naming, naming_presets
 from placekit_core.contracts.errors import ConfigError, PlacekitError, listed, unknown
 from placekit_core.run.assembly import SECTIONS, Assembly, validate
 from placekit_core.run.config import AUTO, RunConfig, conf_dir
+from placekit_core.run.detection import shorthands
 from placekit_core.run.registry import BUILT_IN, LISTING, Registry
 
 _EXTERNAL = {
@@ -275,8 +276,9 @@ def _options(section: str, option: str, argv: list[str], registry: Registry) -> 
     """The component in `section` and its options, for the first job of `argv` with a component that lacks `option`."""
     if section in swept_by_experiment(argv, registry):
         return "", []
-    decide = {section, "importer", "workload", "experiment"}
-    own = [o for o in argv if (m := re.match(r"\+*(?:\w+@)?(\w+)=", o)) and m[1] in decide]
+    firsts = {component.shorthand[0] for owners in shorthands(registry).values() for component in owners}
+    decide = {section, "importer", "workload", "experiment", *firsts}
+    own = [o for o in argv if (m := re.match(r"\+*(?:\w+@)?(\w+)=", o)) and m[1] in decide] + words(argv)
     with suppress(PlacekitError):  # a second mistake is reported once this one is corrected
         for job in jobs(own, registry):
             options = compose(job, registry).get(section)

@@ -17,9 +17,10 @@ from placekit_core.cli.choices import GROUPS, choices, chosen_models
 from placekit_core.cli.console import WIDTH, wrapped
 from placekit_core.contracts.errors import ConfigError, unknown
 from placekit_core.contracts.files import parse_text, parse_yaml, read_bytes, reading
-from placekit_core.contracts.hookspecs import KINDS
+from placekit_core.contracts.hookspecs import KINDS, Component
 from placekit_core.run.assembly import SECTIONS
 from placekit_core.run.config import RunConfig, conf_dir, defaults_list
+from placekit_core.run.detection import chosen_by
 from placekit_core.run.entries import Choice
 from placekit_core.run.registry import BUILT_IN, LISTING, Registry
 
@@ -53,18 +54,30 @@ def help_text(argv: list[str], registry: Registry) -> str:
         raise ConfigError(f"--help knows no {strange[0]!r}", "`--help`, `--help all`, or `policy=NAME --help`")
     if "all" in argv:
         head = "options of the components:"
-        parts = [_groups(registry, True), _run_options(True), "\n".join([head, *_components(registry)])]
-    elif named := _named(argv):
+        parts = [
+            _groups(registry, True),
+            *_short_options(registry),
+            _run_options(True),
+            "\n".join([head, *_components(registry)]),
+        ]
+    elif named := _named(argv, registry):
         return "\n\n".join("\n".join(_choice(group, name, registry, own)) for group, name in named)
     else:
-        parts = [_groups(registry, False), _run_options(False), _default_components(registry)]
+        parts = [
+            _groups(registry, False),
+            *_short_options(registry),
+            _run_options(False),
+            _default_components(registry),
+        ]
     return "\n\n".join([_HEAD, *parts, _TAIL])
 
 
-def _named(argv: list[str]) -> list[tuple[str, str]]:
+def _named(argv: list[str], registry: Registry) -> list[tuple[str, str]]:
     """(group, name) of everything that the arguments choose, sweeps included."""
     words = [word.lstrip("+").partition("=") for word in argv]
-    return [(group, name) for group, _, names in words if group in GROUPS for name in names.split(",")]
+    component = chosen_by([key for key, *_ in words], registry)
+    own = [] if component is None else [("importer", component.name)]
+    return own + [(group, name) for group, _, names in words if group in GROUPS for name in names.split(",")]
 
 
 def _groups(registry: Registry, everything: bool) -> str:
@@ -97,6 +110,16 @@ def _run_options(everything: bool) -> str:
     return "\n".join(["options of the run:", *lines])
 
 
+def _short_options(registry: Registry) -> Iterator[str]:
+    """For each importer that takes options without `importer.`, those options and their meaning."""
+    for component in (e.component for e in registry.all() if e.component.shorthand):
+        first, *others = component.shorthand
+        found = [(key, text) for key, text in _options("", component.config) if key.partition("=")[0] in others]
+        column = max((len(key) for key, _ in found), default=0) + 4
+        head = f"{first}=NAME, {component.summary}:"
+        yield "\n".join([head, *(wrapped(text, " " * column, f"  {key:{column - 4}}  ") for key, text in found)])
+
+
 def _default_components(registry: Registry) -> str:
     """The options of the default components, their names and values only."""
     lines = ["options of the default components (`--help` after one says what they mean):"]
@@ -110,15 +133,16 @@ def _default_components(registry: Registry) -> str:
 def _components(registry: Registry) -> Iterator[str]:
     """All components, by kind and name."""
     for entry in registry.all():
-        component = entry.component
-        yield from _component(entry.kind, component.name, component.summary, component.config)
+        yield from _component(entry.kind, entry.component)
 
 
-def _component(kind: str, name: str, summary: str, model: type[BaseModel]) -> Iterator[str]:
+def _component(kind: str, component: Component) -> Iterator[str]:
     """A component and its options."""
+    name, summary, model, shorthand = component.name, component.summary, component.config, component.shorthand
     yield from _wrapped(f"  {kind} {name}", summary)
     for key, text in _options(f"{kind}.", model):
-        yield from _wrapped(f"    {key}", text)
+        short = key.removeprefix(f"{kind}.")
+        yield from _wrapped(f"    {short if short.partition('=')[0] in shorthand else key}", text)
 
 
 def _choice(group: str, name: str, registry: Registry, own: Sequence[Path] = ()) -> Iterator[str]:
@@ -137,7 +161,7 @@ def _choice(group: str, name: str, registry: Registry, own: Sequence[Path] = ())
         yield from _wrapped(f"  {kind} {name}", BUILT_IN[kind, name])
     elif (kind, name) in registry.entries or any(b.answers(name) for b in registry.broken):
         component = registry.get(kind, name).component
-        yield from _component(kind, name, component.summary, component.config)
+        yield from _component(kind, component)
         if component.trainer:
             yield wrapped(f"its own trainer: {component.trainer} (trainer={component.trainer} --help)", " " * 6, "    ")
         if component.paper:

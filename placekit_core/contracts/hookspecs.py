@@ -41,6 +41,9 @@ class Component:
         writes: whether the class of such an importer has `write`, for files with these endings; or the endings of the files
             that it writes, where other importers write files with the endings in `files`.
         objects: for an importer that takes objects of Python programs, their types, `module.Class`.
+        shorthand: for an importer, the options that command lines and `place` take without `importer.`; the first one
+            chooses the importer, as `model=NAME batch=8` stands for `importer=X importer.model=NAME importer.batch=8`. A value
+            of the first one that is a file which another importer reads stands for that file.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Component:
     detect: Callable[[bytes], bool] | None = None
     writes: bool | tuple[str, ...] = False
     objects: tuple[str, ...] = ()
+    shorthand: tuple[str, ...] = ()
 
     @property
     def written(self) -> tuple[str, ...]:

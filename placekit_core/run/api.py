@@ -44,7 +44,7 @@ from placekit_core.run.report import bound_error, commit, report
 
 
 def place(
-    source: Any,
+    source: Any = None,
     *,
     cluster: ClusterSpec | None = None,
     policy: PolicySpec | None = None,
@@ -105,12 +105,13 @@ def place(
     return _kept(result, run_dir)
 
 
-def load_programs(source: Any, **about: Any) -> list[Program]:
+def load_programs(source: Any = None, **about: Any) -> list[Program]:
     """The programs in `source`.
 
     Args:
         source: a `Graph`, `Program` or list of them; a graph file; an importer (its name, its name with options, or an
-            instance); or an object that an importer takes, such as a module of a library.
+            instance); or an object that an importer takes, such as a module of a library. Without it, one of `about` is
+            an option that chooses an importer (`Component.shorthand`), as `model="hf:NAME"` does for importer `model`.
         about: options of a named importer, or what the importer needs to know about an object, such as its inputs.
 
     Raises:
@@ -120,7 +121,7 @@ def load_programs(source: Any, **about: Any) -> list[Program]:
 
 
 def search(
-    source: Any,
+    source: Any = None,
     *,
     cluster: ClusterSpec | None = None,
     budget: BudgetSpec = None,

@@ -1,11 +1,14 @@
-"""Finds the importer that reads a file, by the ending of its name and its first bytes."""
+"""Finds the importer that reads a file, by the ending of its name and its first bytes; or that takes an option's short form."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from pathlib import Path
 
-from placekit_core.contracts.errors import GraphError
+from placekit_core.contracts.errors import ConfigError, GraphError
 from placekit_core.contracts.files import read_head
+from placekit_core.contracts.hookspecs import Component
 from placekit_core.run.registry import NO_IMPORTER, Registry
 
 HEAD_BYTES = 4096
@@ -25,6 +28,29 @@ def known_files(registry: Registry) -> str:
 def readers_of(path: str | Path, registry: Registry) -> list[str]:
     """Names of the importers that read files with this ending."""
     return [e.component.name for e in registry.all() if str(path).endswith(e.component.files or ("\0",))]
+
+
+def shorthands(registry: Registry) -> dict[str, list[Component]]:
+    """The importers that take each option without `importer.` (`Component.shorthand`), by the option."""
+    found: dict[str, list[Component]] = {}
+    for entry in registry.all():
+        for key in entry.component.shorthand:
+            found.setdefault(key, []).append(entry.component)
+    return found
+
+
+def chosen_by(keys: Collection[str], registry: Registry) -> Component | None:
+    """The importer that one of these options chooses, by being its first in short; None if none does. Raises ConfigError."""
+    found = [(k, c) for k, owners in shorthands(registry).items() if k in keys for c in owners if c.shorthand[0] == k]
+    if len(found) > 1:
+        named = " and ".join(f"{key} is importer {component.name}'s" for key, component in found)
+        raise ConfigError(f"more than one option says what is placed: {named}", "give one of them")
+    return found[0][1] if found else None
+
+
+def names_file(value: str, registry: Registry) -> bool:
+    """Whether an option that chooses an importer has a file of another importer as its value; `hf:x.json` is none."""
+    return not re.match(r"\w\w+:", value) and bool(readers_of(value, registry))
 
 
 def importer_of(path: str | Path, registry: Registry) -> str:

@@ -22,7 +22,7 @@ from placekit_core.contracts.program import Program
 from placekit_core.contracts.task import Task
 from placekit_core.run.assembly import SECTIONS, PythonObjects, kind_of
 from placekit_core.run.config import AUTO, NONE, PYTHON, RunConfig, conf_dir, defaults_list
-from placekit_core.run.detection import importer_of, known_files, readers_of
+from placekit_core.run.detection import chosen_by, importer_of, known_files, names_file, readers_of
 from placekit_core.run.registry import LISTING, Registry
 
 Spec = str | Mapping[str, Any] | Plugin
@@ -51,6 +51,7 @@ class FunctionPolicy(Policy):
 
 def load_programs(source: Any, registry: Registry, about: Mapping[str, Any]) -> list[Program]:
     """The programs in `source`; see `placekit_core.load_programs`."""
+    source, about = _in_full(source, about, registry)
     if isinstance(source, Graph | Program):
         source = [source]
     if (
@@ -90,6 +91,22 @@ def load_programs(source: Any, registry: Registry, about: Mapping[str, Any]) -> 
     )
 
 
+def _in_full(source: Any, about: Mapping[str, Any], registry: Registry) -> tuple[Any, Mapping[str, Any]]:
+    """Source and options; without a source, an option in `about` that chooses an importer names it. Raises ImporterError."""
+    if source is not None:
+        return source, about
+    component = chosen_by(about, registry)
+    if component is None:
+        known = sorted({f"{e.component.shorthand[0]}=..." for e in registry.all() if e.component.shorthand})
+        hint = " or ".join(["give a graph, a file or an object", *known])
+        raise ImporterError("nothing says what is placed", hint)
+    first = component.shorthand[0]
+    rest = {k: v for k, v in about.items() if k != first}
+    if names_file(str(about[first]), registry):
+        return str(about[first]), rest
+    return {"name": component.name, **about}, {}
+
+
 @dataclass(frozen=True, eq=False)
 class Arguments:
     """The arguments of `place` and `search`, which describe them."""
@@ -114,7 +131,7 @@ def configure(arguments: Arguments, names: Collection[str], registry: Registry) 
 
     `names` are the arguments of the caller, to suggest one for a misspelt name in `about`.
     """
-    source, about, run_dir = arguments.source, arguments.about, arguments.run_dir
+    (source, about), run_dir = _in_full(arguments.source, arguments.about, registry), arguments.run_dir
     if run_dir is not None and (not isinstance(run_dir, str | Path) or run_dir == ""):
         raise ConfigError(f"run_dir={run_dir!r}", "give a folder, or None to write nothing")
     defaults = defaults_list(conf_dir() / "config.yaml")

@@ -23,7 +23,7 @@ from placekit_core.contracts import hookspecs
 from placekit_core.contracts.errors import PlacekitError, PluginError, unknown
 from placekit_core.contracts.hookspecs import KINDS, Command, Component
 from placekit_core.contracts.version import __version__
-from placekit_core.run.config import AUTO, NONE, conf_dir
+from placekit_core.run.config import AUTO, NONE, RunConfig, conf_dir
 from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.entries import Broken, Choice, CommandEntry, Entry, Package, where
 
@@ -46,6 +46,8 @@ BUILT_IN = {
     ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
 }
 """(group, name) and meaning of the choices that are neither components nor presets."""
+_OTHER_OPTIONS = ("experiment", "resume", "source", "progress", "name")
+"""What `placekit run` or `placekit_core.place` takes besides the options of a run."""
 _COMMAND = re.compile(r"(?!help( |$))[a-z0-9][a-z0-9-]*( [a-z0-9][a-z0-9-]*)?")
 """The names that a command can have: one word or two, which cannot be taken for an option or for `placekit help`."""
 
@@ -109,8 +111,17 @@ class Registry:
         for component in self._contributed(f"placekit_{PLURAL[kind]}", plugin, Component):
             if "name" in component.config.model_fields:
                 raise TypeError(f"an option of {kind} {component.name!r} is called `name`, which the core uses")
+            self._check_shorthand(component)
             component.config()  # raises if an option has no default: then no configuration could be composed
             yield component
+
+    def _check_shorthand(self, component: Component) -> None:
+        """Raise TypeError if an option in `shorthand` is none of the component, or also one of the run."""
+        for key in component.shorthand:
+            if key not in component.config.model_fields:
+                raise TypeError(f"shorthand {key!r} of {component.name!r} is none of its options")
+            if key in {*RunConfig.model_fields, *_OTHER_OPTIONS}:
+                raise TypeError(f"shorthand {key!r} of {component.name!r} is an option of every run")
 
     def _commands(self, plugin: str) -> Iterable[Command]:
         for command in self._contributed("placekit_commands", plugin, Command):

@@ -17,6 +17,7 @@ from placekit_core import Registry
 from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices, chosen_models
 from placekit_core.run.assembly import SECTIONS
 from placekit_core.run.config import RunConfig
+from placekit_core.run.detection import chosen_by, shorthands
 
 _SPECIAL = re.compile(r"[^\w.,+@%=:/~-]")  # characters that a shell does not take literally
 _FILES = ("path", "file", "run_dir")  # options that are files or folders
@@ -52,8 +53,10 @@ class Candidates:
             yield from (before + p for p in self.paths(last, ("",)))
         else:
             section, _, name = key.rpartition(".")
-            fields = [m.model_fields[name] for m in _section(given, section, self.registry) if name in m.model_fields]
-            yield from (f"{before}{v}{end}" for f in fields for v in _values(f.annotation))
+            short = [component.config for component in shorthands(self.registry).get(key, ())]
+            models = short or _section(given, section, self.registry)
+            fields = [m.model_fields[name] for m in models if name in m.model_fields]
+            yield from (f"{before}{v}{end}" for f in fields for v in [*_values(f.annotation), *(f.examples or ())])
 
     def paths(self, prefix: str, endings: tuple[str, ...] = ()) -> Iterator[str]:
         """Files with one of `endings`, and folders, that begin with `prefix`, escaped as `prefix` is; folders end in a slash."""
@@ -90,6 +93,9 @@ def _names(given: list[str], word: str, registry: Registry) -> Iterator[str]:
             yield f"{name}."
         elif name not in DEFAULT_GROUPS:
             yield f"{name}="
+    chosen = chosen_by([w.lstrip("+").partition("=")[0] for w in given], registry)
+    firsts = {c.shorthand[0] for owners in shorthands(registry).values() for c in owners}
+    yield from (f"{key}=" for key in (firsts if chosen is None else chosen.shorthand))
     yield "resume="
 
 
@@ -99,6 +105,9 @@ def _section(given: list[str], section: str, registry: Registry) -> list[type[Ba
         return [RunConfig]
     if section in SECTIONS:
         named = {k.lstrip("+"): v.split(",") for k, _, v in (w.partition("=") for w in given) if v}
+        chosen = chosen_by([w.lstrip("+").partition("=")[0] for w in given], registry)
+        if chosen is not None:
+            named["importer"] = [chosen.name]
         return list(chosen_models(named, section, registry).values())
     field = RunConfig.model_fields.get(section)
     return [field.annotation] if field and _is_model(field.annotation) else []  # type: ignore[list-item]

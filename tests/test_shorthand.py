@@ -1,0 +1,120 @@
+"""Options that an importer takes without `importer.`: on the command line, in help and completion, from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from placekit_doctor.completion import complete
+from pydantic import Field
+
+from placekit_core import Component, ConfigError, GraphError, ImporterError, Options, Registry, installed
+from placekit_core.cli.arguments import normalise
+from placekit_core.cli.run_help import help_text
+from placekit_core.run.entries import Entry
+from placekit_core.run.python_arguments import Arguments, configure, load_programs
+
+SAMPLES = Path(__file__).parent.parent / "plugins" / "importers" / "placekit-formats" / "tests" / "samples"
+JSON, TEXT = str(SAMPLES / "pair.json"), str(SAMPLES / "triangle.txt")
+
+
+class NetOptions(Options):
+    net: str = Field("", description="name of a net; null: none", examples=["hf:a/small", "hf:b/large"])
+    way: Literal["there", "back"] = Field("there", description="direction")
+    size: int = 1
+
+
+NET = Component("net", "a net by name", NetOptions, "nowhere:Net", shorthand=("net", "way"))
+
+
+@pytest.fixture
+def registry() -> Registry:
+    """What is installed, and importer `net`."""
+    entry = Entry("importer", NET, "other", "placekit-other", "0")
+    return dataclasses.replace(installed(), entries={**installed().entries, ("importer", "net"): [entry]})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["net=hf:a/b-1.5"], ["importer=net", "importer.net='hf:a/b-1.5'", "workload=none"]),
+        (["+net=x", "way=back"], ["importer=net", "importer.net='x'", "importer.way=back", "workload=none"]),
+        (["net=x", "importer=net"], ["importer=net", "importer.net='x'", "workload=none"]),
+        (["net=x", "workload=none"], ["importer=net", "importer.net='x'", "workload=none"]),
+        (["net='a b'"], ["importer=net", "importer.net='a b'", "workload=none"]),
+        (["net=x", "importer.size=2"], ["importer=net", "importer.net='x'", "importer.size=2", "workload=none"]),
+        (
+            ["-m", "net=hf:a,hf:b", "way=there,back"],
+            ["importer=net", "importer.net='hf:a','hf:b'", "importer.way=there,back", "workload=none", "-m"],
+        ),
+        (["-m", "net=choice(a,b)"], ["importer=net", "importer.net=choice(a,b)", "workload=none", "-m"]),
+        (["way=back", "importer=net"], ["importer=net", "importer.way=back", "workload=none"]),
+        (["way=back", "workload=x"], ["workload=x", "importer.way=back"]),
+        ([f"net={JSON}"], ["importer=json", f"importer.path='{JSON}'", "workload=none"]),
+        (["-m", f"net={JSON},{JSON}"], ["importer=json", f"importer.path='{JSON}','{JSON}'", "workload=none", "-m"]),
+        (["net=hf:x.json"], ["importer=net", "importer.net='hf:x.json'", "workload=none"]),
+    ],
+)
+def test_short_forms(given: list[str], expected: list[str], registry: Registry) -> None:
+    assert normalise(given, registry) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["way=back"], "way=back without net=\n  give net=NAME; .* write importer.way=back"),
+        (["net=x", "importer=mlp"], "net=x and importer=mlp both say what is placed"),
+        (["net=x", "workload=mlp"], "net=x and workload=mlp both say"),
+        (["net=x", TEXT], "net=x and .* both say"),
+        ([f"net={JSON}", TEXT], "both say"),
+        ([f"net={JSON}", "workload=mlp"], "both say"),
+        (["-m", f"net=x,{JSON}"], "needs several importers: json, net"),
+        (["-m", f"net={TEXT},{JSON}"], "needs several importers: doppler, json"),
+        (["net"], "option 'net' has no value"),
+        (["--net"], "no flag --net\n  did you mean net=VALUE"),
+    ],
+)
+def test_mistakes(given: list[str], message: str, registry: Registry) -> None:
+    with pytest.raises(ConfigError, match=message):
+        normalise(given, registry)
+
+
+def test_a_file_that_is_not_there(registry: Registry) -> None:
+    with pytest.raises(GraphError, match=r"cannot read nope\.json"):
+        normalise(["net=nope.json"], registry)
+
+
+def test_help_names_them_without_the_section(registry: Registry) -> None:
+    assert '\nnet=NAME, a net by name:\n  way="there"  direction; one of there, back' in help_text([], registry)
+    own = help_text(["net=x"], registry)
+    assert all(f"    {option}" in own for option in ('net=""', 'way="there"', "importer.size=1"))
+
+
+def test_completion(registry: Registry) -> None:
+    assert complete("placekit run net", registry=registry) == ["net="]
+    assert complete("placekit run net=x wa", registry=registry) == ["way="]
+    assert complete("placekit run way=", registry=registry) == ["way=back ", "way=there "]
+    assert complete("placekit run net=hf:a", registry=registry) == ["net=hf:a/small "]
+    assert complete("placekit run net=x importer.si", registry=registry) == ["importer.size="]
+
+
+def test_from_python(registry: Registry) -> None:
+    arguments = Arguments(None, {"net": "x", "size": 3}, *[None] * 9, options={})
+    config, objects = configure(arguments, [], registry)
+    assert config.importer == {"name": "net", "net": "x", "way": "there", "size": 3}
+    assert objects.programs is None
+    [program] = load_programs(None, registry, {"net": JSON})
+    assert program.graph.n == load_programs(JSON, registry, {})[0].graph.n
+    with pytest.raises(ImporterError, match=r"nothing says what is placed\n  .* or net=\.\.\."):
+        load_programs(None, registry, {"way": "back"})
+
+
+@pytest.mark.parametrize(("key", "message"), [("seed", "an option of every run"), ("other", "none of its options")])
+def test_a_short_form_must_be_an_option_of_its_own(key: str, message: str) -> None:
+    class Odd(Options):
+        seed: int = 0
+
+    with pytest.raises(TypeError, match=message):
+        Registry._check_shorthand(installed(), dataclasses.replace(NET, config=Odd, shorthand=(key,)))
