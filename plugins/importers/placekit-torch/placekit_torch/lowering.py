@@ -139,7 +139,11 @@ class _Lowering:
         args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
         inputs = list(dict.fromkeys(self._tensor_of(self._read(n)) for n in node.all_input_nodes))
         taken, written = operators.tensors((args, kwargs)), operators.tensors(value)
-        read = operators.bytes_read(target, [self.builder.tensors[t][1] for t in inputs], written)
+        if operators.writes_part(target) and self.replaces.get((node, None)) is self._read(node.all_input_nodes[0]):
+            moved = operators.part_bytes(args, kwargs)  # the new value takes over the memory of the old one
+        else:
+            moved = operators.bytes_read(target, [self.builder.tensors[t][1] for t in inputs], written)
+            moved += sum(map(operators.size, written))
         module, call, call_path = self._tag(node)
         phase = node.meta["phase"]
         place = node.meta.get("owner") or (f"{module}@{call}" if call else module)
@@ -149,7 +153,7 @@ class _Lowering:
             op_type=operators.op_type(target), op_class=operators.op_class(target, [*taken, *written]),
             dtype=operators.compute_dtype(taken, written), inputs=inputs,
             flops=operators.flops(target, args, kwargs, value),
-            bytes_accessed=float(read + sum(map(operators.size, written))),
+            bytes_accessed=float(moved),
             phase=phase, module=module, call=call, colocate=colocate,
         )  # fmt: skip
         self.signatures.append(operators.signature(target, args, kwargs))

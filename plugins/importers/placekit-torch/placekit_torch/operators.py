@@ -41,6 +41,7 @@ _LOOKUPS = frozenset(["embedding", "_embedding_bag", "gather", "index", "index_s
 _CREATED = [f"{kind}_like" for kind in ("full", "zeros", "ones", "empty", "rand", "randn", "randint")]
 _CREATED += [f"new_{kind}" for kind in ("full", "zeros", "ones", "empty", "empty_strided")]
 _SHAPE_ONLY = frozenset([*_CREATED, "fill", "copy"])
+_PARTS = frozenset(["index_copy", "index_put", "slice_scatter", "select_scatter"])  # the part is their last tensor
 _SHORT = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
     "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "b8", "complex64": "c64", "complex128": "c128",
@@ -130,6 +131,17 @@ def bytes_read(target: Any, reads: Sequence[int], outputs: Sequence[torch.Tensor
     if name in _LOOKUPS and reads:
         return min(reads[0], sum(size(t) for t in outputs)) + sum(reads[1:])
     return sum(reads)
+
+
+def writes_part(target: Any) -> bool:
+    """Whether the operator replaces a part of its first argument, as a key-value cache is extended."""
+    return base_name(target) in _PARTS
+
+
+def part_bytes(args: Any, kwargs: Any) -> int:
+    """Bytes that such an operator reads and writes where it changes its first argument in place: the part, and where it goes."""
+    *where, part = tensors((args[1:], kwargs))
+    return sum(map(size, where)) + 2 * size(part)
 
 
 def signature(target: Any, args: Any, kwargs: Any) -> str:
