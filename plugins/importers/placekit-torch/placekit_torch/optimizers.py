@@ -11,7 +11,8 @@ import torch
 from placekit_core import ImporterError
 from placekit_torch.fused import FusedAdam
 from placekit_torch.joint import TAG, Joint, inline, outside_calls, own_name, with_value
-from placekit_torch.tracing import Update, explain, repeat_update, trace_update
+from placekit_torch.tracing import explain
+from placekit_torch.updates import Update, repeat_update, trace_update
 
 # Settings that keep each optimiser's code free of Python numbers that depend on data, and give one operation per tensor.
 _SETTINGS: dict[type, dict[str, Any]] = {
