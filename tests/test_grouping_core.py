@@ -175,3 +175,23 @@ def test_strongly_connected_against_reachability(seed: int, n: int) -> None:
     # numbered in topological order
     assert (component[source] <= component[target]).all()
     assert sorted(set(component.tolist())) == list(range(component.max() + 1))
+
+
+def test_sources_apart() -> None:
+    """Parameters go into groups of their own, with their state and updates; not with what else is tied to a source."""
+    b = GraphBuilder("network")
+    w, v = b.source("w", 4, colocate=0), b.source("v", 4)
+    cache = b.source("cache", 4, colocate=1)
+    [x] = b.add("first", inputs=[w, v], outputs=[2])
+    b.add("append", inputs=[x, cache], colocate=1)
+    b.add("second", inputs=[x])
+    b.add("update", inputs=[w], colocate=0, phase="update")
+    b.source("input", 1)
+    graph = b.build()
+    groups = Grouping(np.asarray([0, 0, 1, 0, 1, 1, 0, 2], np.int32), ("a", "b", "in"))
+    apart = groups.sources_apart(graph).check(graph)
+    assert apart.group_of.tolist() == [0, 0, 1, 2, 1, 1, 0, 3]
+    assert apart.names == ("weights of a", "b", "a", "in")
+    assert apart.sources_apart(graph).names == apart.names
+    plain = Grouping.colocated(graph)
+    assert plain.sources_apart(graph).names == plain.names

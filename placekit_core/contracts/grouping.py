@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core.contracts.errors import GraphError
-from placekit_core.contracts.graph import Graph
+from placekit_core.contracts.graph import PHASES, Graph
 from placekit_core.contracts.graph_builder import GraphBuilder
 
 
@@ -54,6 +54,23 @@ class Grouping:
         grouping = cls.of(key)
         _, first = np.unique(grouping.group_of, return_index=True)
         return cls(grouping.group_of, tuple(graph.op_name[v] for v in first))
+
+    def sources_apart(self, graph: Graph) -> Grouping:
+        """The groups, with their sources (parameters, state, inputs) in groups of their own: `weights of NAME`.
+
+        What must share a device with a source goes with it if it is an update; else the source stays where it is.
+        """
+        works = graph.kernel & (graph.phase != PHASES.index("update"))
+        tied = np.flatnonzero(graph.colocate >= 0)
+        used = np.unique(graph.colocate[tied[works[tied]]])  # sets of which a kernel computes more than an update
+        holds = np.unique(graph.colocate[tied[~graph.kernel[tied]]])
+        set_apart = np.isin(graph.colocate, np.setdiff1d(holds, used)) & (graph.colocate >= 0)
+        apart = set_apart | (~graph.kernel & (graph.colocate < 0))
+        count = self.count
+        mixed = np.bincount(self.group_of[~apart], minlength=count) > 0  # else all of it is apart already
+        key = np.where(apart & mixed[self.group_of], count + self.group_of, self.group_of)
+        names = tuple(self.name(i) for i in range(count))
+        return Grouping.of(key, (*names, *(f"weights of {name}" for name in names)))
 
     def check(self, graph: Graph) -> Grouping:
         """Raise GraphError unless this is a partition of `graph` that keeps co-located operations together."""

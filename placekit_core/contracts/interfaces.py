@@ -245,6 +245,14 @@ class Backend(Plugin):
     parallel: ClassVar[bool] = False
     """`evaluate` may be called from several processes at once without changing the values."""
 
+    @property
+    def offloads(self) -> bool:
+        """Parameters and inputs may live elsewhere and be on a device only while it reads them: `Session.prefetch`.
+
+        In the problems of such a backend they are in groups of their own (`Grouping.sources_apart`).
+        """
+        return False
+
     def devices(self) -> Cluster | None:
         """The machine that it can see; None for simulators."""
         return None

@@ -35,9 +35,12 @@ class Session(ABC):
 
     Attributes:
         repeats: how many times a value runs the program (micro-batches of a step).
+        prefetch: if parameters and inputs of another device are copied shortly before they are read, and freed afterwards:
+            for how many of the operations that read them ahead. None: the copies are made at the start, and stay.
     """
 
     repeats: int = 1
+    prefetch: int | None = None
 
     @abstractmethod
     def evaluate(self, placements: Placements) -> Measurements:

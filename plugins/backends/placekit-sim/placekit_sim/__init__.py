@@ -9,7 +9,7 @@ from pydantic import Field
 from placekit_core import Component, Options, hookimpl
 
 
-class SimulatorOptions(Options):
+class MachineOptions(Options):
     """Options of both backends; docs/machine-model.md defines each exactly."""
 
     ready_order: Literal["priority", "fifo", "depth_first", "breadth_first", "random"] = Field(
@@ -22,6 +22,17 @@ class SimulatorOptions(Options):
     )
     noise_repeats: int = Field(default=1, ge=1, description="simulations with different noise; the value is their mean")
     threads: int | None = Field(default=None, ge=1, description="threads that share a batch; all cores if not given")
+
+
+class SimulatorOptions(MachineOptions):
+    """Options of backend `simulator`."""
+
+    prefetch: int | None = Field(
+        default=None,
+        ge=0,
+        description="streaming: parameters and inputs of another device are copied for this many of the operations that read"
+        " them ahead, and freed after use; null: all copies begin at the start and stay to their last use",
+    )
 
 
 @hookimpl
@@ -38,7 +49,7 @@ def placekit_backends() -> list[Component]:
         Component(
             "bulk_synchronous",
             "simulated machine that computes level by level, with barriers around the transfers",
-            SimulatorOptions,
+            MachineOptions,
             "placekit_sim.simulator:BulkSynchronous",
             paper="Valiant, A bridging model for parallel computation (1990)",
         ),

@@ -1,55 +1,23 @@
 """The machine model compiled by numba: in rounds, without allocating anything.
 
 Tasks are numbers: operation v is task v; the transfer that makes received copies k, k+1, ... is task n + k. Copies are
-numbered as they are announced, in the order (round, tensor, destination). Queues are intrusive: lists through `link` in
-first-come order, or pairing heaps through `link` and `child` if a rank or priority decides.
+numbered as they are announced, in the order (round, tensor, destination); with `prefetch`, the copies of what sources write
+come before all others, in the order in which they are needed. Queues are intrusive: lists through `link` in first-come
+order, or pairing heaps through `link` and `child` if a rank or priority decides.
 """
 # mypy: ignore-errors
 # numba checks the types here; the signature of `simulate` is explicit.
 
 from __future__ import annotations
 
-from collections import namedtuple
-
 import numpy as np
 from numba import njit
 from placekit_scheduling import kernel_signature
-from placekit_scheduling.fields import Field, fields, view_of
 from placekit_scheduling.heaps import drop_event, enqueue, push_event, without_root
 from placekit_scheduling.jit import UNCOUNTED
 
-FIELDS = [
-    # operations, tensors, edges, tasks, devices, groups; queues of devices and channels: from `first_shared` on they compete
-    *fields("number", "n t e tasks size g n_queues first_shared n_channels n_sources n_roots n_levels"),
-    *fields("number", "order"),  # order of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
-    *fields("flag", "memory multicast bulk noisy record"),
-    # the problem
-    *fields("ints", "group_of n_inputs output_ptr input_ptr input_tensor consumer_ptr consumer_op storage"),
-    *fields("ints", "sources roots fixed_rank level_ptr level_op"),
-    *fields("ints", "capacity queue_of_route held_ptr held channel_capacity user_ptr user"),
-    *fields("floats", "op_s tensor_bytes home_bytes op_bytes unread_bytes group_bytes latency_s s_per_byte noise"),
-    # the work on one placement
-    *fields("scratch_ints", "home missing rank done fresh", "n"),
-    *fields("scratch_ints", "readers tensor_home first_copy n_copies", "t"),
-    *fields("scratch_ints", "copy_tensor copy_dst copy_readers", "e"),
-    *fields("scratch_ints", "link child event_task starting", "tasks"),
-    *fields("scratch_ints", "head tail free mark touched candidates", "n_queues"),
-    *fields("scratch_ints", "channel_free", "n_channels"),
-    *fields("scratch_ints", "to to_readers to_rank", "size"),
-    *fields("scratch_floats", "event_s", "tasks"),
-    Field("key", "scratch_floats", "tasks", wide=True),
-    *fields("scratch_floats", "used", "size"),
-    # the results of a recorded run
-    *fields("scratch_ints", "cause ready_by", "recorded_tasks"),
-    *fields("scratch_ints", "released_by", "recorded_ends"),
-    *fields("scratch_floats", "times", "recorded_times"),
-]
-"""Everything that `simulate` works on."""
-
-Machine = namedtuple("Machine", [field.name for field in FIELDS])
-
-
-_machine = view_of(Machine, FIELDS)
+from placekit_sim.ahead import plan_ahead
+from placekit_sim.machine import machine
 
 
 @njit(cache=True, forceinline=True, **UNCOUNTED)
@@ -69,7 +37,8 @@ def _sort(values, count):
 @njit(kernel_signature(), cache=True, nogil=True, **UNCOUNTED)
 def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak):
     """Makespan in seconds of one placement; see `placekit_core.Kernel` for the arguments."""
-    m = _machine(ints, floats, scratch_ints, scratch_floats)
+    m = machine(ints, floats, scratch_ints, scratch_floats)
+    ahead = m.window > 0
     ranked = m.order == 1 or (m.order == 2 and len(priority) > 0)
     # ---- the placement
     for d in range(m.size):
@@ -89,6 +58,10 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
             b = bits[m.group_of[v]] if bits[m.group_of[v]] != -2147483648 else 0  # -0.0 equals 0.0
             # floats sort like the integers of their bits, negative ones in reverse; the highest must come first
             m.rank[v] = ~b if b >= 0 else ~(b ^ 2147483647)
+    elif ahead:  # the numbers of tasks do not say which came first
+        ranked = True
+        for v in range(m.n):
+            m.rank[v] = 0
     if m.memory:
         for x in range(m.t):
             m.readers[x] = 0
@@ -112,7 +85,10 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
         for q in range(m.n_queues + m.n_channels + 1):
             m.released_by[q] = -1
     now, n_events, n_touched, n_candidates = 0.0, np.int64(0), np.int64(0), np.int64(0)
-    known = np.int64(0)  # copies announced so far
+    known, n_requested = np.int64(0), np.int64(0)  # copies announced so far, copies of sources that are to be queued
+    if ahead:
+        known, n_requested = plan_ahead(m)
+    n_ahead = known
     arrivals = np.int64(0)  # breaks ties of rank in first-come order
     round_ = np.int64(0)
     phase = np.int64(0)  # bulk: even, transfers after level phase/2 - 1; odd, level (phase-1)/2
@@ -137,7 +113,7 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                                 n_fresh += 1
                                 if m.record:
                                     m.ready_by[c] = v
-                    else:
+                    elif not ahead or round_ > 0:  # sources end in the first round
                         if m.to_readers[b] == 0:
                             k = n_to
                             while k > 0 and m.to[k - 1] > b:
@@ -186,6 +162,23 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                 if m.memory:
                     m.readers[m.storage[x]] += n_readers
         n_done = 0
+        if n_requested > 0:
+            _sort(m.requested, n_requested)
+            for i in range(n_requested):
+                k = np.int64(m.requested[i])
+                q = np.int64(m.queue_of_route[m.tensor_home[m.copy_tensor[k]] * m.size + m.copy_dst[k]])
+                m.key[m.n + k] = (np.int64(m.copy_rank[k]) << 32) + arrivals
+                arrivals += 1
+                enqueue(q, m.n + k, ranked, m.head, m.tail, m.key, m.child, m.link)
+                if m.mark[q] != round_:
+                    m.mark[q] = round_
+                    if q < m.first_shared:
+                        m.touched[n_touched] = q
+                        n_touched += 1
+                    else:
+                        m.candidates[n_candidates] = q
+                        n_candidates += 1
+            n_requested = 0
 
         # ---- 2. queue the operations that became ready in this round, by index
         _sort(m.fresh, n_fresh)
@@ -327,12 +320,20 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                             if m.readers[s] == 0:
                                 m.used[a] -= m.home_bytes[s]
                         else:
-                            k = np.int64(m.first_copy[x])
-                            while m.copy_dst[k] != a:
-                                k += 1
+                            k = np.int64(m.edge_copy[j]) - 1 if ahead else np.int64(-1)
+                            if k < 0:
+                                k = np.int64(m.first_copy[x])
+                                while m.copy_dst[k] != a:
+                                    k += 1
                             m.copy_readers[k] -= 1
                             if m.copy_readers[k] == 0:
                                 m.used[a] -= m.tensor_bytes[x]
+                if ahead:
+                    k = np.int64(m.gated[task])
+                    while k >= 0:
+                        m.requested[n_requested] = k
+                        n_requested += 1
+                        k = np.int64(m.gated_after[k])
                 if not m.bulk:
                     m.done[n_done] = task
                     n_done += 1
@@ -367,7 +368,18 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                     m.readers[s] -= 1
                     if m.readers[s] == 0:
                         m.used[a] -= m.home_bytes[s]
-                if not m.bulk:
+                if k < n_ahead:
+                    i = np.int64(m.copy_reads[k])
+                    while i >= 0:
+                        c = np.int64(m.read_op[i])
+                        m.missing[c] -= 1
+                        if m.missing[c] == 0:
+                            m.fresh[n_fresh] = c
+                            n_fresh += 1
+                            if m.record:
+                                m.ready_by[c] = task
+                        i = np.int64(m.read_after[i])
+                elif not m.bulk:
                     for j in range(m.consumer_ptr[x], m.consumer_ptr[x + 1]):
                         c = np.int64(m.consumer_op[j])
                         b = np.int64(m.home[c])

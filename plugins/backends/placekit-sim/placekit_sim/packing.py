@@ -1,4 +1,4 @@
-"""Packs one problem under one set of rules into two flat arrays for the compiled kernel, laid out by `kernel.FIELDS`."""
+"""Packs one problem under one set of rules into two flat arrays for the compiled kernel, laid out by `machine.FIELDS`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from placekit_scheduling.fields import lay_out
 
-from placekit_core import UNLIMITED, Kernel, Problem, Routes, Trace
-from placekit_sim.kernel import FIELDS, simulate
+from placekit_core import UNLIMITED, Graph, Kernel, Problem, Routes, Trace
+from placekit_sim.kernel import simulate
+from placekit_sim.machine import FIELDS
 from placekit_sim.rules import Rules
 
 
@@ -100,6 +101,9 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
     tasks, ends = numbers["tasks"], numbers["n_queues"] + numbers["n_channels"]
     recorded = {"recorded_tasks": tasks, "recorded_ends": ends + 2, "recorded_times": 2 * tasks}
     sizes = {**numbers, **{name: size if record else 0 for name, size in recorded.items()}}
+    ahead = {"n_if_ahead": problem.graph.n, "e_if_ahead": problem.graph.e}
+    sizes |= {name: size if numbers["window"] else 0 for name, size in ahead.items()}
+    sizes["rows"] = (int(arrays["read_row"].max(initial=-1)) + 1) * problem.cluster.size
     packed = lay_out(FIELDS, numbers, arrays, sizes)
     begin = packed.begin
     return Packed(
@@ -141,7 +145,17 @@ def _numbers(problem: Problem, rules: Rules, arrays: Mapping[str, NDArray[Any]])
         "multicast": problem.cluster.multicast,
         "bulk": rules.bulk,
         "noisy": rules.transfer_factor is not None,
+        "n_reads": len(arrays["read_op"]),
+        "window": 0 if rules.prefetch is None else min(rules.prefetch, graph.n) + 1,
     }
+
+
+def source_reads(graph: Graph) -> NDArray[np.int64]:
+    """The edges from sources, in the topological order of the operations that read; those of one operation in its order."""
+    position = np.empty(graph.n, np.int64)
+    position[graph.topological_order] = np.arange(graph.n)
+    edge = np.flatnonzero(~graph.kernel[graph.tensor_producer[graph.input_tensor]])
+    return edge[np.argsort(position[graph.edge_op[edge]], kind="stable")]
 
 
 def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArray[Any]]:
@@ -156,6 +170,7 @@ def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArra
     unread = np.ones(graph.t, np.bool_)
     unread[graph.tensor_storage[graph.input_tensor]] = False
     unread_bytes = np.where(unread, home_bytes, 0.0)
+    edge = np.zeros(0, np.int64) if rules.prefetch is None else source_reads(graph)
     return {
         "group_of": problem.grouping.group_of,
         "n_inputs": np.diff(graph.input_ptr),
@@ -170,6 +185,11 @@ def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArra
         "fixed_rank": np.zeros(0, np.int32) if rules.rank is None else rules.rank,
         "level_ptr": _pointer(levels),
         "level_op": _flat(levels),
+        "read_op": graph.edge_op[edge],
+        "read_edge": edge,
+        "read_tensor": graph.input_tensor[edge],
+        "read_source": graph.tensor_producer[graph.input_tensor[edge]],
+        "read_row": np.unique(graph.input_tensor[edge], return_inverse=True)[1],
         "capacity": queues.capacity,
         "queue_of_route": queues.of_route,
         "held_ptr": queues.held_ptr,

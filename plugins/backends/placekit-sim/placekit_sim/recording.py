@@ -20,26 +20,21 @@ def record(problem: Problem, packed: Packed, device: NDArray[np.int16], priority
     peak_bytes = np.empty(size)
     value_s = simulate(devices[0], priorities[0], packed.ints, packed.floats, work_ints, times, peak_bytes)
     start_s, end_s = times[packed.recorded : packed.recorded + 2 * packed.tasks].reshape(2, packed.tasks)
-    # the received copies: each tensor once per device with remote consumers, and the number of the task that brought it
-    home = problem.expand(device).astype(np.int64)
-    producer = home[graph.tensor_producer[graph.input_tensor]]
-    remote = producer != home[graph.edge_op]
-    key = np.unique(graph.input_tensor[remote].astype(np.int64) * size + home[graph.edge_op[remote]])
-    tensor, dst = key // size, key % size
+    trace, multicast = packed.trace, problem.cluster.multicast
+    copies = int(work_ints[trace.copies])
+    tensor, dst = (work_ints[at : at + copies] for at in (trace.copy_tensor, trace.copy_dst))
     first = work_ints[packed.first_copy : packed.first_copy + graph.t]
-    within = np.zeros(len(key), np.int64)
-    if not problem.cluster.multicast and len(key):
-        starts = np.flatnonzero(np.diff(tensor, prepend=-1))
-        within = np.arange(len(key)) - np.repeat(starts, np.diff(np.append(starts, len(key))))
-    task = graph.n + first[tensor] + within
+    task = graph.n + (first[tensor] if multicast else np.arange(copies))
+    order = np.lexsort((start_s[task], dst, tensor))
+    tensor, dst, task = tensor[order], dst[order], task[order]
     kernel = graph.kernel
     return Run(
         value_s=value_s,
         peak_bytes=peak_bytes,
         op_start_s=np.where(kernel, start_s[: graph.n], 0.0),
         op_end_s=np.where(kernel, end_s[: graph.n], 0.0),
-        copy_tensor=tensor.astype(np.int32),
-        copy_dst=dst.astype(np.int32),
+        copy_tensor=tensor,
+        copy_dst=dst,
         copy_start_s=start_s[task],
         copy_end_s=end_s[task],
     )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core import Problem
-from placekit_sim import SimulatorOptions
+from placekit_sim import MachineOptions, SimulatorOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +21,7 @@ class Rules:
         bulk: barriers around the transfers between levels.
         op_factor: [n] noise on the duration of each operation, or None.
         transfer_factor: [t, D] noise on the transfer of each tensor to each device, or None.
+        prefetch: how many readers ahead what sources write is copied to other devices; None: all at time 0.
     """
 
     use_priority: bool = False
@@ -28,9 +29,10 @@ class Rules:
     bulk: bool = False
     op_factor: NDArray[np.float64] | None = None
     transfer_factor: NDArray[np.float64] | None = None
+    prefetch: int | None = None
 
     @classmethod
-    def of(cls, problem: Problem, options: SimulatorOptions, bulk: bool = False, repetition: int = 0) -> Rules:
+    def of(cls, problem: Problem, options: MachineOptions, bulk: bool = False, repetition: int = 0) -> Rules:
         """The rules for `problem` under `options`; `repetition` selects the noise."""
         graph, order = problem.graph, options.ready_order
         rank = None
@@ -47,7 +49,8 @@ class Rules:
             op_factor = np.exp(sigma * rng.standard_normal(graph.n) - sigma**2 / 2)
             shape = (graph.t, problem.cluster.size)
             transfer_factor = np.exp(sigma * rng.standard_normal(shape) - sigma**2 / 2)
-        return cls(order == "priority", rank, bulk, op_factor, transfer_factor)
+        prefetch = options.prefetch if isinstance(options, SimulatorOptions) else None
+        return cls(order == "priority", rank, bulk, op_factor, transfer_factor, prefetch)
 
     def op_s(self, problem: Problem) -> NDArray[np.float64]:
         """[n, D] seconds of each operation on each device, noise included."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from placekit_scheduling import makespan_bound
 from placekit_scheduling.evaluation import evaluate_batch
+from pydantic import BaseModel
 
 from placekit_core import (
     Backend,
+    BackendError,
     Executable,
     Kernel,
     Measurements,
@@ -21,7 +24,7 @@ from placekit_core import (
     Session,
     usable_cores,
 )
-from placekit_sim import SimulatorOptions
+from placekit_sim import MachineOptions, SimulatorOptions
 from placekit_sim.packing import Packed, pack
 from placekit_sim.recording import record
 from placekit_sim.rules import Rules
@@ -31,14 +34,23 @@ class Simulator(Backend):
     """Work-conserving machine: transfers overlap compute, and no task waits that could run."""
 
     name = "simulator"
-    options_class = SimulatorOptions
+    options_class: ClassVar[type[BaseModel]] = SimulatorOptions
     objective = "makespan"
     simulated = True
     deterministic = True
     parallel = True
     bulk = False
 
+    @property
+    def offloads(self) -> bool:
+        return getattr(self.options, "prefetch", None) is not None
+
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
+        if self.offloads and problem.cluster.multicast:
+            raise BackendError(
+                f"backend.prefetch is for machines without multicast, and {problem.cluster.name!r} has it",
+                "leave backend.prefetch out, or choose a machine whose links have two ends",
+            )
         return SimulatorSession(problem, self.options, self.bulk)
 
 
@@ -46,14 +58,16 @@ class BulkSynchronous(Simulator):
     """Level by level: all computations of a level, a barrier, all transfers of their outputs, a barrier."""
 
     name = "bulk_synchronous"
+    options_class = MachineOptions
     bulk = True
 
 
 class SimulatorSession(Session):
     """One problem on a simulated machine."""
 
-    def __init__(self, problem: Problem, options: SimulatorOptions, bulk: bool) -> None:
+    def __init__(self, problem: Problem, options: MachineOptions, bulk: bool) -> None:
         self.problem, self.options, self.bulk = problem, options, bulk
+        self.prefetch = options.prefetch if isinstance(options, SimulatorOptions) else None
         self.threads = options.threads or usable_cores()
         self.pool = ThreadPoolExecutor(self.threads, "placekit-sim") if self.threads > 1 else None
 

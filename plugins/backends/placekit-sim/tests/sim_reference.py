@@ -17,7 +17,7 @@ from placekit_sim.rules import Rules
 
 from placekit_core import Problem
 
-Key = tuple[float, int, int, int]  # rank, round in which it became ready, operation or tensor, first destination
+Key = tuple[float, int, int, int]  # rank, round in which it became ready, operation or sending, first destination
 
 
 class Memory:
@@ -33,7 +33,7 @@ class Memory:
             b if self.storage[x] == x and graph.kernel[producer[x]] else 0 for x, b in enumerate(self.bytes_)
         ]
         self.readers = [0] * graph.t  # of each storage at home: local consumers and outgoing sends
-        self.copy_readers: dict[tuple[int, int], int] = {}  # (tensor, device) -> consumers there
+        self.copy_readers: dict[tuple[int, int], int] = {}  # (sending, device) -> consumers there
         self.used = [0] * problem.cluster.size
         for v, b in enumerate(graph.persistent_bytes.tolist()):
             self.used[device[v]] += b
@@ -50,11 +50,53 @@ class Memory:
         if self.readers[s] == 0:
             self.used[device] -= self.at_home[s]
 
-    def drop_copy(self, tensor: int, device: int) -> None:
+    def drop_copy(self, tensor: int, sending: int, device: int) -> None:
         """One reader less of a received copy."""
-        self.copy_readers[tensor, device] -= 1
-        if self.copy_readers[tensor, device] == 0:
+        self.copy_readers[sending, device] -= 1
+        if self.copy_readers[sending, device] == 0:
             self.used[device] -= self.bytes_[tensor]
+
+
+class Ahead:
+    """What is copied ahead of its readers under `Rules.prefetch`. A sending of a tensor has a number of its own, from t on.
+
+    Attributes:
+        of: (tensor, operation) -> the sending that brings the tensor to the operation.
+        tensor, to, readers: of each sending: what is sent, to which device, and the operations that it is for.
+        first: sendings that are ready at time 0; `after`: operation -> those that are ready when it ends.
+    """
+
+    def __init__(self, model: Reference, device: list[int], prefetch: int) -> None:
+        self.of: dict[tuple[int, int], int] = {}
+        self.tensor: dict[int, int] = {}
+        self.to: dict[int, int] = {}
+        self.readers: dict[int, list[int]] = {}
+        self.first: list[int] = []
+        self.after: dict[int, list[int]] = defaultdict(list)
+        graph, window = model.problem.graph, prefetch + 1
+        readers: list[list[int]] = [[] for _ in range(model.problem.cluster.size)]
+        latest: dict[
+            tuple[int, int], tuple[int, int]
+        ] = {}  # (tensor, device) -> its last sending, place of its last reader
+        for v in graph.topological_order.tolist():
+            d = device[v]
+            reads = [
+                x for x in model.inputs[v] if not model.kernel[model.producer[x]] and device[model.producer[x]] != d
+            ]
+            if not reads:
+                continue
+            place = len(readers[d])
+            readers[d].append(v)
+            for x in reads:
+                sending, before = latest.get((x, d), (-1, -1))
+                if sending < 0 or place - before > window:
+                    sending = graph.t + len(self.tensor)
+                    self.tensor[sending], self.to[sending], self.readers[sending] = x, d, []
+                    ready = self.first if place < window else self.after[readers[d][place - window]]
+                    ready.append(sending)
+                self.readers[sending].append(v)
+                self.of[x, v] = sending
+                latest[x, d] = sending, place
 
 
 class Reference:
@@ -118,14 +160,19 @@ class _Simulation:
         self.ready: list[list[Key]] = [[] for _ in range(cluster.size)]  # heaps of operations
         self.waiting: dict[tuple[int, ...], list[Key]] = defaultdict(list)  # heaps of sends, by the channels they hold
         self.events: list[tuple[float, int, int, int]] = []  # end, kind (0 operation, 1 send), index, first destination
-        self.destinations: dict[tuple[int, int], list[int]] = {}  # of the send (tensor, first destination)
+        self.ahead = None if rules.prefetch is None else Ahead(model, self.device, rules.prefetch)
+        # a tensor is sent under its number, or under that of a sending of its own (see `Ahead`)
+        self.tensor = {x: x for x in range(graph.t)} | (self.ahead.tensor if self.ahead else {})
+        self.destinations: dict[tuple[int, int], list[int]] = {}  # of the send (sending, first destination)
         self.op_start, self.op_end = [0.0] * graph.n, [0.0] * graph.n
-        self.copies: dict[tuple[int, int], tuple[float, float]] = {}  # (tensor, destination) -> start, end
+        self.copies: list[tuple[int, int, float, float]] = []  # tensor, destination, start, end
         self.now, self.round = 0.0, 0
 
     def run(self) -> Run:
         model = self.model
         self.announce(model.sources)
+        if self.ahead:
+            self.request(self.ahead.first)
         if not model.rules.bulk:
             self.make_ready(v for v, k in enumerate(model.kernel) if k and not model.inputs[v])
             self.drain()
@@ -136,18 +183,17 @@ class _Simulation:
                 self.drain()
                 self.announce(level)
                 self.drain()
-        keys = sorted(self.copies)
-        times = [self.copies[k] for k in keys]
+        copies = sorted(self.copies)
         size = self.model.problem.cluster.size
         return Run(
             value_s=self.now,
             peak_bytes=np.asarray(self.memory.peak, np.float64) if self.memory else np.full(size, np.nan),
             op_start_s=np.asarray(self.op_start, np.float64),
             op_end_s=np.asarray(self.op_end, np.float64),
-            copy_tensor=np.asarray([x for x, _ in keys], np.int32),
-            copy_dst=np.asarray([d for _, d in keys], np.int32),
-            copy_start_s=np.asarray([s for s, _ in times], np.float64),
-            copy_end_s=np.asarray([e for _, e in times], np.float64),
+            copy_tensor=np.asarray([x for x, _, _, _ in copies], np.int32),
+            copy_dst=np.asarray([d for _, d, _, _ in copies], np.int32),
+            copy_start_s=np.asarray([s for _, _, s, _ in copies], np.float64),
+            copy_end_s=np.asarray([e for _, _, _, e in copies], np.float64),
         )
 
     def drain(self) -> None:
@@ -177,7 +223,8 @@ class _Simulation:
                 remote: dict[int, list[int]] = defaultdict(list)
                 for c in model.consumers[x]:
                     if device[c] != home:
-                        remote[device[c]].append(c)
+                        if self.ahead is None or model.kernel[v]:
+                            remote[device[c]].append(c)
                     else:
                         if self.memory:
                             self.memory.readers[self.memory.storage[x]] += 1
@@ -199,6 +246,21 @@ class _Simulation:
             for d in order:
                 self.memory.copy_readers[tensor, d] = len(remote[d])
 
+    def request(self, sendings: list[int]) -> None:
+        """These copies of what sources write are wanted now."""
+        assert self.ahead
+        for s in sendings:
+            d, readers = self.ahead.to[s], self.ahead.readers[s]
+            self.destinations[s, d] = [d]
+            channels = self.model.channels[self.home(s)][d]
+            heapq.heappush(self.waiting[channels], (min(self.rank[c] for c in readers), self.round, s, d))
+            if self.memory:
+                self.memory.copy_readers[s, d] = len(readers)
+
+    def home(self, sending: int) -> int:
+        """The device that it is sent from."""
+        return self.device[self.model.producer[self.tensor[sending]]]
+
     def arrived(self, op: int) -> None:
         """One more input of `op` is on its device."""
         self.missing[op] -= 1
@@ -213,20 +275,26 @@ class _Simulation:
                 if self.device[self.model.producer[x]] == home:
                     self.memory.drop_home(x, home)
                 else:
-                    self.memory.drop_copy(x, home)
+                    self.memory.drop_copy(x, self.ahead.of.get((x, op), x) if self.ahead else x, home)
             for x in self.model.outputs[op]:
                 if self.model.unread[x]:
                     self.memory.used[home] -= self.memory.at_home[x]
         if not self.model.rules.bulk:
             self.announce([op])
+        if self.ahead:
+            self.request(self.ahead.after[op])
 
-    def finish_send(self, tensor: int, to: list[int]) -> None:
-        home = self.device[self.model.producer[tensor]]
+    def finish_send(self, sending: int, to: list[int]) -> None:
+        home = self.home(sending)
         for c in self.model.channels[home][to[0]]:
             self.channel_free[c] += 1
+        if self.ahead and sending in self.ahead.tensor:  # of a source: its home memory is never freed
+            for c in self.ahead.readers[sending]:
+                self.arrived(c)
+            return
         if self.memory:
-            self.memory.drop_home(tensor, home)
-        for c in self.model.consumers[tensor]:
+            self.memory.drop_home(sending, home)
+        for c in self.model.consumers[sending]:
             if self.device[c] in to:
                 self.arrived(c)
 
@@ -239,8 +307,8 @@ class _Simulation:
         open_ = [c for c, heap in self.waiting.items() if heap and self.is_free(c)]
         while open_:
             first = min(open_, key=lambda c: self.waiting[c][0])
-            _, _, tensor, to = heapq.heappop(self.waiting[first])
-            self.start_send(tensor, self.destinations[tensor, to])
+            _, _, sending, to = heapq.heappop(self.waiting[first])
+            self.start_send(sending, self.destinations[sending, to])
             open_ = [c for c in open_ if self.waiting[c] and self.is_free(c)]
 
     def is_free(self, channels: tuple[int, ...]) -> bool:
@@ -256,9 +324,8 @@ class _Simulation:
         self.op_start[op], self.op_end[op] = self.now, end
         heapq.heappush(self.events, (end, 0, op, 0))
 
-    def start_send(self, tensor: int, to: list[int]) -> None:
-        model = self.model
-        home = self.device[model.producer[tensor]]
+    def start_send(self, sending: int, to: list[int]) -> None:
+        model, tensor, home = self.model, self.tensor[sending], self.home(sending)
         for c in model.channels[home][to[0]]:
             self.channel_free[c] -= 1
         seconds = model.latency_s[home][to[0]] + model.bytes_[tensor] * model.s_per_byte[home][to[0]]
@@ -266,7 +333,7 @@ class _Simulation:
             seconds *= model.factor[tensor][to[0]]
         end = self.now + seconds
         for d in to:
-            self.copies[tensor, d] = (self.now, end)
+            self.copies.append((tensor, d, self.now, end))
             if self.memory:
                 self.memory.allocate(d, self.memory.bytes_[tensor])
-        heapq.heappush(self.events, (end, 1, tensor, to[0]))
+        heapq.heappush(self.events, (end, 1, sending, to[0]))

@@ -55,6 +55,22 @@ def test_kernel_equals_reference(case: Case, order: Any, bulk: bool, priorities:
     assert_equal_runs(case.problem, case.rng, options, bulk, priorities)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    case=problems(max_n=30, max_devices=5),
+    order=st.sampled_from(ORDERS),
+    priorities=st.booleans(),
+    noise=st.sampled_from([0.0, 0.0, 0.3]),
+    prefetch=st.integers(0, 4),
+)
+def test_kernel_equals_reference_where_sources_are_streamed(
+    case: Case, order: Any, priorities: bool, noise: float, prefetch: int
+) -> None:
+    if not case.problem.cluster.multicast:
+        options = SimulatorOptions(ready_order=order, seed=3, noise=noise, prefetch=prefetch)
+        assert_equal_runs(case.problem, case.rng, options, False, priorities)
+
+
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("bulk", [False, True])
 def test_kernel_equals_reference_on_larger_graphs(order: Any, bulk: bool) -> None:

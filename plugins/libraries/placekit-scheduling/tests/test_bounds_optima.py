@@ -72,17 +72,18 @@ def small_problem(rng: np.random.Generator) -> tuple[Problem, np.ndarray]:
 
 
 def test_no_placement_that_fits_is_faster() -> None:
-    """All placements of small problems, under several priorities, on both simulators; and the bounds come close."""
+    """All placements of small problems, under several priorities, on both simulators and streaming; the bounds come close."""
     pytest.importorskip("placekit_sim")
-    entries = [installed().get("backend", name) for name in ("simulator", "bulk_synchronous")]
-    backends = [entry.build(entry.component.config(threads=1)) for entry in entries]
+    simulator, bulk = (installed().get("backend", name) for name in ("simulator", "bulk_synchronous"))
+    streaming = [simulator.build(simulator.component.config(threads=1, prefetch=p)) for p in (0, 1)]
+    backends = [entry.build(entry.component.config(threads=1)) for entry in (simulator, bulk)]
     reached = []
     for seed in range(150):
         rng = np.random.default_rng(seed)
         problem, devices = small_problem(rng)
         found = all_bounds(problem)
         best = np.inf
-        for backend in backends:
+        for backend in backends if problem.cluster.multicast else [*backends, *streaming]:
             session = backend.open(problem)
             for priority in [None, *rng.standard_normal((4, *devices.shape))]:
                 measured = session.evaluate(Placements.of(devices, priority))
