@@ -5,19 +5,21 @@ from __future__ import annotations
 import copy
 import operator
 import warnings
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-import torch.utils._pytree as pytree
 
 from placekit_core import ImporterError
-from placekit_torch.factory import Builder
+from placekit_torch.constructing import construct, converting
+from placekit_torch.factory import Builder, Given
 from placekit_torch.joint import ALIAS, TAG, Joint, outside_calls, own_name, with_value
 from placekit_torch.optimizers import Optimizer, has_layout_of
+from placekit_torch.options import Kernels
 from placekit_torch.step import Step
-from placekit_torch.tracing import building, explain, fake_mode, is_fake, like, quiet, trace_joint
+from placekit_torch.tracing import explain, fake_mode, is_fake, like, quiet, trace_joint
+from placekit_torch.trees import flat_inputs, plain_tensors, replaced, tensors_in
 
 Mode = Literal["train", "inference"]
 aten = torch.ops.aten
@@ -33,6 +35,7 @@ class Source:
         node: placeholder or `get_attr` node.
         owner: for state, the parameter that it belongs to; for other sources, their own name.
         module: path of the module that it belongs to.
+        initial: for state, the value of all its elements before the first step.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Source:
     node: torch.fx.Node
     owner: str
     module: str = ""
+    initial: float = 0.0
 
 
 @dataclass
@@ -71,14 +75,14 @@ class _Whole(torch.nn.Module):
         super().__init__()
         self.module, self.mode, self.label = step.module, mode, name
         self.loss = step.loss if mode == "train" else None
-        self.tensors, self.names, self.rebuild = flat_inputs(step, mode)
+        self.inputs = flat_inputs(step, mode)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        arguments, keywords, targets = self.rebuild(tensors)
+        arguments, keywords, targets = self.inputs.rebuild(tensors)
         output = self.module(*arguments, **keywords)
         if self.mode == "inference":
-            return output
-        loss = output if self.loss is None else self._loss(output, targets)
+            return self._tensors(output)
+        loss = own_loss(output) if self.loss is None else self._loss(output, targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = (
                 f"a tensor of shape {tuple(loss.shape)}"
@@ -93,6 +97,15 @@ class _Whole(torch.nn.Module):
         if not loss.requires_grad:
             raise ImporterError(f"the loss of {self.label} depends on no parameter that requires a gradient")
         return loss
+
+    def _tensors(self, output: Any) -> Any:
+        """The tensors of an output, each once; None and other values are dropped. Raises ImporterError if there is none."""
+        found = list({id(t): t for t in tensors_in(output)}.values())
+        if not found:
+            raise ImporterError(
+                f"{self.label} returns no tensor, but a {type(output).__name__}", "the module must return its results"
+            )
+        return found
 
     def _loss(self, output: Any, targets: tuple[Any, ...]) -> Any:
         """The loss. Raises ImporterError if it fails for lack of targets."""
@@ -114,71 +127,52 @@ class _Whole(torch.nn.Module):
         return {**found, self: "loss"}
 
 
-def flat_inputs(step: Step, mode: Mode) -> tuple[list[torch.Tensor], list[str], Any]:
-    """The distinct tensors among the inputs and targets, a name for each, and a function that puts them back in place."""
-    arguments, keywords = step.arguments
-    targets = step.loss_arguments if mode == "train" else ()
-    keyed, spec = pytree.tree_flatten_with_path({"input": (arguments, keywords), "target": targets})
-    tensors: list[torch.Tensor] = []
-    names: list[str] = []
-    where: list[Any] = []  # number of the tensor, or the plain value
-    seen: dict[int, int] = {}
-    for path, value in keyed:
-        if not isinstance(value, torch.Tensor):
-            where.append((False, value))
-            continue
-        if id(value) not in seen:
-            keys = [str(getattr(k, "key", getattr(k, "idx", k))) for k in path]
-            seen[id(value)] = len(tensors)
-            tensors.append(value)
-            names.append(".".join([keys[0], *keys[2 if keys[0] == "input" else 1 :]]))
-        where.append((True, seen[id(value)]))
-
-    def rebuild(given: Any) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
-        both = pytree.tree_unflatten([given[v] if is_tensor else v for is_tensor, v in where], spec)
-        return (*both["input"], both["target"])
-
-    return tensors, names, rebuild
-
-
-def plain_tensors(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, str, torch.Tensor]]:
-    """Tensors that are plain attributes, not parameters or buffers: module, attribute, full name, tensor."""
-    for path, part in module.named_modules():
-        for key, value in list(vars(part).items()):
-            if isinstance(value, torch.Tensor):
-                yield part, key, f"{path}.{key}".lstrip("."), value
+def own_loss(output: Any) -> Any:
+    """The loss in a module's output: its entry or attribute `loss`, if it has one that is a tensor; else the output itself."""
+    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    return found if isinstance(found, torch.Tensor) else output
 
 
 def to_fake(step: Step, mode: Any, name: str) -> Step:
-    """A copy of `step` with fake tensors; `step` itself if all its tensors are fake. Raises ImporterError."""
+    """`step` with fake tensors. If a parameter is real, the module is copied, and stays as it is. Raises ImporterError."""
     lazy = [k for k, p in step.module.named_parameters() if torch.nn.parameter.is_lazy(p)]
     if lazy:
         raise ImporterError(f"parameter {lazy[0]!r} of {name} has no shape yet", "run the lazy module once on an input")
-    tensors = [t for t in pytree.tree_leaves((step.inputs, step.targets)) if isinstance(t, torch.Tensor)]
-    tensors += [*step.module.parameters(), *step.module.buffers(), *(t for *_, t in plain_tensors(step.module))]
-    if isinstance(step.loss, torch.nn.Module):
-        tensors += [*step.loss.parameters(), *step.loss.buffers(), *(t for *_, t in plain_tensors(step.loss))]
-    if all(is_fake(t) for t in tensors):
-        return step
+    modules = [m for m in (step.module, step.loss) if isinstance(m, torch.nn.Module)]
+    parameters = [p for m in modules for p in m.parameters()]
+    tensors = [t for m in modules for t in (*m.buffers(), *(t for *_, t in plain_tensors(m)))]
     known: dict[int, Any] = {}
-    for t in tensors:
+    for t in [*parameters, *tensors, *tensors_in((step.inputs, step.targets))]:
         if id(t) not in known:
             known[id(t)] = t if is_fake(t) else like(t, mode)
-    memo = dict(known)  # deepcopy takes these for already copied, so it copies the modules but not their tensors
-    try:
-        module, loss = copy.deepcopy((step.module, step.loss), memo)
-    except Exception as e:
-        raise ImporterError(f"{name} cannot be copied for tracing: {type(e).__name__}: {e}") from e
-    inputs, targets = pytree.tree_map_only(torch.Tensor, lambda t: known[id(t)], (step.inputs, step.targets))
+    module, loss = step.module, step.loss
+    if parameters and all(map(is_fake, parameters)):
+        _replace(modules, known)
+    else:
+        memo = dict(known)  # deepcopy takes these for already copied, so it copies the modules but not their tensors
+        try:
+            module, loss = copy.deepcopy((module, loss), memo)
+        except Exception as e:
+            raise ImporterError(f"{name} cannot be copied for tracing: {type(e).__name__}: {e}") from e
+    inputs, targets = replaced((step.inputs, step.targets), lambda t: known[id(t)])
     return Step(module, inputs, loss, targets, step.optimizer)
 
 
-def capture(builder: Builder, mode: Mode, name: str) -> Captured:
-    """Trace the step of `builder`. Allocates no memory for tensors. Raises ImporterError."""
+def _replace(modules: list[torch.nn.Module], known: dict[int, Any]) -> None:
+    """Put fake tensors in the place of the modules' buffers and plain tensors."""
+    for part in {m: None for module in modules for m in module.modules()}:
+        for tensors in (part._buffers, vars(part)):
+            for key, value in tensors.items():
+                if isinstance(value, torch.Tensor):
+                    tensors[key] = known[id(value)]
+
+
+def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Kernels | None = None) -> Captured:
+    """Trace the step of `builder`, built with `seed`. Allocates no memory for parameters. Raises ImporterError."""
     fake = fake_mode()
-    with quiet(), torch.random.fork_rng(devices=[]):
-        with building(fake):
-            made = builder.build()
+    with quiet(), torch.random.fork_rng(devices=[]), converting():
+        torch.manual_seed(seed)
+        made = builder.build() if isinstance(builder, Given) else construct(builder.build, fake, name)
         step = to_fake(made, fake, name)
         step.module.train(mode == "train")
         for part, key, _, tensor in list(plain_tensors(step.module)):  # else they would be constants without a value
@@ -186,8 +180,10 @@ def capture(builder: Builder, mode: Mode, name: str) -> Captured:
             part.register_buffer(key, tensor.detach(), persistent=False)
         _warn_of_recurrent(step.module, name)
         whole = _Whole(step, mode, name)
-        update = None if mode == "inference" or step.optimizer is None else Optimizer(step.optimizer, whole, fake, name)
-        joint = trace_joint(whole, whole.tensors, fake, backward=mode == "train", paths=whole.paths(), name=name)
+        update = None
+        if mode == "train" and step.optimizer is not None:
+            update = Optimizer(step.optimizer, whole, fake, name, kernels.optimizer_kernels if kernels else "auto")
+        joint = trace_joint(whole, whole.inputs.tensors, fake, backward=mode == "train", paths=whole.paths(), name=name)
         return _assemble(joint, whole, mode, update)
 
 
@@ -213,7 +209,7 @@ def _assemble(joint: Joint, whole: _Whole, mode: Mode, update: Optimizer | None)
         captured.sources.append(Source(constant, "buffer", node, constant))
         captured.constants[constant] = value
     for i, node in sorted(joint.inputs.items()):
-        captured.sources.append(Source(whole.names[i], "input", node, whole.names[i]))
+        captured.sources.append(Source(whole.inputs.names[i], "input", node, whole.inputs.names[i]))
     for node in graph.nodes:
         if node.op == "call_function":
             node.meta["phase"] = "backward" if node.meta.get("partitioner_tag") == "is_backward" else "forward"
@@ -228,8 +224,8 @@ def _assemble(joint: Joint, whole: _Whole, mode: Mode, update: Optimizer | None)
         if update is None:
             captured.results |= {f"gradient.{own_name(k)}": n for k, n in joint.gradients.items()}
         else:
-            for state, owner, node in update.append(joint, captured.updates):
-                captured.sources.append(Source(state, "state", node, owner, owner.rpartition(".")[0]))
+            for state, owner, node, initial in update.append(joint, captured.updates):
+                captured.sources.append(Source(state, "state", node, owner, owner.rpartition(".")[0], initial))
     _own_new_values(captured)
     _finish(captured)
     return captured

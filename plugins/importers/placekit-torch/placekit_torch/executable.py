@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from placekit_core import ImporterError
-from placekit_torch.capture import Mode, flat_inputs, plain_tensors
+from placekit_torch.capture import Mode
 from placekit_torch.codegen import Writer, kernels_function, operation_seed, view_function
 from placekit_torch.factory import Builder
 from placekit_torch.joint import own_name
 from placekit_torch.lowering import Lowered
 from placekit_torch.operators import is_random
+from placekit_torch.trees import flat_inputs, plain_tensors
 
 
 class TorchExecutable:
@@ -74,7 +75,7 @@ class TorchExecutable:
     def initial(self, seed: int | None = None) -> dict[int, torch.Tensor]:
         """Values of all sources on the CPU, as the factory builds them with `seed` (None: the importer's seed).
 
-        The optimiser's state is zero. For a program made from objects in Python, these are copies of the module's own values.
+        The optimiser's state is that before its first step. For a program made from objects in Python, these are copies of the module's own values.
         Raises ImporterError if the factory builds another step than for the import.
         """
         with torch.random.fork_rng(devices=[]):
@@ -87,12 +88,12 @@ class TorchExecutable:
                 known.update(
                     {own_name(prefix + k): v for k, v in [*named, *((k, v) for *_, k, v in plain_tensors(part))]}
                 )
-        tensors, names, _ = flat_inputs(step, self._mode)
-        given = dict(zip(names, tensors, strict=True))
+        inputs = flat_inputs(step, self._mode)
+        given = dict(zip(inputs.names, inputs.tensors, strict=True))
         values = {}
         for source, tensor in self._lowered.sources:
             shape, dtype, stride = self._specs[tensor]
-            value = torch.zeros(shape, dtype=dtype) if source.kind == "state" else None
+            value = torch.full(shape, source.initial, dtype=dtype) if source.kind == "state" else None
             if value is None:
                 value = (given if source.kind == "input" else known).get(source.name)
             if value is None or value.shape != shape or value.dtype != dtype or value.device.type == "meta":

@@ -17,14 +17,15 @@ import torch
 from placekit_core import ImporterError, unknown
 from placekit_torch.step import Step
 from placekit_torch.tracing import explain, is_data_dependent
+from placekit_torch.vision import declare_torchvision
 from placekit_torch.where import first_line, user_line
 
 
 class Builder(Protocol):
-    """Builds the step: once under the fake mode for tracing, and for real when it is executed."""
+    """Builds the step: once without weights for tracing (`constructing`), and for real when it is executed."""
 
     def build(self) -> Step:
-        """The step; under a fake mode, tensors made here are fake. Raises ImporterError."""
+        """The step. Raises ImporterError, with the cause if the user's code failed."""
         ...
 
 
@@ -91,6 +92,7 @@ def find_factory(target: str, path: Path | None) -> Callable[..., Any]:
     with searched_first(path):
         try:
             _forget_other(module_name.partition(".")[0], folder)
+            declare_torchvision()
             found: Any = importlib.import_module(module_name)
         except ModuleNotFoundError as e:
             if e.name is None or not f"{module_name}.".startswith(f"{e.name}."):

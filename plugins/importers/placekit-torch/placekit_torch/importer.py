@@ -16,6 +16,7 @@ from placekit_torch.attention import attention_as
 from placekit_torch.capture import Mode, capture
 from placekit_torch.executable import TorchExecutable
 from placekit_torch.factory import Builder, Given, Made, find_factory, folder_of
+from placekit_torch.fusion import fuse_chains
 from placekit_torch.lowering import lower
 from placekit_torch.options import Kernels, TorchOptions
 from placekit_torch.step import Step
@@ -47,7 +48,9 @@ def import_program(
     """Trace the step of `builder`, without allocating memory for its tensors. Raises ImporterError."""
     kernels = kernels or Kernels()  # type: ignore[call-arg]
     with _TRACING, _uncollected(), attention_as(kernels.attention):
-        captured = capture(builder, mode, name)
+        captured = capture(builder, mode, name, seed, kernels)
+        if kernels.fusion == "pointwise":
+            fuse_chains(captured)
         lowered = lower(captured, name, {"mode": mode, "torch": torch.__version__})
     executable = TorchExecutable(lowered, builder, captured.constants, mode, seed, recipe or {})
     return Program(lowered.graph, executable=executable)

@@ -38,9 +38,8 @@ def wrong():
 def fails():
     raise ValueError("no such data set")
 
-def reads_data():
-    x = torch.randn(3)
-    return nn.Linear(3, int(x.sum())), x
+def needs():
+    import a_package_nobody_has
 
 def half():
     module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
@@ -113,7 +112,11 @@ def test_half_precision(folder: Path) -> None:
         ("users_model:number", {}, ["is a int, not a function"]),
         ("users_model:wrong", {}, ["users_model:wrong returned int", "return Step("]),
         ("users_model:fails", {}, ["ValueError: no such data set", "users_model.py:", "raise ValueError"]),
-        ("users_model:reads_data", {}, ["users_model:reads_data failed", "depends on the data", "int(x.sum())"]),
+        (
+            "users_model:needs",
+            {},
+            ["users_model:needs failed", "No module named 'a_package_nobody_has'", "users_model.py:"],
+        ),
         ("users_model:step", {"arguments": {"depth": 1}}, ["unexpected keyword argument 'depth'"]),
         ("users_model:pair", {}, ["has no scalar loss: the module returns a tensor of shape (2, 3)", "Step.loss"]),
     ],

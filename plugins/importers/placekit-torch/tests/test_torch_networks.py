@@ -289,11 +289,12 @@ def test_factories_of_modules_that_copy_their_layers(factory: Callable[[], Step]
 
 
 def test_copies_of_fake_tensors_stay_in_their_mode() -> None:
-    from placekit_torch.tracing import building, fake_mode
+    from placekit_torch.constructing import converting, without_weights
+    from placekit_torch.tracing import fake_mode
 
     mode = fake_mode()
     assert copy.copy(mode) is copy.deepcopy(mode) is mode
-    with building(mode):
+    with converting(), without_weights(mode):
         module = nn.Linear(3, 3)
         module.weight.requires_grad_(False)
         copied = copy.deepcopy(module)

@@ -1,0 +1,177 @@
+"""Runs a factory as the user does, but parameters take no memory.
+
+A parameter is a fake tensor as soon as it is made, as is every large tensor (`_LARGE`). All other tensors are real, so
+constructors can compute with them: `torch.linspace(0, rate, depth).tolist()`. `torch.empty` touches no memory until then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+from unittest import mock
+
+import torch
+import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from placekit_core import ImporterError
+from placekit_torch.tracing import is_fake, like
+from placekit_torch.where import first_line, user_line
+
+_LARGE = 64 * 2**20  # bytes from which a tensor that is no parameter is fake, too
+_SHARE = 0.8  # of the available memory, for a step that is built with real parameters
+_set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+Built = TypeVar("Built")
+
+
+@contextlib.contextmanager
+def converting() -> Iterator[None]:
+    """Inside, modules with fake parameters can be converted (`module.half()`) and copied."""
+
+    def assign(old: torch.Tensor, new: torch.Tensor) -> None:
+        old.data = new.data
+
+    swap = torch.utils.swap_tensors  # `Module.to` uses it for fake parameters; it refuses tensors with weak references
+    torch.utils.swap_tensors = assign
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")  # by copy.deepcopy
+            yield
+    finally:
+        torch.utils.swap_tensors = swap
+
+
+class _Sizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Gives fake results where real ones would be large; without `mode`, refuses to make more than `limit` bytes in all."""
+
+    def __init__(self, mode: FakeTensorMode | None = None, limit: float = math.inf) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.mode, self.limit, self.made = mode, limit, 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self._may_be_large(op, args, kwargs):
+            return op(*args, **kwargs)
+        try:
+            with self.mode or FakeTensorMode(allow_non_fake_inputs=True):
+                made = op(*args, **kwargs)
+        except Exception:  # the result depends on data; or it is an error, which the real call raises, too
+            return op(*args, **kwargs)
+        found = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
+        bytes_ = sum(t.numel() * t.element_size() for t in found if t.device.type != "meta")
+        if self.mode is not None and bytes_ >= _LARGE:
+            return made
+        self.made += bytes_
+        if self.made > self.limit:
+            raise MemoryError(f"its tensors take more than {self.limit / 2**30:.1f} GiB")
+        return op(*args, **kwargs)
+
+    def _may_be_large(self, op: Any, args: Any, kwargs: Any) -> bool:
+        if op._schema.is_mutable or op.is_view or str(kwargs.get("device")) == "meta":
+            return False
+        tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        if not tensors:
+            return torch.Tag.data_dependent_output not in op.tags
+        if any(isinstance(t, FakeTensor) or t.device.type != "cpu" for t in tensors):
+            return False
+        least = _LARGE if self.mode is not None else 2**20
+        return 8 * math.prod(max(t.numel(), 1) for t in tensors) >= least or op is torch.ops.aten.repeat.default
+
+
+class _Data(TorchFunctionMode):
+    """Lets `parameter.data = tensor` assign a real tensor to a fake parameter."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function == _set_data and isinstance(args[0], FakeTensor) and not isinstance(args[1], FakeTensor):
+            args = (args[0], like(args[1].detach(), self.mode))
+        return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def without_weights(mode: FakeTensorMode) -> Iterator[None]:
+    """Inside, new parameters are fake tensors of `mode`, and so are large tensors; others are real."""
+    kind = torch.nn.Parameter
+    original = kind.__dict__["__new__"]
+    register = torch.nn.Module.register_parameter
+
+    def made(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
+        if cls is kind and type(data) in (torch.Tensor, kind, FakeTensor) and data.layout is torch.strided:
+            if torch.nn.Module.register_parameter is not register:
+                # accelerate's init_empty_weights makes a new Parameter of each, on meta; capture makes it fake afterwards
+                data = torch.empty_strided(data.shape, data.stride(), dtype=data.dtype, device="meta")
+            elif not is_fake(data):
+                data = like(data.detach(), mode)
+        return original(cls, data, requires_grad)
+
+    truncated = torch.nn.init._no_grad_trunc_normal_
+
+    def initialised(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else truncated(tensor, *args, **kwargs)  # it reads values
+
+    kind.__new__ = staticmethod(made)  # type: ignore[method-assign]
+    try:
+        with mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", initialised), _Data(mode), _Sizes(mode):
+            yield
+    finally:
+        kind.__new__ = original  # type: ignore[method-assign]
+
+
+def construct(build: Callable[[], Built], mode: FakeTensorMode, name: str) -> Built:
+    """The result of `build()` with fake parameters; with real ones, and a warning, if it fails without. Raises ImporterError."""
+    state = torch.get_rng_state()
+    try:
+        with converting(), without_weights(mode):
+            return build()
+    except ImporterError as e:
+        if not isinstance(e.__cause__, Exception) or isinstance(e.__cause__, ImportError):
+            raise
+        first = e
+    torch.set_rng_state(state)
+    sizes = _Sizes(limit=_SHARE * available_memory())
+    try:
+        with sizes:
+            made = build()
+    except ImporterError as e:
+        if isinstance(e.__cause__, MemoryError):
+            raise ImporterError(
+                f"{name} reads values of its weights, and they do not fit in memory: {e.__cause__}{_reason(first)}",
+                f"{_SHARE:.0%} of the available memory may be used; build a smaller model, or leave out what reads them",
+            ) from first
+        raise
+    warnings.warn(
+        f"{name} was built with real weights, because building it without fails:{_reason(first)}", stacklevel=2
+    )
+    return made
+
+
+def _reason(error: ImporterError) -> str:
+    cause = error.__cause__ or error
+    return f" {type(cause).__name__}: {first_line(cause)}{user_line(cause)}"
+
+
+def available_memory() -> int:
+    """Bytes that new tensors can take: available memory of the machine, or what its control group leaves."""
+    found = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as lines:
+        found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")] or found
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            values = []
+            for file in (limit, used):
+                with open(f"/sys/fs/cgroup/{file}") as text:
+                    values.append(int(text.read()))
+            found.append(values[0] - values[1])
+    return max(0, min(found))

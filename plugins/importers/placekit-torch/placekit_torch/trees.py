@@ -1,0 +1,129 @@
+"""Tensors inside the arguments and outputs of a module: in containers, and in objects such as dataclasses and caches."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from unittest import mock
+
+import torch
+import torch.utils._pytree as pytree
+
+from placekit_torch.step import Step
+
+_CONTAINERS = (tuple, list, dict, OrderedDict, defaultdict, deque)
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Generator)
+
+
+def _is_leaf(value: Any) -> bool:
+    """Whether a value is a tensor, a number or an object: neither a container nor a mapping such as a `ModelOutput`."""
+    return not (type(value) in _CONTAINERS or pytree.is_namedtuple_instance(value)) and not (
+        isinstance(value, Mapping) and type(value) in pytree.SUPPORTED_NODES
+    )
+
+
+@contextlib.contextmanager
+def _copied_as(replacement: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    def deepcopied(tensor: torch.Tensor, memo: Any) -> torch.Tensor:
+        return replacement(tensor)
+
+    with contextlib.ExitStack() as stack:
+        for kind in (torch.Tensor, torch.nn.Parameter):
+            stack.enter_context(mock.patch.object(kind, "__deepcopy__", deepcopied))
+        yield
+
+
+def _inside(value: Any) -> list[torch.Tensor]:
+    """The tensors in an object, in the order in which `copy.deepcopy` finds them; none if it cannot be copied."""
+    found: list[torch.Tensor] = []
+
+    def seen(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    if isinstance(value, _PLAIN) or callable(value):
+        return []
+    try:
+        with _copied_as(seen):
+            copy.deepcopy(value)
+    except Exception:  # it holds something like a lock: it is passed on as it is
+        return []
+    return found
+
+
+def replaced(value: Any, replacement: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A copy of `value` with `replacement(t)` for each tensor `t`; objects without tensors are not copied."""
+
+    def leaf(part: Any) -> Any:
+        if isinstance(part, torch.Tensor):
+            return replacement(part)
+        if not _inside(part):
+            return part
+        with _copied_as(replacement):
+            return copy.deepcopy(part)
+
+    return pytree.tree_map(leaf, value, is_leaf=_is_leaf)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """All tensors in `value`, one for each place in which it occurs."""
+    return [
+        t
+        for part in pytree.tree_leaves(value, is_leaf=_is_leaf)
+        for t in ([part] if isinstance(part, torch.Tensor) else _inside(part))
+    ]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The distinct tensors among the inputs and targets of a step.
+
+    Attributes:
+        tensors: the tensors.
+        names: a name for each.
+        kept: names of those in objects that the module may change, such as a cache of keys and values.
+        rebuild: function that puts other tensors in their place: positional arguments, keyword arguments, targets.
+    """
+
+    tensors: list[torch.Tensor]
+    names: list[str]
+    kept: frozenset[str]
+    rebuild: Callable[[Any], tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]]
+
+
+def flat_inputs(step: Step, mode: Literal["train", "inference"]) -> Inputs:
+    """The tensors of a step. A tensor that occurs twice is one input; objects are copied each time they are rebuilt."""
+    arguments, keywords = step.arguments
+    whole = {"input": (arguments, keywords), "target": step.loss_arguments if mode == "train" else ()}
+    tensors: list[torch.Tensor] = []
+    names: list[str] = []
+    kept: list[str] = []
+    number: dict[int, int] = {}
+    for path, value in pytree.tree_flatten_with_path(whole, is_leaf=_is_leaf)[0]:
+        keys = [str(getattr(k, "key", getattr(k, "idx", k))) for k in path]
+        name = ".".join([keys[0], *keys[2 if keys[0] == "input" else 1 :]])
+        is_tensor = isinstance(value, torch.Tensor)
+        for i, tensor in enumerate([value] if is_tensor else _inside(value)):
+            if id(tensor) not in number:
+                number[id(tensor)] = len(tensors)
+                tensors.append(tensor)
+                names.append(name if is_tensor else f"{name}.{i}")
+                kept += [] if is_tensor else [names[-1]]
+
+    def rebuild(given: Any) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+        both = replaced(whole, lambda t: given[number[id(t)]])
+        return (*both["input"], both["target"])
+
+    return Inputs(tensors, names, frozenset(kept), rebuild)
+
+
+def plain_tensors(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, str, torch.Tensor]]:
+    """Tensors that are plain attributes, not parameters or buffers: module, attribute, full name, tensor."""
+    for path, part in module.named_modules():
+        for key, value in list(vars(part).items()):
+            if isinstance(value, torch.Tensor):
+                yield part, key, f"{path}.{key}".lstrip("."), value
