@@ -30,6 +30,6 @@ def minimal(**changes: object) -> dict[str, Any]:
         "trainer": {"name": "auto"},
         "backend": {"name": "simulator"},
         "proxy": {"name": "simulator"},
-        "cluster": {"name": "auto"},
+        "cluster": {"name": "default"},
     }
     return data | changes

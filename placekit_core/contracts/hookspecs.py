@@ -14,6 +14,7 @@ import pluggy
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
+    from placekit_core.contracts.cluster import Cluster
     from placekit_core.contracts.result import Result
 
 
@@ -155,4 +156,13 @@ def placekit_facts() -> Mapping[str, str | int | float | bool | None]:
 
     Called when a run has ended; leave out a library that the run did not import. `result.json` holds
     the facts of all plugins; no two plugins may use the same name. A hook that fails is a warning.
+    """
+
+
+@hookspec(firstresult=True)
+def placekit_this_computer() -> Cluster | None:
+    """Return the computer that this process runs on, or None to leave that to other plugins; `cluster=auto` asks for it.
+
+    Called again on the same computer, it should return the same machine: measure nothing. Raises ClusterError for a computer
+    that cannot be read.
     """

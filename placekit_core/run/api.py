@@ -66,8 +66,8 @@ def place(
 
     Args:
         source, about: what to place; see `load_programs`.
-        cluster: a preset, a YAML file, its data, or a `Cluster`; `auto`, the default, is the program's own cluster, else
-            the one that the backend finds, else a preset.
+        cluster: a preset, a YAML file, its data, or a `Cluster`. None, or `default`, is the program's own cluster,
+            else the one that the backend finds, else a preset; `auto` has this computer in place of the preset.
         policy: a policy, or a function `f(task, rng) -> Placement`; None is the default of `placekit run`.
         budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is the default of
             `placekit run`.

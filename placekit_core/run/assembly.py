@@ -23,6 +23,7 @@ from placekit_core.contracts.program import Program
 from placekit_core.contracts.task import Session, Task
 from placekit_core.run.config import (
     AUTO,
+    DEFAULT,
     DEFAULT_EVALUATIONS,
     DEFAULT_SECONDS,
     NONE,
@@ -170,13 +171,19 @@ class Assembly:
         return self.programs[0]
 
     def cluster(self, program: Program) -> Cluster:
-        """The named cluster; `auto` is the program's own, else the one that the backend sees, if any, else `DEFAULT_CLUSTER`."""
+        """The named cluster.
+
+        `default` and `auto` are the program's own, else the one that the backend sees, if any; else `default` is
+        `DEFAULT_CLUSTER`, and `auto` this computer. Raises ClusterError.
+        """
         data = dict(self.config.cluster)
         if data.get("name") == "file" and set(data) == {"name", "path"}:  # a machine may be called so, too
             return load_cluster(str(data["path"]))
-        if data != {"name": AUTO}:
+        if data not in ({"name": AUTO}, {"name": DEFAULT}):
             return Cluster.parse(data, f"cluster {data.get('name', '')!r}")
         own = program.cluster or self.backend.devices()
+        if own is None and data["name"] == AUTO:
+            return self.registry.this_computer()
         return own or load_cluster(conf_dir() / "cluster" / f"{DEFAULT_CLUSTER}.yaml")
 
     def costs(self, program: Program, cluster: Cluster) -> CostTable:

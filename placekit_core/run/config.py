@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 AUTO = "auto"
+DEFAULT = "default"
+"""The cluster of a run that names none."""
 NONE = "none"
 PYTHON = "python"
 """Name of the importer in the configuration of a run whose programs were objects of a Python program."""

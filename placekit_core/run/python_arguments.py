@@ -21,7 +21,7 @@ from placekit_core.contracts.placement import Placement
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.task import Task
 from placekit_core.run.assembly import SECTIONS, PythonObjects, kind_of
-from placekit_core.run.config import AUTO, NONE, PYTHON, RunConfig, conf_dir, defaults_list
+from placekit_core.run.config import AUTO, DEFAULT, NONE, PYTHON, RunConfig, conf_dir, defaults_list
 from placekit_core.run.detection import chosen_by, importer_of, known_files, names_file, readers_of
 from placekit_core.run.registry import LISTING, Registry
 
@@ -219,12 +219,12 @@ def _file_importer(source: Any, registry: Registry) -> str | None:
 
 def _cluster(spec: ClusterSpec, registry: Registry) -> dict[str, Any]:
     """The section `cluster` of a configuration."""
-    if spec == AUTO:
-        return {"name": AUTO}
+    if spec in (AUTO, DEFAULT):
+        return {"name": spec}
     if isinstance(spec, str) and not spec.endswith((".yaml", ".yml")):
         presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
         if spec not in presets:
-            raise unknown("cluster", spec, [AUTO, *presets], ClusterError, LISTING)
+            raise unknown("cluster", spec, [AUTO, DEFAULT, *presets], ClusterError, LISTING)
         registry.check_choices({"cluster": spec})
         spec = presets[spec]
     if isinstance(spec, str | Path):

@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pluggy
 
 from placekit_core.contracts import hookspecs
-from placekit_core.contracts.errors import PlacekitError, PluginError, unknown
+from placekit_core.contracts.errors import ClusterError, PlacekitError, PluginError, unknown
 from placekit_core.contracts.hookspecs import KINDS, Command, Component
 from placekit_core.contracts.version import __version__
-from placekit_core.run.config import AUTO, NONE, RunConfig, conf_dir
+from placekit_core.run.config import AUTO, DEFAULT, NONE, RunConfig, conf_dir
 from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.entries import Broken, Choice, CommandEntry, Entry, Package, where
 
 if TYPE_CHECKING:  # numpy is not needed to list what is installed
+    from placekit_core.contracts.cluster import Cluster
     from placekit_core.contracts.program import Program
 
 GROUP = "placekit"
@@ -42,7 +43,8 @@ NO_IMPORTER = "no importer is installed: `pip install placekit` installs what a 
 BUILT_IN = {
     ("trainer", AUTO): "the trainer that the policy names as its own; none for a policy that needs no training",
     ("trainer", NONE): "no training: a learned policy is used as it is",
-    ("cluster", AUTO): "the program's own machine, else what the backend finds, else a preset",
+    ("cluster", DEFAULT): "the program's own machine, else what the backend finds, else a preset",
+    ("cluster", AUTO): "the program's own machine, else what the backend finds, else this computer",
     ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
 }
 """(group, name) and meaning of the choices that are neither components nor presets."""
@@ -189,6 +191,16 @@ class Registry:
         """The component, built from the values of its options. Raises PluginError or ConfigError."""
         entry = self.get(kind, name)
         return entry.build(entry.options(values, f"{kind}."))
+
+    def this_computer(self) -> Cluster:
+        """The machine that this process runs on. Raises ClusterError if no plugin reads it, or it cannot be read."""
+        found: Cluster | None = self.manager.hook.placekit_this_computer()
+        if found is None:
+            raise ClusterError(
+                "no plugin reads this computer, as cluster=auto asks",
+                "`pip install placekit` installs one that does; or name a cluster",
+            )
+        return found
 
     def command(self, name: str) -> CommandEntry:
         """The command. Raises PluginError: unknown (lists what exists), or ambiguous."""

@@ -171,9 +171,9 @@ def test_a_damaged_result_hides_no_other(placekit: Run, finished: Summary, tmp_p
 
 
 def test_one_method_is_one_row_however_it_was_asked_for(finished: Summary) -> None:
-    """The machine by name or by `auto`, from Python or from the command line, options in another order."""
+    """The machine by name or by `default`, from Python or from the command line, options in another order."""
     other = json.loads(finished.model_dump_json())["config"]
-    other = {**dict(reversed(other.items())), "cluster": {"name": "auto"}, "importer": {"name": "python"}, "seed": 2}
+    other = {**dict(reversed(other.items())), "cluster": {"name": "default"}, "importer": {"name": "python"}, "seed": 2}
     [row] = rows([finished, finished.model_copy(update={"config": other, "seed": 2})], installed())
     assert len(row.runs) == 2
     assert row.label == "etf"
@@ -182,7 +182,7 @@ def test_one_method_is_one_row_however_it_was_asked_for(finished: Summary) -> No
 def test_python_and_the_command_line_share_a_row(placekit: Run, finished: Summary, tmp_path: Path) -> None:
     """Also where Python gave the graph as an object, and no importer is known."""
     programs = load_programs("mlp")
-    for seed, source, cluster in ((2, "mlp", "rtx4090_3090"), (3, programs, "auto")):
+    for seed, source, cluster in ((2, "mlp", "rtx4090_3090"), (3, programs, "default")):
         place(source, cluster=cluster, policy="etf", seed=seed, run_dir=tmp_path / f"python{seed}")
     [row] = rows([finished, *(load_summary(tmp_path / f"python{seed}") for seed in (2, 3))], installed())
     assert (row.label, row.seeds) == ("etf", [1, 2, 3])

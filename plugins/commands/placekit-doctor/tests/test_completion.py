@@ -51,7 +51,7 @@ def test_groups_in_both_forms_and_their_choices(plus: str) -> None:
 
 
 def test_choices_are_components_presets_and_what_is_built_in() -> None:
-    assert set(choices("cluster", installed())) == {"auto", *presets("cluster")}
+    assert set(choices("cluster", installed())) == {"auto", "default", *presets("cluster")}
     assert {"none", "mlp"} <= presets("workload") == set(choices("workload", installed()))
     assert choices("trainer", installed())[:2] == ["auto", "none"]
     assert "three_stage_paper" in choices("trainer", installed()), "a preset of a plugin"
@@ -136,7 +136,7 @@ def test_the_other_commands() -> None:
     assert words("graph ") == ["export", "import", "show"]
     assert "workload=mlp" in words("graph show workload=m")
     assert "workload=mlp" in words("graph export out.graph.npz workload=m")
-    assert words("cluster ") == ["new", "profile", "show"]
+    assert words("cluster ") == ["detect", "new", "profile", "show"]
     assert "p100x4" in words("cluster show p")
     assert words("new-plugin ") == sorted(KINDS)
     assert words("completion ") == sorted(SCRIPTS)

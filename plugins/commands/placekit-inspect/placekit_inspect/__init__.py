@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from placekit_core import Command, hookimpl
+
+if TYPE_CHECKING:
+    from placekit_core import Cluster
+
+
+@hookimpl
+def placekit_this_computer() -> Cluster:
+    """What nvidia-smi and Linux say of it; see `placekit cluster detect`."""
+    from placekit_inspect.cluster_detect import this_computer
+
+    return this_computer()
 
 
 @hookimpl
 def placekit_commands() -> list[Command]:
-    """`graph show`, `graph export`, `graph import`, `cluster show`, `cluster new`."""
+    """`graph show`, `graph export`, `graph import`, `cluster show`, `cluster new`, `cluster detect`."""
     return [
         Command(
             name="graph show",
@@ -48,5 +61,13 @@ def placekit_commands() -> list[Command]:
             target="placekit_inspect.cluster_new:main",
             group="look",
             completer="placekit_inspect.cluster_new:complete",
+        ),
+        Command(
+            name="cluster detect",
+            usage="[OUT.yaml]",
+            summary="a cluster file of this computer: GPUs, links, CPU",
+            target="placekit_inspect.cluster_detect:main",
+            group="look",
+            completer="placekit_inspect.cluster_detect:complete",
         ),
     ]

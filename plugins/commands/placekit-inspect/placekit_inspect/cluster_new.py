@@ -6,7 +6,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from placekit_core.cli.arguments import quoted
 from placekit_core.cli.completion import Completion
 from placekit_core.cli.console import table, wrapped
 from placekit_core.cli.parser import Parser
+from placekit_core.contracts.cluster import DeviceKind
 from placekit_core.contracts.files import parse_yaml, write_atomically
 from placekit_core.contracts.units import count, mebibytes
 from placekit_inspect.machine_text import HOW, Box, Machine, read_machine
@@ -45,18 +46,23 @@ def main(argv: list[str], registry: Registry) -> int:
         raise ClusterError(
             f"{out} does not end in .yaml", "put the machine in quotes, and give the file a name in .yaml"
         )
+    write_or_print(out, lambda: cluster_file(arguments.machine, out.stem if out else ""))
+    return 0
+
+
+def write_or_print(out: Path | None, content: Callable[[], str]) -> None:
+    """Write the content of a cluster file to `out`, or print it. Raises ClusterError if `out` exists or cannot be written."""
     if out is not None and out.exists():
         raise ClusterError(f"{out} exists already", "remove it, or choose another name")
-    text = cluster_file(arguments.machine, out.stem if out else "")
+    text = content()
     if out is None:
         print(text, end="")
-        return 0
+        return
     try:
         write_atomically(out, text.encode())
     except OSError as e:
         raise ClusterError(f"cannot write {out}: {e.strerror}") from None
     print(f"written to {out}; place on it with `placekit run cluster={quoted(str(out))}`")
-    return 0
 
 
 def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
@@ -94,11 +100,13 @@ def cluster_file(text: str, name: str = "") -> str:
     machine = read_machine(text, known)
     links = _Links(machine, known).lines()
     kinds = _numbers(machine)
-    lines = [*_comment(f"`placekit cluster new {quoted(' '.join(text.split()))}`.", ""), *_comment(HEAD, "")]
-    lines += _withheld(kinds, known)
+    lines = [*comment(f"`placekit cluster new {quoted(' '.join(text.split()))}`.", ""), *comment(HEAD, "")]
+    lines += withheld_lines(known.withheld_of(kind).source for kind in kinds)
     lines += [f"name: {name or _slug(machine)}", f"description: {_described(machine, known)}", "kinds:"]
     for kind in kinds:
-        lines += _kind(kind, known)
+        part = known.kinds[kind]
+        nominal = f" Nominal: {part.nominal}." if part.nominal else ""
+        lines += kind_lines(kind, known.kind(kind), f"{part.title}. {part.source}.{nominal}")
     lines.append("devices:")
     lines += [f"  - {{kind: {kind}{f', count: {number}' if number > 1 else ''}}}" for kind, number in kinds.items()]
     lines += ["links:", *links] if links else []
@@ -116,29 +124,26 @@ def _numbers(machine: Machine) -> dict[str, int]:
     return numbers
 
 
-def _withheld(kinds: Iterable[str], known: Parts) -> list[str]:
-    """What devices do not give to placements, and why."""
-    sources = dict.fromkeys(known.withheld_of(kind).source for kind in kinds)
-    return _comment(f"Not for placements (reserve_bytes, headroom): {'. '.join(sources)}.", "")
+def withheld_lines(sources: Iterable[str]) -> list[str]:
+    """The sources of `reserve_bytes` and `headroom`, as a comment."""
+    return comment(f"Not for placements (reserve_bytes, headroom): {'. '.join(dict.fromkeys(sources))}.", "")
 
 
-def _kind(name: str, known: Parts) -> list[str]:
-    """A kind with its source above it."""
-    part, kind = known.kinds[name], known.kind(name)
-    nominal = f" Nominal: {part.nominal}." if part.nominal else ""
-    rates = ", ".join(f"{dtype}: {_figure(rate)}" for dtype, rate in kind.flops_per_s.items())
+def kind_lines(name: str, kind: DeviceKind, about: str) -> list[str]:
+    """A kind as lines of a cluster file, with `about` above it."""
+    rates = ", ".join(f"{dtype}: {figure(rate)}" for dtype, rate in kind.flops_per_s.items())
     written = {"type", "flops_per_s", "memory_bytes", "memory_bytes_per_s", "launch_overhead_s"}
     others = kind.model_dump(exclude=written | {"reserve_bytes", "headroom"}, exclude_defaults=True)
     kept = {key: getattr(kind, key) for key in ("reserve_bytes", "headroom") if getattr(kind, key)}
     return [
-        *_comment(f"{part.title}. {part.source}.{nominal}", "  "),
+        *comment(about, "  "),
         f"  {name}:",
         *(["    type: cpu"] if kind.type == "cpu" else []),
         f"    flops_per_s: {{{rates}}}",
         f"    memory_bytes: {kind.memory_bytes}",
         *(f"    {key}: {value}" for key, value in kept.items()),
-        f"    memory_bytes_per_s: {_figure(kind.memory_bytes_per_s)}",
-        f"    launch_overhead_s: {_figure(kind.launch_overhead_s)}",
+        f"    memory_bytes_per_s: {figure(kind.memory_bytes_per_s)}",
+        f"    launch_overhead_s: {figure(kind.launch_overhead_s)}",
         *(f"    {key}: {json.dumps(value)}" for key, value in others.items()),
     ]
 
@@ -297,8 +302,8 @@ class _Links:
         self.out += [f'  - {{a: "{end}", b: {hub}, {way}}}' for end in self._patterns(group)]
 
     def _way(self, bytes_per_s: float, latency_s: float, duplex: str = "full", concurrent: int = 1) -> str:
-        text = f"bytes_per_s: {_figure(bytes_per_s)}"
-        text += f", latency_s: {_figure(latency_s)}" if latency_s else ""
+        text = f"bytes_per_s: {figure(bytes_per_s)}"
+        text += f", latency_s: {figure(latency_s)}" if latency_s else ""
         text += f", duplex: {duplex}" if duplex != "full" else ""
         return text + (f", concurrent: {concurrent}" if concurrent > 1 else "")
 
@@ -306,7 +311,7 @@ class _Links:
         """A comment above the next link, once."""
         if (key or text) not in self.told:
             self.told.add(key or text)
-            self.out += _comment(text, "  ")
+            self.out += comment(text, "  ")
 
     def _patterns(self, group: _Group) -> list[str]:
         """Patterns over device names that match this group and nothing else."""
@@ -326,7 +331,7 @@ class _Links:
         return f'"{end}"' if ":" in end else end
 
 
-def _comment(text: str, indent: str) -> list[str]:
+def comment(text: str, indent: str) -> list[str]:
     """`text` as lines of a comment; a line break stays one."""
     start = f"{indent}# "
     return [line for part in text.split("\n") for line in textwrap.wrap(
@@ -334,7 +339,7 @@ def _comment(text: str, indent: str) -> list[str]:
     )]  # fmt: skip
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
     """A number in the engineering notation that YAML reads as a number: 1008.0e+9 as 1.008e+12."""
     exponent = 3 * math.floor(math.log10(value) / 3)
     mantissa = f"{value / 10.0**exponent:.10g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -40,7 +41,7 @@ class Part(DeviceKind):
     title: str
     source: str
     nominal: str = ""
-    driver: tuple[str, ...] = ()
+    driver: Sequence[str] = ()
     withheld: str = ""
     pcie: int | None = None
     peer_to_peer: bool = True

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from placekit_inspect.cluster_new import _figure, _kind, cluster_file
+from placekit_inspect.cluster_new import cluster_file, figure, kind_lines
 from placekit_inspect.machine_text import LANES, read_machine
 from placekit_inspect.parts import parts
 
@@ -217,17 +217,17 @@ def _index(cluster: Cluster, kind: str, i: int) -> int:
 
 @pytest.mark.parametrize("value", [1.0e3, 999.0e9, 1008.0e9, 362.05e12, 2.5e-6, 300.0e-6, 14.0625e9, 0.083e12])
 def test_figures_are_written_as_yaml_reads_them(value: float) -> None:
-    assert parse_yaml(_figure(value).encode()) == value
+    assert parse_yaml(figure(value).encode()) == value
 
 
 def test_whatever_else_a_part_says_is_written_too() -> None:
     efficiency = {"matmul": Efficiency(compute=0.9, memory=0.8)}
     part = parts().kinds["l4"].model_copy(update={"streams": 2, "efficiency": efficiency})
-    known = parts().model_copy(update={"kinds": {"l4": part}})
-    lines = _kind("l4", known)
+    kind = parts().model_copy(update={"kinds": {"l4": part}}).kind("l4")
+    lines = kind_lines("l4", kind, part.title)
     assert lines[-2:] == ["    streams: 2", '    efficiency: {"matmul": {"compute": 0.9, "memory": 0.8}}']
     read = parse_yaml("\n".join(lines).encode())
-    assert DeviceKind.model_validate(read["l4"]) == known.kind("l4")
+    assert DeviceKind.model_validate(read["l4"]) == kind
 
 
 def test_it_prints_or_writes_a_file_that_a_run_takes(placekit: Callable) -> None:
