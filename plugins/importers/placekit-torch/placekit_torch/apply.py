@@ -108,10 +108,9 @@ def _device_map(problem: Problem, placement: Placement) -> Form:
     others = [n for n, d in zip(problem.cluster.device_names, device_names(problem), strict=True) if d == "cpu"]
     if len(others) > 1:
         notes.append(f"a device_map knows one 'cpu': it is all of {', '.join(others)}")
-    if made.mixed:
+    if made.loose:
         notes.append(
-            f"{_named(made.mixed)} by itself reads from modules on different devices, and accelerate moves nothing there;"
-            " place it as a whole: grouper=module with a pattern for it in grouper.blocks"
+            f"accelerate.dispatch_model does not move {made.loose[0]!r}, which belongs to a split module; from_pretrained does"
         )
     text = json.dumps(made.devices, indent=1)
     return Form("device_map", text, made.placement, made.conflicts, made.elsewhere, tuple(notes))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from placekit_testing.speed import mostly_slow
 from placekit_torch.export import Name, device_map, device_names, pipeline
+from placekit_torch.hooks import locate
 
 from placekit_core import Cluster, Graph, GraphBuilder, Placement, PlacementError, Problem, load_cluster, load_programs
 from placekit_core.run.config import conf_dir
@@ -67,7 +68,7 @@ class TestDeviceMap:
         made = device_map(*placed(graph, by_module(graph, HALVES)))
         expected = {"embed": 0, "layers.0": 0, "layers.1": 0, "layers.2": 2, "layers.3": 2, "head": 2}
         assert list(made.devices.items()) == list(expected.items()), "in the order of the forward pass"
-        assert (made.conflicts, made.elsewhere, made.mixed) == ((), 0.0, ())
+        assert (made.conflicts, made.elsewhere, made.loose) == ((), 0.0, ())
 
     def test_one_device(self) -> None:
         assert device_map(*placed(network(), lambda v: 3)).devices == {"": 3}
@@ -107,22 +108,48 @@ class TestDeviceMap:
         b.add("n", outputs=[4], flops=1e9, module="n")
         assert device_map(*placed(b.build(), lambda v: (2, 1, 2, 0)[v])).devices == {"m": 2, "n": 0}
 
-    def test_tensors_beside_modules_have_entries_of_their_own(self) -> None:
-        graph = network(1)
-        made = device_map(*placed(graph, by_module(graph, HALVES | {"layers.0.b": 1})))
-        assert made.devices["layers.0.scale"] == 0
-        assert made.devices["layers.0.a"] == 0
-        assert made.devices["layers.0.b"] == 1
-
-    def test_modules_that_are_split_and_read_from_several_devices(self) -> None:
+    def test_modules_with_tensors_of_their_own_stay_whole(self) -> None:
         graph = network(2)
-        made = device_map(*placed(graph, by_module(graph, HALVES | {"layers.1.b": 1, "head": 0})))
-        assert made.mixed == ("layers.1",), "x + b(a(x)), where x and b are on different devices"
+        made = device_map(*placed(graph, by_module(graph, HALVES | {"layers.0.b": 1, "layers.1": 1})))
+        assert made.devices == {"embed": 0, "layers.0": 0, "layers.1": 1, "head": 2}, (
+            "`dispatch_model` moves modules only"
+        )
 
-    def test_a_network_that_adds_what_devices_send(self) -> None:
+    def test_what_a_large_module_owns_is_loose(self) -> None:
+        b = GraphBuilder("net")
+        w = b.source("model.scale", 4, op_type="parameter", module="model")
+        [x] = b.add("a", outputs=[4], flops=1e9, module="model.a")
+        [x] = b.add("mul", inputs=[x, w], outputs=[4], module="model")
+        b.add("b", inputs=[x], outputs=[4], flops=1e9, module="model.b")
+        made = device_map(*placed(b.build(), lambda v: int(v == 3)))
+        assert made.devices == {"model.a": 0, "model.b": 1, "model.scale": 0}
+        assert made.loose == ("model.scale",)
+
+    def test_a_module_that_reads_from_several_devices_stays_whole(self) -> None:
+        graph = network(4)
+        made = device_map(*placed(graph, by_module(graph, HALVES | {"layers.1.b": 1, "layers.3.b": 3})))
+        assert made.devices == {"embed": 0, "layers.0": 0, "layers.1": 0, "layers.2": 2, "layers.3": 2, "head": 2}, (
+            "x + b(a(x)), where x and b are on different devices"
+        )
+
+    def test_modules_that_the_network_adds_are_on_one_device(self) -> None:
         graph = network(2, skip=True)
-        devices = HALVES | {"layers.1": 1}
-        assert device_map(*placed(graph, by_module(graph, devices))).mixed == ("",)
+        made = device_map(*placed(graph, by_module(graph, HALVES | {"layers.1": 1})))
+        assert made.devices == {"embed": 1, "layers.0": 0, "layers.1": 1, "head": 2}
+
+    def test_a_tied_head_is_with_the_embedding(self) -> None:
+        b = GraphBuilder("net")
+        w = b.source("embed.weight", 4, op_type="parameter", module="embed")
+        [x] = b.add("embed/mm", inputs=[w], outputs=[4], flops=1e9, module="embed")
+        [x] = b.add("body/mm", inputs=[x], outputs=[4], flops=1e9, module="body")
+        b.add("head/mm", inputs=[x, w], outputs=[4], flops=3e9, module="head")
+        assert device_map(*placed(b.build(), lambda v: max(v - 1, 0))).devices == {"embed": 2, "body": 1, "head": 2}
+
+    def test_modules_that_the_user_wants_whole(self) -> None:
+        graph = network(2)
+        split = HALVES | {"layers.1.b": 1}
+        made = device_map(*placed(graph, by_module(graph, split)), whole=["layers"])
+        assert made.devices == {"embed": 0, "layers": 0, "head": 2}
 
     def test_what_has_no_modules(self) -> None:
         b = GraphBuilder("numbers")
@@ -226,7 +253,7 @@ def test_maps_of_networks_cover_every_parameter(workload: str) -> None:
         made = device_map(*placed(program.graph, devices.__getitem__))
         assert uncovered(names, made.devices) == []
         assert made.devices.keys() <= known
-        assert len(made.devices) > 2
+        assert not locate(program.graph, made.devices).breaks
         assert 0 < made.elsewhere < 0.75
 
 
