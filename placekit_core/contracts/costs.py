@@ -2,9 +2,10 @@
 
 Roofline (Williams et al. 2009): an operation takes the launch overhead of its device, plus the longer of two times: its
 arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. If the host launches ahead
-(`DeviceKind.launches_ahead`), the operation before hides the overhead, and the longest of the three times counts. Both
-rates are the peak times the fraction that the class of the operation reaches (`EFFICIENCY`). The fractions are nominal
-figures for planning, not measurements of a device; a cost file from measurements replaces them.
+(`DeviceKind.launches_ahead`), the operation before hides the overhead, and the longest of the three times counts. A graph
+may have a column `launches`: how many launches each operation costs, a fraction where one launch serves several. Both rates
+are the peak times the fraction that the class of the operation reaches (`EFFICIENCY`). The fractions are nominal figures for
+planning, not measurements of a device; a cost file from measurements replaces them.
 """
 
 from __future__ import annotations
@@ -140,6 +141,7 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
     """Costs of `graph` on the kinds of `cluster` by the roofline model (see the module docstring)."""
     kinds = cluster.kind_names
     op_s = np.zeros((graph.n, len(kinds)))
+    launches = _launches(graph)
     for k, name in enumerate(kinds):
         kind = cluster.kinds[name]
         peak = np.asarray([kind.flops_per_s.get(d, kind.flops_per_s["float32"]) for d in graph.dtype.vocabulary])
@@ -151,9 +153,22 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
             arithmetic = graph.flops / (peak[graph.dtype.codes] * compute[code])
             traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
             with_launch = np.maximum if kind.launches_ahead else np.add
-            seconds = with_launch(kind.launch_overhead_s, np.maximum(arithmetic, traffic))
+            seconds = with_launch(launches * kind.launch_overhead_s, np.maximum(arithmetic, traffic))
             op_s[:, k] = np.where(graph.kernel, seconds, 0.0)
     return CostTable(kinds, op_s, np.zeros(op_s.shape, np.bool_))
+
+
+def _launches(graph: Graph) -> NDArray[np.float64]:
+    """[n] launches of each operation: the column `launches`, else 1. Raises PlacekitError for figures that cannot be."""
+    column = graph.columns.get("launches")
+    if column is None:
+        return np.ones(graph.n)
+    if isinstance(column, Labels) or column.dtype.kind not in "iuf" or not (np.isfinite(column) & (column >= 0)).all():
+        raise PlacekitError(
+            f"column `launches` of graph {graph.name!r} has values that are no numbers of launches",
+            "it is a number of at least 0 for each operation; 1 is a launch of its own",
+        )
+    return np.asarray(column, np.float64)
 
 
 def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable:

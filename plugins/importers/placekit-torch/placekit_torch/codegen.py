@@ -98,7 +98,7 @@ def seeded(target: Any) -> Callable[..., Any]:
     )
 
 
-_RESHAPE = dict.fromkeys([torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default], torch.reshape)
+RESHAPE = dict.fromkeys([torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default], torch.reshape)
 """Kernels may return other strides than the traced ones, with which a view would fail; these replacements then copy."""
 
 
@@ -141,7 +141,7 @@ class Writer:
         call, reads = self.code.calls[node], list[str]()
         parts = [self.literal(a, reads) for a in call.args]
         parts += [f"{k}={self.literal(v, reads)}" for k, v in call.kwargs.items() if not (extra and k == "generator")]
-        function = target or _RESHAPE.get(call.target, call.target)
+        function = target or RESHAPE.get(call.target, call.target)
         return f"{self.constant(function, 'f')}({', '.join([*parts, extra] if extra else parts)})", reads
 
     def value(self, node: int) -> str:

@@ -75,8 +75,8 @@ class TorchExecutable:
     def initial(self, seed: int | None = None) -> dict[int, torch.Tensor]:
         """Values of all sources on the CPU, as the factory builds them with `seed` (None: the importer's seed).
 
-        The optimiser's state is that before its first step. For a program made from objects in Python, these are copies of the module's own values.
-        Raises ImporterError if the factory builds another step than for the import.
+        The optimiser's state is that before its first step. For a program made from objects in Python, these are
+        copies of the module's own values. Raises ImporterError if the factory builds another step than for the import.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed if seed is None else seed)

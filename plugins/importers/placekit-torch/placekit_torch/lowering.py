@@ -60,6 +60,7 @@ class _Lowering:
         self.names: Counter[str] = Counter()
         self.signatures: list[str] = []
         self.call_paths: list[str] = []
+        self.launches: list[float] = []
 
     def run(self, attributes: Mapping[str, Any]) -> Lowered:
         captured, builder = self.captured, self.builder
@@ -81,6 +82,8 @@ class _Lowering:
             "forward_of": self.forward_of,
             "call_path": Labels.of(self.call_paths),
         }
+        if set(self.launches) - {0.0, 1.0}:
+            builder.columns["launches"] = np.asarray(self.launches)
         builder.attributes = {
             **attributes,
             "traced_operations": captured.operations,
@@ -132,6 +135,7 @@ class _Lowering:
         self._add_tensor(op, (source.node, None), value)
         self._add_views(op, source.node)
         self.signatures.append("")
+        self.launches.append(0.0)
         self.call_paths.append(outside_calls(source.module).call_path)
 
     def _add_kernel(self, node: Node, colocate: int) -> tuple[tuple[int, int | None], ...]:
@@ -157,6 +161,7 @@ class _Lowering:
             phase=phase, module=module, call=call, colocate=colocate,
         )  # fmt: skip
         self.signatures.append(operators.signature(target, args, kwargs))
+        self.launches.append(node.meta.get("launches", 1.0))
         self.call_paths.append(call_path)
         if isinstance(value, torch.Tensor):
             outputs: list[tuple[int, int | None]] = [(self._add_tensor(op, (node, None), value), None)]
@@ -201,7 +206,8 @@ class _Lowering:
         reader: dict[Node, Node] = {}
         for node in self.nodes:
             if node.meta["phase"] == "forward":
-                first.setdefault(node.meta.get("seq_nr", -1), node)
+                for number in node.meta.get("seq_nrs", [node.meta.get("seq_nr", -1)]):
+                    first.setdefault(number, node)
                 if node in self.op:
                     for read in node.all_input_nodes:
                         while read in self.views and read not in reader:

@@ -33,7 +33,7 @@ _CLASSES: dict[str, str] = {
     " constant_pad_nd reflection_pad2d repeat roll flip tril triu eye linspace full_like zeros_like ones_like empty_like"
     " new_full new_zeros new_ones new_empty new_empty_strided unfold_backward _reshape_copy pixel_shuffle",
     "embedding": "embedding embedding_dense_backward _embedding_bag gather index index_select take scatter scatter_add"
-    " index_put index_add index_fill scatter_reduce _unsafe_index _unsafe_index_put _embedding_bag_dense_backward",
+    " index_put index_copy index_add index_fill scatter_reduce _unsafe_index _unsafe_index_put _embedding_bag_dense_backward",
 }
 _CLASS_OF = {name: group for group, names in _CLASSES.items() for name in names.split()}
 # The first set reads only the looked-up part of its first input; the second set reads only its shape.
@@ -85,10 +85,9 @@ def op_class(target: Any, operands: Sequence[torch.Tensor] = ()) -> str:
         return "attention"
     if "upsample_" in name:
         return "elementwise"
-    tags = getattr(target, "tags", ())
-    if torch.Tag.reduction in tags:
+    if torch.Tag.reduction in getattr(target, "tags", ()) or name in ("_foreach_norm", "_foreach_max"):
         return "reduction"
-    return "elementwise" if torch.Tag.pointwise in tags or is_random(target) else "other"
+    return "elementwise" if is_pointwise(target) or is_random(target) else "other"
 
 
 def _unaligned(matrix: torch.Tensor) -> bool:
@@ -96,6 +95,14 @@ def _unaligned(matrix: torch.Tensor) -> bool:
     width = matrix.element_size()
     rows = [s for s, d in zip(matrix.stride()[-2:], matrix.shape[-2:], strict=True) if s > 1 and d > 1]
     return width <= 2 and any(s * width % 16 for s in rows)
+
+
+def is_pointwise(target: Any) -> bool:
+    """Whether each element of the results depends on one element of each input."""
+    name = base_name(target)
+    return torch.Tag.pointwise in getattr(target, "tags", ()) or (
+        name.startswith("_foreach_") and name not in ("_foreach_norm", "_foreach_max")
+    )
 
 
 def is_random(target: Any) -> bool:
@@ -112,6 +119,8 @@ def compute_dtype(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor
 
 def flops(target: Any, args: Any, kwargs: Any, outputs: Any) -> float:
     """Floating-point operations, by the rules of the module docstring; `args` with tensors in place of nodes."""
+    if isinstance(getattr(target, "members", None), tuple):  # several kernels as one
+        return float(target.flops(args))
     formula = flop_registry.get(getattr(target, "_overloadpacket", None))
     if formula is not None:
         return float(formula(*args, **kwargs, out_val=outputs))
@@ -150,7 +159,8 @@ def signature(target: Any, args: Any, kwargs: Any) -> str:
     A tensor is written as `f32[4,8]`, with its strides, `f32[4,8]{1,4}`, if it is not contiguous.
     """
     named = [f"{k}={_text(v)}" for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")]
-    return f"{op_type(target)}({', '.join([*map(_text, args), *named])})"
+    several = f"[{', '.join(target.names)}]" if isinstance(getattr(target, "names", None), tuple) else ""
+    return f"{op_type(target)}{several}({', '.join([*map(_text, args), *named])})"
 
 
 def _text(value: Any) -> str:

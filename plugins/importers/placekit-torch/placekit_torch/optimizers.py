@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 import torch
 
@@ -12,23 +13,44 @@ from placekit_core import ImporterError
 from placekit_torch.fused import FusedAdam
 from placekit_torch.joint import TAG, Joint, inline, outside_calls, own_name, with_value
 from placekit_torch.tracing import explain
-from placekit_torch.updates import Update, repeat_update, trace_update
+from placekit_torch.updates import Update, fuse_update, repeat_update, share_launches, trace_update
 
-# Settings that keep each optimiser's code free of Python numbers that depend on data, and give one operation per tensor.
-_SETTINGS: dict[type, dict[str, Any]] = {
-    torch.optim.SGD: {"foreach": False, "fused": False},
-    torch.optim.RMSprop: {"foreach": False, "capturable": True},
-    torch.optim.Adam: {"foreach": False, "fused": False, "capturable": True},
-    torch.optim.AdamW: {"foreach": False, "fused": False, "capturable": True},
-    FusedAdam: {},
-}
+_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)  # with one kernel of torch
+_HINT = "learning rates and other settings must be Python numbers, and values that depend on data must stay tensors"
+Kind = Literal["auto", "fused", "foreach", "single"]
+
+
+def chosen(kind: Kind, optimizer: type, group: Mapping[str, Any]) -> Kind:
+    """The kernels of a group of parameters: for `auto`, those that torch takes on GPUs with the group's settings."""
+    if optimizer is FusedAdam:
+        return "single"
+    if kind != "auto":
+        return kind
+    if group.get("fused"):
+        return "fused"
+    default = "foreach" in group and group["foreach"] is not False and not group.get("differentiable")
+    return "foreach" if default else "single"
+
+
+def _settings(kernels: Kind, optimizer: type, group: Mapping[str, Any]) -> dict[str, Any]:
+    """`group` with these kernels, and without Python numbers that depend on data."""
+    settings = dict(group)
+    if "capturable" in settings:
+        settings["capturable"] = True
+    if "fused" in settings:
+        settings["fused"] = kernels == "fused" and optimizer in _FUSED
+    if "foreach" in settings:  # the loop of Adagrad over single tensors needs the step as a number
+        settings["foreach"] = kernels == "foreach" or (optimizer is torch.optim.Adagrad and not settings["fused"])
+    return settings
 
 
 class Optimizer:
     """A user's optimiser for a module's parameters; made before tracing, which can leave the module unusable."""
 
-    def __init__(self, make: Callable[[Any], Any], module: torch.nn.Module, mode: Any, name: str) -> None:
-        self.mode, self.name = mode, name
+    def __init__(
+        self, make: Callable[[Any], Any], module: torch.nn.Module, mode: Any, name: str, kernels: Kind = "auto"
+    ) -> None:
+        self.mode, self.name, self.kernels = mode, name, kernels
         self.names = {id(p): k for k, p in module.named_parameters()}
         try:
             with mode:
@@ -37,54 +59,62 @@ class Optimizer:
             message, _ = explain(e, f"the optimizer of {name} failed")
             raise ImporterError(message, "it is called with a list of parameters") from e
         self.kind = type(self.optimizer)
-        if self.kind not in _SETTINGS:
-            raise ImporterError(
-                f"the optimizer of {name} is {self.kind.__name__}, which cannot be imported",
-                f"use one of torch.optim: {', '.join(sorted(t.__name__ for t in _SETTINGS if t is not FusedAdam))}; or"
-                " placekit_torch.fused.FusedAdam",
-            )
         if any(id(p) not in self.names for group in self.optimizer.param_groups for p in group["params"]):
             raise ImporterError(
                 f"the optimizer of {name} updates a tensor that is no parameter of the module",
                 "build it from the parameters that it receives",
             )
-        asked = [k for k in ("foreach", "fused") if any(group.get(k) for group in self.optimizer.param_groups)]
-        if asked:
-            warnings.warn(
-                f"{name}: {self.kind.__name__} was made with {asked[0]}=True, but its update is traced with one kernel per"
-                " operation and parameter: the graph has more and smaller kernels than your step.",
-                stacklevel=2,
-            )
 
-    def append(self, joint: Joint, updates: dict[str, torch.fx.Node]) -> Iterator[tuple[str, str, torch.fx.Node]]:
+    def append(
+        self, joint: Joint, updates: dict[str, torch.fx.Node]
+    ) -> Iterator[tuple[str, str, torch.fx.Node, float]]:
         """Append the updates to `joint.graph` and the new values to `updates`.
 
-        Yields name, parameter and placeholder of each tensor of the optimiser's state. Parameters that have no gradient
-        stay as they are, as in torch.optim. Raises ImporterError for an update that cannot be traced.
+        Yields name, parameter, placeholder and first value of each tensor of the optimiser's state. Parameters that have no
+        gradient stay as they are, as in torch.optim. Raises ImporterError for an update that cannot be traced.
         """
         traced: dict[Any, Update] = {}
         first: dict[Any, Update] = {}
         for number, group in enumerate(self.optimizer.param_groups):
-            settings = {**group, **_SETTINGS[self.kind]}
-            for parameter in group["params"]:
-                own = self.names[id(parameter)]
-                if own not in joint.gradients:
-                    continue
+            kernels = chosen(self.kernels, self.kind, group)
+            settings = _settings(kernels, self.kind, group)
+            updated = [p for p in group["params"] if self.names[id(p)] in joint.gradients]
+            together = Counter(p.dtype for p in updated)
+            for parameter in updated:
                 signature = (number, parameter.shape, parameter.dtype, parameter.stride())
                 if signature not in traced:
                     try:
-                        traced[signature] = self._update(settings, parameter, first, (number, parameter.dtype))
+                        update = self._update(settings, parameter, first, (number, parameter.dtype), kernels)
+                    except ImporterError:
+                        raise
                     except Exception as e:
                         message, _ = explain(e, f"the update of {self.kind.__name__} in {self.name} cannot be traced")
-                        raise ImporterError(message, "learning rates and other settings must be Python numbers") from e
-                yield from _append(joint, traced[signature], own, updates)
+                        raise ImporterError(message, _HINT) from e
+                    share_launches(update, together[parameter.dtype], kernels)
+                    traced[signature] = update
+                yield from _append(joint, traced[signature], self.names[id(parameter)], updates)
+        self._warn(first)
 
-    def _update(self, settings: dict[str, Any], parameter: torch.Tensor, first: dict[Any, Update], kind: Any) -> Update:
-        repeated = repeat_update(first[kind], parameter, self.mode) if kind in first else None
+    def _warn(self, first: Mapping[Any, Update]) -> None:
+        fixed = {key for update in first.values() for key in update.fixed}
+        if fixed:
+            warnings.warn(
+                f"{self.name}: {self.kind.__name__} computes with Python numbers that change from step to step"
+                f" ({', '.join(sorted(fixed))}). Its update is traced with those of the second step: costs are right, but values"
+                " differ in other steps. Keep such numbers in tensors, as torch.optim does with capturable=True.",
+                stacklevel=2,
+            )
+
+    def _update(
+        self, settings: dict[str, Any], parameter: torch.Tensor, first: dict[Any, Update], key: Any, kernels: Kind
+    ) -> Update:
+        repeated = repeat_update(first[key], parameter, self.mode) if key in first else None
         if repeated is not None:
             return repeated
         traced = trace_update(self.optimizer, settings, parameter, self.mode)
-        first.setdefault(kind, traced)
+        if kernels == "fused":
+            fuse_update(traced)
+        first.setdefault(key, traced)
         return traced
 
 
@@ -100,7 +130,7 @@ def has_layout_of(node: torch.fx.Node, other: torch.fx.Node) -> bool:
 
 def _append(
     joint: Joint, update: Update, parameter: str, updates: dict[str, torch.fx.Node]
-) -> Iterator[tuple[str, str, torch.fx.Node]]:
+) -> Iterator[tuple[str, str, torch.fx.Node, float]]:
     graph, node = joint.graph, joint.parameters[parameter]
     own = own_name(parameter)
     tag = {TAG: outside_calls(own.rpartition(".")[0])}
@@ -111,7 +141,7 @@ def _append(
             placeholder = graph.placeholder(f"state_{len(graph.nodes)}")
         placeholder.meta["val"] = value
         state.append(placeholder)
-        yield f"{own}/{key}", own, placeholder
+        yield f"{own}/{key}", own, placeholder, update.initial[key]
     gradient = joint.gradients[parameter]
     if not has_layout_of(gradient, node) and node.meta["val"].is_contiguous():
         # autograd stores a gradient in the layout of its parameter

@@ -6,15 +6,19 @@ import copy
 import operator
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from placekit_core import ImporterError
+from placekit_torch.fusion import Fused, fuse, is_fusible, is_part
 from placekit_torch.joint import with_value
-from placekit_torch.tracing import mark_aliases, tracing
+from placekit_torch.multi_tensor import TENSORS, is_multi_tensor, launches, traceable
+from placekit_torch.tracing import is_data_dependent, mark_aliases, tracing
 
 
 @dataclass
@@ -24,37 +28,113 @@ class Update:
     Attributes:
         graph: its placeholders are parameter, gradient, then the state; its output node returns the new parameter and state
             in that order.
-        state: names and fake values of the state's tensors, all zero before the first step.
+        state: names and fake values of the state's tensors.
+        initial: the number that all elements of a state tensor have before the first step.
+        fixed: Python numbers that change from step to step, and are those of the second step here.
     """
 
     graph: torch.fx.Graph
     state: dict[str, torch.Tensor]
+    initial: dict[str, float] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
+
+
+class _Recording(dict[str, Any]):
+    """The state of a parameter that remembers the first value of each key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, Any] = {}
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.first.setdefault(key, value.clone() if isinstance(value, torch.Tensor) else value)
+        super().__setitem__(key, value)
+
+
+def _stepped(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: torch.Tensor, g: Any, state: Any) -> None:
+    """One step for one parameter, which changes `state` and the parameter."""
+    single = copy.copy(optimizer)
+    single.param_groups = [{**group, "params": [p]}]
+    single.state = defaultdict(_Recording, {p: state})
+    p.grad = g
+    single.step()
+    p.grad = None
+
+
+def _first_values(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: torch.Tensor
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """The state before the first step, by steps with gradient zero of small real tensors; and numbers that change.
+
+    The state must not depend on the parameter. SGD's momentum is seen only after the first step, with the weight decay.
+    """
+    state, numbers = _Recording(), []
+    with torch.compiler._compile_session_context(), torch.no_grad():
+        for start in (torch.ones, torch.zeros):
+            other, state = state.first, _Recording()
+            p = start([min(d, 2) for d in parameter.shape], dtype=parameter.dtype)
+            _stepped(optimizer, group, p, torch.zeros_like(p), state)
+        for _ in range(2):
+            numbers.append({k: v for k, v in state.items() if isinstance(v, int | float) and not isinstance(v, bool)})
+            _stepped(optimizer, group, p, torch.zeros_like(p), state)
+    changing = tuple(k for k, v in numbers[1].items() if v != numbers[0].get(k))
+    initial = {}
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor):
+            first = state.first[key].flatten()
+            same = type(optimizer) is torch.optim.SGD or torch.equal(other[key].flatten(), first)
+            if first.numel() and not (same and bool((first == first[0]).all())):
+                raise ImporterError(
+                    f"the state {key!r} of {type(optimizer).__name__} starts from values that depend on the parameter",
+                    "start it from one number, e.g. torch.zeros_like(parameter)",
+                )
+            initial[key] = float(first[0]) if first.numel() else 0.0
+        elif key in changing:
+            initial[key] = float(state.first[key])
+    return initial, changing
 
 
 def trace_update(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: torch.Tensor, mode: FakeTensorMode
 ) -> Update:
-    """Trace one step of `optimizer` for one parameter with the settings of `group`. The gradient has the parameter's layout."""
+    """Trace one step of `optimizer` for one parameter with the settings of `group`. The gradient has the parameter's layout.
 
-    def stepped(tensor: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any]) -> dict[str, Any]:
-        single = copy.copy(optimizer)
-        single.param_groups = [{**group, "params": [tensor]}]
-        single.state = defaultdict(dict, {tensor: state} if state else {})
-        tensor.grad = gradient
-        single.step()
-        tensor.grad = None
-        return dict(single.state[tensor])
+    Python numbers in the state that change from step to step become tensors; if the code needs them as numbers, they are
+    fixed (`Update.fixed`).
+    """
+    initial, changing = _first_values(optimizer, group, parameter)
+    try:
+        return _trace(optimizer, group, parameter, mode, initial, changing)
+    except Exception as e:
+        if not changing or not is_data_dependent(e):
+            raise
+    update = _trace(optimizer, group, parameter, mode, initial, ())
+    update.fixed = changing
+    return update
+
+
+def _trace(
+    optimizer: torch.optim.Optimizer,
+    group: dict[str, Any],
+    parameter: torch.Tensor,
+    mode: FakeTensorMode,
+    initial: dict[str, float],
+    numbers: tuple[str, ...],
+) -> Update:
+    """The update, with the Python numbers `numbers` of the state as tensors."""
 
     def step(tensor: torch.Tensor, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> Any:
-        own = tensor.clone()
-        after = stepped(own, gradient, {**settings, **{k: v.clone() for k, v in state.items()}})
+        own, after = tensor.clone(), {**settings, **{k: v.clone() for k, v in state.items()}}
+        _stepped(optimizer, group, own, gradient, after)
         return own, {k: after[k] for k in state}
 
     def fresh() -> torch.Tensor:
         return torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
 
-    with tracing(mode), torch.no_grad():
-        made = stepped(fresh(), fresh(), {})  # the first step makes the state
+    with tracing(mode), torch.no_grad(), traceable():
+        made: dict[str, Any] = {}
+        _stepped(optimizer, group, fresh(), fresh(), made)  # the first step makes the state
+        made |= {k: torch.zeros((), dtype=torch.float64) for k in numbers}
         state = {k: v for k, v in made.items() if isinstance(v, torch.Tensor)}
         settings = {k: v for k, v in made.items() if k not in state}
         functional: Callable[..., Any] = torch.func.functionalize(step, remove="mutations")
@@ -67,7 +147,27 @@ def trace_update(
         if node.op == "call_function" and not node.users:
             graph.erase_node(node)
     mark_aliases(graph)
-    return Update(graph, state)
+    return Update(graph, state, {k: v for k, v in initial.items() if k in state})
+
+
+def fuse_update(update: Update) -> None:
+    """Make all kernels of an update one, if they are pointwise."""
+    kernels = [n for n in update.graph.nodes if n.op == "call_function" and not is_part(n)]
+    if len(kernels) > 1 and all(is_fusible(n.target) for n in kernels):
+        fuse(update.graph, kernels, pytree.tree_leaves(update.graph.output_node().args[0]))
+
+
+def share_launches(update: Update, together: int, kernels: str) -> None:
+    """Write on each kernel how many launches it costs, where `together` parameters share them."""
+    for node in update.graph.nodes:
+        if node.op != "call_function" or is_part(node):
+            continue
+        share = 1.0
+        if isinstance(node.target, Fused) or (kernels != "single" and is_multi_tensor(node.target)):
+            share = launches(node, together)
+            if isinstance(node.target, Fused) and "fused_update" in node.target.names:  # the steps are counted before
+                share += (len(node.target.names) - 1) / min(together, TENSORS[0])
+        node.meta["launches"] = share
 
 
 def repeat_update(update: Update, parameter: torch.Tensor, mode: FakeTensorMode) -> Update | None:
@@ -76,8 +176,9 @@ def repeat_update(update: Update, parameter: torch.Tensor, mode: FakeTensorMode)
     It is the same if all operations are pointwise, and each state tensor has the parameter's layout or is one number.
     """
     given = next(iter(update.graph.nodes)).meta["val"]
-    operations = {n.target for n in update.graph.nodes if n.op == "call_function"} - {torch.ops.aten.copy.default}
-    if given.dim() == 0 or not all(torch.Tag.pointwise in getattr(op, "tags", ()) for op in operations):
+    operations = {n.target for n in update.graph.nodes if n.op == "call_function"}
+    operations -= {torch.ops.aten.copy.default, operator.getitem}
+    if given.dim() == 0 or not all(map(is_fusible, operations)):
         return None
     with mode, torch.no_grad():
         layout = torch.empty_like(given).stride()
@@ -100,4 +201,4 @@ def repeat_update(update: Update, parameter: torch.Tensor, mode: FakeTensorMode)
         elif node.op == "call_function":
             with_value(made[node])
     mark_aliases(graph)
-    return Update(graph, state)
+    return Update(graph, state, update.initial, update.fixed)

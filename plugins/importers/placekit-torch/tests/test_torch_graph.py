@@ -278,7 +278,7 @@ def test_signature_and_classes() -> None:
     classes = {g.op_type[v]: g.op_class[v] for v in range(g.n)}
     assert classes["aten._softmax"] == "normalization"
     assert classes["aten.sum"] == "reduction"
-    assert classes["aten.addcdiv"] == classes["aten.native_dropout"] == "elementwise"
+    assert classes["aten._foreach_addcdiv"] == classes["aten.native_dropout"] == "elementwise"
     assert set(g.dtype.tolist()) == {"float32"}
 
 
@@ -363,7 +363,10 @@ def test_frozen_parameters_and_groups_of_parameters() -> None:
     old = {g.op_name[g.tensor_producer[t]] for t in program.executable.updates}
     assert old & set(dict(module.named_parameters())) == {"1.weight", "1.bias", "2.weight", "2.bias"}
     text = [g.columns["signature"][v] for v in range(g.n) if g.op_name[v].startswith("1.") and g.phase[v] == 2]
-    assert text == ["aten.add(f32[3,3], f32[3,3], alpha=-0.5)", "aten.add(f32[3], f32[3], alpha=-0.5)"]
+    assert text == [
+        "aten._foreach_add([f32[3,3]], [f32[3,3]], alpha=-0.5)",
+        "aten._foreach_add([f32[3]], [f32[3]], alpha=-0.5)",
+    ]
 
 
 def test_attributes_count_what_was_traced() -> None:

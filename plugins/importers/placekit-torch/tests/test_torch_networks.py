@@ -205,7 +205,7 @@ def as_imported(program: Program, step: int) -> Iterator[None]:
 
 def capturable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     for group in optimizer.param_groups:
-        group["foreach"] = False
+        group["foreach"] = True  # torch's default on GPUs, and the importer's
         if "capturable" in group:
             group["capturable"] = True
     return optimizer
@@ -455,5 +455,5 @@ def test_size_of_rnnlm() -> None:
 
 def test_size_of_llama_block() -> None:
     program = trace_large(lambda: language(Llama(32000, 4096, 32, 8, 14336, False), 32000, 4, 1024), torch.optim.Adam)
-    assert counts(program) == pytest.approx((577, 423), rel=0.15)
+    assert counts(program) == pytest.approx((716, 360), rel=0.15)
     assert program.graph.persistent_bytes.sum() > 5e9  # of which nothing was allocated

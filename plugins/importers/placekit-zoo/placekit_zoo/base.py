@@ -10,6 +10,7 @@ import torch
 from placekit_torch.factory import Made
 from placekit_torch.fused import FusedAdam
 from placekit_torch.importer import import_program
+from placekit_torch.options import Kernels
 from placekit_torch.step import Step
 
 from placekit_core import Importer, Program
@@ -20,6 +21,9 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "fused_adam": FusedAdam,
 }
+
+KERNELS = Kernels(optimizer_kernels="single")  # type: ignore[call-arg]
+"""One kernel per operation and parameter, as the frameworks of the papers launched them."""
 
 
 class ZooImporter(Importer):
@@ -42,4 +46,8 @@ class ZooImporter(Importer):
         options = self.options
         recipe = {"importer": self.name, "options": options.model_dump(mode="json")}
         builder = Made(self.step, self.name)
-        return [import_program(builder, name=self.name, mode=options.mode, seed=options.seed, recipe=recipe)]
+        return [
+            import_program(
+                builder, name=self.name, mode=options.mode, seed=options.seed, recipe=recipe, kernels=KERNELS
+            )
+        ]
