@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 
 from placekit_core import ImporterError
-from placekit_torch.constructing import construct, converting
+from placekit_torch.constructing import construct, construct_real, converting
+from placekit_torch.drawing import draw_again, kept_random_states
 from placekit_torch.factory import Builder, Given
 from placekit_torch.joint import ALIAS, TAG, Joint, outside_calls, own_name, with_value
 from placekit_torch.optimizers import Optimizer, has_layout_of
@@ -20,6 +21,7 @@ from placekit_torch.options import Kernels
 from placekit_torch.step import Step
 from placekit_torch.tracing import explain, fake_mode, is_fake, like, quiet, trace_joint
 from placekit_torch.trees import flat_inputs, plain_tensors, replaced, tensors_in
+from placekit_torch.values import TraceMode
 
 Mode = Literal["train", "inference"]
 aten = torch.ops.aten
@@ -78,6 +80,7 @@ class _Whole(torch.nn.Module):
         self.inputs = flat_inputs(step, mode)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
+        draw_again()  # tracing calls this more than once
         arguments, keywords, targets = self.inputs.rebuild(tensors)
         output = self.module(*arguments, **keywords)
         if self.mode == "inference":
@@ -133,7 +136,7 @@ def own_loss(output: Any) -> Any:
     return found if isinstance(found, torch.Tensor) else output
 
 
-def to_fake(step: Step, mode: Any, name: str) -> Step:
+def to_fake(step: Step, mode: TraceMode, name: str) -> Step:
     """`step` with fake tensors. If a parameter is real, the module is copied, and stays as it is. Raises ImporterError."""
     lazy = [k for k, p in step.module.named_parameters() if torch.nn.parameter.is_lazy(p)]
     if lazy:
@@ -145,6 +148,8 @@ def to_fake(step: Step, mode: Any, name: str) -> Step:
     for t in [*parameters, *tensors, *tensors_in((step.inputs, step.targets))]:
         if id(t) not in known:
             known[id(t)] = t if is_fake(t) else like(t, mode)
+            if mode.values:
+                mode.give(known[id(t)], t.detach() if isinstance(t, torch.nn.Parameter) else t.detach().clone())
     module, loss = step.module, step.loss
     if parameters and all(map(is_fake, parameters)):
         _replace(modules, known)
@@ -169,11 +174,11 @@ def _replace(modules: list[torch.nn.Module], known: dict[int, Any]) -> None:
 
 def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Kernels | None = None) -> Captured:
     """Trace the step of `builder`, built with `seed`. Allocates no memory for parameters. Raises ImporterError."""
-    fake = fake_mode()
-    with quiet(), torch.random.fork_rng(devices=[]), converting():
+    chosen = kernels or Kernels()  # type: ignore[call-arg]
+    fake = fake_mode(values=chosen.tracer == "make_fx")
+    with quiet(), kept_random_states(), converting():
         torch.manual_seed(seed)
-        made = builder.build() if isinstance(builder, Given) else construct(builder.build, fake, name)
-        step = to_fake(made, fake, name)
+        step = to_fake(_built(builder, fake, name), fake, name)
         step.module.train(mode == "train")
         for part, key, _, tensor in list(plain_tensors(step.module)):  # else they would be constants without a value
             delattr(part, key)
@@ -182,9 +187,34 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
         whole = _Whole(step, mode, name)
         update = None
         if mode == "train" and step.optimizer is not None:
-            update = Optimizer(step.optimizer, whole, fake, name, kernels.optimizer_kernels if kernels else "auto")
+            update = Optimizer(step.optimizer, whole, fake, name, chosen.optimizer_kernels)
         joint = trace_joint(whole, whole.inputs.tensors, fake, backward=mode == "train", paths=whole.paths(), name=name)
+        fake.forget(joint.graph)
+        _warn_of_specialised(fake, name)
         return _assemble(joint, whole, mode, update)
+
+
+def _built(builder: Builder, fake: TraceMode, name: str) -> Step:
+    if isinstance(builder, Given):
+        return builder.build()
+    if fake.values:
+        return construct_real(builder.build, f"importer.tracer=make_fx needs the weights of {name}")
+    return construct(builder.build, fake, name)
+
+
+def _warn_of_specialised(fake: TraceMode, name: str) -> None:
+    if fake.reads:
+        warnings.warn(
+            f"{name} was traced with the values of this example: the graph holds for others that decide the same here:"
+            + "".join(fake.reads),
+            stacklevel=2,
+        )
+    if fake.drawn:
+        warnings.warn(
+            f"{name} draws numbers that decide what runs; each was taken to be almost 1 (with LayerDrop, no layer is left"
+            f" out):{''.join(fake.drawn)}",
+            stacklevel=2,
+        )
 
 
 def _warn_of_recurrent(module: torch.nn.Module, name: str) -> None:

@@ -154,6 +154,20 @@ def construct(build: Callable[[], Built], mode: FakeTensorMode, name: str) -> Bu
     return made
 
 
+def construct_real(build: Callable[[], Built], why: str, where: str = "") -> Built:
+    """The result of `build()` with real parameters, if they fit. Raises ImporterError that says why they are needed."""
+    try:
+        with _Sizes(limit=_SHARE * available_memory()):
+            return build()
+    except ImporterError as e:
+        if not isinstance(e.__cause__, MemoryError):
+            raise
+        raise ImporterError(
+            f"{why}, and they do not fit in memory: {e.__cause__}{where}",
+            f"{_SHARE:.0%} of the available memory may be used; build a smaller model, or leave out what reads them",
+        ) from e
+
+
 def _reason(error: ImporterError) -> str:
     cause = error.__cause__ or error
     return f" {type(cause).__name__}: {first_line(cause)}{user_line(cause)}"

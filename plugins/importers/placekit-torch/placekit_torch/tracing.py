@@ -31,23 +31,14 @@ from torch._subclasses.fake_tensor import (
 from placekit_core import ImporterError
 from placekit_torch.joint import ALIAS, TAG, Joint, Names, Tag, merge_tied, own_name, start_backward
 from placekit_torch.operators import tensors
-from placekit_torch.shortcuts import ShapeMode, shortcuts
+from placekit_torch.shortcuts import shortcuts
+from placekit_torch.values import TraceMode
 from placekit_torch.where import first_line, user_line
 
 
-class _Mode(ShapeMode):  # type: ignore[no-untyped-call]
-    """A mode that copies share with the original, for `nn.TransformerEncoder`, which copies its layer."""
-
-    def __copy__(self) -> _Mode:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Mode:
-        return self
-
-
-def fake_mode() -> FakeTensorMode:
+def fake_mode(*, values: bool = False) -> TraceMode:
     """A mode under which new tensors are fake. Real tensors become constants of the trace."""
-    return _Mode(allow_non_fake_inputs=True)
+    return TraceMode(values=values)
 
 
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.proxy_tensor", "torch._functorch.aot_autograd")
@@ -68,23 +59,6 @@ def quiet() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.removeFilter(silent)
-
-
-@contextlib.contextmanager
-def building(mode: FakeTensorMode) -> Iterator[None]:
-    """Inside, new tensors are fake, and modules with fake parameters can be converted (`module.half()`)."""
-
-    def assign(old: torch.Tensor, new: torch.Tensor) -> None:
-        old.data = new.data
-
-    swap = torch.utils.swap_tensors  # `Module.to` uses it for fake parameters; it refuses tensors with weak references
-    torch.utils.swap_tensors = assign
-    try:
-        with warnings.catch_warnings(), mode:
-            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")  # by copy.deepcopy
-            yield
-    finally:
-        torch.utils.swap_tensors = swap
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -220,15 +194,18 @@ def is_data_dependent(error: BaseException) -> bool:
     return any(isinstance(e, DataDependentOutputException | DynamicOutputShapeException) for e in _chain(error))
 
 
+_OTHERWISE = "or importer.tracer=make_fx decides it by the values of the example, with real weights"
+
+
 def explain(error: BaseException, what: str) -> tuple[str, str]:
     """Message, with the user's line, and hint for an exception under fake tensors; `what` says what failed."""
     line = user_line(error)
     if any(isinstance(e, DataDependentOutputException) for e in _chain(error)):
         why = "a Python value depends on the data of a tensor (`.item()`, `float(t)`, `if t:`)"
-        hint = "a graph is the same for all data: keep the value a tensor, e.g. torch.where instead of `if`"
+        hint = f"a graph is the same for all data: keep the value a tensor, e.g. torch.where instead of `if`; {_OTHERWISE}"
     elif is_data_dependent(error):
         why = "the shape of a result depends on data (a boolean mask, nonzero, unique)"
-        hint = "shapes must be fixed: multiply by the mask, or use torch.where or masked_fill"
+        hint = f"shapes must be fixed: multiply by the mask, or use torch.where or masked_fill; {_OTHERWISE}"
     else:
         why = f"{type(error).__name__}: {first_line(error)}"
         hint = "it must run on these inputs, without knowing the data; try `module(*inputs)` in eager mode first"

@@ -35,3 +35,11 @@ def user_line(error: BaseException) -> str:
                 return f"\n  {file}:{line}: {linecache.getline(file, line).strip()}"
         cause = cause.__cause__ or cause.__context__
     return ""
+
+
+def calling_line() -> str:
+    """As `user_line`, of the innermost frame that is running now."""
+    for frame, line in traceback.walk_stack(None):
+        if _is_user(frame.f_code.co_filename):
+            return f"\n  {frame.f_code.co_filename}:{line}: {linecache.getline(frame.f_code.co_filename, line).strip()}"
+    return ""

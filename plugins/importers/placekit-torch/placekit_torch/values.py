@@ -1,0 +1,113 @@
+"""The fake mode of a trace. It knows the values of small tensors that depend on no data; on request, those of all tensors.
+
+A value is kept as `FakeTensor.constant`, from which torch computes the values of results, next to their shapes. Code that
+reads one (`.item()`, `.tolist()`, `if t:`, a boolean mask) gets it; without a value, reading is an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._mode_utils import no_dispatch
+
+from placekit_torch.shortcuts import ShapeMode
+from placekit_torch.where import calling_line
+
+_SMALL = 4096  # elements
+_aten = torch.ops.aten
+_CREATED = frozenset(
+    getattr(_aten, name)
+    for name in ("arange", "full", "zeros", "ones", "scalar_tensor", "linspace", "eye", "tril_indices", "triu_indices")
+)
+_COMPARED = frozenset([_aten.lt, _aten.le, _aten.gt, _aten.ge])
+_READS = frozenset([torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape])
+
+
+class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
+    """Fake tensors with the values of small ones that are created in code, such as `torch.arange(8)`, and of what follows.
+
+    A single random number is taken to be almost 1, so that LayerDrop (`if torch.rand([]) < rate: skip`) keeps every layer.
+
+    Attributes:
+        reads: with `values`, the lines that read values of the example.
+        drawn: the lines that compare a single random number with a rate above 0.
+    """
+
+    def __init__(self, *, values: bool = False) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.values = values
+        self.reads: dict[str, None] = {}
+        self.drawn: dict[str, None] = {}
+        self._numbers: dict[int, torch.Tensor] = {}  # single random numbers, by id
+
+    def __copy__(self) -> TraceMode:
+        """The mode itself: copies of fake tensors, as `nn.TransformerEncoder` makes them of its layer, stay in it."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TraceMode:
+        return self
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The result of `op`, with its value where it is known."""
+        kwargs = kwargs or {}
+        self._note(op, args)
+        result = super().__torch_dispatch__(op, types, args, kwargs)
+        if self.values or (isinstance(result, FakeTensor) and result.constant is None):
+            self._give_value(op, args, kwargs, result)
+        return result
+
+    def may_turn_const(self, t: torch.Tensor) -> bool:
+        """Whether the value of a result is kept."""
+        few = self.values or t.numel() <= _SMALL
+        return few and t.layout is torch.strided and not self.is_our_fake(t) and t.device.type != "meta"
+
+    def forget(self, graph: torch.fx.Graph) -> None:
+        """Drop all values at the end of a trace: only shapes matter from here on."""
+        self.values = False
+        for node in graph.nodes:
+            for tensor in pytree.tree_leaves(node.meta.get("val")):
+                if isinstance(tensor, FakeTensor):
+                    tensor.constant = None
+
+    def _note(self, op: Any, args: Any) -> None:
+        if self.values and _READS & set(getattr(op, "tags", ())) and not _is_plain_index(op, args):
+            self.reads.setdefault(calling_line())
+        packet = getattr(op, "_overloadpacket", None)
+        is_number = packet in _COMPARED and isinstance(args[0], FakeTensor) and id(args[0].constant) in self._numbers
+        if is_number and (not isinstance(args[1], float | int) or args[1] > 0):
+            self.drawn.setdefault(calling_line())
+
+    def _give_value(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
+        packet = getattr(op, "_overloadpacket", None)
+        if not self.values:
+            if packet is _aten.rand and result.numel() == 1 and result.device.type == "cpu":
+                self.give(result, torch.full(result.shape, 1 - 2**-11, dtype=result.dtype))
+                self._numbers[id(result.constant)] = result.constant
+            elif packet in _CREATED and result.numel() <= _SMALL and result.device.type == "cpu":
+                with no_dispatch():
+                    self.give(result, op(*args, **kwargs))
+            return
+        unknown = [t for t in pytree.tree_leaves(result) if isinstance(t, FakeTensor) and t.constant is None]
+        given = pytree.tree_leaves((args, kwargs))
+        if not unknown or any(isinstance(t, FakeTensor) and t.constant is None for t in given):
+            return
+        real_args, real_kwargs = pytree.tree_map_only(FakeTensor, lambda t: t.constant, (args, kwargs))
+        with no_dispatch():
+            real = op(*real_args, **real_kwargs)
+        for made, value in zip(pytree.tree_leaves(result), pytree.tree_leaves(real), strict=True):
+            if isinstance(made, FakeTensor) and made.constant is None and isinstance(value, torch.Tensor):
+                self.give(made, value)
+
+    def give(self, tensor: FakeTensor, value: torch.Tensor) -> None:
+        """Keep the value of a fake tensor."""
+        tensor.constant = value
+        self.fake_tensor_converter.add_constant_storage_mapping(tensor)
+
+
+def _is_plain_index(op: Any, args: Any) -> bool:
+    """Whether the operator indexes by numbers only: the shape of its result depends on data for boolean masks alone."""
+    masks = (torch.bool, torch.uint8)
+    return op is _aten.index.Tensor and not any(t is not None and t.dtype in masks for t in args[1])

@@ -1,0 +1,142 @@
+"""Python values that depend on tensors: what every tracer knows, and what `tracer=make_fx` decides by the example."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from placekit_testing.sequential import run_sequential
+from placekit_torch import import_module
+from torch import Tensor, nn
+
+from placekit_core import ImporterError
+
+torch.set_num_threads(1)
+
+
+class Item(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.sum().item()
+
+
+class Branch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+class Mask(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[x > 0]
+
+
+class Nonzero(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nonzero(x > 0).float() * x.sum()
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(8, 4)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, chosen = self.router(x).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(x)
+        for e, expert in enumerate(self.experts):
+            token, slot = torch.where(chosen == e)
+            if token.numel() > 0:
+                out.index_add_(0, token, expert(x[token]) * weight[token, slot, None])
+        return out
+
+
+MODULES: list[Callable[[], nn.Module]] = [Item, Branch, Mask, Nonzero, Experts]
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_values_of_the_example(kind: Any) -> None:
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(8, 8), kind()), torch.randn(16, 8)
+    with pytest.raises(ImporterError, match=r"importer\.tracer=make_fx"):
+        import_module(module, x, mode="inference")
+    for mode in ("train", "inference"):
+        with pytest.warns(
+            UserWarning, match=r"(?s)Sequential was traced with the values of this example.*test_torch_values"
+        ):
+            program = import_module(module, x, loss=lambda y: y.sum(), mode=mode, tracer="make_fx")  # type: ignore[arg-type]
+        _, results = run_sequential(program, program.executable.initial())
+        expected = module(x)
+        module.zero_grad()
+        expected.sum().backward()
+        if mode == "inference":
+            assert torch.equal(results["output.0"], expected)
+        else:
+            assert torch.equal(results["gradient.0.weight"], module[0].weight.grad)
+
+
+def test_flops_of_experts_are_those_of_the_tokens_that_they_get() -> None:
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="values of this example"):
+        graph = import_module(Experts(), torch.randn(16, 8), mode="inference", tracer="make_fx").graph
+    products = sum(float(f) for v, f in enumerate(graph.flops) if graph.op_class[v] == "matmul")
+    assert products == 2 * 16 * 8 * 4 + 2 * (16 * 2) * 8 * 8  # the router; and two experts for each token
+
+
+class Shapes(nn.Linear):
+    """As detection models compute with shapes: in small tensors that hold numbers known to the code."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = torch.as_tensor([[2, 2], [2, 2]])
+        positions = torch.arange(int(sizes.prod(1).sum()))
+        if (positions.diff() != 1).any():
+            return x
+        return super().forward(x) * len(positions.tolist())
+
+
+class Dropped(nn.Linear):
+    rate = 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            if torch.rand([]) < self.rate:
+                continue
+            x = super().forward(x)
+        return x
+
+
+def test_values_that_depend_on_no_data_are_known() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = import_module(Shapes(4, 4), torch.randn(2, 4), loss=lambda y: y.sum())
+    assert "aten.addmm" in program.graph.op_type.vocabulary
+
+
+def test_layer_drop_keeps_every_layer() -> None:
+    with pytest.warns(UserWarning, match=r"(?s)taken to be almost 1.*torch\.rand\(\[\]\) < self\.rate"):
+        graph = import_module(Dropped(4, 4), torch.randn(2, 4), loss=lambda y: y.sum()).graph
+    assert sum(t == "aten.addmm" for t in (graph.op_type[v] for v in range(graph.n))) == 3
+    module = Dropped(4, 4)
+    module.rate = 0.0  # nothing is dropped, and nothing is said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        import_module(module, torch.randn(2, 4), loss=lambda y: y.sum())
+
+
+def test_pythons_random_numbers_are_the_same_in_each_pass_and_stay_unchanged() -> None:
+    class Random(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(random.randrange(1, 6)):
+                x = super().forward(x)
+            return x.repeat(random.randrange(1, 6), 1)
+
+    random.seed(1)
+    state = random.getstate()
+    first, second = (import_module(Random(4, 4), torch.randn(2, 4), loss=lambda y: y.sum()).graph for _ in range(2))
+    assert first.fingerprint == second.fingerprint
+    assert random.getstate() == state
