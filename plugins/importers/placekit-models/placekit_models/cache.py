@@ -1,0 +1,173 @@
+"""The keys and values that attention keeps: buffers of the attention modules, updated in place.
+
+transformers calls `Cache.update(keys, values, layer)` in every attention module. Here each layer's cache writes to two buffers
+of that module, `key_cache` and `value_cache` [batch, heads, tokens, width], which so are persistent bytes of the layer, and
+stay on its device. A layer with a sliding window keeps the tokens of the window, as a ring.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer, EncoderDecoderCache, get_layer_types_and_kwargs
+
+from placekit_core import ImporterError
+
+Place = tuple[bool, int]
+"""Whether it is cross-attention, and the layer."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The shape of what a layer keeps of one token of one sequence: heads, widths of keys and values, number type."""
+
+    heads: int
+    key: int
+    value: int
+    dtype: torch.dtype
+
+
+class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """Base of layers: what transformers asks besides `update`."""
+
+    def __init__(self, past: int = 0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.past, self.is_initialized = past, True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: buffers exist beforehand."""
+
+    def get_seq_length(self) -> int:
+        """Number of tokens before this step."""
+        return self.past
+
+    def get_max_length(self) -> int:
+        """No maximum."""
+        return -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Length and offset of the keys."""
+        return query_length + self.past, 0
+
+
+class _Recorder(_Layer):  # type: ignore[no-untyped-call]
+    """Notes the shapes of keys and values, and keeps nothing."""
+
+    kept: Kept | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.kept = Kept(key_states.shape[1], key_states.shape[-1], value_states.shape[-1], key_states.dtype)
+        return key_states, value_states
+
+
+class _Buffers(_Layer):  # type: ignore[no-untyped-call]
+    """Writes to the buffers of a module; `slot` is where the next token goes, None if the cache is filled from the start."""
+
+    def __init__(self, owner: torch.nn.Module, past: int, filled: bool) -> None:
+        self.owner, self.filled = owner, filled
+        super().__init__(past)
+
+    @property
+    def keys(self) -> Any:
+        """The buffer; transformers reads it where cross-attention is not computed again."""
+        return self.owner.key_cache
+
+    @keys.setter
+    def keys(self, value: Any) -> None:
+        assert value is None  # the base class's constructor
+
+    @property
+    def values(self) -> Any:
+        """As `keys`."""
+        return self.owner.value_cache
+
+    @values.setter
+    def values(self, value: Any) -> None:
+        assert value is None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write the new keys and values; return all that this step attends to."""
+        for buffer, new in ((self.keys, key_states), (self.values, value_states)):
+            kept = min(new.shape[2], buffer.shape[2])
+            if self.filled:
+                buffer.index_copy_(2, self.owner.cache_slot, new)
+            elif kept == buffer.shape[2]:
+                buffer.copy_(new[:, :, -kept:])
+            else:
+                buffer[:, :, :kept] = new
+        return (self.keys, self.values) if self.filled else (key_states, value_states)
+
+
+def record(model: Any, inputs: Mapping[str, Tensor], argument: str, crossed: bool) -> dict[Place, Kept]:
+    """What each layer keeps of a token, found by a pass of a model on the meta device, which computes nothing.
+
+    `inputs` are on the meta device, too, `argument` is the one that takes a cache; `crossed` says whether there is
+    cross-attention.
+    """
+    own = Cache(layer_class_to_replicate=_Recorder)
+    cross = Cache(layer_class_to_replicate=_Recorder)
+    cache = EncoderDecoderCache(own, cross) if crossed else own
+    with torch.no_grad():
+        model(**inputs, **{argument: cache}, use_cache=True)
+    both: tuple[tuple[bool, list[Any]], ...] = ((False, own.layers), (True, cross.layers))
+    kept = {(crosses, i): layer.kept for crosses, layers in both for i, layer in enumerate(layers) if layer.kept}
+    if not kept:
+        raise ImporterError(
+            f"{type(model).__name__} keeps no keys and values that placekit can find",
+            "mode=inference is the pass without a cache",
+        )
+    return kept
+
+
+def windows(config: Any) -> list[int | None]:
+    """For each layer of the decoder, the number of last tokens that it attends to; None for all."""
+    try:
+        _, options = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
+    except AttributeError:  # a configuration without layers of types
+        return []
+    return [each.get("sliding_window") for each in options]
+
+
+def attach(model: Any, kept: Mapping[Place, Kept], *, batch: int, context: int, source: int, filled: bool) -> Any:
+    """Give attention modules their buffers, and return the cache that writes to them.
+
+    Self-attention keeps `context` tokens, cross-attention `source`. If `filled`, they are there already, the new token is
+    the last of `context`, and cross-attention is not computed again.
+    """
+    owners = dict(_owners(model))
+    window = windows(model.config)
+    layers: dict[bool, dict[int, Any]] = {False: {}, True: {}}
+    for (cross, i), shape in kept.items():
+        owner = owners.get((cross, i))
+        if owner is None:
+            raise ImporterError(f"{type(model).__name__} has no attention module for layer {i}", "use mode=inference")
+        limit = window[i] if not cross and i < len(window) else None
+        tokens = source if cross else min(context, limit or context)
+        for name, width in (("key_cache", shape.key), ("value_cache", shape.value)):
+            owner.register_buffer(name, torch.zeros(batch, shape.heads, tokens, width, dtype=shape.dtype))
+        if filled and not cross:
+            owner.register_buffer("cache_slot", torch.tensor([(context - 1) % tokens]))
+        layers[cross][i] = _Buffers(owner, context - 1 if filled and not cross else 0, filled)
+    own = _cache(layers[False])
+    if not layers[True]:
+        return own
+    return EncoderDecoderCache(own, _cache(layers[True]))
+
+
+def _cache(layers: Mapping[int, Any]) -> Cache:
+    empty: Any = DummyLayer()  # type: ignore[no-untyped-call]
+    return Cache(layers=[layers.get(i) or empty for i in range(max(layers) + 1)])
+
+
+def _owners(model: Any) -> Iterator[tuple[Place, torch.nn.Module]]:
+    """The attention modules of the decoder: those that know their layer."""
+    decoder = model.get_decoder() if model.config.is_encoder_decoder else model
+    for path, module in decoder.named_modules():
+        layer = getattr(module, "layer_idx", None)
+        if isinstance(layer, int) and "attention" in type(module).__name__.lower():
+            yield (bool(re.search("cross|encdec|encoder_attn", path.lower())), layer), module

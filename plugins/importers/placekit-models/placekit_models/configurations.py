@@ -1,0 +1,73 @@
+"""Finds the configuration of a model: on disk, in this package, in the local cache of Hugging Face. Never on the network."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any
+
+from placekit_core import ImporterError, parse_json, read_bytes, reading
+from placekit_models.extras import library
+
+FOLDER = Path(__file__).parent / "configurations"
+_NOTE = "_note"  # member of a shipped file that says which model has this shape
+
+
+def shipped() -> dict[str, Path]:
+    """The configurations in this package, by the name of the model."""
+    return {path.stem.replace("--", "/"): path for path in sorted(FOLDER.glob("*.json"))}
+
+
+def find(name: str, prefix: str) -> dict[str, Any]:
+    """The configuration of a model, from the first place that has one. Raises ImporterError if none has.
+
+    `name` is a folder with a `config.json`, such a file, or the model's name: `ORGANISATION/MODEL`, with `/PART` for a part
+    in a folder of its own. The organisation may be left out for models whose configuration is in this package.
+    """
+    path = Path(name).expanduser()
+    if os.path.isdir(path) and os.path.isfile(path / "config.json"):
+        return _read(path / "config.json")
+    if os.path.isfile(path):
+        return _read(path)
+    if os.path.isfile(path / "model_index.json"):
+        parts = sorted(p.parent.name for p in path.glob("*/config.json"))
+        raise ImporterError(
+            f"{name} is a pipeline of several models", f"name one of them: {name}/{' or /'.join(parts)}"
+        )
+    own = shipped()
+    for full, file in own.items():
+        if name.lower() in (full.lower(), full.partition("/")[2].lower()):
+            return _read(file)
+    cached = _cached(name, prefix)
+    if cached is not None:
+        return _read(cached)
+    close = difflib.get_close_matches(name.lower(), [n.lower() for n in own], 1, 0.7)
+    guess = next((f"did you mean {prefix}:{n}? " for n in own if n.lower() in close), "")
+    raise ImporterError(
+        f"no configuration of {name!r} on this computer, and none is downloaded",
+        f"{guess}put its config.json into a folder, and give {prefix}:FOLDER; in the package: {', '.join(own)}",
+    )
+
+
+def _cached(name: str, prefix: str) -> Path | None:
+    """The file in the local cache of Hugging Face, where earlier downloads are; None if there is none."""
+    organisation, _, rest = name.partition("/")
+    model, _, part = rest.partition("/")
+    if not model:
+        return None
+    hub = library("huggingface_hub", prefix)
+    try:
+        found = hub.try_to_load_from_cache(f"{organisation}/{model}", "/".join(filter(None, [part, "config.json"])))
+    except ValueError:  # not the name of a repository
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with reading(path, ImporterError, "configuration", "a configuration is the config.json of a model"):
+        data = parse_json(read_bytes(path))
+        if not isinstance(data, dict):
+            raise ValueError(f"it holds a {type(data).__name__}, not a mapping")
+    data.pop(_NOTE, None)
+    return data

@@ -1,0 +1,101 @@
+"""Networks of timm and torchvision: `timm:NAME`, `torchvision:NAME`, with random weights."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from placekit_torch import Step
+
+from placekit_core import ImporterError, unknown
+from placekit_models.extras import library
+from placekit_models.network import Mode, Network
+from placekit_models.options import Asked
+
+
+def network(asked: Asked, source: str) -> Network:
+    """The network that `timm:NAME` or `torchvision:NAME` names. Raises ImporterError."""
+    for option, value in (("context", asked.context), ("weights", asked.weights)):
+        if value is not None:
+            raise ImporterError(f"{source}:{asked.name} has no {option}", f"leave out {option}=")
+    if asked.mode in ("prefill", "decode"):
+        raise ImporterError(
+            f"{source}:{asked.name} generates no text, so it has no mode={asked.mode}", "use mode=inference or train"
+        )
+    name, mode = asked.name, asked.mode or "inference"
+    if source == "timm":
+        timm = library("timm", source)
+        if not timm.is_model(name):
+            raise unknown("model of timm", name, timm.list_models(), ImporterError, "timm.list_models()")
+        return Network(name, mode, functools.partial(_timm, timm, asked, mode))
+    models = library("torchvision", source).models
+    known = [n for n in models.list_models() if hasattr(models, n)]
+    if name not in known:
+        there = name in models.list_models()
+        error = unknown("classifier of torchvision", name, known, ImporterError, "torchvision.models.list_models()")
+        raise (
+            ImporterError(f"{name} is no classifier: placekit cannot make up its targets", error.hint)
+            if there
+            else error
+        )
+    return Network(name, mode, functools.partial(_torchvision, models, asked, mode))
+
+
+def _timm(timm: Any, asked: Asked, mode: Mode) -> Step:
+    model = timm.create_model(asked.name, pretrained=False, **_size(asked, timm))
+    channels, height, width = model.pretrained_cfg["input_size"]
+    if asked.image is not None:
+        height = width = asked.image
+    return _step(model, (asked.batch, channels, height, width), model.num_classes, asked, mode)
+
+
+def _size(asked: Asked, timm: Any) -> dict[str, int]:
+    """The size of images, for networks whose constructor needs it."""
+    takes = inspect.signature(timm.model_entrypoint(asked.name)).parameters
+    if asked.image is None or not timm.list_models(asked.name) or "kwargs" not in takes:
+        return {}
+    return {"img_size": asked.image} if _has_positions(timm, asked.name) else {}
+
+
+@functools.cache
+def _has_positions(timm: Any, name: str) -> bool:
+    """Whether the network is made for one size of images, such as a vision transformer."""
+    with torch.device("meta"):
+        return hasattr(timm.create_model(name, pretrained=False), "patch_embed")
+
+
+def _torchvision(models: Any, asked: Asked, mode: Mode) -> Step:
+    weights = models.get_model_weights(asked.name)
+    best = next(iter(weights), None)  # says the size of images; its weights are not loaded
+    preset = best.transforms() if best is not None else None
+    size = asked.image or (preset.crop_size[0] if preset is not None and getattr(preset, "crop_size", None) else 224)
+    options: dict[str, Any] = {"image_size": size} if asked.image and asked.name.startswith("vit_") else {}
+    if asked.name in ("inception_v3", "googlenet"):
+        options["init_weights"] = False  # else they warn that this will be the default
+    model = models.get_model(asked.name, weights=None, **options)
+    classes = len(best.meta["categories"]) if best is not None else 1000
+    return _step(model, (asked.batch, 3, size, size), classes, asked, mode)
+
+
+def _step(model: Any, shape: tuple[int, ...], classes: int, asked: Asked, mode: Mode) -> Step:
+    """Inference, or a step with the mean cross-entropy of the classes and SGD with momentum."""
+    dtype = getattr(torch, asked.dtype or "float32")
+    model = model.to(dtype)
+    images = torch.randn(shape, dtype=dtype)
+    if mode == "inference":
+        return Step(model, images)
+    targets = torch.randint(0, classes, (asked.batch,))
+    return Step(model, images, _cross_entropy, targets, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+
+
+def _cross_entropy(output: Any, targets: torch.Tensor) -> torch.Tensor:
+    """Of the first output, and of auxiliary ones with the weight that Inception and GoogLeNet have in their papers."""
+    if isinstance(output, torch.Tensor):
+        return torch.nn.functional.cross_entropy(output, targets)
+    first, *others = [o for o in output if o is not None]
+    loss = torch.nn.functional.cross_entropy(first, targets)
+    for other in others:
+        loss = loss + 0.3 * torch.nn.functional.cross_entropy(other, targets)
+    return loss

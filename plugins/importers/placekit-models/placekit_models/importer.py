@@ -1,0 +1,64 @@
+"""Importer `model`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+from typing import Any
+
+from placekit_torch.factory import Made
+from placekit_torch.importer import import_program
+
+from placekit_core import Importer, ImporterError, Program
+from placekit_models.configurations import shipped
+from placekit_models.network import Network
+from placekit_models.options import Asked, ModelOptions
+
+SOURCES = {"hf": "language", "timm": "images", "torchvision": "images", "diffusers": "diffusion"}
+"""Module of this package for each prefix of names."""
+
+
+class ModelImporter(Importer):
+    """A network by its name."""
+
+    name = "model"
+    options_class = ModelOptions
+
+    def load(self) -> list[Program]:
+        """One program, named after the network and the mode. Raises ImporterError."""
+        o: ModelOptions = self.options
+        source, name = split(o.model)
+        asked = Asked(
+            name=name, mode=o.mode, batch=o.batch, context=o.context, dtype=o.dtype, weights=o.weights, image=o.image
+        )
+        module = importlib.import_module(f"placekit_models.{SOURCES.get(source, 'files')}")
+        found: Network = module.network(asked, source)
+        recipe = {"importer": self.name, "options": o.model_dump(mode="json")}
+        traced: Any = "train" if found.mode == "train" else "inference"
+        builder = Made(found.make, f"model={o.model}", found.path)
+        title = f"{found.name}.{found.mode}"
+        return [import_program(builder, name=title, mode=traced, seed=o.seed, recipe=recipe, kernels=o)]
+
+
+def split(model: str) -> tuple[str, str]:
+    """The prefix of a name and the rest; `file` for FILE.py:FACTORY. Raises ImporterError that says what exists."""
+    known = ", ".join([*(f"{p}:NAME" for p in SOURCES), "FILE.py:FACTORY"])
+    if not model:
+        raise ImporterError("no model is named", f"give model=NAME: {known}")
+    if re.search(r"\.py:[\w.]+$", model):
+        return "file", model
+    prefix, colon, name = model.partition(":")
+    if colon and prefix in SOURCES and name:
+        if "," in name:
+            raise ImporterError(f"model={model!r} is no single name", "a sweep over several needs -m")
+        return prefix, name
+    if os.path.isfile(os.path.join(os.path.expanduser(model), "config.json")):
+        return "hf", model
+    if colon and re.fullmatch(r"\w\w+", prefix):
+        close = difflib.get_close_matches(prefix, SOURCES, 1)
+        guess = f"did you mean {close[0]}:{name}? " if close else ""
+        raise ImporterError(f"no models are called {prefix}:...", f"{guess}a model is {known}")
+    guess = next((f"did you mean hf:{n}? " for n in shipped() if model.lower() in n.lower()), "")
+    raise ImporterError(f"model={model!r} does not say where the model comes from", f"{guess}a model is {known}")

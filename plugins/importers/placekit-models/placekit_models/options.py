@@ -1,0 +1,53 @@
+"""Options of importer `model`; imports no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from placekit_torch.options import Kernels
+from pydantic import Field
+
+from placekit_core import Options
+
+EXAMPLES = ["hf:Qwen/Qwen3-8B", "timm:vit_base_patch16_224", "torchvision:resnet50"]
+SHORTHAND = ("model", "mode", "batch", "context", "dtype", "weights", "image")
+"""The options that command lines take without `importer.`."""
+
+
+class ModelOptions(Kernels):
+    """Options of importer `model`."""
+
+    model: str = Field(
+        "",
+        description="hf:NAME, hf:FOLDER, timm:NAME, torchvision:NAME, diffusers:NAME or FILE.py:FACTORY; docs/models.md",
+        examples=EXAMPLES,
+    )
+    mode: Literal["train", "inference", "prefill", "decode"] | None = Field(
+        None, description="null: decode for networks that generate text, else inference"
+    )
+    batch: int = Field(1, ge=1, description="sequences or images per step")
+    context: int | None = Field(
+        None,
+        ge=1,
+        description="tokens per sequence; for decode, those in the cache; null: what the network takes, at most 2048",
+    )
+    dtype: Literal["float32", "float16", "bfloat16"] | None = Field(
+        None, description="number type of weights and activations; null: that of the configuration, else float32"
+    )
+    weights: Literal["int8", "int4"] | None = Field(
+        None, description="storage of the weights of linear layers; null: that of the configuration, else dtype"
+    )
+    image: int | None = Field(None, ge=1, description="height and width of images; null: those of the network")
+    seed: int = Field(0, ge=0, description="seed of weights and inputs when it is executed")
+
+
+class Asked(Options):
+    """What the user asked for, for the modules that build networks."""
+
+    name: str
+    mode: Literal["train", "inference", "prefill", "decode"] | None
+    batch: int
+    context: int | None
+    dtype: str | None
+    weights: Literal["int8", "int4"] | None
+    image: int | None
