@@ -42,6 +42,7 @@ class Code:
             is the result).
         views: for each view tensor, its base, which is no view itself.
         view_node: node that makes a view tensor.
+        seeds: for an operation that draws the same random numbers as another one, that other one.
         strides: for each new value, the strides of the source that it replaces; in-place updates would keep them.
     """
 
@@ -51,6 +52,7 @@ class Code:
     outputs: Mapping[int, tuple[tuple[int, int | None], ...]]
     views: Mapping[int, int]
     view_node: Mapping[int, int]
+    seeds: Mapping[int, int]
     strides: Mapping[int, tuple[int, ...]]
 
 
@@ -205,7 +207,7 @@ def kernels_function(
         if is_random(target):
             generator = writer.constant(torch.Generator(device or "cpu"), "generator")
             seed = writer.constant(operation_seed, "seed")
-            writer.line([], f"{generator}.manual_seed({seed}(step, {op}))")
+            writer.line([], f"{generator}.manual_seed({seed}(step, {code.seeds.get(op, op)}))")
             target, extra = seeded(target), f"generator={generator}"
         text, reads = writer.call(node, target, extra)
         names = [f"t{t}" for t, _ in outputs]

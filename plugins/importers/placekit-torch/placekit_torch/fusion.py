@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 
 from placekit_torch import operators
 from placekit_torch.codegen import RESHAPE, Ref
-from placekit_torch.joint import ALIAS, GRADIENT_SUM, TAG, Tag
+from placekit_torch.joint import ALIAS, GRADIENT_SUM, NUMBERS, REGION, REPEATS, TAG, Tag
 
 Node = torch.fx.Node
 _COPIES = frozenset(["_to_copy", "clone", "copy", "scalar_tensor", "ones_like", "zeros_like", "full_like"])
@@ -129,6 +129,11 @@ def fuse(graph: torch.fx.Graph, kernels: Sequence[Node], needed: Collection[Node
         fused = graph.call_function(Fused(members, [numbers[n] for n in results]), tuple(inputs))
     last = kernels[-1]
     fused.meta = {k: v for k, v in last.meta.items() if k in ("phase", "custom", "owner", "partitioner_tag")}
+    if REGION in last.meta:
+        fused.meta[REGION] = last.meta[REGION]
+    fused.meta[NUMBERS] = tuple(number for n in kernels for number in n.meta.get(NUMBERS, ()))
+    if repeats := [n.meta[REPEATS] for n in kernels if REPEATS in n.meta]:
+        fused.meta[REPEATS] = repeats[0]
     fused.meta["val"] = tuple(n.meta["val"] for n in results)
     fused.meta["seq_nr"] = kernels[0].meta.get("seq_nr", -1)
     fused.meta["seq_nrs"] = [n.meta.get("seq_nr", -1) for n in kernels]
@@ -242,7 +247,7 @@ def _key(node: Node) -> Any:
     if operators.is_random(node.target) or not is_fusible(node.target):
         return None
     tag = node.meta.get("custom", {}).get(TAG, Tag())
-    return node.meta.get("phase"), tag, node.meta.get("owner"), value.numel()
+    return node.meta.get("phase"), node.meta.get(REGION), tag, node.meta.get("owner"), value.numel()
 
 
 def fuse_chains(captured: Any) -> None:

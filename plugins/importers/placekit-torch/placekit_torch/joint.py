@@ -15,6 +15,9 @@ from placekit_core import ImporterError
 TAG = "placekit"  # key of a node's Tag in its meta["custom"]
 ALIAS = "placekit_alias"  # key of a node's meta: position of the input that it shares memory with
 GRADIENT_SUM = "is_gradient_acc"
+NUMBERS = "placekit_numbers"  # key of a node's meta: numbers of the traced operations that it runs
+REPEATS = "placekit_repeats"  # the number of the operation that it repeats
+REGION = "placekit_region"  # the recomputation that it belongs to
 
 
 class Tag(NamedTuple):
@@ -61,6 +64,7 @@ class Joint:
         constants: `get_attr` nodes by name, and their values.
         gradients: nodes by parameter name; a parameter without gradient is missing.
         new_buffers: new values of the buffers that the step changes.
+        new_inputs: new values of the inputs that the step changes, by position.
         outputs: the outputs of the module, flattened.
         operations: number of traced operations, dead ones included.
     """
@@ -72,6 +76,7 @@ class Joint:
     constants: dict[str, tuple[torch.fx.Node, torch.Tensor]] = field(default_factory=dict)
     gradients: dict[str, torch.fx.Node] = field(default_factory=dict)
     new_buffers: dict[str, torch.fx.Node] = field(default_factory=dict)
+    new_inputs: dict[int, torch.fx.Node] = field(default_factory=dict)
     outputs: list[torch.fx.Node | None] = field(default_factory=list)
 
 

@@ -15,6 +15,7 @@ from torch.fx.node import map_arg
 from placekit_core import Graph, GraphBuilder, Labels
 from placekit_torch import operators
 from placekit_torch.capture import Captured, Source
+from placekit_torch.checkpointing import gradients_awaited, repeated
 from placekit_torch.codegen import Call, Code, Ref
 from placekit_torch.joint import GRADIENT_SUM, TAG, Tag, outside_calls
 from placekit_torch.views import Node, Views
@@ -57,6 +58,8 @@ class _Lowering:
         self.op |= {n: len(self.op) + i for i, n in enumerate(self.kernels)}
         self.tensor: dict[Output, int] = {}
         self.replaces = {self._output(n): s.node for s in captured.sources if (n := captured.updates.get(s.name))}
+        self.repeated = repeated(self.nodes)
+        self.awaited = gradients_awaited(captured.graph)
         self.names: Counter[str] = Counter()
         self.signatures: list[str] = []
         self.call_paths: list[str] = []
@@ -95,7 +98,8 @@ class _Lowering:
         return Lowered(builder.build(), self._code(outputs), sources, updates, results)
 
     def _all_read(self) -> list[Node]:
-        return [a for n in self.kernels for a in n.all_input_nodes] + list(self.captured.results.values())
+        read = [a for n in self.kernels for a in n.all_input_nodes]
+        return [*read, *self.awaited.values(), *self.captured.results.values()]
 
     def _read(self, node: Node) -> Node:
         return self.views.tensor(node)
@@ -142,6 +146,7 @@ class _Lowering:
         op, value, target = self.op[node], node.meta["val"], node.target
         args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
         inputs = list(dict.fromkeys(self._tensor_of(self._read(n)) for n in node.all_input_nodes))
+        awaited = [self._tensor_of(self._read(self.awaited[node]))] if node in self.awaited else []
         taken, written = operators.tensors((args, kwargs)), operators.tensors(value)
         if operators.writes_part(target) and self.replaces.get((node, None)) is self._read(node.all_input_nodes[0]):
             moved = operators.part_bytes(args, kwargs)  # the new value takes over the memory of the old one
@@ -155,7 +160,7 @@ class _Lowering:
         self.builder.add(
             self._unique(name if phase == "forward" else f"{name}:{phase}"),
             op_type=operators.op_type(target), op_class=operators.op_class(target, [*taken, *written]),
-            dtype=operators.compute_dtype(taken, written), inputs=inputs,
+            dtype=operators.compute_dtype(taken, written), inputs=list(dict.fromkeys([*inputs, *awaited])),
             flops=operators.flops(target, args, kwargs, value),
             bytes_accessed=float(moved),
             phase=phase, module=module, call=call, colocate=colocate,
@@ -216,7 +221,9 @@ class _Lowering:
         result = np.full(len(self.op), -1, np.int32)
         for node in self.kernels:
             number = node.meta.get("seq_nr", -1)
-            if node.meta["phase"] == "backward" and number >= 0 and not node.meta.get(GRADIENT_SUM):
+            if node in self.repeated:
+                result[self.op[node]] = self.op[self.repeated[node]]
+            elif node.meta["phase"] == "backward" and number >= 0 and not node.meta.get(GRADIENT_SUM):
                 forward = first.get(number)
                 if forward is not None:
                     kernel = self._kernel(forward)
@@ -225,7 +232,7 @@ class _Lowering:
         return result
 
     def _colocation(self) -> list[int]:
-        """[n] co-location sets: a parameter, its state and its update's operations; a buffer and its new value's kernel."""
+        """[n] co-location sets: a parameter, its state and its update's operations; a buffer, or a cache, and its new value's kernel."""
         parent = list(range(len(self.op)))
 
         def root(v: int) -> int:
@@ -239,7 +246,7 @@ class _Lowering:
         for node in self.kernels:
             if "owner" in node.meta:
                 parent[root(self.op[node])] = root(home[node.meta["owner"]])
-        for name, node in self.captured.updates.items():
+        for name, node in [*self.captured.updates.items(), *self.captured.together.items()]:
             parent[root(self.op[self._kernel(node)])] = root(home[name])
         roots = [root(v) for v in range(len(parent))]
         shared = {r for r, count in Counter(roots).items() if count > 1}
@@ -270,5 +277,6 @@ class _Lowering:
             outputs=dict(outputs),
             views={t: self._tensor_of(base) for t, _, base in small},
             view_node={t: number[v] for t, v, _ in small},
+            seeds={self.op[n]: self.op[first] for n, first in self.repeated.items() if n in self.op},
             strides={self.tensor[new]: tuple(source.meta["val"].stride()) for new, source in self.replaces.items()},
         )

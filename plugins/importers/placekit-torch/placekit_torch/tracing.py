@@ -29,6 +29,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from placekit_core import ImporterError
+from placekit_torch.checkpointing import recorded
 from placekit_torch.joint import ALIAS, TAG, Joint, Names, Tag, merge_tied, own_name, start_backward
 from placekit_torch.operators import tensors
 from placekit_torch.shortcuts import shortcuts
@@ -153,6 +154,7 @@ def tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
         stack.enter_context(shortcuts())
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(_whole_kernels())
+        stack.enter_context(recorded())
         # modules skip checks of data, and optimisers skip checks of devices, as under torch.compile
         stack.enter_context(torch.compiler._compile_session_context())
         yield stack
@@ -252,9 +254,11 @@ def _read(traced: torch.fx.GraphModule, names: Names, name: str) -> Joint:
                     f"the forward pass of {name} changes its parameter {own_name(target)!r} in place",
                     "register values that the forward pass changes as buffers",
                 )
+            case aot.InputMutationAOTOutput(mutated_input=aot.PlainAOTInput(idx=index)):
+                joint.new_inputs[index] = value
             case aot.PlainAOTOutput():
                 joint.outputs.append(value)
-            case _:  # gradients of inputs and new values of inputs: each step gets new inputs
+            case _:  # gradients of inputs
                 pass
     graph.erase_node(end)
     for node, value in tangents:
