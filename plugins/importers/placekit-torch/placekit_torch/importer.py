@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from placekit_core import Importer, ImporterError, Program, unknown
 from placekit_torch.attention import attention_as
-from placekit_torch.capture import Mode, capture
+from placekit_torch.capture import Captured, Mode, capture
+from placekit_torch.data_parallel import import_towers, shares_of
 from placekit_torch.executable import TorchExecutable
 from placekit_torch.factory import Builder, Given, Made, find_factory, folder_of
 from placekit_torch.fusion import fuse_chains
@@ -47,10 +48,17 @@ def import_program(
 ) -> Program:
     """Trace the step of `builder`, without allocating memory for its tensors. Raises ImporterError."""
     kernels = kernels or Kernels()  # type: ignore[call-arg]
-    with _TRACING, _uncollected(), attention_as(kernels.attention):
-        captured = capture(builder, mode, name, seed, kernels)
+
+    def trace(built: Builder) -> Captured:
+        captured = capture(built, mode, name, seed, kernels)
         if kernels.fusion == "pointwise":
             fuse_chains(captured)
+        return captured
+
+    with _TRACING, _uncollected(), attention_as(kernels.attention):
+        if len(shares_of(kernels)) > 1:
+            return import_towers(builder, name, mode, seed, recipe or {}, kernels, trace)
+        captured = trace(builder)
         lowered = lower(captured, name, {"mode": mode, "torch": torch.__version__})
     executable = TorchExecutable(lowered, builder, captured.constants, mode, seed, recipe or {})
     return Program(lowered.graph, executable=executable)

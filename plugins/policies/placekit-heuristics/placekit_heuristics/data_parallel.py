@@ -15,6 +15,8 @@ from placekit_heuristics.simple import devices_of, or_single_device
 class DataParallel(Policy):
     """Tower i on GPU i; the device that holds the parameters averages the gradients and updates them.
 
+    Where each tower has parameters of its own (option `towers` of importer `torch`), all of it is on its GPU.
+
     Mirhoseini et al. 2017, section 4.4: "These replicas share the data reading operations, which are assigned to the CPU", and
     4.5: "All memory copy activities in Synchronous tower are between a GPU and a CPU": the parameters are on the CPU.
     """
@@ -36,7 +38,7 @@ class DataParallel(Policy):
         if not isinstance(tower, np.ndarray) or tower.dtype.kind not in "iu" or tower.ndim != 1:
             raise NotApplicable(
                 f"graph {graph.name!r} has no towers (column `tower`), one training step for each GPU",
-                "workload=inception_v3_towers has them; another network: importer=towers importer.of.name=NAME; or"
+                "importer.towers=N makes them of a PyTorch module, importer=towers importer.of.name=NAME of another network; or"
                 " policy.otherwise=single_device places everything on one device",
             )
         gpus = np.asarray(devices_of(problem, "gpu"), np.int16)
@@ -48,7 +50,8 @@ class DataParallel(Policy):
         if cpus:
             wanted[graph.op_type.is_value("input")] = cpus[0]
         shared = np.flatnonzero(wanted < 0)
-        wanted[shared] = self._holders(problem, gpus, cpus)[shared]
+        if len(shared):
+            wanted[shared] = self._holders(problem, gpus, cpus)[shared]
         return of_operations(task, wanted)
 
     def _holders(self, problem: Problem, gpus: NDArray[np.int16], cpus: list[int]) -> NDArray[np.int16]:

@@ -70,7 +70,7 @@ COMPONENTS = [
     ),
     Component(
         name="data_parallel",
-        summary="one replica of the training step per GPU, for graphs of the importer `towers`",
+        summary="one replica of the training step per GPU, for graphs with towers",
         config=DataParallelOptions,
         target="placekit_heuristics.data_parallel:DataParallel",
         paper=MIRHOSEINI,
