@@ -1,0 +1,28 @@
+"""Importer `onnx`: inference of a model in an ONNX file. Importing this package does not import onnx."""
+
+from __future__ import annotations
+
+import re
+
+from placekit_core import Component, hookimpl
+from placekit_onnx.options import OnnxOptions
+
+
+def is_onnx(head: bytes) -> bool:
+    """Whether a file that begins with `head` is an ONNX model: the version of its format, then another field of a model."""
+    return re.match(rb'\x08[\x01-\x1f](\Z|[\x12\x1a"\x28\x32\x3aBr]|\xa2\x01|\xca\x01|\xd2\x01)', head) is not None
+
+
+@hookimpl
+def placekit_importers() -> list[Component]:
+    """Importer `onnx`."""
+    return [
+        Component(
+            name="onnx",
+            summary="inference of a model in an ONNX file; its weights are not read",
+            config=OnnxOptions,
+            target="placekit_onnx.importer:OnnxImporter",
+            files=(".onnx",),
+            detect=is_onnx,
+        )
+    ]

@@ -1,0 +1,199 @@
+"""The model in a file: parsed without its weights, its functions put in the place of their calls, its inputs with sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import onnx
+import onnx.inliner
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, defs
+
+from placekit_core import ImporterError
+from placekit_onnx.options import OnnxOptions
+from placekit_onnx.values import Type, checked_type, type_of
+from placekit_onnx.wire import without_weights
+
+MAX_EXPANDED = 256 * 2**20  # bytes, after functions were put in the place of their calls
+_NODE = 64  # bytes, at least
+MAX_CALLS = 50  # functions that call each other
+Function = tuple[str, str, str]
+
+
+def read_model(path: Path) -> ModelProto:
+    """The model in a file, without functions and without the data of large tensors. Raises OSError and ValueError."""
+    with path.open("rb") as file:
+        data = without_weights(file)
+    try:
+        model: ModelProto = ModelProto.FromString(data)
+    except DecodeError as e:
+        raise ValueError(f"it is damaged: {e}") from None
+    if not model.HasField("graph") or not model.graph.node:
+        raise ValueError("it has no graph")
+    _check_versions(model)
+    if model.functions:
+        if _expanded(model) > MAX_EXPANDED:
+            raise ValueError(f"its functions call each other so often that it has more than {MAX_EXPANDED:,} bytes")
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except Exception as e:  # whatever the compiled code finds wrong
+            raise ValueError(f"its functions cannot be put in the place of their calls: {e}") from None
+    return model
+
+
+def _check_versions(model: ModelProto) -> None:
+    newest = defs.onnx_opset_version()
+    versions = opsets(model)
+    if not versions:
+        raise ValueError("it does not say which version of ONNX's operators it uses (opset_import)")
+    if not 1 <= versions.get("", 1) <= newest:
+        raise ValueError(
+            f"it uses version {versions['']} of ONNX's operators, and the installed onnx {onnx.__version__} knows 1 to {newest}"
+        )
+
+
+def opsets(model: ModelProto) -> dict[str, int]:
+    """Versions of the operators that a model uses, by domain."""
+    return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs in the attributes of a node."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _expanded(model: ModelProto) -> int:
+    """Bytes of the nodes when each call of a function stands for the function's nodes. Raises ValueError."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    known: dict[Function, int] = {}
+
+    def count(nodes: Iterable[NodeProto], calls: tuple[Function, ...]) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type, node.overload)
+            total += _NODE + node.ByteSize() + sum(count(g.node, calls) for g in subgraphs(node))
+            if key in functions:
+                total += called(key, calls)
+        return total
+
+    def called(key: Function, calls: tuple[Function, ...]) -> int:
+        if key in calls:
+            raise ValueError(f"function {key[1]!r:.100} calls itself")
+        if len(calls) >= MAX_CALLS:
+            raise ValueError(f"more than {MAX_CALLS} functions call each other")
+        if key not in known:
+            known[key] = count(functions[key].node, (*calls, key))
+        return known[key]
+
+    return count(model.graph.node, ())
+
+
+class Sizes:
+    """The sizes of the dimensions that a file leaves open, from the options.
+
+    Attributes:
+        types: type of each input.
+        sizes: size of each dimension that has a name.
+    """
+
+    def __init__(self, path: str, options: OnnxOptions, inputs: Iterable[ValueInfoProto]) -> None:
+        self.path, self.options = path, options
+        self.named = {k: v for k, v in options.dims.items() if isinstance(v, int)}
+        self.sizes = dict(self.named)
+        self.types = self._types(list(inputs))
+
+    def _types(self, inputs: list[ValueInfoProto]) -> dict[str, Type]:
+        """Type of each input. Raises ImporterError that names the inputs and dimensions without a size; ValueError."""
+        open_: list[str] = []
+        used: set[str] = set()
+        batched = False
+        found: dict[str, Type] = {}
+        for each in inputs:
+            what = f"input {each.name!r:.100}"
+            try:
+                dtype, shape = type_of(each.type, {})
+            except ValueError as e:
+                raise ValueError(f"{what} {e}") from None
+            given = self.options.dims.get(each.name)
+            dims = each.type.tensor_type.shape.dim
+            if isinstance(given, list):
+                used.add(each.name)
+                shape = self._whole(what, given, shape)
+            elif shape is None:
+                open_.append(f"{what} has no shape")
+                continue
+            sizes: list[int] = []
+            for axis, size in enumerate(shape):
+                name = dims[axis].dim_param if axis < len(dims) else ""
+                if size is None and name in self.named:
+                    size = self.named[name]
+                    used.add(name)
+                elif size is None and axis == 0 and self.options.batch is not None:
+                    size, batched = self.options.batch, True
+                if size is None:
+                    open_.append(f"{what} has no size for dimension {axis}" + (f" ({name})" if name else ""))
+                elif name:
+                    self.sizes.setdefault(name, size)
+                sizes.append(size or 0)
+            found[each.name] = checked_type(dtype, tuple(sizes), what)
+        self._check(open_, used, batched, inputs)
+        return found
+
+    def _whole(self, what: str, given: list[int], shape: tuple[int | None, ...] | None) -> tuple[int | None, ...]:
+        known = shape or (None,) * len(given)
+        if len(known) != len(given) or any(k not in (None, g) for k, g in zip(known, given, strict=True)):
+            has = ["?" if k is None else k for k in known]
+            raise ImporterError(
+                f"{self.path}: {what} has the shape {has}, and importer.dims gives it {given}".replace("'", ""),
+                "sizes that the file fixes cannot be changed",
+            )
+        return tuple(given)
+
+    def _check(self, open_: list[str], used: set[str], batched: bool, inputs: list[ValueInfoProto]) -> None:
+        if open_:
+            more = f", and {len(open_) - 1} more are open" if len(open_) > 1 else ""
+            names = {d.dim_param: 0 for i in inputs for d in i.type.tensor_type.shape.dim if d.dim_param}
+            missing = [n for n in names if n not in self.named]
+            hint = "give importer.batch=N for first dimensions" + (
+                f", 'importer.dims={{{', '.join(f'{n}: N' for n in missing[:5])}}}' by name" if missing else ""
+            )
+            raise ImporterError(
+                f"{self.path}: {open_[0]}{more}", f"{hint}, or 'importer.dims={{INPUT: [N, ...]}}' for a whole shape"
+            )
+        unused = [k for k in self.options.dims if k not in used and not self._is_dimension(k, inputs)]
+        if unused:
+            names = {d.dim_param: 0 for i in inputs for d in i.type.tensor_type.shape.dim if d.dim_param}
+            raise ImporterError(
+                f"{self.path}: no input and no open dimension is called {unused[0]!r}",
+                f"inputs: {_some(i.name for i in inputs)}; open dimensions: {_some(names)}",
+            )
+        if self.options.batch is not None and not batched:
+            raise ImporterError(
+                f"{self.path}: importer.batch={self.options.batch}, but no input leaves its first dimension open",
+                "the file fixes the sizes of its inputs; export it with a dynamic batch",
+            )
+
+    def _is_dimension(self, name: str, inputs: list[ValueInfoProto]) -> bool:
+        return any(name == d.dim_param for i in inputs for d in i.type.tensor_type.shape.dim)
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:8]) + (f", and {len(found) - 8} more" if len(found) > 8 else "") or "none"
+
+
+def declared(values: Iterable[ValueInfoProto], sizes: Mapping[str, int]) -> dict[str, Type]:
+    """Types that the file gives for values, those without open dimensions."""
+    found: dict[str, Type] = {}
+    for each in values:
+        try:
+            dtype, shape = type_of(each.type, sizes)
+            if shape is not None and None not in shape:
+                found[each.name] = checked_type(dtype, tuple(d or 0 for d in shape), "it")
+        except ValueError:  # it says nothing that can be used
+            continue
+    return found
