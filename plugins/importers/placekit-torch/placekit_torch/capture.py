@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 
 from placekit_core import ImporterError
+from placekit_torch.accumulation import accumulate, micro_batches
 from placekit_torch.constructing import construct, construct_real, converting
 from placekit_torch.drawing import draw_again, kept_random_states
 from placekit_torch.factory import Builder, Given
@@ -78,6 +79,7 @@ class _Whole(torch.nn.Module):
         self.module, self.mode, self.label = step.module, mode, name
         self.loss = step.loss if mode == "train" else None
         self.inputs = flat_inputs(step, mode)
+        self.parts = 1  # micro-batches, over which the loss is averaged
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         draw_again()  # tracing calls this more than once
@@ -99,7 +101,7 @@ class _Whole(torch.nn.Module):
             )
         if not loss.requires_grad:
             raise ImporterError(f"the loss of {self.label} depends on no parameter that requires a gradient")
-        return loss
+        return loss if self.parts == 1 else loss / self.parts
 
     def _tensors(self, output: Any) -> Any:
         """The tensors of an output, each once; None and other values are dropped. Raises ImporterError if there is none."""
@@ -188,7 +190,12 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
         update = None
         if mode == "train" and step.optimizer is not None:
             update = Optimizer(step.optimizer, whole, fake, name, chosen.optimizer_kernels)
-        joint = trace_joint(whole, whole.inputs.tensors, fake, backward=mode == "train", paths=whole.paths(), name=name)
+        tensors, parts = whole.inputs.tensors, chosen.accumulate if mode == "train" else 1
+        if parts > 1:
+            tensors, whole.parts = micro_batches(tensors, parts, name), parts
+        joint = trace_joint(whole, tensors, fake, backward=mode == "train", paths=whole.paths(), name=name)
+        if parts > 1:
+            accumulate(joint, whole.inputs.tensors, parts)
         fake.forget(joint.graph)
         _warn_of_specialised(fake, name)
         return _assemble(joint, whole, mode, update)

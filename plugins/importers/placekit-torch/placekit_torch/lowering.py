@@ -232,7 +232,7 @@ class _Lowering:
         return result
 
     def _colocation(self) -> list[int]:
-        """[n] co-location sets: a parameter, its state and its update's operations; a buffer, or a cache, and its new value's kernel."""
+        """[n] co-location sets: a parameter, its state and its update; a buffer, or a cache, and its new value's kernel."""
         parent = list(range(len(self.op)))
 
         def root(v: int) -> int:
