@@ -1,4 +1,4 @@
-"""Importer `torch`: the whole training step of a PyTorch module, or inference, as one graph; and command `apply`.
+"""Importer `torch`, a PyTorch module's training step or inference as one graph; and the way back into PyTorch's code.
 
 From Python: `import_module` imports a module; `device_map` and `pipeline` convert a placement for other code. Importing this
 package does not import torch; these functions are loaded at first use.
@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from placekit_core import Command, Component, hookimpl
+from placekit_torch.given_options import GivenOptions
 from placekit_torch.options import TorchOptions
 from placekit_torch.step import Step as Step
 
@@ -42,8 +43,21 @@ def placekit_importers() -> list[Component]:
 
 
 @hookimpl
+def placekit_policies() -> list[Component]:
+    """Policy `given`."""
+    return [
+        Component(
+            name="given",
+            summary="a placement of your own: a device map, or the placement.json of a run",
+            config=GivenOptions,
+            target="placekit_torch.given:Given",
+        )
+    ]
+
+
+@hookimpl
 def placekit_commands() -> list[Command]:
-    """`apply`."""
+    """`apply` and `evaluate`."""
     return [
         Command(
             name="apply",
@@ -52,7 +66,15 @@ def placekit_commands() -> list[Command]:
             target="placekit_torch.apply:main",
             group="place",
             completer="placekit_torch.apply:complete",
-        )
+        ),
+        Command(
+            name="evaluate",
+            usage="MAP.json [OPTION=VALUE ...]",
+            summary="what a device map or placement of your own costs",
+            target="placekit_torch.evaluate:main",
+            group="place",
+            completer="placekit_torch.evaluate:complete",
+        ),
     ]
 
 

@@ -14,6 +14,7 @@ from placekit_core import (
     BackendError,
     ConfigError,
     Placement,
+    PlacementError,
     PluginError,
     Problem,
     Program,
@@ -35,7 +36,9 @@ from placekit_core.run.assembly import Assembly
 from placekit_core.run.config import RunConfig
 from placekit_core.run.run_directory import PLACEMENT, RESULT, load_summary
 from placekit_torch import runtimes
-from placekit_torch.export import device_map, device_names, pipeline
+from placekit_torch.beside import by_accelerate, run_lines
+from placekit_torch.evaluate import own_map
+from placekit_torch.export import DeviceMap, device_map, device_names, pipeline
 from placekit_torch.forms import Conflict, Form
 from placekit_torch.simulated import cost, lines
 
@@ -80,8 +83,12 @@ def complete(words: list[str], word: str, completion: Completion) -> Iterator[st
 
 def _evaluated(name: str, folder: Path, registry: Registry) -> str:
     """The text of a form. What the form cannot hold, and what it costs, is said on standard error."""
-    run = _Run(folder, registry)
-    form = run.msr() if name == "msr" else _FORMS[name](run.problem, run.placement)
+    run, made = _Run(folder, registry), None
+    if name == "device_map":
+        made = device_map(run.problem, run.placement)
+        form = _map_form(run.problem, made)
+    else:
+        form = run.msr() if name == "msr" else _FORMS[name](run.problem, run.placement)
     _warn_of_conflicts(form)
     for note in form.notes:
         warnings.warn(note, stacklevel=1)
@@ -98,13 +105,31 @@ def _evaluated(name: str, folder: Path, registry: Registry) -> str:
         )
     if why:
         print(console.wrapped(f"simulated by {backend.name!r}: {why}"), file=sys.stderr)
-    for line in lines(run.problem, name, found):
+    said = lines(run.problem, name, found)
+    if made is not None:
+        said += _by_accelerate(run, made, backend)
+    for line in said:
         print(console.wrapped(line), file=sys.stderr)
     return form.text
 
 
-def _device_map(problem: Problem, placement: Placement) -> Form:
-    made, notes = device_map(problem, placement), []
+def _by_accelerate(run: _Run, made: DeviceMap, backend: Backend) -> list[str]:
+    """What the map costs where accelerate runs it, beside accelerate's own map. Raises PlacementError if it does not fit."""
+    found = by_accelerate(run.problem, made.located)
+    if found.found is None:
+        return [found.why]
+    if found.why:
+        raise PlacementError(found.why, "place with less memory, or use `--format json`")
+    session = backend.open(run.problem)
+    try:
+        own = own_map(run.problem, backend, session, run.registry)
+    finally:
+        session.close()
+    return [*run_lines(run.problem, found.found), own.line]
+
+
+def _map_form(problem: Problem, made: DeviceMap) -> Form:
+    notes = []
     others = [n for n, d in zip(problem.cluster.device_names, device_names(problem), strict=True) if d == "cpu"]
     if len(others) > 1:
         notes.append(f"a device_map knows one 'cpu': it is all of {', '.join(others)}")
@@ -133,7 +158,6 @@ def _json(folder: Path) -> str:
 
 
 _FORMS: dict[str, Callable[[Problem, Placement], Form]] = {
-    "device_map": _device_map,
     "pipeline": _pipeline,
     "vllm": runtimes.vllm,
     "torchtitan": runtimes.torchtitan,

@@ -70,24 +70,31 @@ _OTHER = "place it for this form, e.g. policy=chain for stages; `--format json` 
 
 
 def _check_fits(problem: Problem, name: str, peak_bytes: NDArray[np.float64]) -> None:
+    over = full(problem, peak_bytes)
+    if over:
+        raise PlacementError(f"as {name} this placement does not fit: {over}", _OTHER)
+
+
+def full(problem: Problem, peak_bytes: NDArray[np.float64]) -> str:
+    """The devices that have too little memory for their peaks, with the bytes; empty if there are none."""
     memory = problem.cluster.memory_bytes
-    over = [
+    return "; ".join(
         f"{problem.cluster.device_names[d]} needs {peak_bytes[d]:,.0f} bytes and has {memory[d]:,.0f}"
         for d in np.flatnonzero(peak_bytes > memory).tolist()
-    ]
-    if over:
-        raise PlacementError(f"as {name} this placement does not fit: {'; '.join(over)}", _OTHER)
+    )
 
 
 def lines(problem: Problem, name: str, found: Cost) -> list[str]:
     """A line with the values, and a line with the memory of the devices in use."""
     values = [f"{units.seconds(found.form_s)} as {name}", f"{units.seconds(found.placed_s)} as placed"]
     values += [] if found.bound_s is None else [f"proven bound {units.seconds(found.bound_s)}"]
-    memory = [
+    return [f"{found.objective}: {', '.join(values)}", f"peak memory: {memory_text(problem, found.peak_bytes)}"]
+
+
+def memory_text(problem: Problem, peak_bytes: NDArray[np.float64]) -> str:
+    """The peak memory of each device in use, and how much there is."""
+    return ", ".join(
         f"{d} {units.mebibytes(used)}" + (f" of {units.mebibytes(room)}" if room < _UNLIMITED_BYTES else "")
-        for d, used, room in zip(
-            problem.cluster.device_names, found.peak_bytes, problem.cluster.memory_bytes, strict=True
-        )
+        for d, used, room in zip(problem.cluster.device_names, peak_bytes, problem.cluster.memory_bytes, strict=True)
         if used > 0
-    ]
-    return [f"{found.objective}: {', '.join(values)}", f"peak memory: {', '.join(memory)}"]
+    )
