@@ -200,6 +200,8 @@ class Assembly:
             grouping = Grouping.colocated(program.graph)
         else:
             grouping = self.grouper.group(program.graph, self.streams("grouper"))
+            if self.backend.offloads:
+                grouping = grouping.sources_apart(program.graph)
         return Problem(program.graph, grouping, cluster, self.costs(program, cluster))
 
     def open(

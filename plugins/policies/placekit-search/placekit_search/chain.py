@@ -42,7 +42,7 @@ class Moves:
     def __init__(self, task: Task, share: Mapping[str, float], bias: float) -> None:
         self.task = task
         self.kernel: Kernel | None = task.evaluate.kernel()
-        self.flow: Flow = flow(task.problem, self.kernel)
+        self.flow: Flow = flow(task.problem, self.kernel, task.evaluate.session.prefetch is not None)
         weight = np.asarray([share[kind] for kind in KINDS], np.float64)
         self.shares = np.cumsum(weight / weight.sum())
         self.shares[-1] = 1.0

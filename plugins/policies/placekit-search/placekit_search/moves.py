@@ -289,8 +289,11 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _follow(hood: Any, device: Any, log: Any) -> None:
-    """Parameters and inputs with no reader left on their device go with the moved unit that reads them."""
+def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
+    """Parameters and inputs with no reader left on their device go with the moved unit that reads them.
+
+    Where they may be copied for use, only those go that were on its device.
+    """
     for i in range(log.counts[DEVICES]):
         u = hood.unit_of[log.group[i]]
         if hood.source[u]:
@@ -301,7 +304,7 @@ def _follow(hood: Any, device: Any, log: Any) -> None:
             if not hood.source[x]:
                 continue
             home = _at(hood, device, x)
-            if home == here:
+            if home == here or (flow.streams and home != log.device[i]):
                 continue
             needed = False
             for f in range(hood.near_ptr[x], hood.near_ptr[x + 1]):
@@ -364,4 +367,4 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
                 _put(hood, device, hood.region[k], target, log)
         else:
             _put(hood, device, u, target, log)
-    _follow(hood, device, log)
+    _follow(hood, flow, device, log)

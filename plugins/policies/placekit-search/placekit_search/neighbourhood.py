@@ -23,6 +23,7 @@ class Flow(NamedTuple):
         producer: [t] operation that produces each tensor.
         consumer_ptr, consumer_op: operations that read each tensor, in compressed rows.
         tasks, cause, last, copy_tensor, copy_dst: those of the trace; all 0 without one.
+        streams: parameters and inputs may be copied for use, and stay where no operation reads them (`Session.prefetch`).
     """
 
     group_of: Ints
@@ -35,6 +36,7 @@ class Flow(NamedTuple):
     last: int
     copy_tensor: int
     copy_dst: int
+    streams: bool
 
 
 class Neighbourhood(NamedTuple):
@@ -80,7 +82,7 @@ class Neighbourhood(NamedTuple):
     urgent: Ints
 
 
-def flow(problem: Problem, kernel: Kernel | None) -> Flow:
+def flow(problem: Problem, kernel: Kernel | None, streams: bool = False) -> Flow:
     """The graph of `problem`, with the trace of `kernel`."""
     graph = problem.graph
     trace = kernel.trace if kernel is not None else None
@@ -95,6 +97,7 @@ def flow(problem: Problem, kernel: Kernel | None) -> Flow:
         last=trace.last if trace else 0,
         copy_tensor=trace.copy_tensor if trace else 0,
         copy_dst=trace.copy_dst if trace else 0,
+        streams=streams,
     )
 
 

@@ -36,6 +36,7 @@ from placekit_search.coarsening import coarsen
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
 from placekit_search.starts import coarse_schedules, contiguous, followers, is_makespan, list_schedules
+from placekit_search.streaming import streamed
 from placekit_search.walk import BEST, FITS, PRICE
 
 START_SHARE = 0.2  # share of the budget that starts may use
@@ -173,6 +174,10 @@ class _Race:
         elif self.levels and size > 1:
             levels = list(range(len(self.levels), 0, -1))[: size // 2]
             found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels]), levels))
+        prefetch = task.evaluate.session.prefetch
+        if prefetch is not None:
+            some = streamed(problem, prefetch, size)
+            found.append((some, [0] * len(some)))
         budget = task.evaluate.evaluations + START_SHARE * task.evaluate.remaining - sum(len(b) for b, _ in found)
         coarse = 0 if self.makespan else len(self.levels)
         found += [(p.batch(), [coarse]) for p in self._proposals(budget, given, rng)]

@@ -15,6 +15,7 @@ from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 from placekit_core import Placements, Problem, Task, strongly_connected
 from placekit_search.chain import Chain, excess, penalised
 from placekit_search.coarsening import coarse
+from placekit_search.streaming import streamed
 from placekit_search.walk import PRICE
 
 
@@ -77,13 +78,24 @@ def contiguous(problem: Problem, count: int) -> Placements:
     return Placements.of(np.stack(rows)) if rows else Placements.of(np.empty((0, problem.g), np.int16))
 
 
+def _joined(first: Placements, then: Placements) -> Placements:
+    """One batch out of two with priorities."""
+    assert first.priority is not None
+    assert then.priority is not None
+    return Placements(np.concatenate([first.device, then.device]), np.concatenate([first.priority, then.priority]))
+
+
 def best_start(task: Task, count: int, rng: Generator) -> dict[str, object]:
     """The state of a chain at the best of `count` list schedules; they take at most a quarter of the budget left.
 
-    If the objective is no makespan, contiguous splits are starts, too, and there are no priorities.
+    If the objective is no makespan, contiguous splits are starts, too, and there are no priorities. Where parameters may be
+    copied for use, placements that do so take half of the places.
     """
     limit = int(max(1, min(count, task.evaluate.remaining / 4)))
     starts = list_schedules(task.problem, limit, rng)
+    prefetch = task.evaluate.session.prefetch
+    if prefetch is not None:
+        starts = _joined(streamed(task.problem, prefetch, max(1, limit // 2)), starts)[: max(limit, 1)]
     if not is_makespan(task):
         some = contiguous(task.problem, max(1, limit // 2)).device
         starts = Placements.of(np.concatenate([some, starts.device])[: max(limit, 1)])
