@@ -84,6 +84,11 @@ def complete(words: list[str], word: str, completion: Completion) -> Iterator[st
 def _evaluated(name: str, folder: Path, registry: Registry) -> str:
     """The text of a form. What the form cannot hold, and what it costs, is said on standard error."""
     run, made = _Run(folder, registry), None
+    if name != "msr" and "tower" in run.problem.graph.columns:
+        raise PlacementError(
+            f"a placement of towers is no {name}: every device has the whole module, and a part of the batch",
+            "run a process per device under torch.nn.parallel.DistributedDataParallel (docs/data-parallel.md)",
+        )
     if name == "device_map":
         made = device_map(run.problem, run.placement)
         form = _map_form(run.problem, made)

@@ -248,3 +248,7 @@ def test_a_run_executes_towers_on_threads(placekit: Callable) -> None:
     )  # fmt: skip
     assert code == 0
     assert "random on cpu2, seed 0, measured" in out
+    code, _, err = placekit("apply", "two")
+    assert code == 1
+    assert "a placement of towers is no device_map: every device has the whole module" in err
+    assert placekit("apply", "two", "--format", "json").code == 0
