@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from placekit_core import Placement, PlacementError, Policy, Problem, Task, load_placement, unknown
-from placekit_core.contracts.errors import listed
 from placekit_torch.forms import Name, nearest
 from placekit_torch.given_options import GivenOptions
 from placekit_torch.hooks import Located, covering, locate
@@ -143,8 +141,7 @@ def _check_keys(problem: Problem, devices: Mapping[str, Name], source: str) -> l
     ))  # fmt: skip
     wrong = [key for key in strange if lacks or key.rpartition(".")[0] not in exist or re.search(r"(^|\.)\d+$", key)]
     if wrong:
-        close = difflib.get_close_matches(wrong[0], [*exist], 3)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"modules: {listed(modules, wrong[0])}"
+        hint = unknown("module", wrong[0], [key for key in exist if key], PlacementError).hint
         raise PlacementError(f"{source} names {_some(wrong)}, which {graph.name!r} does not have", hint)
     if lacks:
         raise PlacementError(
