@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 import warnings
@@ -80,8 +81,13 @@ class _Whole(torch.nn.Module):
         self.loss = step.loss if mode == "train" else None
         self.inputs = flat_inputs(step, mode)
         self.parts = 1  # micro-batches, over which the loss is averaged
+        self.low: torch.dtype | None = None  # type of autocast around module and loss
 
     def forward(self, *tensors: torch.Tensor) -> Any:
+        with contextlib.nullcontext() if self.low is None else torch.autocast("cuda", self.low):
+            return self._forward(*tensors)
+
+    def _forward(self, *tensors: torch.Tensor) -> Any:
         draw_again()  # tracing calls this more than once
         arguments, keywords, targets = self.inputs.rebuild(tensors)
         output = self.module(*arguments, **keywords)
@@ -190,6 +196,7 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
         update = None
         if mode == "train" and step.optimizer is not None:
             update = Optimizer(step.optimizer, whole, fake, name, chosen.optimizer_kernels)
+        whole.low = None if chosen.autocast == "none" else getattr(torch, chosen.autocast)
         tensors, parts = whole.inputs.tensors, chosen.accumulate if mode == "train" else 1
         if parts > 1:
             tensors, whole.parts = micro_batches(tensors, parts, name), parts

@@ -20,6 +20,10 @@ class Kernels(Options):
         description="updates as one kernel for all, one per operation for all, or one per operation and parameter;"
         " auto: as the optimiser was made (torch's default on GPUs is foreach)",
     )
+    autocast: Literal["none", "bfloat16", "float16"] = Field(
+        "none",
+        description='module and loss run inside torch.autocast("cuda", ...); code that uses autocast needs no option',
+    )
     fusion: Literal["none", "pointwise"] = Field(
         "none", description="pointwise: chains of pointwise operations are one operation, as torch.compile makes them"
     )

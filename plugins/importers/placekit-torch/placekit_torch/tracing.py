@@ -1,4 +1,5 @@
-"""The adapter to PyTorch's tracing: only this file, shortcuts.py and attention.py use private interfaces of torch.
+"""The adapter to PyTorch's tracing: only this file, shortcuts.py, attention.py,
+autocast.py and checkpointing.py use private interfaces of torch.
 
 Written against torch 2.13. The joint graph (forward and backward, functional: nothing is mutated) comes from
 `aot_export_joint_with_descriptors`; its descriptors say what each input and output is. Everything runs on fake tensors, which
@@ -29,6 +30,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from placekit_core import ImporterError
+from placekit_torch.autocast import autocasting
 from placekit_torch.checkpointing import recorded
 from placekit_torch.joint import ALIAS, TAG, Joint, Names, Tag, merge_tied, own_name, start_backward
 from placekit_torch.operators import tensors
@@ -176,7 +178,7 @@ def trace_joint(
     names = Names(module)
     grad = contextlib.nullcontext() if backward else torch.no_grad()
     try:
-        with tracing(mode) as stack, _Tagger(module, paths).hooks(), grad:
+        with tracing(mode) as stack, _Tagger(module, paths).hooks(), autocasting(module), grad:
             traced = aot_export_joint_with_descriptors(stack, module, tuple(arguments)).graph_module
     except ImporterError:
         raise
