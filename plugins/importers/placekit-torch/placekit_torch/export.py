@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core import Placement, PlacementError, Problem
-from placekit_torch.forms import Conflict as Conflict, Name as Name
-from placekit_torch.hooks import Located, covering, locate
+from placekit_torch.forms import Conflict as Conflict, Name as Name, nearest
+from placekit_torch.hooks import CPU, Located, covering, locate
 from placekit_torch.joined import Joined
 from placekit_torch.modules import Placed, above
+from placekit_torch.offloaded import as_if_on_cpu
 from placekit_torch.stages import device_names as device_names
 
 
@@ -33,7 +34,8 @@ class DeviceMap:
         loose: parameters and buffers of split modules that are too large to be on one device; `accelerate.dispatch_model` does
             not move these, `from_pretrained` does.
         located: where accelerate runs each operation.
-        placement: the placement that the map means: all of a module's operations on its device, also on a CPU.
+        placement: the placement that the map means: all of a module's operations on its device, also on a CPU; those of a
+            module that the original streams from there on the main device.
     """
 
     devices: dict[str, Name]
@@ -70,6 +72,8 @@ class Pipeline:
 def device_map(problem: Problem, placement: Placement, whole: Collection[str] = ()) -> DeviceMap:
     """Each leaf of the tree of modules on the device with most of its seconds; ties go to the device of its parameters.
 
+    Where all weights are on a CPU, and another device computes, that is `cpu`: accelerate streams them.
+
     accelerate moves the inputs of modules in the map, and nothing else. So a module is on one device as a whole if its own
     operations would otherwise read from several; operations of the root, or of a module with most of the work, have all
     modules that they read from on one device. Modules that share a parameter are together (`Joined`).
@@ -86,11 +90,17 @@ def device_map(problem: Problem, placement: Placement, whole: Collection[str] = 
     """
     names = device_names(problem)
     placed = Placed(problem, placement, "a device_map places modules")
+    streamed = as_if_on_cpu(placed)
     joined = Joined(placed, names, whole)
     found = locate(problem.graph, joined.devices)
     entry = [joined.devices[key] if (key := covering(m, joined.devices)) is not None else None for m in placed.modules]
     conflicts, elsewhere = placed.conflicts(names, entry)
-    return DeviceMap(joined.devices, conflicts, elsewhere, joined.loose, found, placed.moved(names, entry, found.home))
+    meant = placed.moved(names, entry, found.home)
+    if streamed.any() and found.main != CPU:
+        device = problem.expand(meant.device)
+        device[streamed & (device == placed.device)] = names.index(found.main)
+        meant = nearest(problem, meant, device)
+    return DeviceMap(joined.devices, conflicts, elsewhere, joined.loose, found, meant)
 
 
 def pipeline(problem: Problem, placement: Placement) -> Pipeline:
