@@ -19,11 +19,17 @@ from placekit_core import Cluster, ClusterError, read_json, write_atomically
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _UNMEASURED = 1.0
+_CONTEXT_BYTES, _HEADROOM = 512 * 2**20, 0.05
+"""A process with PyTorch holds about this besides its tensors, and its allocator leaves holes: as parts.yaml of placekit-inspect,
+where the sources are. `total_memory` is already without what the driver keeps."""
 _MEASURED: dict[Path, Cluster] = {}
 
 
 def described(cuda: Any, gpus: Sequence[int], memory_bytes: int | None) -> Cluster:
-    """Devices on `gpus`, each with its part of the GPU's memory (or `memory_bytes`), before rates and links are measured."""
+    """Devices on `gpus`, each with its part of the GPU's memory (or `memory_bytes`), before rates and links are measured.
+
+    Of a part of the GPU's memory, the CUDA context and holes of the allocator are left out.
+    """
     shares, kinds, devices = Counter(gpus), dict[str, Any](), list[dict[str, str]]()
     for gpu in gpus:
         found = cuda.get_device_properties(gpu)
@@ -35,6 +41,9 @@ def described(cuda: Any, gpus: Sequence[int], memory_bytes: int | None) -> Clust
             "memory_bytes": memory_bytes or found.total_memory // shares[gpu] // 2**20 * 2**20,
             "memory_bytes_per_s": _UNMEASURED,
         }
+        if memory_bytes is None:
+            reserve = min(_CONTEXT_BYTES, found.total_memory // 4) // shares[gpu]
+            kinds[kind] |= {"reserve_bytes": reserve, "headroom": _HEADROOM}
         share = sum(g == gpu for g in gpus[: len(devices)])
         devices.append({"kind": kind, "name": f"cuda:{gpu}" if shares[gpu] == 1 else f"cuda:{gpu}/{share}"})
     link = {"mesh": "cuda:*", "bytes_per_s": _UNMEASURED}

@@ -202,7 +202,10 @@ def test_unequal_gpus_are_described(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(CUDABackend, "calibrate", calibrate)
     found = CUDABackend(devices=3).devices()
     assert found.device_kind == ("a_0_1of2", "a_1", "a_0_1of2")
-    assert found.memory_bytes.tolist() == [40 * 2**30, 24 * 2**30, 40 * 2**30]
+    assert [found.kinds[k].memory_bytes for k in found.device_kind] == [40 * 2**30, 24 * 2**30, 40 * 2**30]
+    context, headroom = found.kinds["a_1"].reserve_bytes, found.kinds["a_1"].headroom
+    assert found.kinds["a_0_1of2"].reserve_bytes == context // 2, "devices on one GPU share a process"
+    assert found.memory_bytes[1] == int((24 * 2**30 - context) * (1 - headroom))
     assert found.kinds["a_1"].memory_bytes_per_s == 1
     assert CUDABackend(devices=3).devices().fingerprint == found.fingerprint
     assert len(calls) == 1
