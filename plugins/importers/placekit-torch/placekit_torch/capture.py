@@ -13,11 +13,13 @@ from typing import Any, Literal
 import torch
 
 from placekit_core import ImporterError
+from placekit_torch import experts
 from placekit_torch.accumulation import accumulate, micro_batches
 from placekit_torch.constructing import construct, construct_real, converting
 from placekit_torch.drawing import draw_again, kept_random_states
 from placekit_torch.factory import Builder, Given
 from placekit_torch.joint import ALIAS, TAG, Joint, outside_calls, own_name, with_value
+from placekit_torch.operators import base_name
 from placekit_torch.optimizers import Optimizer, has_layout_of
 from placekit_torch.options import Kernels
 from placekit_torch.step import Step
@@ -60,6 +62,7 @@ class Captured:
         updates: node of the new value, by the name of the source that it replaces. Each is an output of a kernel, and
             replaces one source only.
         results: results of the step: `loss` and, without optimiser, `gradient.NAME`; or `output.N`.
+        together: kernels that belong on the device of a source, by its name: they extend a cache of keys or values.
         constants: values of the sources that are constants in the module's code.
         operations: number of operations in the traced graph, without dead code.
     """
@@ -68,6 +71,7 @@ class Captured:
     sources: list[Source] = field(default_factory=list)
     updates: dict[str, torch.fx.Node] = field(default_factory=dict)
     results: dict[str, torch.fx.Node] = field(default_factory=dict)
+    together: dict[str, torch.fx.Node] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     operations: int = 0
 
@@ -103,7 +107,8 @@ class _Whole(torch.nn.Module):
             what = "the module returns" if self.loss is None else "the loss is"
             raise ImporterError(
                 f"{self.label} has no scalar loss: {what} {shape}",
-                "give a loss that returns a scalar tensor (`Step.loss`), or use importer.mode=inference",
+                "give a loss that returns a scalar tensor (`Step.loss`), inputs for which the module returns one (`labels` in"
+                " transformers), or use importer.mode=inference",
             )
         if not loss.requires_grad:
             raise ImporterError(f"the loss of {self.label} depends on no parameter that requires a gradient")
@@ -205,6 +210,8 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
             accumulate(joint, whole.inputs.tensors, parts)
         fake.forget(joint.graph)
         _warn_of_specialised(fake, name)
+        if any(n.op == "call_function" and base_name(n.target) in experts.NAMES for n in joint.graph.nodes):
+            warnings.warn(f"{name}: {experts.NOTE}", stacklevel=2)
         return _assemble(joint, whole, mode, update)
 
 
@@ -259,6 +266,7 @@ def _assemble(joint: Joint, whole: _Whole, mode: Mode, update: Optimizer | None)
             node.meta["phase"] = "backward" if node.meta.get("partitioner_tag") == "is_backward" else "forward"
     for buffer, node in joint.new_buffers.items():
         captured.updates[own_name(buffer)] = node
+    _keep_caches(captured, joint, whole)
     if mode == "inference":
         captured.results = {f"output.{i}": n for i, n in enumerate(joint.outputs) if isinstance(n, torch.fx.Node)}
     else:
@@ -273,6 +281,25 @@ def _assemble(joint: Joint, whole: _Whole, mode: Mode, update: Optimizer | None)
     _own_new_values(captured)
     _finish(captured)
     return captured
+
+
+def _keep_caches(captured: Captured, joint: Joint, whole: _Whole) -> None:
+    """Keep what the step changes in objects among its inputs, such as caches; each step gets all other inputs anew.
+
+    A cache is changed in place (a `StaticCache`), or its successor is an output, made from it (a `DynamicCache`).
+    """
+    for i, node in joint.inputs.items():
+        name = whole.inputs.names[i]
+        if name not in whole.inputs.kept:
+            continue
+        if i in joint.new_inputs:
+            captured.updates[name] = joint.new_inputs[i]
+        for output in joint.outputs:
+            kernel = output
+            while kernel is not None and ALIAS in kernel.meta:
+                kernel = kernel.all_input_nodes[kernel.meta[ALIAS]]
+            if kernel is not None and kernel.op == "call_function" and node in kernel.all_input_nodes:
+                captured.together[name] = kernel
 
 
 def _own_new_values(captured: Captured) -> None:

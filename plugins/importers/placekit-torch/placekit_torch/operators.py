@@ -14,8 +14,11 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from placekit_torch import experts
+
 _CLASSES: dict[str, str] = {
-    "matmul": "mm addmm bmm baddbmm addbmm mv addmv dot vdot addr _int_mm _scaled_mm linalg_solve",
+    "matmul": "mm addmm bmm baddbmm addbmm mv addmv dot vdot addr _int_mm _scaled_mm linalg_solve _grouped_mm"
+    " grouped_mm_fallback grouped_mm_fallback_backward",
     "convolution": "convolution _convolution convolution_backward cudnn_convolution mkldnn_convolution",
     "normalization": "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm"
     " native_layer_norm_backward native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward"
@@ -124,6 +127,8 @@ def flops(target: Any, args: Any, kwargs: Any, outputs: Any) -> float:
     formula = flop_registry.get(getattr(target, "_overloadpacket", None))
     if formula is not None:
         return float(formula(*args, **kwargs, out_val=outputs))
+    if base_name(target) in experts.NAMES:
+        return experts.flops(base_name(target), args)
     group = op_class(target)
     if group in ("copy", "embedding"):
         return 0.0
@@ -139,6 +144,10 @@ def bytes_read(target: Any, reads: Sequence[int], outputs: Sequence[torch.Tensor
         return sum(reads[1:])
     if name in _LOOKUPS and reads:
         return min(reads[0], sum(size(t) for t in outputs)) + sum(reads[1:])
+    if (
+        name in experts.NAMES and len(reads) > 2 and outputs[0].dim() == 2
+    ):  # rows, weights, int32 end of each expert's rows
+        return reads[0] + int(reads[1] * experts.weights_read(len(outputs[0]), reads[2] // 4)) + sum(reads[2:])
     return sum(reads)
 
 

@@ -68,6 +68,7 @@ def ordinary(op: Any) -> bool:
         isinstance(op, torch._ops.OpOverload)
         and op.namespace in ("aten", "prims")
         and not op._schema.is_mutable
+        and len(op._schema.returns) > 0  # not an assertion
         and not _BY_DATA & set(op.tags)
         and not op._overloadpacket.__name__.startswith("lift")
         and not _has_kernel(op, _Key.CompositeImplicitAutograd)

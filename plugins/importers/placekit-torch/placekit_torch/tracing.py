@@ -206,7 +206,9 @@ def explain(error: BaseException, what: str) -> tuple[str, str]:
     line = user_line(error)
     if any(isinstance(e, DataDependentOutputException) for e in _chain(error)):
         why = "a Python value depends on the data of a tensor (`.item()`, `float(t)`, `if t:`)"
-        hint = f"a graph is the same for all data: keep the value a tensor, e.g. torch.where instead of `if`; {_OTHERWISE}"
+        hint = (
+            f"a graph is the same for all data: keep the value a tensor, e.g. torch.where instead of `if`; {_OTHERWISE}"
+        )
     elif is_data_dependent(error):
         why = "the shape of a result depends on data (a boolean mask, nonzero, unique)"
         hint = f"shapes must be fixed: multiply by the mask, or use torch.where or masked_fill; {_OTHERWISE}"

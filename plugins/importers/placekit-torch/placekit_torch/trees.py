@@ -13,7 +13,9 @@ from unittest import mock
 import torch
 import torch.utils._pytree as pytree
 
+from placekit_core import ImporterError
 from placekit_torch.step import Step
+from placekit_torch.where import first_line
 
 _CONTAINERS = (tuple, list, dict, OrderedDict, defaultdict, deque)
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Generator)
@@ -50,7 +52,13 @@ def _inside(value: Any) -> list[torch.Tensor]:
     try:
         with _copied_as(seen):
             copy.deepcopy(value)
-    except Exception:  # it holds something like a lock: it is passed on as it is
+    except Exception as e:  # it holds something like a lock: it is passed on as it is
+        kind = type(value).__name__
+        if "cache" in kind.lower():  # the module changes it, and tracing calls the module more than once
+            raise ImporterError(
+                f"a {kind} among the inputs cannot be copied for tracing: {type(e).__name__}: {first_line(e)}",
+                "use a DynamicCache or a StaticCache",
+            ) from e
         return []
     return found
 
