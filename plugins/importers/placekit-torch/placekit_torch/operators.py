@@ -17,7 +17,7 @@ from torch.utils.flop_counter import flop_registry
 from placekit_torch import experts
 
 _CLASSES: dict[str, str] = {
-    "matmul": "mm addmm bmm baddbmm addbmm mv addmv dot vdot addr _int_mm _scaled_mm linalg_solve _grouped_mm"
+    "matmul": "mm addmm bmm baddbmm addbmm mv addmv dot vdot addr _int_mm _scaled_mm linalg_solve _grouped_mm quantized_linear"
     " grouped_mm_fallback grouped_mm_fallback_backward",
     "convolution": "convolution _convolution convolution_backward cudnn_convolution mkldnn_convolution",
     "normalization": "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm"
