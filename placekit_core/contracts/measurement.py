@@ -78,7 +78,8 @@ class Spans:
 class Schedule:
     """The timed events of one run of one placement; n operations, x transfers. Times in seconds from the start.
 
-    If an operation runs several times, once for each micro-batch, its times are those of the first, and so are transfers.
+    If an operation runs several times, once for each micro-batch, its times are those of the first, and so are transfers. A
+    tensor that is streamed (`Session.prefetch`) may be sent to a device several times.
 
     Attributes:
         op_device, op_stream: [n] where each operation ran.
@@ -121,8 +122,9 @@ class Trace:
     """Where `Kernel.function` records, in its working arrays, when and why everything started.
 
     Each task has a number: operation v is task v; the transfer that makes received copy k is task n + k, with k counted
-    from 0 in the order in which the copies are announced. With multicast, one task makes all copies of a tensor and has
-    the number of the first copy; the numbers of the other copies stay unused.
+    from 0 in the order in which the copies are announced; those that are streamed (`Session.prefetch`) come first. With
+    multicast, one task makes all copies of a tensor and has the number of the first copy; the numbers of the other copies
+    stay unused.
 
     Every attribute but `tasks` is the index at which a value or an array begins in a scratch array.
 

@@ -25,6 +25,14 @@ class TestSimulatorOnThreads(BackendContract):
         return partial(Simulator, threads=2, ready_order="random", seed=3)
 
 
+class TestStreaming(BackendContract):
+    seeds = tuple(seed for seed in range(40) if not seeded_problem(seed).cluster.multicast)[:8]
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(Simulator, prefetch=1)
+
+
 class TestBulkSynchronous(BackendContract):
     @pytest.fixture
     def make(self) -> Make:

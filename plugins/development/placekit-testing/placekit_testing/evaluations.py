@@ -137,17 +137,19 @@ def check_trace(problem: Problem, session: Session) -> bool:
         start, end = floats[trace.times : trace.times + 2 * trace.tasks].reshape(2, trace.tasks)
         tensors, targets = (ints[at : at + ints[trace.copies]].tolist() for at in (trace.copy_tensor, trace.copy_dst))
         copies = list(zip(tensors, targets, strict=True))
-        sent = list(zip(schedule.transfer_tensor.tolist(), schedule.transfer_dst.tolist(), strict=True))
-        assert sorted(copies) == sorted(sent), "the copies in the trace are not the transfers of the schedule"
         first: dict[object, int] = {}  # the number of the task that makes a copy
-        makes = [first.setdefault(c[0] if problem.cluster.multicast else c, graph.n + k) for k, c in enumerate(copies)]
-        tasks, at = [*kernels.tolist(), *makes], [sent.index(copy) for copy in copies]
-        for what, here, of_ops, of_transfers in (
-            ("starts", start, schedule.op_start_s, schedule.transfer_start_s),
-            ("ends", end, schedule.op_end_s, schedule.transfer_end_s),
-        ):
-            expected = np.concatenate([of_ops[kernels], of_transfers[at]])
-            assert np.array_equal(here[tasks], expected), f"the {what} in the trace are not those of the schedule"
+        shared = problem.cluster.multicast
+        makes = [first.setdefault(copy[0] if shared else k, graph.n + k) for k, copy in enumerate(copies)]
+        for what, here, of_ops in (("starts", start, schedule.op_start_s), ("ends", end, schedule.op_end_s)):
+            same = np.array_equal(here[kernels], of_ops[kernels])
+            assert same, f"the {what} in the trace are not those of the schedule"
+        sent = zip(
+            schedule.transfer_tensor.tolist(), schedule.transfer_dst.tolist(), schedule.transfer_start_s.tolist(),
+            schedule.transfer_end_s.tolist(), strict=True,
+        )  # fmt: skip
+        traced = [(*copy, start[m], end[m]) for copy, m in zip(copies, makes, strict=True)]
+        assert sorted(traced) == sorted(sent), "the copies in the trace are not the transfers of the schedule"
+        tasks = [*kernels.tolist(), *makes]
         last = int(ints[trace.last])
         assert last in tasks if tasks else last == -1, f"the last task is {last}, which did not run"
         assert not tasks or end[last] == end[tasks].max(), f"task {last} is not the last one to end"

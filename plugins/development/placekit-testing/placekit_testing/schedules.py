@@ -83,11 +83,15 @@ def check_operation_seconds(problem: Problem, schedule: Schedule) -> None:
         raise AssertionError(f"{problem.graph.op_name[v]!r} takes {taken[v]} s, its cost is {expected[v]} s")
 
 
-def check_transfer_seconds(problem: Problem, schedule: Schedule) -> None:
-    """A tensor is sent to a device at most once, and takes at least the latency and its bytes at the route's bandwidth."""
+def check_transfer_seconds(problem: Problem, schedule: Schedule, streams: bool = False) -> None:
+    """A tensor is sent to a device at most once, and takes at least the latency and its bytes at the route's bandwidth.
+
+    With `streams`, tensors of sources may be sent again (`Session.prefetch`).
+    """
     tensor, routes = schedule.transfer_tensor, problem.cluster.routes
-    sent = set(zip(tensor.tolist(), schedule.transfer_dst.tolist(), strict=True))
-    assert len(sent) == len(tensor), "a tensor is sent to the same device more than once"
+    once = problem.graph.kernel[problem.graph.tensor_producer[tensor]] | (not streams)
+    sent = set(zip(tensor[once].tolist(), schedule.transfer_dst[once].tolist(), strict=True))
+    assert len(sent) == once.sum(), "a tensor is sent to the same device more than once"
     way = schedule.transfer_src, schedule.transfer_dst
     least = routes.latency_s[way] + problem.graph.tensor_bytes[tensor] * routes.s_per_byte[way]
     taken = schedule.transfer_end_s - schedule.transfer_start_s
