@@ -7,7 +7,8 @@ from pathlib import Path
 
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, defs
 
 from placekit_core import ImporterError
@@ -31,6 +32,7 @@ def read_model(path: Path) -> ModelProto:
         raise ValueError(f"it is damaged: {e}") from None
     if not model.HasField("graph") or not model.graph.node:
         raise ValueError("it has no graph")
+    _check_texts(model)
     _check_versions(model)
     if model.functions:
         if _expanded(model) > MAX_EXPANDED:
@@ -40,6 +42,18 @@ def read_model(path: Path) -> ModelProto:
         except Exception as e:  # whatever the compiled code finds wrong
             raise ValueError(f"its functions cannot be put in the place of their calls: {e}") from None
     return model
+
+
+def _check_texts(model: ModelProto) -> None:
+    """Raise ValueError if a text is not UTF-8; protobuf gives such texts as bytes."""
+    messages: list[Message] = [model]
+    while messages:
+        for field, value in messages.pop().ListFields():
+            values = value if field.is_repeated else [value]
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                messages += values
+            elif field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(v, str) for v in values):
+                raise ValueError(f"a text in it is not UTF-8 ({field.name})")
 
 
 def _check_versions(model: ModelProto) -> None:

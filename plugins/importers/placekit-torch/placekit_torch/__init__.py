@@ -7,19 +7,22 @@ package does not import torch; these functions are loaded at first use.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 from placekit_core import Command, Component, hookimpl
 from placekit_torch.given_options import GivenOptions
 from placekit_torch.options import TorchOptions
+from placekit_torch.pt2_options import Pt2Options
 from placekit_torch.step import Step as Step
 
 if TYPE_CHECKING:
+    from placekit_torch.dispatching import dispatch as dispatch
     from placekit_torch.export import device_map as device_map, pipeline as pipeline
     from placekit_torch.importer import import_module as import_module
 
-_HOME = {"device_map": "export", "import_module": "importer", "pipeline": "export"}
+_HOME = {"device_map": "export", "dispatch": "dispatching", "import_module": "importer", "pipeline": "export"}
 
 
 def __getattr__(name: str) -> Any:
@@ -28,9 +31,17 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"placekit_torch.{_HOME[name]}"), name)
 
 
+def is_pt2(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a program of torch.export: a zip whose first file is one of its parts."""
+    return (
+        re.match(rb"PK\x03\x04.{26}([^/]{1,200}/)?(data/|models/|extra/|archive_|serialized_)", head, re.DOTALL)
+        is not None
+    )
+
+
 @hookimpl
 def placekit_importers() -> list[Component]:
-    """Importer `torch`."""
+    """Importers `torch` and `pt2`."""
     return [
         Component(
             name="torch",
@@ -38,7 +49,15 @@ def placekit_importers() -> list[Component]:
             config=TorchOptions,
             target="placekit_torch.importer:TorchImporter",
             objects=("torch.nn.modules.module.Module", "placekit_torch.step.Step"),
-        )
+        ),
+        Component(
+            name="pt2",
+            summary="inference of a program of torch.export; its weights are not read, and nothing is unpickled",
+            config=Pt2Options,
+            target="placekit_torch.pt2:Pt2Importer",
+            files=(".pt2",),
+            detect=is_pt2,
+        ),
     ]
 
 
