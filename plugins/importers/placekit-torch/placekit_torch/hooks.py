@@ -36,7 +36,8 @@ class Located:
     Attributes:
         main: the main device.
         key: [n] entry of the map that an operation belongs to; None if it belongs to none.
-        home: [n] device in the map; of operations without entry, where their inputs are; None if nothing says it.
+        home: [n] device in the map; of operations without entry, where their inputs are; of inputs, that of their first
+            reader; None if nothing says it.
         runs: [n] device on which accelerate runs a kernel, or has a source while it is read; else as `home`.
         breaks: what accelerate cannot run, in the order in which it would come to it.
     """
@@ -96,7 +97,7 @@ class _Walk:
         only = self._caches()
         for v in np.flatnonzero(~self.graph.kernel).tolist():
             if self.kinds[v] == "input":
-                self.home[v] = self.runs[v] = only.get(v, self.main)
+                self.runs[v] = only.get(v, self.main)
                 continue
             name = self.graph.op_name[v]
             self.key[v] = name if name in self.devices else self.key[v]
@@ -128,8 +129,10 @@ class _Walk:
                 if self._is_weight(u) and self.runs[u] not in (None, self.runs[v]):
                     self._break(v, f"reads {self.graph.op_name[u]!r}, which is on {shown(self.runs[u])}")
             return
+        homes = [self.home[u] for u in read if self.home[u] is not None]
+        self.home[v] = next(iter(homes), None)
         if is_loss(self.modules[v]):
-            self.home[v] = self.runs[v] = self.main
+            self.runs[v] = self.main
             return
         there = {self.runs[u]: u for u in reversed(read) if self.runs[u] is not None}
         offloaded = [u for u in read if self._is_weight(u) and self.home[u] == CPU != self.main]
@@ -138,9 +141,7 @@ class _Walk:
             self._break(v, f"reads {names}, and nothing moves there")
         elif offloaded:
             self._break(v, f"reads {self.graph.op_name[offloaded[0]]!r}, whose module is on cpu and not called")
-        homes = [self.home[u] for u in read if self.home[u] is not None]
         self.runs[v] = next(iter([self.runs[u] for u in read if self.runs[u] is not None]), None)
-        self.home[v] = next(iter(homes), None)
 
     def later(self, v: int) -> None:
         """Gradients are computed where their forward operation runs, updates where their parameter is."""
@@ -156,13 +157,14 @@ class _Walk:
             self._break(v, "belongs to a module on cpu, whose weights accelerate drops after the forward pass")
 
     def states(self) -> None:
-        """The optimiser's state is where its module is; what nothing has placed is with its first reader."""
+        """The optimiser's state is where its module is; inputs, and what nothing has placed, are with their first reader."""
         for v in np.flatnonzero(~self.graph.kernel).tolist():
-            if self.runs[v] is None:
+            if self.home[v] is None:
                 key = self.key[v]
                 readers = [r for t in self.graph.outputs(v) for r in self.graph.consumers(t).tolist()]
                 known = self.devices[key] if key is not None else next((self.home[r] for r in readers), None)
-                self.home[v], self.runs[v] = known, self._computing(known)
+                self.home[v] = known
+                self.runs[v] = self._computing(known) if self.runs[v] is None else self.runs[v]
 
     def _is_weight(self, v: int) -> bool:
         return self.kinds[v] in ("parameter", "buffer")

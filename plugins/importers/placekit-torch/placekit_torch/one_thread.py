@@ -85,7 +85,8 @@ class _Thread:
         index: dict[Name | None, int] = {name: names.index(name) for name in names}
         index[None] = index[located.main]
         self.on = [index[name] for name in located.runs]
-        self.home = [index[name] for name in located.home]
+        is_input = self.graph.op_type.is_value("input")
+        self.home = [r if own else index[h] for h, r, own in zip(located.home, self.on, is_input, strict=True)]
         self.is_cpu = [problem.device_type(d) == "cpu" for d in range(cluster.size)]
         self.launch_s = [cluster.kinds[kind].launch_overhead_s for kind in cluster.device_kind]
         self.op_s = problem.op_s[np.arange(self.graph.n), self.on].tolist()

@@ -298,7 +298,7 @@ def test_maps_of_leaves_fail_where_it_is_predicted(case: Case) -> None:
         devices |= {n: 0 for n, _ in case.model.named_parameters() if covering(n, devices) is None}
         predicted = locate(case.problem.graph, devices).breaks
         failed += bool(predicted)
-        with pytest.raises(RuntimeError, match=r"on \['cpu") if predicted else contextlib.nullcontext():
+        with pytest.raises(RuntimeError, match="cpu") if predicted else contextlib.nullcontext():
             assert torch.equal(on_gpus(case, devices), case.expected)
     assert failed > 0
 

@@ -305,4 +305,4 @@ def test_a_policy_places_by_the_file(placekit: Run, folder: Path) -> None:
     )
     devices = [json.loads((folder / r / "placement.json").read_text())["assignment"] for r in "ab"]
     assert set(devices[0].values()) == {"gpu:1"}
-    assert {o for o, d in devices[1].items() if d == "gpu:0"} == {"input.0", "layers.0.weight", "layers.0/mm0"}
+    assert {o for o, d in devices[1].items() if d == "gpu:0"} == {"layers.0.weight", "layers.0/mm0"}
