@@ -46,7 +46,7 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def step(layers: int, saved: bool = False, batch: int = 8, length: int = 1024) -> Step:
     """One training step of GPT-2."""
     config = GPT2Config(n_layer=layers, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
-    module = GPT2LMHeadModel(config)
+    module: Any = GPT2LMHeadModel(config)
     if saved:
         module.gradient_checkpointing_enable({"use_reentrant": False})
     tokens = torch.zeros(batch, length, dtype=torch.int64)
@@ -71,6 +71,8 @@ def row(label: str, program: Program, seconds: float) -> list[str]:
     launches = np.asarray(graph.columns.get("launches", graph.kernel))[graph.kernel].sum()
     found = place(program, policy="single_device", cluster="a100x8")
     figures = [f"{graph.kernel.sum():,}", f"{launches:,.0f}", f"{graph.flops.sum() / 1e12:.2f}"]
+    assert found.measurements is not None
+    assert found.value_s is not None
     peak = float(found.measurements.peak_bytes.max())
     return [label, *figures, f"{1e3 * found.value_s:.1f}", f"{peak / 1e9:.2f}", f"{seconds:.1f}"]
 

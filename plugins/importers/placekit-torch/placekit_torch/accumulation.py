@@ -112,7 +112,7 @@ def _split_inputs(joint: Joint, whole: Sequence[torch.Tensor], parts: int) -> di
             new = joint.graph.placeholder(f"{old.name}_whole")
         new.meta = {**old.meta, "val": whole[i]}
         count = old.meta["val"].shape[0]
-        rows = []
+        rows: list[Node] = []
         for part in reversed(range(parts)):
             with joint.graph.inserting_before(next(n for n in joint.graph.nodes if n.op == "call_function")):
                 row = joint.graph.call_function(aten.slice.Tensor, (new, 0, part * count, (part + 1) * count))

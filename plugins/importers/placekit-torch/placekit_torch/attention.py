@@ -20,9 +20,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import register_flop_formula, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils import flop_counter
 
-aten = torch.ops.aten
+aten: Any = torch.ops.aten
+_torch: Any = torch  # for functions without types
+_formulas: Any = flop_counter
 _FLASH = SDPBackend.FLASH_ATTENTION.value
 _ALIGNED = 32  # rows of logarithms in CUDA's memory-efficient kernel
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -89,7 +91,7 @@ def attention_backward(
             is_causal,
             scale=scale,
         )
-        return found
+        return [*found]
     if not query.is_cuda and _has_cpu_kernel(query, key, value, bias, is_causal, scale, enable_gqa, bias_grad):
         return [
             *aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -237,7 +239,7 @@ def _plain_backward(
 
 def _shared(gradient: Tensor, like: Tensor) -> Tensor:
     """The sum over the queries' heads that share a head of `like`."""
-    return gradient.unflatten(1, (like.shape[1], -1)).sum(2)
+    return gradient.reshape(gradient.shape[0], like.shape[1], -1, *gradient.shape[2:]).sum(2)
 
 
 def _fake(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -299,14 +301,14 @@ attention.register_autograd(_gradient, setup_context=_remember)
 attention_dropout.register_autograd(_gradient_dropout, setup_context=_remember)
 
 
-@register_flop_formula([torch.ops.placekit.attention, torch.ops.placekit.attention_dropout])
+@_formulas.register_flop_formula([torch.ops.placekit.attention, torch.ops.placekit.attention_dropout])
 def _flops(query: Any, key: Any, value: Any, *rest: Any, **keywords: Any) -> int:
-    return sdpa_flop_count(query, key, value)  # type: ignore[no-any-return]
+    return int(_formulas.sdpa_flop_count(query, key, value))
 
 
-@register_flop_formula([torch.ops.placekit.attention_backward, torch.ops.placekit.attention_dropout_backward])
+@_formulas.register_flop_formula([torch.ops.placekit.attention_backward, torch.ops.placekit.attention_dropout_backward])
 def _flops_backward(gradient: Any, query: Any, key: Any, value: Any, *rest: Any, **keywords: Any) -> int:
-    return sdpa_backward_flop_count(gradient, query, key, value)  # type: ignore[no-any-return]
+    return int(_formulas.sdpa_backward_flop_count(gradient, query, key, value))
 
 
 def _called(
@@ -333,13 +335,15 @@ def _called(
         bias_grad = bias.requires_grad and torch.is_grad_enabled()
     settings = (is_causal, scale, enable_gqa, bias_grad)
     if dropout_p > 0:
-        return attention_dropout(query, key, value, bias, dropout_p, *settings)[0]
-    return attention(query, key, value, bias, *settings)[0]
+        dropped: Tensor = attention_dropout(query, key, value, bias, dropout_p, *settings)[0]
+        return dropped
+    made: Tensor = attention(query, key, value, bias, *settings)[0]
+    return made
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
     """Whether fused kernels take these tensors; and the code does not ask for plain products (`sdpa_kernel`)."""
-    cuda = torch.backends.cuda
+    cuda = _torch.backends.cuda
     if not (cuda.flash_sdp_enabled() or cuda.mem_efficient_sdp_enabled() or cuda.cudnn_sdp_enabled()):
         return False
     if any(t.dim() != 4 or t.numel() == 0 or t.dtype != query.dtype for t in (query, key, value)):
@@ -358,7 +362,7 @@ def attention_as(kind: Literal["fused", "math"]) -> Iterator[None]:
         return
     operator = aten.scaled_dot_product_attention.default
     operator._dispatch_cache.clear()
-    library = torch.library.Library("aten", "IMPL")
+    library = _torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", _called, "AutogradCPU")
     try:
         yield

@@ -29,6 +29,7 @@ _PROMOTED = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_pu
 _OTHER = "norm binary_cross_entropy"  # with signatures of their own, or refused
 _POLICY = {name: how for how, names in (("lower", _LOWER), ("dtype", _WITH_DTYPE), ("promote", _PROMOTED), ("", _OTHER))
            for name in names.split()}  # fmt: skip
+_torch: Any = torch  # for functions without types
 _KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _is_enabled, _dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 
@@ -69,7 +70,7 @@ class _Casts:
 
     def register(self, cuda: bool) -> None:
         """Take the place of torch's kernels: for products on the CPU, and for all of CUDA's policy."""
-        library = torch.library.Library("aten", "IMPL")
+        library = _torch.library.Library("aten", "IMPL")
         self.libraries.append(library)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")

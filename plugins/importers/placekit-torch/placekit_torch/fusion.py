@@ -86,7 +86,8 @@ def is_part(node: Node) -> bool:
 
 def source(node: Node) -> Node:
     """The node that a view or part is made from."""
-    return node.all_input_nodes[node.meta.get(ALIAS, 0)]
+    place: int = node.meta.get(ALIAS, 0)
+    return node.all_input_nodes[place]
 
 
 def kernel_of(node: Node) -> Node:
@@ -109,13 +110,16 @@ def fuse(graph: torch.fx.Graph, kernels: Sequence[Node], needed: Collection[Node
     inputs = list(dict.fromkeys(i for n in kernels for i in _outside(n, group)))
     numbers.update((n, i) for i, n in enumerate(inputs))
 
+    def reference(node: Node) -> Any:
+        return Ref(numbers[node])
+
     def add(node: Node) -> None:
         for read in node.all_input_nodes:
             if read not in numbers:
                 add(read)
         numbers[node] = len(numbers)
         inside.append(node)
-        args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: Ref(numbers[n]))
+        args, kwargs = map_arg((node.args, dict(node.kwargs)), reference)
         members.append((node.target, args, kwargs))
 
     for node in kernels:
