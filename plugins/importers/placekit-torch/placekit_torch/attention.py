@@ -301,14 +301,17 @@ attention.register_autograd(_gradient, setup_context=_remember)
 attention_dropout.register_autograd(_gradient_dropout, setup_context=_remember)
 
 
-@_formulas.register_flop_formula([torch.ops.placekit.attention, torch.ops.placekit.attention_dropout])
 def _flops(query: Any, key: Any, value: Any, *rest: Any, **keywords: Any) -> int:
     return int(_formulas.sdpa_flop_count(query, key, value))
 
 
-@_formulas.register_flop_formula([torch.ops.placekit.attention_backward, torch.ops.placekit.attention_dropout_backward])
 def _flops_backward(gradient: Any, query: Any, key: Any, value: Any, *rest: Any, **keywords: Any) -> int:
     return int(_formulas.sdpa_backward_flop_count(gradient, query, key, value))
+
+
+_operators: Any = torch.ops.placekit
+_formulas.register_flop_formula([_operators.attention, _operators.attention_dropout])(_flops)
+_formulas.register_flop_formula([_operators.attention_backward, _operators.attention_dropout_backward])(_flops_backward)
 
 
 def _called(
