@@ -42,8 +42,9 @@ def find(name: str, prefix: str) -> dict[str, Any]:
     cached = _cached(name, prefix)
     if cached is not None:
         return _read(cached)
-    close = difflib.get_close_matches(name.lower(), [n.lower() for n in own], 1, 0.7)
-    guess = next((f"did you mean {prefix}:{n}? " for n in own if n.lower() in close), "")
+    names = {n: full for full in own for n in (full.lower(), full.lower().partition("/")[2])}
+    close = difflib.get_close_matches(name.lower(), names, 1, 0.75)
+    guess = f"did you mean {prefix}:{names[close[0]]}? " if close else ""
     raise ImporterError(
         f"no configuration of {name!r} on this computer, and none is downloaded",
         f"{guess}put its config.json into a folder, and give {prefix}:FOLDER; in the package: {', '.join(own)}",

@@ -27,4 +27,4 @@ def network(asked: Asked, source: str) -> Network:
     chosen = {k: v for k, v in given.items() if v is not None and not (k == "batch" and v == 1)}
     for key in chosen.keys() - takes.keys():
         raise ImporterError(f"{asked.name} takes no {key!r}", f"its parameters are {', '.join(takes) or 'none'}")
-    return Network(f"{path.stem}.{attribute}", asked.mode or "train", lambda: factory(**chosen), folder)
+    return Network(f"{path.stem}.{attribute}", asked.mode or "train", lambda: factory(**chosen), path=folder)

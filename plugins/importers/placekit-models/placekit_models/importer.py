@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import os
@@ -13,6 +14,7 @@ from placekit_torch.importer import import_program
 
 from placekit_core import Importer, ImporterError, Program
 from placekit_models.configurations import shipped
+from placekit_models.experts import read_chosen
 from placekit_models.network import Network
 from placekit_models.options import Asked, ModelOptions
 
@@ -39,7 +41,10 @@ class ModelImporter(Importer):
         traced: Any = "train" if found.mode == "train" else "inference"
         builder = Made(found.make, f"model={o.model}", found.path)
         title = f"{found.name}.{found.mode}"
-        return [import_program(builder, name=title, mode=traced, seed=o.seed, recipe=recipe, kernels=o)]
+        program = import_program(builder, name=title, mode=traced, seed=o.seed, recipe=recipe, kernels=o)
+        if found.routing is not None:
+            program = dataclasses.replace(program, graph=read_chosen(program.graph, *found.routing))
+        return [program]
 
 
 def split(model: str) -> tuple[str, str]:
@@ -50,9 +55,11 @@ def split(model: str) -> tuple[str, str]:
     if re.search(r"\.py:[\w.]+$", model):
         return "file", model
     prefix, colon, name = model.partition(":")
-    if colon and prefix in SOURCES and name:
+    if colon and prefix in SOURCES:
         if "," in name:
             raise ImporterError(f"model={model!r} is no single name", "a sweep over several needs -m")
+        if not name:
+            raise ImporterError(f"model={model!r} has no name", f"give {prefix}:NAME")
         return prefix, name
     if os.path.isfile(os.path.join(os.path.expanduser(model), "config.json")):
         return "hf", model

@@ -16,6 +16,7 @@ from placekit_torch.tracing import is_fake
 
 from placekit_core import ImporterError, unknown
 from placekit_models import configurations
+from placekit_models.experts import routing
 from placekit_models.extras import library
 from placekit_models.network import Mode, Network
 from placekit_models.options import Asked
@@ -202,7 +203,8 @@ def network(asked: Asked, source: str) -> Network:
     model = _Model(config, cls, mode, asked, generates, crossed, _context(config, asked, cls), bits)
     if mode in ("prefill", "decode"):
         _ = model.kept  # here, because under the modes of tracing it takes ten times as long
-    return Network(asked.name.rstrip("/").rpartition("/")[2] or asked.name, mode, model.make)
+    name = asked.name.rstrip("/").rpartition("/")[2]
+    return Network(name, mode, model.make, routing(config.get_text_config(decoder=True)))
 
 
 def _config(data: dict[str, Any], asked: Asked) -> Any:

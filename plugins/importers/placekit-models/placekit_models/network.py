@@ -18,10 +18,12 @@ class Network:
         name: what reports call it.
         mode: the mode asked for, or the network's default.
         make: returns a `placekit_torch.Step`.
+        routing: number of experts, and of those that a token chooses, for a mixture of experts.
         path: folder of the code that it runs, if that is the user's.
     """
 
     name: str
     mode: Mode
     make: Callable[[], Any]
+    routing: tuple[int, int] | None = None
     path: Path | None = None

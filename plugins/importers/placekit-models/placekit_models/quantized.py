@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from placekit_torch.tracing import is_fake
 from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
@@ -43,8 +44,9 @@ class QuantizedLinear(nn.Module):
         rows, columns = linear.weight.shape
         group = GROUP if bits == 4 and columns % GROUP == 0 else columns
         self.bits = bits
-        made = torch.randint(0, 256, (rows, columns * bits // 8), dtype=torch.uint8)
-        self.weight = nn.Parameter(made, requires_grad=False)
+        self.weight = nn.Parameter(torch.empty(rows, columns * bits // 8, dtype=torch.uint8), requires_grad=False)
+        if not (is_fake(self.weight) or self.weight.is_meta):
+            self.weight.random_(0, 256)
         scales = torch.full((rows, columns // group), columns**-0.5 / 2 ** (bits - 1), dtype=linear.weight.dtype)
         self.scales = nn.Parameter(scales, requires_grad=False)
         self.bias = linear.bias

@@ -1,0 +1,245 @@
+"""How models are named: where configurations come from, images, functions of the user's own, and mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from placekit_models import configurations
+from placekit_models.importer import split
+
+from placekit_core import ImporterError, load_programs, place
+
+torch.set_num_threads(1)  # the tensors are small, and tests run side by side
+
+OWN = """
+import torch
+
+def step(batch=2, image=4):
+    return torch.nn.Conv2d(3, 2, 1), torch.randn(batch, 3, image, image)
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("hf:a/b", ("hf", "a/b")),
+        ("timm:x.in1k", ("timm", "x.in1k")),
+        ("hf:/a/config.json", ("hf", "/a/config.json")),
+        ("some/file.py:make.step", ("file", "some/file.py:make.step")),
+    ],
+)
+def test_a_prefix_says_where_from(model: str, expected: tuple[str, str]) -> None:
+    assert split(model) == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("", "no model is named\n  give model=NAME: hf:NAME, timm:NAME"),
+        ("hg:x", r"no models are called hg:\.\.\."),
+        ("tim:x", "did you mean timm:x"),
+        ("Qwen3-8B", "does not say where the model comes from\n  did you mean hf:Qwen/Qwen3-8B"),
+        ("hf:a,hf:b", "is no single name\n  a sweep over several needs -m"),
+    ],
+)
+def test_unknown_prefixes(model: str, message: str) -> None:
+    with pytest.raises(ImporterError, match=message):
+        split(model)
+
+
+def test_a_folder_needs_no_prefix(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert split(str(tmp_path)) == ("hf", str(tmp_path))
+
+
+def test_places_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    assert configurations.find("Qwen/Qwen3-8B", "hf")["hidden_size"] == 4096  # in the package
+    assert configurations.find("gpt2", "hf")["n_embd"] == 768  # without its organisation
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "gpt2"
+    own.mkdir()
+    (own / "config.json").write_text('{"n_embd": 1}')
+    assert configurations.find("gpt2", "hf") == {"n_embd": 1}  # a folder comes first
+    assert configurations.find("gpt2/config.json", "hf") == {"n_embd": 1}
+    cached = tmp_path / "cached.json"
+    cached.write_text('{"n_embd": 2}')
+    asked: list[Any] = []
+
+    def cache(repository: str, file: str) -> str:
+        asked.append((repository, file))
+        return str(cached)
+
+    monkeypatch.setattr(hub, "try_to_load_from_cache", cache)
+    assert configurations.find("some/model/part", "hf") == {"n_embd": 2}
+    assert asked == [("some/model", "part/config.json")]
+
+
+def test_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("huggingface_hub")
+
+    def refused(*args: Any, **keywords: Any) -> Any:
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr("socket.socket.connect", refused)
+    with pytest.raises(
+        ImporterError, match=r"no configuration of 'a/b' on this computer(?s:.*)put its config\.json into a"
+    ):
+        configurations.find("a/b", "hf")
+    with pytest.raises(ImporterError, match="did you mean hf:Qwen/Qwen3-8B"):
+        configurations.find("Qwen/Qwen3-9B", "hf")
+    with pytest.raises(ImporterError, match="did you mean hf:openai-community/gpt2"):
+        configurations.find("gpt-2", "hf")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("[]", "it holds a list"), ("{", "invalid JSON"), ("\xff", "it is not text")]
+)
+def test_damaged_configurations(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(ImporterError, match=rf"config\.json is not a readable configuration: .*{message}"):
+        configurations.find(str(tmp_path), "hf")
+
+
+def test_a_pipeline_has_parts(tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text("{}")
+    for part in ("unet", "vae"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "config.json").write_text("{}")
+    with pytest.raises(ImporterError, match=r"pipeline of several models\n  name one of them: .*/unet or /vae"):
+        configurations.find(str(tmp_path), "diffusers")
+
+
+@pytest.mark.parametrize("name", ["transformers", "timm", "diffusers", "torchvision"])
+def test_a_missing_library_is_one_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from placekit_models.extras import library
+
+    monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(ImporterError, match=f"which is not installed\n  pip install 'placekit-models\\[{name}\\]'"):
+        library(name, "x")
+
+
+def test_a_function_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "own_names_model.py"
+    path.write_text(OWN)
+    [program] = load_programs(model=f"{path}:step", mode="inference", batch=5, image=3)
+    graph = program.graph
+    assert graph.persistent_bytes[graph.op_type.is_value("input")].tolist() == [5 * 3 * 9 * 4]
+    with pytest.raises(ImporterError, match="takes no 'dtype'\n  its parameters are batch, image"):
+        load_programs(model=f"{path}:step", dtype="float16")
+    with pytest.raises(ImporterError, match="mode=decode is for models of transformers"):
+        load_programs(model=f"{path}:step", mode="decode")
+    with pytest.raises(ImporterError, match=r"no file .*nope\.py"):
+        load_programs(model="nope.py:step")
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("timm:resnet5", {}, "no model of timm named 'resnet5'\n  did you mean 'resnet50'"),
+        ("torchvision:resnet5", {}, "no classifier of torchvision named 'resnet5'"),
+        ("torchvision:fcn_resnet50", {}, "fcn_resnet50 is no classifier"),
+        ("timm:resnet18", {"mode": "decode"}, "generates no text, so it has no mode=decode"),
+        ("timm:resnet18", {"context": 3}, "has no context"),
+        ("diffusers:stable-diffusion-v1-5/stable-diffusion-v1-5/unet", {"weights": "int8"}, "has no weights"),
+    ],
+)
+def test_mistakes_with_images(model: str, options: dict[str, Any], message: str) -> None:
+    pytest.importorskip(model.partition(":")[0])
+    with pytest.raises(ImporterError, match=message):
+        load_programs(model=model, **options)
+
+
+@pytest.mark.parametrize(
+    ("model", "image", "positions"),
+    [
+        ("torchvision:squeezenet1_1", None, 0),
+        pytest.param("timm:mobilenetv3_small_050", 64, 0, marks=pytest.mark.slow),
+        pytest.param("timm:vit_tiny_patch16_224", 64, 180 * 192, marks=pytest.mark.slow),
+        pytest.param("torchvision:vit_b_16", 64, 180 * 768, marks=pytest.mark.slow),
+    ],
+)
+def test_images(model: str, image: int | None, positions: int) -> None:
+    """A vision transformer has one position per patch of 16 x 16: for 64 x 64 pixels 16 of them, where 224 x 224 have 196."""
+    source, _, name = model.partition(":")
+    library = pytest.importorskip(source)
+    graph = load_programs(model=model, image=image, batch=2)[0].graph
+    with torch.device("meta"):
+        whole = library.create_model(name) if source == "timm" else library.models.get_model(name)
+    parameters = sum(p.numel() for p in whole.parameters()) - positions
+    assert graph.persistent_bytes[graph.op_type.is_value("parameter")].sum() == 4 * parameters
+    side = image or 224
+    assert graph.persistent_bytes[graph.op_type.is_value("input")].tolist() == [4 * 2 * 3 * side * side]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["timm:resnet18", "torchvision:googlenet"])
+def test_images_in_training(model: str) -> None:
+    pytest.importorskip(model.partition(":")[0])
+    graph = load_programs(model=model, mode="train", batch=2)[0].graph
+    state = graph.persistent_bytes[graph.op_type.is_value("state")].sum()  # SGD's momentum
+    assert state == graph.persistent_bytes[graph.op_type.is_value("parameter")].sum()
+    assert (graph.phase == 2).sum() > 0
+
+
+PARAMETERS = {
+    "meta-llama/Llama-3.1-8B": 8_030_261_248, "meta-llama/Meta-Llama-3-70B": 70_553_706_496, "Qwen/Qwen3-8B": 8_190_735_360,
+    "google/gemma-3-1b-it": 999_885_952, "mistralai/Mixtral-8x7B-v0.1": 46_702_792_704,
+    "openai-community/gpt2": 124_439_808, "google-bert/bert-base-uncased": 109_514_298, "google-t5/t5-base": 222_903_552,
+    "openai/whisper-large-v3": 1_543_490_560, "google/vit-base-patch16-224": 86_567_656,
+    "stable-diffusion-v1-5/stable-diffusion-v1-5/unet": 859_520_964,
+}  # fmt: skip
+
+
+def test_the_readme_lists_the_package() -> None:
+    assert set(configurations.shipped()) == set(PARAMETERS)
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    assert all(f"| `{name}` | {number:,} |" in text for name, number in PARAMETERS.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(PARAMETERS))
+def test_every_configuration_is_imported(name: str) -> None:
+    prefix = "diffusers" if name.endswith("/unet") else "hf"
+    pytest.importorskip({"hf": "transformers"}.get(prefix, prefix))
+    graph = load_programs(model=f"{prefix}:{name}", dtype="float32")[0].graph
+    stored = graph.persistent_bytes[graph.op_type.is_value("parameter")].sum()
+    assert stored == 4 * PARAMETERS[name]
+
+
+def test_the_command_line(tmp_path: Path, placekit: Callable) -> None:
+    (tmp_path / "own_line_model.py").write_text(OWN)
+    options = ["model=own_line_model.py:step", "mode=inference", "policy=single_device", "cluster=p100x4"]
+    found = placekit("run", *options, "run_dir=run")
+    assert found.code == 0, found.err
+    assert "own_line_model.step.inference" in found.out
+    swept = placekit("run", "-m", *options, "batch=1,2", "run_dir=sweep")
+    assert swept.code == 0, swept.err
+    assert len(list((tmp_path / "sweep").glob("*/result.json"))) == 2
+    assert placekit("run", "resume=sweep").code == 0
+
+
+@pytest.mark.slow
+def test_a_sweep_over_models_and_modes(tmp_path: Path, placekit: Callable) -> None:
+    pytest.importorskip("transformers")
+    config = json.loads(configurations.shipped()["openai-community/gpt2"].read_text())
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(
+            json.dumps({**config, "n_layer": 1, "n_embd": 24, "vocab_size": 50})
+        )
+    options = ["policy=single_device", "cluster=p100x4", "mode=decode,prefill", "context=8", "run_dir=sweep"]
+    found = placekit("run", "-m", "model=hf:one,hf:two", *options)
+    assert found.code == 0, found.err
+    assert len(list((tmp_path / "sweep").glob("*/result.json"))) == 4
+
+
+def test_from_python(tmp_path: Path) -> None:
+    (tmp_path / "own_place_model.py").write_text(OWN)
+    result = place(model=f"{tmp_path}/own_place_model.py:step", mode="inference", policy="single_device")
+    assert result.value_s
