@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -138,6 +140,49 @@ def test_three_steps_equal_training_on_the_whole_batch(
         reference = parameter.detach() if optimizer == "momentum" else expected[own[name]]
         torch.testing.assert_close(found[0], reference, rtol=1e-10, atol=1e-10)
         assert all(torch.equal(found[0], other) for other in found), "all towers have the same weights"
+
+
+DISTRIBUTED = """
+import sys
+import torch
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+module = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.GELU(), torch.nn.LayerNorm(9), torch.nn.Linear(9, 2, bias=False))
+module.double().load_state_dict(torch.load(f"{folder}/first.pt"))
+inputs, targets = torch.load(f"{folder}/batch.pt")
+parallel = DistributedDataParallel(module)
+optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1, momentum=0.9)
+rows = slice(4 * rank, 4 * rank + 4)
+for _ in range(3):
+    optimizer.zero_grad()
+    F.mse_loss(parallel(inputs[rows]), targets[rows]).backward()
+    optimizer.step()
+torch.save(module.state_dict(), f"{folder}/last{rank}.pt")
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_equal_towers_are_distributed_data_parallel(tmp_path: Path) -> None:
+    """The same weights after three steps as two processes of PyTorch's own."""
+    step = _made("layers", 8, "momentum")
+    torch.save(step.module.state_dict(), tmp_path / "first.pt")
+    torch.save((step.inputs["input"], step.targets), tmp_path / "batch.pt")
+    command = [sys.executable, "-c", DISTRIBUTED]
+    processes = [subprocess.Popen([*command, str(rank), str(tmp_path)]) for rank in range(2)]
+    assert [p.wait(300) for p in processes] == [0, 0]
+    program = _towers(step, towers=2)
+    values = program.executable.initial()
+    for number in range(3):
+        values, _ = run_sequential(program, values, number)
+    tensors = _named(program)
+    for rank in range(2):
+        for name, value in torch.load(tmp_path / f"last{rank}.pt").items():
+            torch.testing.assert_close(values[tensors[f"tower{rank}.{name}"]], value, rtol=1e-12, atol=1e-12)
 
 
 def test_without_optimizer_the_gradients_are_those_of_the_whole_batch() -> None:
