@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,10 +20,12 @@ class Grouping:
     Attributes:
         group_of: [n] group of each operation, 0..g-1, every group with at least one operation.
         names: g names, or empty: each group then has the name of its first operation.
+        note: a sentence for the user about how the groups were chosen, or empty.
     """
 
     group_of: NDArray[np.int32]
     names: tuple[str, ...] = ()
+    note: str = ""
 
     def __post_init__(self) -> None:
         self.group_of.setflags(write=False)
@@ -70,7 +72,7 @@ class Grouping:
         mixed = np.bincount(self.group_of[~apart], minlength=count) > 0  # else all of it is apart already
         key = np.where(apart & mixed[self.group_of], count + self.group_of, self.group_of)
         names = tuple(self.name(i) for i in range(count))
-        return Grouping.of(key, (*names, *(f"weights of {name}" for name in names)))
+        return replace(Grouping.of(key, (*names, *(f"weights of {name}" for name in names))), note=self.note)
 
     def check(self, graph: Graph) -> Grouping:
         """Raise GraphError unless this is a partition of `graph` that keeps co-located operations together."""

@@ -44,7 +44,10 @@ class Found(FileModel):
 
 
 class ProgramSummary(Found):
-    """What was found for one program."""
+    """What was found for one program.
+
+    `layers`: which of a network's repeated layers each device runs (`h.0-19`), where every one is a group of the problem.
+    """
 
     program: str
     split: str | None = None
@@ -55,6 +58,7 @@ class ProgramSummary(Found):
     problem_fingerprint: str
     costs_fingerprint: str = ""
     measured_costs: float = 0.0
+    layers: dict[str, str] = Field(default={})
     directory: Folder = "."
 
 

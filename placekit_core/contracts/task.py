@@ -137,6 +137,13 @@ class Evaluator(ABC):
         """Record a lower bound on the objective, seconds, that a policy has proven; the run reports the highest."""
         self.proven_s = bound_s if self.proven_s is None else max(self.proven_s, bound_s)
 
+    @abstractmethod
+    def prefer(self, placement: Placement, within: float) -> bool:
+        """Make `placement` the best if it fits and its value is at most the share `within` above the best one's.
+
+        For a policy that has a reason besides the value, at the end of its search. Returns whether it is the best now.
+        """
+
     def note(self, text: str) -> None:
         """Tell the user, in one plain sentence, about something done beyond the request; repeated sentences are kept once."""
         if text not in self.notes:

@@ -249,7 +249,9 @@ class Assembly:
             problem, evaluate, None if same else lambda: evaluator(self.proxy, ledgers[1]), program.executable,
             self.config.budget.proxy_evaluations, measures=not self.backend.simulated,
         )  # fmt: skip
-        if self.level == "operation" and self.grouper.name != NONE:
+        if problem.grouping.note:
+            evaluate.note(problem.grouping.note)
+        if self.level == "operation" and self.grouper.name not in (NONE, AUTO):
             evaluate.note(f"grouper {self.grouper.name!r} is not used: the policy groups the operations by itself")
         search = OpenProgram(program, problem, evaluate.session, evaluate, task, directory)
         return search

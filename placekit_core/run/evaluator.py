@@ -125,6 +125,15 @@ class BudgetedEvaluator(Evaluator):
         self._count(evaluations)
         self._record(self.problem.check(best), [self.session.evaluate(best)], mean_s)
 
+    def prefer(self, placement: Placement, within: float) -> bool:
+        m = self._measure(self.problem.check(placement.batch()))
+        value_s = float(m.value_s[0])
+        if self.best is None or not m.fits[0] or not value_s <= self.best.value_s * (1 + within):
+            return False
+        spread = None if m.spread_s is None else float(m.spread_s[0])
+        self.best = Best(placement, value_s, m.peak_bytes[0], spread, self.evaluations)
+        return True
+
     def _count(self, evaluations: int) -> None:
         self.evaluations += evaluations
         self.ledger.evaluations += evaluations

@@ -14,6 +14,7 @@ from placekit_core.contracts.placement_file import save_placement
 from placekit_core.contracts.result import ProgramResult, ProgramSummary, Result, Summary
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
 from placekit_core.run.failures import BoundError
+from placekit_core.run.layers import layers_of
 from placekit_core.run.lifecycle import facts, reason
 from placekit_core.run.run_directory import PLACEMENT, RESULT
 
@@ -124,6 +125,7 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
         peak_bytes=dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True)) if best else {},
         notes=notes,
         measured_costs=float(measured.mean()) if measured.size else 0.0,
+        layers=layers_of(problem, best.placement) if best else {},
         directory=str(s.directory.relative_to(run_dir)),
     )
     placement = best.placement if best else None

@@ -1,4 +1,4 @@
-"""Groupers: `none`, `colocation`, `module`, `chains`, `heavy_edge` and `metis`."""
+"""Groupers: `auto`, `none`, `colocation`, `module`, `chains`, `heavy_edge` and `metis`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,21 @@ class ColocationOptions(MergingOptions):
     keep_branches: bool = Field(
         False,
         description="join an operation to its only consumer only if that one reads from it alone: branches stay apart",
+    )
+
+
+class AutoOptions(Options):
+    """Options of grouper `auto`."""
+
+    min_layers: int = Field(
+        6, ge=2, description="fewest alike layers of a list, such as model.layers.0, model.layers.1, ..."
+    )
+    min_kernels: int = Field(100, ge=1, description="fewest forward kernels of a network whose layers are placed whole")
+    max_width: float = Field(
+        2.0,
+        ge=1,
+        description="most forward work over the longest path through it: where more kernels could run side by side than this,"
+        " operations are placed one by one",
     )
 
 
@@ -84,6 +99,12 @@ class MetisOptions(MergingOptions):
 @hookimpl
 def placekit_groupers() -> list[Component]:
     return [
+        Component(
+            name="auto",
+            summary="layers of networks that repeat them (decoders, encoders), each as one group; else like `none`",
+            config=AutoOptions,
+            target="placekit_grouping.groupers:AutoGrouper",
+        ),
         Component(
             name="none",
             summary="every operation on its own, except those that must share a device",

@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from placekit_blocks.units import Ints, Units
 
-from placekit_core import strongly_connected
+from placekit_core import Graph, strongly_connected
 
 FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = 1e13, 5e11, 5e-6  # of a nominal device: groups are only compared with each other
 
 
-def nominal_s(units: Units) -> NDArray[np.float64]:
+def nominal_s(graph: Graph) -> NDArray[np.float64]:
     """[n] seconds of each operation on a nominal device; 0 for sources."""
-    graph = units.graph
     busy = np.maximum(graph.flops / FLOPS_PER_S, graph.bytes_accessed / BYTES_PER_S)
     return np.asarray(np.where(graph.kernel, LAUNCH_S + busy, 0.0))
 
@@ -52,7 +51,7 @@ class Contraction:
         graph = units.graph
         count = int(group.max(initial=-1)) + 1
         self.group, self.left = group, count
-        self.cost: list[float] = np.bincount(group[units.of], nominal_s(units), minlength=count).tolist()
+        self.cost: list[float] = np.bincount(group[units.of], nominal_s(units.graph), minlength=count).tolist()
         self.total = sum(self.cost)
         types = np.full(count, -1, np.int64)
         np.bitwise_and.at(types, group, units.types)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,10 +14,18 @@ from placekit_blocks.following import follow
 from placekit_blocks.units import FREE, Ints, Units
 
 from placekit_core import Graph, Grouper, Grouping
-from placekit_grouping import ChainsOptions, ColocationOptions, HeavyEdgeOptions, MetisOptions, ModuleOptions
+from placekit_grouping import (
+    AutoOptions,
+    ChainsOptions,
+    ColocationOptions,
+    HeavyEdgeOptions,
+    MetisOptions,
+    ModuleOptions,
+)
 from placekit_grouping.blocks import block_tags
 from placekit_grouping.coarsening import contract_chains, contract_heavy_edges, match_by_levels
 from placekit_grouping.contraction import Contraction, nominal_s
+from placekit_grouping.layers import beside, find_layers
 from placekit_grouping.merging import merge_small
 from placekit_grouping.repetition import repeated
 
@@ -72,9 +81,9 @@ class _ForwardGrouper(Grouper):
     def _names(self, units: Units, fine: Ints, merged: Ints) -> tuple[str, ...]:
         """Name of each group: that of its costliest part, and how many other parts joined it."""
         fine_of, merged_of = fine[units.of], merged[units.of]
-        cost = np.bincount(fine_of, nominal_s(units))
+        cost = np.bincount(fine_of, nominal_s(units.graph))
         text = [""] * len(cost)
-        order = np.lexsort((np.arange(units.graph.n), -nominal_s(units), ~units.leading))
+        order = np.lexsort((np.arange(units.graph.n), -nominal_s(units.graph), ~units.leading))
         seen: Counter[str] = Counter()
         described = self.describe(units)
         for v in order.tolist():
@@ -163,6 +172,35 @@ class ModuleGrouper(_ForwardGrouper):
                 readers = [c for t in graph.outputs(v) for c in graph.consumers(t).tolist() if units.leading[c]]
                 tags[v] = next((tags[c] for c in readers if tags[c]), "")
         return tags
+
+
+class AutoGrouper(Grouper):
+    """`module` with the layers as blocks, for networks of repeated layers; `none` for all others.
+
+    In a training step, what lies beside the path through the layers and back (`layers.beside`) is left one by one: a device
+    that waits for another one's layers may compute gradients of weights and updates meanwhile.
+    """
+
+    name = "auto"
+    options_class = AutoOptions
+    acyclic: ClassVar[bool] = False
+
+    def group(self, graph: Graph, rng: Generator) -> Grouping:
+        """The groups, with a note that says which were chosen and why; `rng` is not used."""
+        layers, fine = find_layers(graph, self.options), Grouping.colocated(graph)
+        if isinstance(layers, str):
+            return replace(fine, note=f"grouper auto: operations are placed one by one, because {layers}")
+        whole = ModuleGrouper(blocks=layers.patterns).group(graph, rng)
+        apart = beside(graph)
+        key = np.where(apart, whole.count + fine.group_of, whole.group_of)
+        names = tuple(grouping.name(i) for grouping in (whole, fine) for i in range(grouping.count))
+        note = (
+            f"grouper auto: each of the {layers.count} layers in {', '.join(layers.lists)} is placed whole,"
+            f" because they do {layers.share:.0%} of the forward work"
+        )
+        if apart.any():
+            note += "; gradients of weights and updates are placed one by one"
+        return replace(Grouping.of(key, names).check(graph), note=note)
 
 
 class _CoarseningGrouper(_ForwardGrouper):

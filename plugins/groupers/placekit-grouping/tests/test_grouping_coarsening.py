@@ -53,7 +53,7 @@ def groups(graph: Graph, grouper: Grouper) -> list[str]:
 
 def shares(graph: Graph, grouper: Grouper) -> np.ndarray:
     """[g] the cost of each group as a share of the whole."""
-    grouping, cost = grouper.group(graph, RNG), nominal_s(Units.build(graph))
+    grouping, cost = grouper.group(graph, RNG), nominal_s(graph)
     return np.bincount(grouping.group_of, cost) / cost.sum()
 
 
@@ -140,7 +140,7 @@ def test_metis_gives_k_groups_of_similar_cost(n: int, width: int, k: int) -> Non
 def test_metis_never_exceeds_two_averages(seed: int, n: int, k: int) -> None:
     """Unless a single operation does."""
     graph = layered(n, 1 + seed % 20, seed)
-    found, single = shares(graph, MetisGrouper(max_groups=k)), nominal_s(Units.build(graph))
+    found, single = shares(graph, MetisGrouper(max_groups=k)), nominal_s(graph)
     assert len(found) == min(k, n)
     assert found.max() <= max(2 / k, single.max() / single.sum()) + 1e-12
 
