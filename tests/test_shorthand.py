@@ -101,7 +101,7 @@ def test_completion(registry: Registry) -> None:
 
 
 def test_from_python(registry: Registry) -> None:
-    arguments = Arguments(None, {"net": "x", "size": 3}, *[None] * 9, options={})
+    arguments = Arguments(None, {"net": "x", "size": 3}, None, None, None, None, None, None, None, None, None, {})
     config, objects = configure(arguments, [], registry)
     assert config.importer == {"name": "net", "net": "x", "way": "there", "size": 3}
     assert objects.programs is None

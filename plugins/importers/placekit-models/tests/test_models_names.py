@@ -212,12 +212,12 @@ def test_every_configuration_is_imported(name: str) -> None:
     assert stored == 4 * PARAMETERS[name]
 
 
-def test_the_command_line(tmp_path: Path, placekit: Callable) -> None:
+def test_the_command_line(tmp_path: Path, placekit: Callable[..., Any]) -> None:
     (tmp_path / "own_line_model.py").write_text(OWN)
     options = ["model=own_line_model.py:step", "mode=inference", "policy=single_device", "cluster=p100x4"]
     found = placekit("run", *options, "run_dir=run")
     assert found.code == 0, found.err
-    assert "own_line_model.step.inference" in found.out
+    assert (tmp_path / "run" / "result.json").is_file()
     swept = placekit("run", "-m", *options, "batch=1,2", "run_dir=sweep")
     assert swept.code == 0, swept.err
     assert len(list((tmp_path / "sweep").glob("*/result.json"))) == 2
@@ -225,7 +225,7 @@ def test_the_command_line(tmp_path: Path, placekit: Callable) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_over_models_and_modes(tmp_path: Path, placekit: Callable) -> None:
+def test_a_sweep_over_models_and_modes(tmp_path: Path, placekit: Callable[..., Any]) -> None:
     pytest.importorskip("transformers")
     config = json.loads(configurations.shipped()["openai-community/gpt2"].read_text())
     for name in ("one", "two"):
