@@ -171,12 +171,12 @@ class Sizes:
         if open_:
             more = f", and {len(open_) - 1} more are open" if len(open_) > 1 else ""
             names = {d.dim_param: 0 for i in inputs for d in i.type.tensor_type.shape.dim if d.dim_param}
-            missing = [n for n in names if n not in self.named]
-            hint = "give importer.batch=N for first dimensions" + (
-                f", 'importer.dims={{{', '.join(f'{n}: N' for n in missing[:5])}}}' by name" if missing else ""
-            )
+            missing = [n for n in names if n not in self.sizes]
+            ways = ["importer.batch=N for first dimensions"] * any("dimension 0" in each for each in open_)
+            ways += [f"'importer.dims={{{', '.join(f'{n}: N' for n in missing[:5])}}}' by name"] * bool(missing)
             raise ImporterError(
-                f"{self.path}: {open_[0]}{more}", f"{hint}, or 'importer.dims={{INPUT: [N, ...]}}' for a whole shape"
+                f"{self.path}: {open_[0]}{more}",
+                f"give {', '.join([*ways, ''])}or 'importer.dims={{INPUT: [N, ...]}}' for a whole shape",
             )
         unused = [k for k in self.options.dims if k not in used and not self._is_dimension(k, inputs)]
         if unused:

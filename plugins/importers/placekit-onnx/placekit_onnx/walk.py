@@ -34,6 +34,7 @@ _COMPUTED = frozenset(_NAMES.split())
 _LIKE_FIRST = frozenset(["GroupNormalization", "MeanVarianceNormalization"])  # ONNX infers no type for them
 _LOOPS = frozenset(["Loop", "Scan", "SequenceMap"])
 _NEWLY_TYPED = "give the file its shapes (symbolic shape inference), or export it with fixed ones"
+MAX_NODES = 300_000
 _MAX_ATTRIBUTES = 1024
 
 
@@ -98,6 +99,8 @@ class Walk:
             self._new(tensor.name, "constant", type_, data)
         for node in graph.node:
             number, self.number = self.number, self.number + 1
+            if number == MAX_NODES:
+                raise ValueError(f"it has more than {MAX_NODES:,} nodes")
             try:
                 self._node(node, number)
             except ValueError as e:
