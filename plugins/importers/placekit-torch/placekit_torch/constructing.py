@@ -137,24 +137,14 @@ def construct(build: Callable[[], Built], mode: FakeTensorMode, name: str) -> Bu
             raise
         first = e
     torch.set_rng_state(state)
-    sizes = _Sizes(limit=_SHARE * available_memory())
-    try:
-        with sizes:
-            made = build()
-    except ImporterError as e:
-        if isinstance(e.__cause__, MemoryError):
-            raise ImporterError(
-                f"{name} reads values of its weights, and they do not fit in memory: {e.__cause__}{_reason(first)}",
-                f"{_SHARE:.0%} of the available memory may be used; build a smaller model, or leave out what reads them",
-            ) from first
-        raise
+    made = construct_real(build, f"{name} cannot be built without weights:{_reason(first)}")
     warnings.warn(
         f"{name} was built with real weights, because building it without fails:{_reason(first)}", stacklevel=2
     )
     return made
 
 
-def construct_real(build: Callable[[], Built], why: str, where: str = "") -> Built:
+def construct_real(build: Callable[[], Built], why: str) -> Built:
     """The result of `build()` with real parameters, if they fit. Raises ImporterError that says why they are needed."""
     try:
         with _Sizes(limit=_SHARE * available_memory()):
@@ -163,8 +153,8 @@ def construct_real(build: Callable[[], Built], why: str, where: str = "") -> Bui
         if not isinstance(e.__cause__, MemoryError):
             raise
         raise ImporterError(
-            f"{why}, and they do not fit in memory: {e.__cause__}{where}",
-            f"{_SHARE:.0%} of the available memory may be used; build a smaller model, or leave out what reads them",
+            f"{why}\n  with real weights it does not fit in memory: {e.__cause__}",
+            f"{_SHARE:.0%} of the available memory may be used; build a smaller model, or leave out what needs them",
         ) from e
 
 

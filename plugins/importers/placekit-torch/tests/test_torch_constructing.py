@@ -161,7 +161,9 @@ def test_weights_that_are_read_are_real_and_a_warning_says_so() -> None:
 
 def test_weights_that_are_read_and_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constructing, "available_memory", lambda: 3 * 2**20)
-    with pytest.raises(ImporterError, match=r"(?s)mine reads values of its weights.*do not fit.*self\.scale = float"):
+    with pytest.raises(
+        ImporterError, match=r"(?s)mine cannot be built without weights.*self\.scale = float.*does not fit"
+    ):
         made(lambda: (Reads(1000), torch.randn(3, 1000)))
 
 
