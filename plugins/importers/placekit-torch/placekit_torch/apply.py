@@ -39,6 +39,7 @@ from placekit_torch import runtimes
 from placekit_torch.beside import by_accelerate, run_lines
 from placekit_torch.evaluate import own_map
 from placekit_torch.export import DeviceMap, device_map, device_names, pipeline
+from placekit_torch.fitting import fitting_map
 from placekit_torch.forms import Conflict, Form
 from placekit_torch.simulated import cost, lines
 
@@ -90,8 +91,8 @@ def _evaluated(name: str, folder: Path, registry: Registry) -> str:
             "run a process per device under torch.nn.parallel.DistributedDataParallel (docs/data-parallel.md)",
         )
     if name == "device_map":
-        made = device_map(run.problem, run.placement)
-        form = _map_form(run.problem, made)
+        made, moved = fitting_map(run.problem, device_map(run.problem, run.placement))
+        form = _map_form(run.problem, made, moved)
     else:
         form = run.msr() if name == "msr" else _FORMS[name](run.problem, run.placement)
     _warn_of_conflicts(form)
@@ -133,8 +134,13 @@ def _by_accelerate(run: _Run, made: DeviceMap, backend: Backend) -> list[str]:
     return [*run_lines(run.problem, found.found), own.line]
 
 
-def _map_form(problem: Problem, made: DeviceMap) -> Form:
+def _map_form(problem: Problem, made: DeviceMap, moved: Sequence[str]) -> Form:
     notes = []
+    if moved:
+        shown = "; ".join(moved[:_SHOWN]) + (f"; and {len(moved) - _SHOWN} more" if len(moved) > _SHOWN else "")
+        notes.append(
+            f"so that it fits where accelerate runs it, which streams weights through the main device: {shown}"
+        )
     others = [n for n, d in zip(problem.cluster.device_names, device_names(problem), strict=True) if d == "cpu"]
     if len(others) > 1:
         notes.append(f"a device_map knows one 'cpu': it is all of {', '.join(others)}")

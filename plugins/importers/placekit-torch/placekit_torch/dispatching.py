@@ -14,6 +14,7 @@ import placekit_core
 from placekit_core import PlacekitError, Problem, units
 from placekit_torch.beside import by_accelerate
 from placekit_torch.export import device_map
+from placekit_torch.fitting import fitting_map
 from placekit_torch.forms import Name
 from placekit_torch.given import from_map
 from placekit_torch.stages import device_names
@@ -111,7 +112,8 @@ def dispatch(
     if problem.cluster.size == 1:
         return _single(here, problem, names[0])
     whole = _whole(model)
-    candidates = {OURS: _simulated(problem, device_map(problem, result.placement, whole).devices)}
+    made, _ = fitting_map(problem, device_map(problem, result.placement, whole))
+    candidates = {OURS: _simulated(problem, made.devices)}
     candidates[DEFAULT] = _default(source, options, here, problem)
     missing = [name for name in names if isinstance(name, int) and name >= here.gpus]
     if missing:

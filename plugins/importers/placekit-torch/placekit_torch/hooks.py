@@ -101,8 +101,8 @@ class _Walk:
                 continue
             name = self.graph.op_name[v]
             self.key[v] = name if name in self.devices else self.key[v]
-            if self.key[v] is not None and self.kinds[v] != "state":
-                self.home[v] = self.devices[self.key[v]]
+            if (key := self.key[v]) is not None and self.kinds[v] != "state":
+                self.home[v] = self.devices[key]
                 if not self.modules[v] or (self.kinds[v] == "buffer" and self.home[v] == CPU):
                     self.home[v] = self.main  # the root's hook moves its tensors; `offload_buffers` is off by default
                 self.runs[v] = self._computing(self.home[v])

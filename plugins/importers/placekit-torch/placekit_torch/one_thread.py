@@ -153,8 +153,10 @@ class _Thread:
         """[D] persistent bytes, and the highest sum of the others at any position."""
         size, count = self.problem.cluster.size, int(self.graph.kernel.sum())
         persistent = np.bincount(self.home, self.graph.persistent_bytes, minlength=size).astype(np.float64)
-        change = np.zeros((size, count + 2))
+        change: NDArray[np.float64] = np.zeros((size, count + 2))
         m = self.memory
-        np.add.at(change, (m.device, m.first), m.bytes_)
-        np.add.at(change, (m.device, np.asarray(m.last, np.int64) + 1), np.negative(m.bytes_))
-        return persistent + np.maximum(np.cumsum(change, axis=1).max(axis=1), 0.0)
+        device = np.asarray(m.device, np.int64)
+        np.add.at(change, (device, np.asarray(m.first, np.int64)), m.bytes_)
+        np.add.at(change, (device, np.asarray(m.last, np.int64) + 1), np.negative(m.bytes_))
+        most: NDArray[np.float64] = np.cumsum(change, axis=1).max(axis=1)
+        return persistent + np.maximum(most, 0.0)

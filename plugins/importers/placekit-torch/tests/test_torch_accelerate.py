@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch.utils._pytree as pytree
 from placekit_blocks import sequence
 from placekit_torch.export import Name, device_map
 from placekit_torch.hooks import covering, locate
+from placekit_torch.vision import declare_torchvision
 
 from placekit_core import Cluster, Placement, Problem, load_programs
 
@@ -141,17 +141,8 @@ def own() -> Made:
 
 
 def transformers() -> Any:
-    pytest.importorskip("transformers")
-    try:
-        importlib.import_module("torchvision")
-    except (ImportError, RuntimeError):  # transformers works without it, but not with one for another torch
-        for name in [m for m in sys.modules if m.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        sys.modules["torchvision"] = None  # type: ignore[assignment]
-        found = importlib.import_module("transformers.utils.import_utils")
-        for remembered in vars(found).values():
-            getattr(remembered, "cache_clear", int)()
-    return importlib.import_module("transformers")
+    declare_torchvision()
+    return pytest.importorskip("transformers")
 
 
 def tokens() -> torch.Tensor:

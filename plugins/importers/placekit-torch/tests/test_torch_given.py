@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from placekit_testing import PolicyContract
 from placekit_testing.contract import Make
+from placekit_torch.fitting import fitted
 from placekit_torch.given import Given, from_file, from_map
 from placekit_torch.hooks import locate
 from placekit_torch.one_thread import as_accelerate
@@ -28,7 +29,7 @@ class TestGivenContract(PolicyContract):
         return partial(Given, map={"": 0})
 
 
-def machine(gpus: int = 2, memory_bytes: int = 10**6) -> Cluster:
+def machine(gpus: int = 2, memory_bytes: int = 10**6, cpu_bytes: int = 10**9) -> Cluster:
     kind = {"flops_per_s": {"float32": 1e9}, "memory_bytes_per_s": 1e30, "launch_overhead_s": LAUNCH}
     return Cluster.parse(
         {
@@ -306,3 +307,29 @@ def test_a_policy_places_by_the_file(placekit: Run, folder: Path) -> None:
     devices = [json.loads((folder / r / "placement.json").read_text())["assignment"] for r in "ab"]
     assert set(devices[0].values()) == {"gpu:1"}
     assert {o for o, d in devices[1].items() if d == "gpu:0"} == {"layers.0.weight", "layers.0/mm0"}
+
+
+class TestFitting:
+    def test_streamed_weights_get_room_on_another_gpu(self) -> None:
+        """Three modules fill the first GPU; the fourth is streamed through it, and fits on the second."""
+        problem = Problem.of(network(), machine(memory_bytes=35_000))
+        devices: dict[str, Any] = {"embed": 0, "layers.0": 0, "layers.1": 0, "head": "cpu"}
+        found = fitted(problem, devices)
+        assert found.devices == {**devices, "head": 1}
+        assert found.moved == ("'head' is on GPU 1 instead of cpu",)
+        assert (as_accelerate(problem, locate(problem.graph, found.devices)).peak_bytes <= [35_000, 35_000, 1e9]).all()
+
+    def test_a_full_gpu_gives_modules_away(self) -> None:
+        problem = Problem.of(network(), machine(memory_bytes=25_000))
+        found = fitted(problem, {"embed": 0, "layers.0": 0, "layers.1": 0, "head": 1})
+        assert found.devices == {"embed": 0, "layers.0": 0, "layers.1": 1, "head": 1} or found.devices["embed"] == 1
+        assert len(found.moved) == 1
+
+    def test_what_fits_or_cannot_fit_stays(self) -> None:
+        devices: dict[str, Any] = {"embed": 0, "layers.0": 0, "layers.1": 0, "head": 1}
+        assert fitted(Problem.of(network(), machine()), devices).moved == ()
+        small = fitted(Problem.of(network(), machine(memory_bytes=8000, cpu_bytes=35_000)), devices)
+        assert (small.devices, small.moved) == (devices, ())
+        assert fitted(Problem.of(network(), machine(memory_bytes=8000)), devices).devices == dict.fromkeys(
+            devices, "cpu"
+        )
