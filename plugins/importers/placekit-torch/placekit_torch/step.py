@@ -18,8 +18,8 @@ class Step:
         loss: function of the module's output and the targets that returns a scalar tensor; None if the module returns the
             loss itself. Not used for inference.
         targets: arguments of `loss` after the output: a tensor or a tuple. Not used for inference.
-        optimizer: makes a `torch.optim.SGD`, `RMSprop`, `Adam` or `AdamW` from a list of parameters; None for a step that
-            ends with the gradients. Not used for inference.
+        optimizer: makes a `torch.optim.Optimizer` from a list of parameters; None for a step that ends with the gradients.
+            Not used for inference.
     """
 
     module: Any
