@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from placekit_scheduling import makespan_bound
+from placekit_scheduling import ROUNDING, makespan_bound, offload_bound
 from placekit_scheduling.evaluation import evaluate_batch
 from pydantic import BaseModel
 
@@ -119,8 +119,10 @@ class SimulatorSession(Session):
 
     @cached_property
     def _bound_s(self) -> float:
-        """`makespan_bound` of the problem, cached because policies and reports ask for it and it does not change."""
-        return makespan_bound(self.problem)
+        """The bound of the problem, cached because policies and reports ask for it and it does not change."""
+        if self.prefetch is None:
+            return makespan_bound(self.problem)
+        return max(makespan_bound(self.problem), offload_bound(self.problem) * (1 - ROUNDING))
 
     def kernel(self) -> Kernel | None:
         """The compiled evaluation of one placement; None if a value is the mean of several simulations."""

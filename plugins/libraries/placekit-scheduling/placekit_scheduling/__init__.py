@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         critical_path_bound as critical_path_bound,
         makespan_bound as makespan_bound,
     )
+    from placekit_scheduling.bounds.offload import offload_bound as offload_bound
     from placekit_scheduling.list_scheduling.levels import (
         b_level as b_level,
         critical_path as critical_path,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "bounds.makespan": "ROUNDING all_bounds critical_path_bound makespan_bound",
+    "bounds.offload": "offload_bound",
     "list_scheduling.levels": (
         "b_level critical_path critical_path_device group_priority mean_optimistic_cost op_cost optimistic_cost t_level"
         " transfer_cost"

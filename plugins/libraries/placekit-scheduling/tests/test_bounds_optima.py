@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from placekit_scheduling import ROUNDING, RULES, ListScheduler, all_bounds, makespan_bound
+from placekit_scheduling import ROUNDING, RULES, ListScheduler, all_bounds, makespan_bound, offload_bound
 from placekit_testing import strategies
 from schedule_problems import machine, problem_of
 
@@ -82,7 +82,7 @@ def test_no_placement_that_fits_is_faster() -> None:
         rng = np.random.default_rng(seed)
         problem, devices = small_problem(rng)
         found = all_bounds(problem)
-        best = np.inf
+        offload, best = offload_bound(problem), np.inf
         for backend in backends if problem.cluster.multicast else [*backends, *streaming]:
             session = backend.open(problem)
             for priority in [None, *rng.standard_normal((4, *devices.shape))]:
@@ -91,6 +91,7 @@ def test_no_placement_that_fits_is_faster() -> None:
             session.close()
         for name, bound in found.items():
             assert bound * (1 - ROUNDING) <= best, (seed, name)
+        assert offload * (1 - ROUNDING) <= best, seed
         assert np.isfinite(found["forced"]), seed
         if 0 < best < np.inf:
             reached.append(found["forced"] / best)
