@@ -101,7 +101,7 @@ def test_no_placement_that_fits_is_faster() -> None:
     """All placements of small problems, streamed and not."""
     pytest.importorskip("placekit_sim")
     entry = installed().get("backend", "simulator")
-    backends = [entry.build(entry.component.config(threads=1, prefetch=p)) for p in (None, 1)]
+    backends = [entry.build(entry.component.config(threads=1, prefetch=p)) for p in (None, 0)]
     reached, higher = [], 0
     for seed in range(50):
         problem = random_problem(np.random.default_rng(seed))
@@ -118,7 +118,7 @@ def test_no_placement_that_fits_is_faster() -> None:
             reached.append(bound / best)
             higher += bound > makespan_bound(problem) * 1.01
     assert len(reached) > 10
-    assert max(reached) > 0.35
+    assert max(reached) > 0.3
     assert higher >= 1
 
 
