@@ -9,14 +9,9 @@ from typing import Any
 
 from placekit_core import ImporterError, parse_json, read_bytes, reading
 from placekit_models.extras import library
+from placekit_models.shipped import shipped
 
-FOLDER = Path(__file__).parent / "configurations"
 _NOTE = "_note"  # member of a shipped file that says which model has this shape
-
-
-def shipped() -> dict[str, Path]:
-    """The configurations in this package, by the name of the model."""
-    return {path.stem.replace("--", "/"): path for path in sorted(FOLDER.glob("*.json"))}
 
 
 def find(name: str, prefix: str) -> dict[str, Any]:

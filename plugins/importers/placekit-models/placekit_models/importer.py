@@ -13,10 +13,10 @@ from placekit_torch.factory import Made
 from placekit_torch.importer import import_program
 
 from placekit_core import Importer, ImporterError, Program
-from placekit_models.configurations import shipped
 from placekit_models.experts import read_chosen
 from placekit_models.network import Network
 from placekit_models.options import Asked, ModelOptions
+from placekit_models.shipped import shipped
 
 SOURCES = {"hf": "language", "timm": "images", "torchvision": "images", "diffusers": "diffusion"}
 """Module of this package for each prefix of names."""

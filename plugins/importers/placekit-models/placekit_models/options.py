@@ -8,8 +8,9 @@ from placekit_torch.options import Kernels
 from pydantic import Field
 
 from placekit_core import Options
+from placekit_models.shipped import full_names
 
-EXAMPLES = ["hf:Qwen/Qwen3-8B", "timm:vit_base_patch16_224", "torchvision:resnet50"]
+EXAMPLES = [*full_names(), "timm:vit_base_patch16_224", "torchvision:resnet50"]
 SHORTHAND = ("model", "mode", "batch", "context", "dtype", "weights", "image")
 """The options that command lines take without `importer.`."""
 

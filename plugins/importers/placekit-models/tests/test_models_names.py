@@ -11,6 +11,7 @@ import pytest
 import torch
 from placekit_models import configurations
 from placekit_models.importer import split
+from placekit_models.shipped import shipped
 
 from placekit_core import ImporterError, load_programs, place
 
@@ -197,7 +198,7 @@ PARAMETERS = {
 
 
 def test_the_readme_lists_the_package() -> None:
-    assert set(configurations.shipped()) == set(PARAMETERS)
+    assert set(shipped()) == set(PARAMETERS)
     text = (Path(__file__).parent.parent / "README.md").read_text()
     assert all(f"| `{name}` | {number:,} |" in text for name, number in PARAMETERS.items())
 
@@ -227,7 +228,7 @@ def test_the_command_line(tmp_path: Path, placekit: Callable[..., Any]) -> None:
 @pytest.mark.slow
 def test_a_sweep_over_models_and_modes(tmp_path: Path, placekit: Callable[..., Any]) -> None:
     pytest.importorskip("transformers")
-    config = json.loads(configurations.shipped()["openai-community/gpt2"].read_text())
+    config = json.loads(shipped()["openai-community/gpt2"].read_text())
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(

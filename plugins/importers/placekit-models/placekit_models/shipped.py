@@ -1,0 +1,17 @@
+"""The configurations in this package; imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent / "configurations"
+
+
+def shipped() -> dict[str, Path]:
+    """The files, by the name of the model."""
+    return {path.stem.replace("--", "/"): path for path in sorted(_FOLDER.glob("*.json"))}
+
+
+def full_names() -> list[str]:
+    """Values of option `model` for them."""
+    return [f"{'diffusers' if name.endswith('/unet') else 'hf'}:{name}" for name in shipped()]
