@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,26 @@ def test_placed(name: str) -> None:
     assert result.value_s is not None
     assert math.isfinite(result.value_s)
     assert result.value_s >= products(load(name)) / 500e12
+
+
+def test_a_module_exported_by_torch(tmp_path: Path) -> None:
+    """Names of nodes become the paths of modules; the multiply-adds and parameters are the module's."""
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)), nn.Flatten(), nn.Linear(8 * 8 * 8, 10)
+    ).eval()
+    path = tmp_path / "net.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net, (torch.zeros(1, 3, 16, 16),), path, dynamo=False, dynamic_axes={"x": {0: "n"}}, input_names=["x"]
+        )
+    [program] = OnnxImporter(path=str(path), batch=4).load()
+    graph = program.graph
+    assert {graph.op_type[v]: graph.module[v] for v in range(graph.n) if graph.kernel[v]} == {
+        "onnx.Conv": "0", "onnx.Relu": "1.0", "onnx.MaxPool": "1.1", "onnx.Gemm": "3",
+    }  # fmt: skip
+    assert products(graph) == 2 * 4 * (8 * 16 * 16 * 27 + 512 * 10)
+    held = {graph.op_name[v]: graph.persistent_bytes[v] // 4 for v in range(graph.n) if graph.op_type[v] == "parameter"}
+    assert held == {k: p.numel() for k, p in net.named_parameters()}
