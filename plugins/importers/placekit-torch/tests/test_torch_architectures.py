@@ -1,0 +1,56 @@
+"""The forty architectures of `benchmarks/models.py`: imported, placed, and counted as torch counts them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILE = Path(__file__).parents[4] / "benchmarks" / "models.py"
+pytestmark = pytest.mark.skipif(not FILE.exists(), reason="outside the repository")
+
+
+def loaded() -> Any:
+    spec = importlib.util.spec_from_file_location("benchmarks_models", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["benchmarks_models"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+MODELS = loaded() if FILE.exists() else None
+NAMES = list(MODELS.ARCHITECTURES) if MODELS is not None else []
+LONG = [pytest.param(n, marks=[] if n in MODELS.SHORT else pytest.mark.slow) for n in NAMES]
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_architecture(name: str) -> None:
+    library = MODELS.ARCHITECTURES[name].library
+    if importlib.util.find_spec(library.replace("-", "_")) is None:
+        pytest.skip(f"{library} is not installed")
+    row = MODELS.imported(name)
+    assert not row.reason
+    assert row.parameters == row.expected
+    assert row.flops == pytest.approx(row.counted, rel=0.02)
+    assert row.kernels > 20
+    assert row.makespan_s > 0
+
+
+def test_there_are_forty_of_five_libraries() -> None:
+    assert len(NAMES) == 40
+    assert len({a.library for a in MODELS.ARCHITECTURES.values()}) == 5
+    assert set(MODELS.SHORT) <= set(NAMES)
+
+
+@pytest.mark.slow
+def test_a_decoder_of_70_gb_takes_little_memory() -> None:
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    for line in MODELS.llama().splitlines():
+        assert "70.6 G parameters" in line
+        assert float(line.rsplit("peak ", 1)[1].split()[0].replace(",", "")) < 1024
