@@ -89,6 +89,8 @@ class _Thread:
         self.home = [r if own else index[h] for h, r, own in zip(located.home, self.on, is_input, strict=True)]
         self.is_cpu = [problem.device_type(d) == "cpu" for d in range(cluster.size)]
         self.launch_s = [cluster.kinds[kind].launch_overhead_s for kind in cluster.device_kind]
+        launches = self.graph.columns.get("launches")
+        self.launches = launches.tolist() if isinstance(launches, np.ndarray) else [1.0] * self.graph.n
         self.op_s = problem.op_s[np.arange(self.graph.n), self.on].tolist()
         self.memory, self.copies, self.storage = _Memory(), dict[tuple[int, str], int](), dict[int, int]()
         self.streams = located.main != CPU
@@ -113,7 +115,7 @@ class _Thread:
             self._read(position, v, t, device)
         start = max(self.host, self.free[device])
         self.free[device] = start + phase_s
-        self.host = self.free[device] if self.is_cpu[device] else self.host + self.launch_s[device]
+        self.host = self.free[device] if self.is_cpu[device] else self.host + self.launches[v] * self.launch_s[device]
         for t in self.graph.outputs(v):
             if self.graph.tensor_storage[t] == t:
                 self.storage[t] = self.memory.add(device, float(self.graph.owned_bytes[t]), position)

@@ -39,7 +39,7 @@ def machine(gpus: int = 2, memory_bytes: int = 10**6, cpu_bytes: int = 10**9) ->
                 "cpu": {
                     "type": "cpu",
                     "flops_per_s": {"float32": 1e7},
-                    "memory_bytes": 10**9,
+                    "memory_bytes": cpu_bytes,
                     "memory_bytes_per_s": 1e30,
                 },
             },
