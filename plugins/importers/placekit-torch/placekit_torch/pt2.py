@@ -8,6 +8,7 @@ reading the weights, and calls operators only (pt2_graph.py).
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
             _check_directory(file)
             with zipfile.ZipFile(file) as archive:
                 return _contents(archive)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError, zipfile.zlib.error) as e:  # type: ignore[attr-defined]
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError, zlib.error) as e:
         raise ValueError(f"it is no zip archive, or a damaged one: {e}") from None
 
 
@@ -106,6 +107,8 @@ def _contents(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, str]]
         models = [n for n in models if n == "models/model.json"] or models
     if len(models) > 1:
         raise ValueError(f"it holds {len(models)} programs, and none of them is called 'model'")
+    if not models and any(n.startswith("data/aotinductor/") for n in entries):
+        raise ValueError("it holds compiled code (AOTInductor) and no program: save the exported program itself")
     if not models and _LEGACY not in entries:
         raise ValueError("it holds no program (models/model.json)")
     program = parsed(models[0] if models else _LEGACY)
