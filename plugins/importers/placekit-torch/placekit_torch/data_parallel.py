@@ -52,6 +52,10 @@ def _(values: list[Tensor], weights: list[float]) -> Tensor:
     return torch.empty_like(values[0], memory_format=torch.contiguous_format)
 
 
+class IndivisibleError(ImporterError):
+    """An input or a batch that cannot be divided among towers."""
+
+
 @dataclass(frozen=True)
 class Part:
     """The step of a builder, with one tower's rows of each input and target.
@@ -84,20 +88,20 @@ class Part:
         given = flat_inputs(step, self.mode)
         unknown = sorted(self.dims.keys() - set(given.names))
         if unknown:
-            raise ImporterError(
+            raise IndivisibleError(
                 f"importer.batch_dims names {unknown[0]!r}, which is no input", f"inputs: {', '.join(given.names)}"
             )
         dims = [(name, t, self.dims.get(name, 0)) for name, t in zip(given.names, given.tensors, strict=True)]
         split = [(name, t, dim) for name, t, dim in dims if dim is not None and t.dim()]
         wrong = [name for name, t, dim in split if not -t.dim() <= dim < t.dim()]
         if wrong:
-            raise ImporterError(f"importer.batch_dims: {wrong[0]!r} has no dimension {self.dims[wrong[0]]}")
+            raise IndivisibleError(f"importer.batch_dims: {wrong[0]!r} has no dimension {self.dims[wrong[0]]}")
         if not split:
-            raise ImporterError("no input has a dimension that could be divided among towers", "importer.towers=1")
+            raise IndivisibleError("no input has a dimension that could be divided among towers", "importer.towers=1")
         rows = split[0][1].shape[split[0][2]]
         for name, t, dim in split[1:]:
             if t.shape[dim] != rows and name not in self.dims:
-                raise ImporterError(
+                raise IndivisibleError(
                     f"{name!r} cannot be divided among towers: its dimension 0 has {t.shape[dim]} rows, and that of"
                     f" {split[0][0]!r} has {rows}",
                     f"importer.batch_dims={{{name}: D}} names the dimension to divide, {{{name}: null}} gives all of it to"
@@ -110,7 +114,7 @@ class Part:
         if rows % total:
             below = rows // total * total
             near = " or ".join(str(n) for n in (below, below + total) if n)
-            raise ImporterError(
+            raise IndivisibleError(
                 f"{rows} rows of {name!r} cannot be divided {':'.join(map(str, self.shares))}", f"a batch of {near} can"
             )
         unit = rows // total
@@ -147,7 +151,7 @@ def import_towers(
     traced: dict[int, Captured] = {}
     for share, part in zip(shares, given, strict=True):
         if share not in traced:
-            traced[share] = trace(part)
+            traced[share] = _traced(trace, part, share)
     towers = _Towers([traced[s] for s in shares], [s / sum(shares) for s in shares])
     attributes = {"mode": mode, "torch": torch.__version__, "towers": len(shares), "shares": list(shares)}
     lowered = lower(towers.captured, name, attributes)
@@ -157,6 +161,20 @@ def import_towers(
     columns = {**lowered.graph.columns, "tower": np.asarray(tower, np.int16)}
     lowered = replace(lowered, graph=replace(lowered.graph, columns=columns))
     return Program(lowered.graph, executable=TowersExecutable(lowered, given, towers, mode, seed, recipe))
+
+
+def _traced(trace: Callable[[Builder], Captured], part: Builder, share: int) -> Captured:
+    """The step with a part of the batch. Raises ImporterError that says so."""
+    try:
+        return trace(part)
+    except IndivisibleError:
+        raise
+    except ImporterError as e:
+        raise ImporterError(
+            f"with {share} of the parts of the batch, {e.message}",
+            "if it can be traced without importer.towers: what the module itself holds for the whole batch, such as a cache"
+            " in its buffers or the batch as a number, cannot be divided",
+        ) from e
 
 
 class _Towers:

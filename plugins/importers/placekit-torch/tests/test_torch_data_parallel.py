@@ -268,6 +268,21 @@ def test_an_input_without_the_batch_is_given_whole_if_that_is_said() -> None:
     assert (shapes["tower0.input.0"], shapes["tower1.input.1"]) == ((3, 4, 5), (1, 5))
 
 
+def test_a_module_that_holds_the_batch_is_an_error_that_says_so() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(5, 1)
+            self.register_buffer("seen", torch.zeros(8, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.linear(x) + self.seen).mean()
+
+    with pytest.raises(ImporterError, match="with 1 of the parts of the batch, Counts cannot be traced: Runtime") as e:
+        import_module(Counts(), torch.randn(8, 5), towers=2)
+    assert "such as a cache in its buffers" in e.value.hint
+
+
 @pytest.mark.parametrize(
     ("options", "said", "hint"),
     [
