@@ -37,8 +37,8 @@ def layers_of(problem: Problem, placement: Placement) -> dict[str, str]:
     found: defaultdict[int, list[str]] = defaultdict(list)
     for parent, layers in lists.items():
         numbers: defaultdict[int, list[int]] = defaultdict(list)
-        for number in sorted(layers) if len(layers) > 1 else ():
-            numbers[layers[number]].append(number)
+        for i in sorted(layers) if len(layers) > 1 else ():
+            numbers[layers[i]].append(i)
         for device, some in numbers.items():
             found[device].append(f"{parent}.{_ranges(some)}")
     return {problem.cluster.device_names[device]: ", ".join(texts) for device, texts in found.items()}

@@ -175,7 +175,7 @@ class ModuleGrouper(_ForwardGrouper):
 
 
 class AutoGrouper(Grouper):
-    """`module` with the layers as blocks, for networks of repeated layers; `none` for all others.
+    """For networks of repeated layers, each layer is a group; all else, and all of other networks, is placed one by one.
 
     In a training step, what lies beside the path through the layers and back (`layers.beside`) is left one by one: a device
     that waits for another one's layers may compute gradients of weights and updates meanwhile.
@@ -191,14 +191,16 @@ class AutoGrouper(Grouper):
         if isinstance(layers, str):
             return replace(fine, note=f"grouper auto: operations are placed one by one, because {layers}")
         whole = ModuleGrouper(blocks=layers.patterns).group(graph, rng)
-        apart = beside(graph)
+        layer = np.asarray([layers.has(whole.name(i)) for i in range(whole.count)], np.bool_)
+        side = beside(graph, whole)
+        apart = side | ~layer[whole.group_of]
         key = np.where(apart, whole.count + fine.group_of, whole.group_of)
         names = tuple(grouping.name(i) for grouping in (whole, fine) for i in range(grouping.count))
         note = (
             f"grouper auto: each of the {layers.count} layers in {', '.join(layers.lists)} is placed whole,"
             f" because they do {layers.share:.0%} of the forward work"
         )
-        if apart.any():
+        if side.any():
             note += "; gradients of weights and updates are placed one by one"
         return replace(Grouping.of(key, names).check(graph), note=note)
 

@@ -10,7 +10,7 @@ from glob import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import PHASES, Graph
+from placekit_core import PHASES, Graph, Grouping
 from placekit_grouping import AutoOptions, ModuleOptions
 from placekit_grouping.blocks import block_tags
 from placekit_grouping.contraction import nominal_s
@@ -36,6 +36,11 @@ class Layers:
     share: float
     width: float
 
+    def has(self, name: str) -> bool:
+        """Whether this is the name of a layer's group; `(2)` and the like tell the parts of a layer apart."""
+        parent, _, number = name.partition(" ")[0].rpartition(".")
+        return parent in self.lists and number.isdecimal()
+
     @property
     def patterns(self) -> tuple[str, ...]:
         """The layers as patterns of `ModuleOptions.blocks`."""
@@ -48,13 +53,15 @@ def find_layers(graph: Graph, options: AutoOptions) -> Layers | str:
     if int(forward.sum()) < options.min_kernels:
         return f"the graph has fewer than {options.min_kernels} forward kernels"
     seconds = nominal_s(graph)
-    work = np.bincount(graph.module.codes, np.where(forward, seconds, 0.0), minlength=len(graph.module.vocabulary))
+    work: NDArray[np.float64] = np.bincount(
+        graph.module.codes, np.where(forward, seconds, 0.0), minlength=len(graph.module.vocabulary)
+    ).astype(np.float64)
     lists = _lists(graph.module.vocabulary, work, options.min_layers)
     share = sum(sum(layers.values()) for layers in lists.values()) / max(float(work.sum()), 1e-300)
     if share < SHARE:
         return f"no lists of at least {options.min_layers} alike layers do half of the forward work"
     found = Layers(tuple(lists), sum(map(len, lists.values())), share, _width(graph, seconds, forward))
-    tags = block_tags(graph, ModuleOptions(blocks=found.patterns))
+    tags = block_tags(graph, ModuleOptions.model_validate({"blocks": found.patterns}))
     if any("@" in tags[v] and _inside(graph.module[v], found.lists) for v in np.flatnonzero(forward).tolist()):
         return "its layers are called more than once"
     if found.width > options.max_width:
@@ -99,23 +106,25 @@ def _width(graph: Graph, seconds: NDArray[np.float64], forward: NDArray[np.bool_
     return float(seconds[forward].sum() / max(float(end[forward].max(initial=0.0)), 1e-300))
 
 
-def beside(graph: Graph) -> NDArray[np.bool_]:
-    """[n] the work of a training step beside its path through the layers and back.
+def beside(graph: Graph, grouping: Grouping) -> NDArray[np.bool_]:
+    """[n] the work of a training step beside its path through the groups and back.
 
-    These are the backward kernels whose results only updates and such kernels read (gradients of weights); and parameters with
-    their state and updates. What shares a device with other work is not among them. Without backward kernels, nothing is.
+    These are the backward kernels that lead to updates of their own group only (gradients of weights); and parameters with their
+    state and updates. What shares a device with other work is not among them. Without backward kernels, nothing is.
     """
     backward, update = (graph.kernel & (graph.phase == phase) for phase in (BACKWARD, UPDATE))
     if not backward.any():
         return np.zeros(graph.n, np.bool_)
-    position = _position(graph)
+    position, group = _position(graph), grouping.group_of
     u, v = graph.op_edges
+    keep = backward[u] & ~update[v]
+    u, v = u[keep], v[keep]
     late = np.argsort(-position[v], kind="stable")  # all readers of an operation come before what it reads
-    free, last, needed = backward.tolist(), update.tolist(), [False] * graph.n
-    for a, b in zip(u[late].tolist(), v[late].tolist(), strict=True):
-        if not last[b] and (needed[b] or not free[b]):
-            needed[a] = True
-    side = (backward & ~np.asarray(needed)) | update
+    leaves = np.zeros(graph.n, np.bool_).tolist()
+    elsewhere = (group[u] != group[v])[late].tolist()
+    for a, b, out in zip(u[late].tolist(), v[late].tolist(), elsewhere, strict=True):
+        leaves[a] = leaves[a] or out or leaves[b]
+    side = (backward & ~np.asarray(leaves, np.bool_)) | update
     tied = graph.colocate >= 0
     busy = np.unique(graph.colocate[tied & graph.kernel & ~side])
     source = tied & ~graph.kernel

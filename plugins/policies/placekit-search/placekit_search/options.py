@@ -100,6 +100,12 @@ class PortfolioOptions(MoveOptions):
     evaluations_per_chain: int = Field(
         2000, ge=1, description="evaluations of the budget for each local search at the start"
     )
+    contiguous_within: float = Field(
+        0.02,
+        ge=0,
+        description="where layers are groups, and the objective is a makespan: the best contiguous split found near the best"
+        " placement (one run of layers for each device) is the result if its value is at most this share higher; 0: off",
+    )
     temperature_start: float = Field(0.001, gt=0, description="first temperature, as a fraction of the start's value")
     temperature_end: float = Field(2.5e-5, gt=0, description="last temperature, as a fraction of the start's value")
     threads: int = Field(0, ge=0, description="threads of the compiled loop; 0: all cores. Results do not depend on it")

@@ -29,10 +29,12 @@ from placekit_core import (
     State,
     Task,
     installed,
+    units,
     usable_cores,
 )
 from placekit_search.chain import FIRST, Chain, Moves, excess, penalised
 from placekit_search.coarsening import coarsen
+from placekit_search.contiguity import LEAST, contiguous_near, layer_groups
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
 from placekit_search.starts import coarse_schedules, contiguous, followers, is_makespan, list_schedules
@@ -44,6 +46,8 @@ AGAIN_SHARE = 0.05  # share of the seconds after which no policy is asked again:
 MIN_TRIES = 3  # how often policies with samples are asked with small budgets, if the share allows it
 SAMPLED = 80_000  # operations in all the samples of one start: large graphs get fewer samples
 COARSE_SHARE = 0.5  # share of the progress in which a chain from a coarse start moves units; then single groups
+CONTIGUOUS_SHARE = 0.02  # share of the budget that is kept for the best contiguous split of layers, ...
+MOST_CONTIGUOUS = 200  # ... and the most evaluations of it
 HEATS = (1.0, 8.0)  # factors of the first temperature: where few moves are nearly neutral, a cold chain is stuck
 REHEAT = 0.7  # factor of the first temperature from round to round
 
@@ -83,11 +87,11 @@ class Portfolio(ResumablePolicy):
         else:
             race.restore(state)
         with ThreadPoolExecutor(threads, "placekit-search") as pool:
-            while race.can_move and task.evaluate.remaining > 0:
+            while race.can_move and task.evaluate.remaining > race.reserve and not race.late:
                 if checkpoint is not None:
                     checkpoint(race.state())
                 race.step(pool)
-        return race.placement()
+        return race.contiguous() or race.placement()
 
 
 class _Race:
@@ -116,6 +120,16 @@ class _Race:
         self.round = 0
         self.heat: list[float] = []
         self.first, self.began = 0.0, 0
+        within = options.contiguous_within if self.makespan and self.moves.kernel is not None else 0.0
+        self.layers = layer_groups(task.problem) if within else None
+        limit = task.evaluate.ledger.limit
+        self.reserve = 0  # evaluations that the end of the search may use for contiguous placements
+        if self.layers is not None and limit is not None:
+            self.reserve = int(min(limit * CONTIGUOUS_SHARE, MOST_CONTIGUOUS))
+        timed = self.layers is not None and task.evaluate.ledger.limit_s is not None
+        self.end = 1 - max(
+            self.reserve / limit if limit else 0.0, CONTIGUOUS_SHARE if timed else 0.0
+        )  # of the progress
 
     def state(self) -> dict[str, Any]:
         return {
@@ -253,10 +267,10 @@ class _Race:
         end = (self.round + 1) / self.rounds
         each = math.inf  # evaluations that a chain makes in a round
         if limit is not None:
-            each = (limit - self.began) / self.rounds / len(self.chains)
+            each = (limit - self.reserve - self.began) / self.rounds / len(self.chains)
             count = max(1, min(count, math.ceil((end - progress) * self.rounds * each)))
         runs = list(range(len(self.chains)))
-        remaining = evaluate.remaining
+        remaining = evaluate.remaining - self.reserve
         if remaining <= 0:  # the budget of seconds has just ended
             return
         if count * len(runs) > remaining:  # the last few are for the best chain
@@ -287,7 +301,7 @@ class _Race:
 
     def _progress(self) -> float:
         """Used share of the budget that the starts left."""
-        return (self.task.evaluate.progress - self.first) / max(1 - self.first, 1e-9)
+        return (self.task.evaluate.progress - self.first) / max(self.end - self.first, 1e-9)
 
     def _temperatures(self, i: int) -> tuple[float, float]:
         """First and last temperature of a chain in this round, as fractions of its start's value."""
@@ -300,6 +314,38 @@ class _Race:
         if now not in self.hoods:
             self.hoods[now] = neighbourhood(self.task.problem, self.levels[now - 1] if now else self.finest)
         return self.hoods[now]
+
+    @property
+    def late(self) -> bool:
+        """Whether the seconds that are left are for contiguous placements."""
+        return self.layers is not None and self._late(self.end)
+
+    def contiguous(self) -> Placement | None:
+        """The best contiguous split of the layers, where it is the result; None if it is not. Notes its value."""
+        evaluate, layers = self.task.evaluate, self.layers
+        best, count = evaluate.best, int(min(evaluate.remaining, self.reserve or MOST_CONTIGUOUS))
+        if layers is None or best is None or count < LEAST or layers.is_contiguous(best.placement.device):
+            return None
+        found = contiguous_near(self.task, layers, best.placement, count)
+        if found is None:
+            evaluate.note("no placement with one run of layers for each device was found that fits")
+            return None
+        placement, value_s = found
+        best = evaluate.best or best
+        within, more = self.options.contiguous_within, value_s / best.value_s - 1
+        if value_s > best.value_s and evaluate.prefer(placement, within):
+            evaluate.note(
+                f"each device has one run of layers: that takes {units.seconds(value_s)}, and the best placement found"
+                f" {units.seconds(best.value_s)}, {more:.2%} less (policy.contiguous_within={within:g})"
+            )
+            return placement
+        if value_s > best.value_s:
+            evaluate.note(
+                f"devices have several runs of layers: one run for each would take {units.seconds(value_s)}, {more:.1%} more than"
+                f" {units.seconds(best.value_s)} (policy.contiguous_within={within:g})"
+            )
+            return None
+        return placement
 
     def placement(self) -> Placement:
         """The best placement that any chain has seen."""
