@@ -51,7 +51,7 @@ class OnGpu(torch.Tensor):
     @staticmethod
     def __new__(cls, value: torch.Tensor, requires_grad: bool = False, device: Any = None) -> Any:
         own = value.value if isinstance(value, OnGpu) else value
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made = torch.Tensor._make_wrapper_subclass(
             cls,
             own.shape,
             strides=own.stride(),
@@ -68,7 +68,9 @@ class OnGpu(torch.Tensor):
         return f"OnGpu({tuple(self.shape)}, {self.device})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = dict(kwargs or {})
         if func is torch.ops.aten._to_copy.default:
             target = torch.device(kwargs.pop("device", None) or args[0].device)
@@ -86,7 +88,7 @@ class OnGpu(torch.Tensor):
         return pytree.tree_map_only(torch.Tensor, lambda t: OnGpu(t, device=device), func(*args, **kwargs))
 
 
-class VirtualGpus(torch.utils._python_dispatch.TorchDispatchMode):
+class VirtualGpus(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Makes tensors for virtual GPUs: where an operation creates or moves one there."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -110,7 +112,7 @@ class Block(torch.nn.Module):
         self.register_buffer("scale", torch.full((8,), 0.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.linear(self.norm(x)).relu() * self.scale
+        return x + self.linear(self.norm(x)).relu() * self.scale  # type: ignore[no-any-return]
 
 
 class Own(torch.nn.Module):
@@ -133,7 +135,7 @@ class Own(torch.nn.Module):
         kept = x
         for layer in self.layers[2:]:
             x = layer(x)
-        return self.head(self.join(torch.cat([x, kept], dim=-1)))
+        return self.head(self.join(torch.cat([x, kept], dim=-1)))  # type: ignore[no-any-return]
 
 
 def own() -> Made:
@@ -202,7 +204,7 @@ class Case:
         arguments = self.inputs if isinstance(self.inputs, dict) else None
         with torch.no_grad():
             made = model(**arguments) if arguments else model(self.inputs)
-        return made if isinstance(made, torch.Tensor) else made.logits  # type: ignore[no-any-return]
+        return made if isinstance(made, torch.Tensor) else made.logits
 
     def placements(self, devices: tuple[int, ...]) -> Iterator[Placement]:
         """Every group anywhere, and the first blocks on one device, the others on the next."""
@@ -246,8 +248,8 @@ def dispatched(model: torch.nn.Module, devices: Mapping[str, Any], **more: Any) 
 
 def on_gpus(case: Case, devices: Mapping[str, Name]) -> torch.Tensor:
     """The output of the model that accelerate has dispatched over virtual GPUs, moved to the CPU."""
-    named = {k: f"cpu:{d + 1}" for k, d in devices.items()}
-    with VirtualGpus():
+    named = {k: f"cpu:{int(d) + 1}" for k, d in devices.items()}
+    with VirtualGpus():  # type: ignore[no-untyped-call]
         # accelerate takes the first of a set: of numbers the smallest
         model = dispatched(case.model, named, main_device=torch.device(min(named.values())), force_hooks=True)
         return case.run(model).to("cpu")
@@ -313,6 +315,6 @@ def test_a_map_with_the_cpu_computes_on_the_gpu(case: Case) -> None:
         devices = case.map(placement)
         assert set(devices.values()) == {0, "cpu"}
         named = {k: "cpu" if d == "cpu" else "cpu:1" for k, d in devices.items()}
-        with VirtualGpus():
+        with VirtualGpus():  # type: ignore[no-untyped-call]
             model = dispatched(case.model, named, main_device=torch.device("cpu:1"))
             assert torch.equal(case.run(model).to("cpu"), case.expected)
