@@ -89,7 +89,8 @@ def main() -> None:
     head = [
         "# From a model's name to a device map",
         "",
-        f"`python benchmarks/device_map.py --write`: `placekit run model=... cluster=desk.yaml` and `placekit apply`, on `{MACHINE}`",
+        "`python benchmarks/device_map.py --write`: `placekit run model=... cluster=desk.yaml` and `placekit apply`, on"
+        f" `{MACHINE}`",
         "",
         "| model | options | run, s | apply, s | processor time of both, s | modules per device | accelerate accepts it |"
         " step by accelerate | step with accelerate's own map |",
