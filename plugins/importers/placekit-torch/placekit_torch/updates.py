@@ -178,7 +178,8 @@ def repeat_update(update: Update, parameter: torch.Tensor, mode: FakeTensorMode)
     given = next(iter(update.graph.nodes)).meta["val"]
     operations = {n.target for n in update.graph.nodes if n.op == "call_function"}
     operations -= {torch.ops.aten.copy.default, operator.getitem}
-    if given.dim() == 0 or not all(map(is_fusible, operations)):
+    created = any(n.op == "call_function" and not n.all_input_nodes for n in update.graph.nodes)
+    if given.dim() == 0 or created or not all(map(is_fusible, operations)):
         return None
     with mode, torch.no_grad():
         layout = torch.empty_like(given).stride()
