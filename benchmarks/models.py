@@ -3,7 +3,7 @@
     python benchmarks/models.py [NAME ...] [--write] [--llama]
 
 Each is built as its library builds it, without weights, imported for training or inference, and placed by critical paths on
-two devices. `kernels` are the graph's operations that run; parameters must equal `sum(p.numel())`; FLOPs of products,
+eight H100 GPUs. `kernels` are the graph's operations that run; parameters must equal `sum(p.numel())`; FLOPs of products,
 convolutions and attention are compared with `torch.utils.flop_counter.FlopCounterMode` around the eager step on fake tensors,
 where a mixture's experts are computed by `batched_mm`, the form with one product per token and expert. Seconds are processor
 time of one thread. `--llama` measures seconds and peak memory of a process that imports the shape of Llama-3-70B.
@@ -310,7 +310,7 @@ def imported(name: str) -> Row:
         except ImporterError as e:
             return Row(name, reason=str(e).splitlines()[0])
         seconds = time.process_time() - began
-        result = place(program, policy="critical_path", progress=False)
+        result = place(program, policy="critical_path", cluster="h100x8", progress=False)
         EXPERTS = "batched_mm"
         try:
             expected, numbers = counted(
@@ -362,7 +362,7 @@ def main() -> None:
         print(llama())
         return
     lines = [
-        "| architecture | library | mode | s | kernels | parameters | GFLOP | to torch's | 2 devices, ms | |",
+        "| architecture | library | mode | s | kernels | parameters | GFLOP | to torch's | 8 GPUs, ms | |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     print("\n".join(lines))

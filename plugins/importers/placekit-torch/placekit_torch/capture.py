@@ -240,6 +240,13 @@ def _warn_of_specialised(fake: TraceMode, name: str) -> None:
             + "".join(fake.reads),
             stacklevel=2,
         )
+    if fake.routed:
+        warnings.warn(
+            f"{name} decides by positions of the largest numbers, as routers of experts do; they were taken in turn, so"
+            " that each expert has the same load: costs are those of even loads, and the program cannot be executed for"
+            f" others:{''.join(fake.routed)}",
+            stacklevel=2,
+        )
     if fake.drawn:
         warnings.warn(
             f"{name} draws numbers that decide what runs; each was taken to be almost 1 (with LayerDrop, no layer is left"

@@ -6,17 +6,19 @@ reads one (`.item()`, `.tolist()`, `if t:`, a boolean mask) gets it; without a v
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from placekit_torch.shortcuts import ShapeMode
 from placekit_torch.where import calling_line
 
-_SMALL = 4096  # elements
+_SMALL = 4096  # elements; of whole numbers and booleans, which decide more often, 1,024 times as many
 _aten = torch.ops.aten
 _CREATED = frozenset(
     getattr(_aten, name)
@@ -30,8 +32,11 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
     """Fake tensors with the values of small ones that are created in code, such as `torch.arange(8)`, and of what follows.
 
     A single random number is taken to be almost 1, so that LayerDrop (`if torch.rand([]) < rate: skip`) keeps every layer.
+    Numbers are taken to be finite, so that `if not torch.isfinite(x).all()` has an answer. The positions of the largest
+    numbers (`topk`, `argmax`) are taken in turn, so that a router's experts get equal loads.
 
     Attributes:
+        routed: the lines that read values which depend on such positions.
         reads: with `values`, the lines that read values of the example.
         drawn: the lines that compare a single random number with a rate above 0.
     """
@@ -41,6 +46,8 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         self.values = values
         self.reads: dict[str, None] = {}
         self.drawn: dict[str, None] = {}
+        self.routed: dict[str, None] = {}
+        self._positions: Any = WeakIdKeyDictionary()  # they, and what is computed from them
         self._numbers: dict[int, torch.Tensor] = {}  # single random numbers, by id
 
     def __copy__(self) -> TraceMode:
@@ -55,13 +62,15 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         self._note(op, args)
         result = super().__torch_dispatch__(op, types, args, kwargs)
+        if not self.values:
+            self._route(op, args, kwargs, result)
         if self.values or (isinstance(result, FakeTensor) and result.constant is None):
             self._give_value(op, args, kwargs, result)
         return result
 
     def may_turn_const(self, t: torch.Tensor) -> bool:
         """Whether the value of a result is kept."""
-        few = self.values or t.numel() <= _SMALL
+        few = self.values or t.numel() <= (_SMALL if t.is_floating_point() or t.is_complex() else 1024 * _SMALL)
         return few and t.layout is torch.strided and not self.is_our_fake(t) and t.device.type != "meta"
 
     def forget(self, graph: torch.fx.Graph) -> None:
@@ -80,12 +89,36 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         if is_number and (not isinstance(args[1], float | int) or args[1] > 0):
             self.drawn.setdefault(calling_line())
 
+    def _route(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Give the positions of the largest numbers values, in turn, and follow what is computed from them."""
+        packet = getattr(op, "_overloadpacket", None)
+        found = result[1] if packet is _aten.topk else result
+        if packet in (_aten.topk, _aten.argmax) and isinstance(args[0], FakeTensor) and found.dim() > 0:
+            choices = args[0].shape[
+                (args[2] if len(args) > 2 else -1) if packet is _aten.topk else (args[1:2] or (-1,))[0]
+            ]
+            if args[0].is_floating_point() and 0 < found.numel() <= 1024 * _SMALL and found.constant is None:
+                with no_dispatch():
+                    self.give(found, (torch.arange(found.numel()) % choices).view(found.shape))
+                self._positions[found] = None
+            return
+        given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, FakeTensor)] if self._positions else []
+        if any(t in self._positions for t in given):
+            if _READS & set(getattr(op, "tags", ())) and not _is_plain_index(op, args):
+                self.routed.setdefault(calling_line())
+            for made in pytree.tree_leaves(result):
+                if isinstance(made, FakeTensor) and made.constant is not None:
+                    self._positions[made] = None
+
     def _give_value(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         packet = getattr(op, "_overloadpacket", None)
         if not self.values:
             if packet is _aten.rand and result.numel() == 1 and result.device.type == "cpu":
                 self.give(result, torch.full(result.shape, 1 - 2**-11, dtype=result.dtype))
                 self._numbers[id(result.constant)] = result.constant
+            elif (answer := _if_finite(packet, args)) is not None:
+                with no_dispatch():
+                    self.give(result, torch.full((), answer).expand(result.shape))
             elif packet in _CREATED and result.numel() <= _SMALL and result.device.type == "cpu":
                 with no_dispatch():
                     self.give(result, op(*args, **kwargs))
@@ -105,6 +138,16 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         """Keep the value of a fake tensor."""
         tensor.constant = value
         self.fake_tensor_converter.add_constant_storage_mapping(tensor)
+
+
+def _if_finite(packet: Any, args: Any) -> bool | None:
+    """The answer to `isfinite`, `isinf` or `isnan`, or to a comparison that is part of them; None if it is something else."""
+    if packet in (_aten.isnan, _aten.isinf):
+        return False
+    if packet not in (_aten.eq, _aten.ne) or not isinstance(args[0], FakeTensor) or not args[0].is_floating_point():
+        return None
+    same = args[0] is args[1]
+    return (packet is _aten.eq) == same if same or (isinstance(args[1], float) and math.isinf(args[1])) else None
 
 
 def _is_plain_index(op: Any, args: Any) -> bool:

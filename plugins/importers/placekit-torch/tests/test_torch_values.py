@@ -63,8 +63,9 @@ MODULES: list[Callable[[], nn.Module]] = [Item, Branch, Mask, Nonzero, Experts]
 def test_values_of_the_example(kind: Any) -> None:
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Linear(8, 8), kind()), torch.randn(16, 8)
-    with pytest.raises(ImporterError, match=r"importer\.tracer=make_fx"):
-        import_module(module, x, mode="inference")
+    if kind is not Experts:
+        with pytest.raises(ImporterError, match=r"importer\.tracer=make_fx"):
+            import_module(module, x, mode="inference")
     for mode in ("train", "inference"):
         with pytest.warns(
             UserWarning, match=r"(?s)Sequential was traced with the values of this example.*test_torch_values"
@@ -88,13 +89,21 @@ def test_flops_of_experts_are_those_of_the_tokens_that_they_get() -> None:
     assert products == 2 * 16 * 8 * 4 + 2 * (16 * 2) * 8 * 8  # the router; and two experts for each token
 
 
+@pytest.mark.parametrize("mode", ["train", "inference"])
+def test_a_loop_over_experts_has_even_loads(mode: Any) -> None:
+    with pytest.warns(UserWarning, match=r"(?s)each expert has the same load.*torch\.where\(chosen == e\)"):
+        graph = import_module(Experts(), torch.randn(16, 8), loss=lambda y: y.sum(), mode=mode).graph
+    rows = [graph.shape(t)[0] for t, v in enumerate(graph.tensor_producer) if graph.op_name[v].endswith("/addmm")]
+    assert sorted(rows) == [8, 8, 8, 8, 16]  # four experts, and the router
+
+
 class Shapes(nn.Linear):
     """As detection models compute with shapes: in small tensors that hold numbers known to the code."""
 
     def forward(self, x: Tensor) -> Tensor:
         sizes = torch.as_tensor([[2, 2], [2, 2]])
         positions = torch.arange(int(sizes.prod(1).sum()))
-        if (positions.diff() != 1).any():
+        if (positions.diff() != 1).any() or x.isnan().any() or x.isinf().any() or not x.isfinite().all():
             return x
         return super().forward(x) * len(positions.tolist())
 
