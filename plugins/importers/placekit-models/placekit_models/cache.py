@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from placekit_torch.tracing import is_fake
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer, EncoderDecoderCache, get_layer_types_and_kwargs
 
@@ -141,6 +142,7 @@ def attach(model: Any, kept: Mapping[Place, Kept], *, batch: int, context: int, 
     """
     owners = dict(_owners(model))
     window = windows(model.config)
+    fresh = torch.empty if any(map(is_fake, model.parameters())) else torch.zeros  # traced, it takes no memory
     layers: dict[bool, dict[int, Any]] = {False: {}, True: {}}
     for (cross, i), shape in kept.items():
         owner = owners.get((cross, i))
@@ -149,7 +151,7 @@ def attach(model: Any, kept: Mapping[Place, Kept], *, batch: int, context: int, 
         limit = window[i] if not cross and i < len(window) else None
         tokens = source if cross else min(context, limit or context)
         for name, width in (("key_cache", shape.key), ("value_cache", shape.value)):
-            owner.register_buffer(name, torch.zeros(batch, shape.heads, tokens, width, dtype=shape.dtype))
+            owner.register_buffer(name, fresh(batch, shape.heads, tokens, width, dtype=shape.dtype))
         if filled and not cross:
             owner.register_buffer("cache_slot", torch.tensor([(context - 1) % tokens]))
         layers[cross][i] = _Buffers(owner, context - 1 if filled and not cross else 0, filled)

@@ -21,22 +21,26 @@ def find(name: str, prefix: str) -> dict[str, Any]:
     in a folder of its own. The organisation may be left out for models whose configuration is in this package.
     """
     path = Path(name).expanduser()
-    if os.path.isdir(path) and os.path.isfile(path / "config.json"):
-        return _read(path / "config.json")
-    if os.path.isfile(path):
-        return _read(path)
+    file = path / "config.json" if os.path.isdir(path) else path
+    if os.path.isfile(file) and _is_a_models(data := _read(file)):
+        return data
     if os.path.isfile(path / "model_index.json"):
         parts = sorted(p.parent.name for p in path.glob("*/config.json"))
         raise ImporterError(
             f"{name} is a pipeline of several models", f"name one of them: {name}/{' or /'.join(parts)}"
         )
     own = shipped()
-    for full, file in own.items():
+    for full, shape in own.items():
         if name.lower() in (full.lower(), full.partition("/")[2].lower()):
-            return _read(file)
+            return _read(shape)
     cached = _cached(name, prefix)
     if cached is not None:
         return _read(cached)
+    if os.path.isfile(file):
+        raise ImporterError(
+            f"{file} has no `model_type`, so it is not the configuration of a model",
+            f"give {prefix}:FOLDER or {prefix}:NAME",
+        )
     names = {n: full for full in own for n in (full.lower(), full.lower().partition("/")[2])}
     close = difflib.get_close_matches(name.lower(), names, 1, 0.75)
     guess = f"did you mean {prefix}:{names[close[0]]}? " if close else ""
@@ -58,6 +62,11 @@ def _cached(name: str, prefix: str) -> Path | None:
     except ValueError:  # not the name of a repository
         return None
     return Path(found) if isinstance(found, str) else None
+
+
+def _is_a_models(data: dict[str, Any]) -> bool:
+    """Whether a configuration is that of a model; a run of placekit has a `config.json`, too."""
+    return "model_type" in data or "_class_name" in data
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -53,6 +53,8 @@ class _Model:
             quantise(model, self.bits)
         if self.mode == "train":
             inputs = self._inputs() | self._labels()
+            if self.generates and getattr(model, "loss_type", "") is None:
+                model.loss_type = "ForCausalLM"  # what transformers takes then, too, with a warning
             model.__class__ = _subclass(type(model), _loss)
             return Step(model, inputs, optimizer=lambda p: torch.optim.AdamW(p, lr=1e-4))
         if self.mode == "inference":

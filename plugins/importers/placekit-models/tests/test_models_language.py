@@ -250,7 +250,7 @@ def test_defaults(load: Any) -> None:
         (LLAMA, {"context": 65}, "context=65, but .* takes 64 tokens at most"),
         (LLAMA, {"mode": "train", "weights": "int4"}, "weights of 4 bits are not trained"),
         (MIXTRAL, {"weights": "int4"}, "holds the weights of several experts"),
-        ({"hidden_size": 3}, {}, "has no `model_type`"),
+        ({"hidden_size": 3}, {}, "has no `model_type`, so it is not"),
         ({"model_type": "lama"}, {}, "no model_type named 'lama' in this transformers\n  did you mean 'llama'"),
         ({"model_type": "own", "auto_map": {}}, {}, "code that comes with a model is never run"),
         ({"_class_name": "UNet2DModel"}, {}, "is a model of diffusers"),

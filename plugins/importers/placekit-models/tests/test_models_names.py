@@ -65,9 +65,13 @@ def test_places_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "gpt2"
     own.mkdir()
-    (own / "config.json").write_text('{"n_embd": 1}')
-    assert configurations.find("gpt2", "hf") == {"n_embd": 1}  # a folder comes first
-    assert configurations.find("gpt2/config.json", "hf") == {"n_embd": 1}
+    (own / "config.json").write_text('{"policy": 1}')
+    assert configurations.find("gpt2", "hf")["n_embd"] == 768  # the folder is not a model's, but for example a run's
+    with pytest.raises(ImporterError, match=r"gpt2/config\.json has no `model_type`"):
+        configurations.find("./gpt2", "hf")
+    (own / "config.json").write_text('{"model_type": 1}')
+    assert configurations.find("gpt2", "hf") == {"model_type": 1}  # a folder of a model comes first
+    assert configurations.find("gpt2/config.json", "hf") == {"model_type": 1}
     cached = tmp_path / "cached.json"
     cached.write_text('{"n_embd": 2}')
     asked: list[Any] = []
