@@ -1,9 +1,10 @@
-"""What reading large files costs: seconds and peak memory of importers `msr` and `pipedream`.
+"""What reading large files costs: seconds and peak memory of importers `msr`, `pipedream` and `onnx`.
 
-    python benchmarks/formats.py [--operations N ...] [--write]
+    python benchmarks/formats.py [--formats FORMAT ...] [--operations N ...] [--write]
 
 A generated graph of N operations is written in each format, its nodes in a random order: every node reads the one before it
-and one of the hundred before that. PipeDream's nodes are N / 2, since each becomes two operations. Each file is read in a
+and one of the hundred before that. PipeDream's nodes are N / 2, since each becomes two operations. ONNX's nodes are additions in
+order, and weights of 4 MiB for every 1,000 of them, which are not read. Each file is read in a
 process of its own that has read a file of a few nodes before. Seconds are processor time; memory is the peak of the whole
 process, and its peak before the file. `--write` keeps the table in benchmarks/results/formats.md. Needs Linux.
 """
@@ -73,10 +74,51 @@ def write_pipedream(path: Path, operations: int) -> None:
             file.write(f"\tnode{u} -- node{v}\n")
 
 
+def write_onnx(path: Path, operations: int) -> None:
+    """An ONNX model with this number of nodes."""
+    from onnx import GraphProto, ModelProto, TensorProto, helper
+
+    def value(name: str) -> object:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [1024, 1024])
+
+    graph = GraphProto(name="large", input=[value("v0")], output=[value(f"v{operations}")])
+    previous = dict[int, int]()
+    for u, v in edges(operations):
+        previous[v] = min(u, previous.get(v, u))
+    for v in range(operations):
+        first, second = f"v{v}", f"v{previous.get(v, 0)}" if v % 1000 else f"layer{v // 1000}.weight"
+        graph.node.append(helper.make_node("Add", [first, second], [f"v{v + 1}"], f"/layer{v // 1000}/Add_{v}"))
+    weights = [f"layer{i}.weight" for i in range((operations + 999) // 1000)]
+    head = ModelProto(ir_version=10, opset_import=[helper.make_opsetid("", 21)]).SerializeToString()
+    with path.open("wb") as file:  # piece by piece, because protobuf writes at most 2 GB
+        body = graph.SerializeToString()
+        parts = [
+            TensorProto(name=w, data_type=TensorProto.FLOAT, dims=[1024, 1024]).SerializeToString() for w in weights
+        ]
+        data = _field(9, 2**22)
+        total = len(body) + sum(len(_field(5, len(p) + len(data) + 2**22)) + len(p) + len(data) + 2**22 for p in parts)
+        file.write(head + _field(7, total) + body)
+        for part in parts:
+            file.write(_field(5, len(part) + len(data) + 2**22) + part + data)
+            file.write(b"\0" * 2**22)
+
+
+def _field(number: int, size: int) -> bytes:
+    """The beginning of a field of protobuf with `size` bytes."""
+    made = bytearray([number << 3 | 2])
+    while size > 127:
+        made.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*made, size])
+
+
 FORMATS: dict[str, tuple[str, Callable[[Path, int], None]]] = {
     "msr": (".json", write_msr),
     "pipedream": (".txt", write_pipedream),
+    "onnx": (".onnx", write_onnx),
 }
+LARGEST = {"onnx": 300_000}
+"""Most operations that an importer reads."""
 
 
 def read(name: str, path: Path, small: Path, out: Connection) -> None:
@@ -117,12 +159,13 @@ def row(name: str, operations: int, folder: Path) -> str:
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS))
     parser.add_argument("--operations", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--write", action="store_true", help=f"into {RESULT.name}")
     arguments = parser.parse_args()
     rows = []
-    for name in FORMATS:
-        for operations in arguments.operations:
+    for name in arguments.formats:
+        for operations in (n for n in arguments.operations if n <= LARGEST.get(name, n)):
             with tempfile.TemporaryDirectory() as folder:
                 rows.append(row(name, operations, Path(folder)))
     text = "\n".join(
