@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from simulator import processor
 
@@ -78,7 +79,7 @@ def write_onnx(path: Path, operations: int) -> None:
     """An ONNX model with this number of nodes."""
     from onnx import GraphProto, ModelProto, TensorProto, helper
 
-    def value(name: str) -> object:
+    def value(name: str) -> Any:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, [1024, 1024])
 
     graph = GraphProto(name="large", input=[value("v0")], output=[value(f"v{operations}")])

@@ -7,6 +7,7 @@ files, in an archive that is sound.
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -71,4 +72,6 @@ def test_some_damaged_programs(good: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_many_damaged_programs(good: bytes, tmp_path: Path) -> None:
-    check_damaged(load, good, tmp_path / "damaged.pt2", damage, cases=20_000, seed=2)
+    """PLACEKIT_CASES=20000 takes about eight minutes."""
+    cases = int(os.environ.get("PLACEKIT_CASES", "1500"))
+    check_damaged(load, good, tmp_path / "damaged.pt2", damage, cases=cases, seed=2)
