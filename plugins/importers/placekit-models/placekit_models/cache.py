@@ -25,12 +25,11 @@ Place = tuple[bool, int]
 
 @dataclass(frozen=True)
 class Kept:
-    """The shape of what a layer keeps of one token of one sequence: heads, widths of keys and values, number type."""
+    """The shape of what a layer keeps of one token of one sequence: heads, and widths of keys and values."""
 
     heads: int
     key: int
     value: int
-    dtype: torch.dtype
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -62,7 +61,7 @@ class _Recorder(_Layer):  # type: ignore[no-untyped-call]
     kept: Kept | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        self.kept = Kept(key_states.shape[1], key_states.shape[-1], value_states.shape[-1], key_states.dtype)
+        self.kept = Kept(key_states.shape[1], key_states.shape[-1], value_states.shape[-1])
         return key_states, value_states
 
 
@@ -151,7 +150,7 @@ def attach(model: Any, kept: Mapping[Place, Kept], *, batch: int, context: int, 
         limit = window[i] if not cross and i < len(window) else None
         tokens = source if cross else min(context, limit or context)
         for name, width in (("key_cache", shape.key), ("value_cache", shape.value)):
-            owner.register_buffer(name, fresh(batch, shape.heads, tokens, width, dtype=shape.dtype))
+            owner.register_buffer(name, fresh(batch, shape.heads, tokens, width, dtype=model.dtype))
         if filled and not cross:
             owner.register_buffer("cache_slot", torch.tensor([(context - 1) % tokens]))
         layers[cross][i] = _Buffers(owner, context - 1 if filled and not cross else 0, filled)

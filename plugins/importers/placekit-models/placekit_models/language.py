@@ -48,7 +48,7 @@ class _Model:
 
     def make(self) -> Step:
         """The step."""
-        model = self._build()
+        model = self._build(self.dtype)
         if self.bits is not None:
             quantise(model, self.bits)
         if self.mode == "train":
@@ -73,7 +73,7 @@ class _Model:
         )
         return dtype
 
-    def _build(self) -> Any:
+    def _build(self, dtype: torch.dtype) -> Any:
         """The model, with random weights, unless they are fake or on the meta device."""
         from transformers.initialization import no_init_weights
 
@@ -81,12 +81,12 @@ class _Model:
         config.use_cache = self.mode in ("prefill", "decode")
         with no_init_weights():
             try:
-                model = self.cls._from_config(copy.deepcopy(config), dtype=self.dtype, attn_implementation="sdpa")
+                model = self.cls._from_config(copy.deepcopy(config), dtype=dtype, attn_implementation="sdpa")
             except ValueError as e:
                 if "scaled_dot_product_attention" not in str(e):
                     raise
                 warnings.warn(f"{self.cls.__name__} has no fused attention: it is imported as products", stacklevel=2)
-                model = self.cls._from_config(config, dtype=self.dtype, attn_implementation="eager")
+                model = self.cls._from_config(config, dtype=dtype, attn_implementation="eager")
         if any(is_fake(p) or p.is_meta for p in model.parameters()):
             model.tie_weights()
         else:
@@ -103,7 +103,9 @@ class _Model:
             if self.crossed:
                 inputs["decoder_input_ids"] = self._tokens(1)
             try:
-                return record(self._build(), inputs, cache_argument(self.cls), self.crossed)
+                # in bfloat16: grouped products of experts have no other type on the meta device
+                inputs = {k: t.bfloat16() if t.is_floating_point() else t for k, t in inputs.items()}
+                return record(self._build(torch.bfloat16), inputs, cache_argument(self.cls), self.crossed)
             except (AttributeError, NotImplementedError, TypeError, ValueError, IndexError) as e:
                 raise ImporterError(
                     f"the cache of {self.cls.__name__} is not made of keys and values alone: {str(e).splitlines()[0]}",

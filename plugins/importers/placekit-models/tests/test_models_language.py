@@ -31,7 +31,7 @@ GEMMA = {
     **LLAMA, "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "sliding_window": 4,
     "layer_types": ["sliding_attention", "full_attention"],
 }  # fmt: skip
-MIXTRAL = {
+MIXTRAL: dict[str, Any] = {
     **LLAMA, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 8,
     "num_experts_per_tok": 2,
 }  # fmt: skip
