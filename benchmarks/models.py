@@ -201,7 +201,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mixtral": Architecture("transformers", "inference", hf(_LM, "mixtral", inputs=ids)),
     "qwen3_moe": Architecture("transformers", "train", hf(_LM, "qwen3_moe", inputs=tokens, num_hidden_layers=8)),
     "mamba": Architecture("transformers", "inference", hf(_LM, "mamba", inputs=ids, num_hidden_layers=8)),
-    "t5": Architecture("transformers", "train", hf(_SEQ, "t5", inputs=translated)),
+    "t5": Architecture("transformers", "train", hf(_SEQ, "t5", inputs=translated, decoder_start_token_id=0)),
     "bart": Architecture("transformers", "train", hf(_SEQ, "bart", inputs=translated)),
     "whisper": Architecture("transformers", "train", hf("AutoModelForSpeechSeq2Seq", "whisper", inputs=speech)),
     "wav2vec2": Architecture(
