@@ -12,7 +12,7 @@ from placekit_core.contracts.problem import Problem
 
 
 def layers_of(problem: Problem, placement: Placement) -> dict[str, str]:
-    """By device: `h.0-19`; empty if layers are no groups of the problem.
+    """By device: `h.0-19`; empty if layers are no groups of the problem. Where weights live elsewhere, that device has them, too.
 
     A layer is a module in a list of modules, `h.0` of `h`, all of whose forward kernels are in the group that has its name. Lists
     and devices come in the order of their first layers in the graph.
@@ -30,10 +30,14 @@ def layers_of(problem: Problem, placement: Placement) -> dict[str, str]:
             if parts[i].isdecimal():
                 groups.setdefault(".".join(parts[: i + 1]), set()).add(pair % count)
     lists: defaultdict[str, dict[int, int]] = defaultdict(dict)  # device of each layer
+    number_of = {grouping.name(i): i for i in range(grouping.count)}
     for path, inside in groups.items():
         group, (parent, _, number) = next(iter(inside)), path.rpartition(".")
         if len(inside) == 1 and grouping.name(group) == path:
             lists[parent][int(number)] = int(placement.device[group])
+            weights = number_of.get(f"weights of {path}")  # see `Grouping.sources_apart`
+            if weights is not None and placement.device[weights] != placement.device[group]:
+                lists[f"weights of {parent}"][int(number)] = int(placement.device[weights])
     found: defaultdict[int, list[str]] = defaultdict(list)
     for parent, layers in lists.items():
         numbers: defaultdict[int, list[int]] = defaultdict(list)
