@@ -28,6 +28,7 @@ from placekit_core import (
     place,
 )
 from placekit_core.run.evaluator import BudgetedEvaluator
+from placekit_core.run.layers import layers_of
 
 pytest.importorskip("placekit_sim")
 
@@ -162,3 +163,14 @@ def test_offloaded_parameters_stay_where_their_readers_move() -> None:
                 moves.add(tuple(device.tolist()))
             undo(device, priority, log)
         assert moves == ({(1, 2, 1)} if streams else {(1, 1, 1)})
+
+
+def test_the_line_of_layers_says_whose_weights_live_elsewhere() -> None:
+    pytest.importorskip("placekit_grouping")
+    module = {"name": "module", "depth": 2}
+    backend = {"name": "simulator", "prefetch": 1}
+    result = place(decoder(), grouper=module, backend=backend, cluster=computer(10**9), policy="annealing", budget=300)
+    assert result.placement is not None
+    layers = layers_of(result.problem, result.placement)
+    assert layers["gpu:0"] == "h.0-23"
+    assert layers["host:0"].startswith("weights of h.")
