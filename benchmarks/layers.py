@@ -32,8 +32,8 @@ def rows(workload: str, clusters: list[str], evaluations: int) -> list[list[str]
     began = time.process_time()
     grouping = made.grouper.group(program.graph, np.random.default_rng(0))
     took = f"{time.process_time() - began:.2f}"
-    why = grouping.note.partition(", because ")[2]
-    if "one by one, because" in grouping.note:
+    if " placed whole" not in grouping.note:
+        why = grouping.note.partition(", because ")[2] or "a small graph"
         return [[workload, "all", str(grouping.count), "", "", "the same", "", "", took, why]]
     found = []
     for cluster in clusters:

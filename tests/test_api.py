@@ -244,7 +244,7 @@ def test_a_placement_outside_the_machine_names_the_policy(problem: Problem) -> N
 
 def test_none_is_the_default_of_the_command_line(problem: Problem) -> None:
     nothing: dict[str, Any] = dict.fromkeys(("policy", "grouper", "trainer", "backend", "proxy", "cluster", "budget"))
-    named = place(problem.graph, policy="portfolio", cluster="default", backend="simulator", grouper="none")
+    named = place(problem.graph, policy="portfolio", cluster="default", backend="simulator", grouper="auto")
     assert without_time(place(problem.graph, **nothing).summary) == without_time(named.summary)
 
 

@@ -48,10 +48,10 @@ class Layers:
 
 
 def find_layers(graph: Graph, options: AutoOptions) -> Layers | str:
-    """The layers of `graph`, or the reason, as the end of a sentence, why its operations are placed one by one."""
+    """The layers of `graph`, or why its operations are placed one by one: the end of a sentence, empty for small graphs."""
     forward = graph.kernel & (graph.phase == FORWARD)
     if int(forward.sum()) < options.min_kernels:
-        return f"the graph has fewer than {options.min_kernels} forward kernels"
+        return ""
     seconds = nominal_s(graph)
     work: NDArray[np.float64] = np.bincount(
         graph.module.codes, np.where(forward, seconds, 0.0), minlength=len(graph.module.vocabulary)

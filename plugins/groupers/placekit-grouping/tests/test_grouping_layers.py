@@ -64,7 +64,6 @@ def test_layers_are_groups() -> None:
     ("graph", "why"),
     [
         (decoder(5), "no lists of at least 6 alike layers"),
-        (decoder(6, 10), "fewer than 100 forward kernels"),
         (decoder(8, width=4), "can run 3."),
         (decoder(8, calls=3), "more than once"),
     ],
@@ -73,6 +72,13 @@ def test_other_graphs_are_placed_one_by_one(graph: Graph, why: str) -> None:
     grouping = grouped(graph)
     assert why in grouping.note
     assert grouping.group_of.tolist() == Grouping.colocated(graph).group_of.tolist()
+
+
+def test_nothing_is_said_about_small_graphs() -> None:
+    graph = decoder(6, 10)
+    grouping = grouped(graph)
+    assert grouping.note == ""
+    assert grouping.count == graph.n
 
 
 def test_lists_inside_of_short_lists_count() -> None:
