@@ -163,8 +163,8 @@ def to_fake(step: Step, mode: TraceMode, name: str) -> Step:
     for t in [*parameters, *tensors, *tensors_in((step.inputs, step.targets))]:
         if id(t) not in known:
             known[id(t)] = t if is_fake(t) else like(t, mode)
-            if mode.values:
-                mode.give(known[id(t)], t.detach() if isinstance(t, torch.nn.Parameter) else t.detach().clone())
+            if known[id(t)] is not t and t.device.type != "meta":
+                mode.know(known[id(t)], t.detach() if isinstance(t, torch.nn.Parameter) else t.detach().clone())
     module, loss = step.module, step.loss
     if parameters and all(map(is_fake, parameters)):
         _replace(modules, known)

@@ -31,13 +31,15 @@ _READS = frozenset([torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sh
 class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
     """Fake tensors with the values of small ones that are created in code, such as `torch.arange(8)`, and of what follows.
 
+    The values of whole numbers and booleans among the inputs (`know`) are known, too: masks, lengths, labels, edges.
+
     A single random number is taken to be almost 1, so that LayerDrop (`if torch.rand([]) < rate: skip`) keeps every layer.
     Numbers are taken to be finite, so that `if not torch.isfinite(x).all()` has an answer. The positions of the largest
     numbers (`topk`, `argmax`) are taken in turn, so that a router's experts get equal loads.
 
     Attributes:
         routed: the lines that read values which depend on such positions.
-        reads: with `values`, the lines that read values of the example.
+        reads: the lines that read values of the example: of its whole numbers and booleans, or with `values` of all tensors.
         drawn: the lines that compare a single random number with a rate above 0.
     """
 
@@ -48,6 +50,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         self.drawn: dict[str, None] = {}
         self.routed: dict[str, None] = {}
         self._positions: Any = WeakIdKeyDictionary()  # they, and what is computed from them
+        self._inputs: Any = WeakIdKeyDictionary()  # inputs with known values, and what is computed from them
         self._numbers: dict[int, torch.Tensor] = {}  # single random numbers, by id
 
     def __copy__(self) -> TraceMode:
@@ -61,17 +64,19 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         """The result of `op`, with its value where it is known."""
         kwargs = kwargs or {}
         self._note(op, args)
+        if op is _aten.index.Tensor and not self.values:
+            args = self._with_positions(*args)
         result = super().__torch_dispatch__(op, types, args, kwargs)
         if not self.values:
             self._route(op, args, kwargs, result)
+            self._follow(self._inputs, args, kwargs, result)
         if self.values or (isinstance(result, FakeTensor) and result.constant is None):
             self._give_value(op, args, kwargs, result)
         return result
 
     def may_turn_const(self, t: torch.Tensor) -> bool:
         """Whether the value of a result is kept."""
-        few = self.values or t.numel() <= (_SMALL if t.is_floating_point() or t.is_complex() else 1024 * _SMALL)
-        return few and t.layout is torch.strided and not self.is_our_fake(t) and t.device.type != "meta"
+        return (self.values or _is_small(t)) and t.layout is torch.strided and not self.is_our_fake(t) and t.device.type != "meta"
 
     def forget(self, graph: torch.fx.Graph) -> None:
         """Drop all values at the end of a trace: only shapes matter from here on."""
@@ -81,9 +86,42 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
                 if isinstance(tensor, FakeTensor):
                     tensor.constant = None
 
+    def know(self, tensor: FakeTensor, value: torch.Tensor) -> None:
+        """Keep the value of an input, if it is small and of whole numbers or booleans; with `values`, of any tensor."""
+        whole = not (value.is_floating_point() or value.is_complex())
+        if self.values:
+            self.give(tensor, value)
+        elif whole and value.device.type == "cpu" and value.numel() <= 1024 * _SMALL and not self.is_our_fake(value):
+            self.give(tensor, value)
+            self._inputs[tensor] = None
+
+    def _with_positions(self, tensor: Any, indices: Any) -> tuple[Any, Any]:
+        """The arguments of an index with the positions of a known mask in its place, whose number is known."""
+        if tensor.constant is not None:
+            return tensor, indices
+        found: list[Any] = []
+        for index in indices:
+            known = isinstance(index, FakeTensor) and index.constant is not None
+            if known and index.dtype in (torch.bool, torch.uint8):
+                with no_dispatch():
+                    places = index.constant.nonzero().unbind(1)
+                found += [self.fake_tensor_converter.from_real_tensor(self, p.contiguous()) for p in places]
+            else:
+                found.append(index)
+        return tensor, found
+
+    def _follow(self, group: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Add the results of known value to a group of tensors, if an argument is in it."""
+        if group and any(t in group for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, FakeTensor)):
+            for made in pytree.tree_leaves(result):
+                if isinstance(made, FakeTensor) and made.constant is not None:
+                    group[made] = None
+
     def _note(self, op: Any, args: Any) -> None:
-        if self.values and _READS & set(getattr(op, "tags", ())) and not _is_plain_index(op, args):
-            self.reads.setdefault(calling_line())
+        if _READS & set(getattr(op, "tags", ())) and not _is_plain_index(op, args):
+            given = pytree.tree_leaves(args) if self._inputs else ()
+            if self.values or any(isinstance(t, FakeTensor) and t in self._inputs for t in given):
+                self.reads.setdefault(calling_line())
         packet = getattr(op, "_overloadpacket", None)
         is_number = packet in _COMPARED and isinstance(args[0], FakeTensor) and id(args[0].constant) in self._numbers
         if is_number and (not isinstance(args[1], float | int) or args[1] > 0):
@@ -102,13 +140,11 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
                     self.give(found, (torch.arange(found.numel()) % choices).view(found.shape))
                 self._positions[found] = None
             return
-        given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, FakeTensor)] if self._positions else []
-        if any(t in self._positions for t in given):
+        given = pytree.tree_leaves((args, kwargs)) if self._positions else ()
+        if any(isinstance(t, FakeTensor) and t in self._positions for t in given):
             if _READS & set(getattr(op, "tags", ())) and not _is_plain_index(op, args):
                 self.routed.setdefault(calling_line())
-            for made in pytree.tree_leaves(result):
-                if isinstance(made, FakeTensor) and made.constant is not None:
-                    self._positions[made] = None
+            self._follow(self._positions, args, kwargs, result)
 
     def _give_value(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         packet = getattr(op, "_overloadpacket", None)
@@ -122,10 +158,13 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             elif packet in _CREATED and result.numel() <= _SMALL and result.device.type == "cpu":
                 with no_dispatch():
                     self.give(result, op(*args, **kwargs))
-            return
+            if torch.Tag.nondeterministic_seeded in getattr(op, "tags", ()):
+                return
         unknown = [t for t in pytree.tree_leaves(result) if isinstance(t, FakeTensor) and t.constant is None]
-        given = pytree.tree_leaves((args, kwargs))
-        if not unknown or any(isinstance(t, FakeTensor) and t.constant is None for t in given):
+        given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, FakeTensor)]
+        if not unknown or not (given or self.values) or any(t.constant is None for t in given):
+            return
+        if not self.values and any(not _is_small(t) for t in unknown):
             return
         real_args, real_kwargs = pytree.tree_map_only(FakeTensor, lambda t: t.constant, (args, kwargs))
         with no_dispatch():
@@ -138,6 +177,11 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         """Keep the value of a fake tensor."""
         tensor.constant = value
         self.fake_tensor_converter.add_constant_storage_mapping(tensor)
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    several = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.numel() <= (_SMALL if several else 1024 * _SMALL)
 
 
 def _if_finite(packet: Any, args: Any) -> bool | None:

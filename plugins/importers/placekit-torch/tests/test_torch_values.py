@@ -149,3 +149,34 @@ def test_pythons_random_numbers_are_the_same_in_each_pass_and_stay_unchanged() -
     first, second = (import_module(Random(4, 4), torch.randn(2, 4), loss=lambda y: y.sum()).graph for _ in range(2))
     assert first.fingerprint == second.fingerprint
     assert random.getstate() == state
+
+
+class Masked(nn.Linear):
+    """Decides by a mask and by labels, which are whole numbers and booleans, and picks rows by the mask."""
+
+    def forward(self, x: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+        if labels.max() >= self.out_features:
+            raise ValueError("a label is too large")
+        return torch.nn.functional.cross_entropy(super().forward(x)[mask], labels[mask])
+
+
+def test_whole_numbers_among_the_inputs_decide_and_the_lines_are_named() -> None:
+    module, x = Masked(8, 8), torch.randn(4, 8)
+    mask, labels = torch.tensor([True, False, True, True]), torch.tensor([1, 2, 3, 4])
+    with pytest.warns(UserWarning, match=r"(?s)values of this example.*labels\.max\(\) >=.*forward\(x\)\[mask\]"):
+        program = import_module(module, (x, mask, labels))
+    _, results = run_sequential(program, program.executable.initial())
+    expected = module(x, mask, labels)
+    expected.backward()
+    assert torch.equal(results["loss"], expected)
+    assert module.weight.grad is not None
+    assert torch.equal(results["gradient.weight"], module.weight.grad)
+    with pytest.raises(ImporterError, match="a label is too large"):
+        import_module(module, (x, mask, labels + 8))
+
+
+def test_whole_numbers_that_decide_nothing_are_not_named() -> None:
+    embedding = nn.Embedding(8, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        import_module(embedding, torch.tensor([[1, 2], [3, 4]]), loss=lambda y: y.sum())
