@@ -31,7 +31,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "torch.sym_not": operator.not_, "torch._sym_sqrt": math.sqrt, "torch.sym_sum": sum,
 }  # fmt: skip
 """Functions of whole numbers and sizes that a node may call."""
-_UNSAFE = frozenset(["from_file"])  # operators that read files
+_TRUSTED = ("aten", "prims")  # libraries whose operators may take texts, such as the kind of a `gelu`
+_UNSAFE = frozenset(["from_file"])  # those of their operators that read files
 _ASSERTIONS = ("_assert", "sym_constrain_range")
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 _MAX_NUMBER, _MAX_PARTS = 2**62, 10_000
@@ -278,9 +279,16 @@ def find_operator(target: str) -> Any:
             f"there is no operator {library}::{name}.{overload}: import the package that defines it before (from Python), or"
             " export the program with this version of torch"
         )
-    if name in _UNSAFE:
-        raise ValueError(f"operator {library}::{name} reads files")
-    return getattr(packet, overload)
+    operator = getattr(packet, overload)
+    if not torch._C._dispatch_has_kernel(operator.name()):
+        raise ValueError(f"operator {library}::{name} is one of TorchScript, which no exported program calls")
+    takes_text = any("str" in str(argument.type) for argument in operator._schema.arguments)
+    if name in _UNSAFE or (takes_text and library not in _TRUSTED):
+        # fake tensors do not hold off what has no shape of its own, e.g. `image::read_file(str) -> Tensor`
+        raise ValueError(
+            f"operator {library}::{name} may read or write files: it takes a text, which may be a file's name"
+        )
+    return operator
 
 
 def _check_parts(name: str, arguments: Sequence[Any]) -> None:

@@ -207,7 +207,35 @@ def test_operators_that_read_files_are_refused(rewrite: Rewrite) -> None:
     def change(program: dict[str, Any]) -> None:
         program["graph_module"]["graph"]["nodes"][0]["target"] = "torch.ops.aten.from_file.default"
 
-    assert "reads files" in refusal(rewrite(change)).message
+    assert "aten::from_file may read or write files" in refusal(rewrite(change)).message
+
+
+def test_operators_of_libraries_that_take_texts_are_refused(rewrite: Rewrite) -> None:
+    """torchvision's `image::read_file` is such an operator; fake tensors would run it."""
+    read: list[str] = []
+    library = torch.library.Library("placekit_test_files", "DEF")
+    library.define("read_file(str filename) -> Tensor")
+    library.impl("read_file", lambda name: read.append(name) or torch.zeros(2), "CompositeImplicitAutograd")
+
+    def change(program: dict[str, Any]) -> None:
+        program["graph_module"]["graph"]["nodes"][0] |= {
+            "target": "torch.ops.placekit_test_files.read_file.default",
+            "inputs": [{"name": "filename", "arg": {"as_string": "/etc/passwd"}, "kind": 1}],
+        }
+
+    try:
+        assert "read_file may read or write files" in refusal(rewrite(change)).message
+    finally:
+        library._destroy()
+    assert read == []
+
+
+@pytest.mark.parametrize("name", ["aten.save", "prim.Print", "prim.RaiseException", "aten.manual_seed"])
+def test_operators_of_torchscript_are_refused(name: str, rewrite: Rewrite) -> None:
+    def change(program: dict[str, Any]) -> None:
+        program["graph_module"]["graph"]["nodes"][0]["target"] = f"torch.ops.{name}.default"
+
+    assert "is one of TorchScript" in refusal(rewrite(change)).message
 
 
 def test_an_operator_that_is_not_loaded(rewrite: Rewrite) -> None:
