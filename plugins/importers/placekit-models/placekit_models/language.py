@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from placekit_torch import Step
 from placekit_torch.tracing import is_fake
+from placekit_torch.where import first_line
 
 from placekit_core import ImporterError, unknown
 from placekit_models import configurations
@@ -99,17 +100,29 @@ class _Model:
         from placekit_models.cache import record
 
         with torch.device("meta"):
-            inputs = self._inputs() if self.crossed else {"input_ids": self._tokens(1)}
-            if self.crossed:
-                inputs["decoder_input_ids"] = self._tokens(1)
             try:
+                inputs = self._inputs() if self.crossed else {"input_ids": self._tokens(1)}
+                if self.crossed:
+                    inputs["decoder_input_ids"] = self._tokens(1)
                 # in bfloat16: grouped products of experts have no other type on the meta device
                 inputs = {k: t.bfloat16() if t.is_floating_point() else t for k, t in inputs.items()}
-                return record(self._build(torch.bfloat16), inputs, cache_argument(self.cls), self.crossed)
+                model = self._build(torch.bfloat16)
+            except ImporterError:
+                raise
+            except Exception as e:  # sizes that do not fit, of which transformers checks few
+                raise ImporterError(
+                    f"no {self.cls.__name__} can be built as {self.asked.name} says: {first_line(e)}"
+                ) from e
+            try:
+                return record(model, inputs, cache_argument(self.cls), self.crossed)
             except (AttributeError, NotImplementedError, TypeError, ValueError, IndexError) as e:
                 raise ImporterError(
-                    f"the cache of {self.cls.__name__} is not made of keys and values alone: {str(e).splitlines()[0]}",
+                    f"the cache of {self.cls.__name__} is not made of keys and values alone: {first_line(e)}",
                     "mode=inference is the pass without a cache",
+                ) from e
+            except RuntimeError as e:
+                raise ImporterError(
+                    f"{self.cls.__name__} does not run as {self.asked.name} says: {first_line(e)}"
                 ) from e
 
     def _with_cache(self, model: Any) -> Step:
@@ -230,7 +243,7 @@ def _config(data: dict[str, Any], asked: Asked) -> Any:
     try:
         return AutoConfig.for_model(kind, **values)
     except Exception as e:
-        raise ImporterError(f"transformers refuses the configuration of {asked.name}: {str(e).splitlines()[0]}") from e
+        raise ImporterError(f"transformers refuses the configuration of {asked.name}: {first_line(e)}") from e
 
 
 def _architecture(config: Any) -> Any:
@@ -239,7 +252,7 @@ def _architecture(config: Any) -> Any:
     from transformers.models.auto import modeling_auto as auto
 
     for name in config.architectures or ():
-        cls = getattr(transformers, name, None)
+        cls = getattr(transformers, str(name), None)
         if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
             return cls
     for mapping in (

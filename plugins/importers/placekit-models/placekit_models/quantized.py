@@ -76,6 +76,10 @@ def stored_bits(config: Any) -> int | None:
     """Bits of the weights by the `quantization_config` of a configuration; None without one. Raises ImporterError."""
     if not config:
         return None
+    if not isinstance(config, dict):
+        raise ImporterError(
+            f"`quantization_config` is {config!r:.60}, not a mapping", "remove it from the configuration"
+        )
     method = config.get("quant_method")
     bits = config.get("bits") or config.get("w_bit")
     if method == "bitsandbytes" or config.get("load_in_4bit") or config.get("load_in_8bit"):

@@ -255,6 +255,10 @@ def test_defaults(load: Any) -> None:
         ({"model_type": "own", "auto_map": {}}, {}, "code that comes with a model is never run"),
         ({"_class_name": "UNet2DModel"}, {}, "is a model of diffusers"),
         ({**LLAMA, "hidden_size": "x"}, {}, "transformers refuses the configuration"),
+        ({**LLAMA, "intermediate_size": -4}, {}, "no LlamaForCausalLM can be built as .* negative dimension -4"),
+        ({**LLAMA, "vocab_size": 0}, {}, "no LlamaForCausalLM can be built as"),
+        ({**LLAMA, "num_key_value_heads": 3}, {}, "LlamaForCausalLM does not run as .* says"),
+        ({**LLAMA, "quantization_config": "gptq"}, {}, "`quantization_config` is 'gptq', not a mapping"),
     ],
 )
 def test_mistakes(load: Any, config: dict[str, Any], options: dict[str, Any], message: str) -> None:
