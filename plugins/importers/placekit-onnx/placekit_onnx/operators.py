@@ -176,7 +176,9 @@ def _attention(inputs: Operands, outputs: Sequence[Type], attributes: Attributes
 def _einsum(inputs: Operands, outputs: Sequence[Type], attributes: Attributes) -> int:
     """One product after the other, from the left; an ellipsis stands for the dimensions of the output before its letters."""
     equation = attributes["equation"].decode().replace(" ", "")
-    terms = equation.partition("->")[0].split(",")
+    texts, arrow, out = equation.partition("->")
+    terms = texts.split(",")
+    kept = set(out) if arrow else {k for k in texts if texts.count(k) == 1}
     sizes: dict[str, int] = {}
     rest = 1
     for term, shape in zip(terms, (_shape(inputs, i) for i in range(len(inputs))), strict=True):
@@ -185,9 +187,10 @@ def _einsum(inputs: Operands, outputs: Sequence[Type], attributes: Attributes) -
         sizes.update(named)
         rest = max(rest, math.prod(shape[len(before) : len(shape) - len(after)])) if dots else rest
     total, seen = 0, set(terms[0])
-    for term in terms[1:]:
+    for i, term in enumerate(terms[1:], 2):
         seen |= set(term)
         total += 2 * rest * math.prod(sizes[k] for k in seen if k != ".")
+        seen &= kept.union(*terms[i:])  # the product sums over what neither the output nor a later term has
     return total or sum(t.elements for t in outputs)
 
 

@@ -230,6 +230,8 @@ FORMULAS: list[tuple[str, list[Any], list[Any], dict[str, Any], float]] = [
     ("Attention", [(2, 6, 32), (2, 9, 16), (2, 9, 16)], [(2, 6, 32)], {"q_num_heads": 4, "kv_num_heads": 2},
      2 * 2 * 4 * 6 * 9 * (8 + 8)),
     ("Einsum", [(2, 3, 4), (2, 4, 5)], [(2, 3, 5)], {"equation": b"bij,bjk->bik"}, 2 * 2 * 3 * 4 * 5),
+    ("Einsum", [(2, 3), (3, 4), (4, 5)], [(2, 5)], {"equation": b"ab,bc,cd->ad"}, 2 * (2 * 3 * 4 + 2 * 4 * 5)),
+    ("Einsum", [(2, 3), (3, 4), (4, 5)], [(2, 5)], {"equation": b"ab,bc,cd"}, 2 * (2 * 3 * 4 + 2 * 4 * 5)),
     ("Einsum", [(7, 3, 4), (7, 4, 5)], [(7, 3, 5)], {"equation": b"...ij, ...jk -> ...ik"}, 2 * 7 * 3 * 4 * 5),
     ("ReduceMean", [(3, 4, 5)], [(3,)], {}, 60),
     ("Add", [(3, 4), (4,)], [(3, 4)], {}, 12),
