@@ -6,7 +6,10 @@ reads one (`.item()`, `.tolist()`, `if t:`, a boolean mask) gets it; without a v
 
 from __future__ import annotations
 
+import contextlib
 import math
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,15 +18,20 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from placekit_torch.shortcuts import ShapeMode
+from placekit_torch.shortcuts import ShapeMode, ordinary
 from placekit_torch.where import calling_line
 
-_SMALL = 4096  # elements; of whole numbers and booleans, which decide more often, 1,024 times as many
+_SMALL = 4096  # elements of a tensor that is always kept
+_LARGE = (
+    1024 * _SMALL
+)  # elements of one that follows from known ones, while all kept ones take less than `_MEMORY` bytes
+_MEMORY = 2**29
 _aten = torch.ops.aten
 _CREATED = frozenset(
     getattr(_aten, name)
     for name in ("arange", "full", "zeros", "ones", "scalar_tensor", "linspace", "eye", "tril_indices", "triu_indices")
 )
+_FILLED = {_aten.zeros_like: 0, _aten.ones_like: 1, _aten.new_zeros: 0, _aten.new_ones: 1}
 _COMPARED = frozenset([_aten.lt, _aten.le, _aten.gt, _aten.ge])
 _READS = frozenset([torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape])
 
@@ -31,7 +39,8 @@ _READS = frozenset([torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sh
 class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
     """Fake tensors with the values of small ones that are created in code, such as `torch.arange(8)`, and of what follows.
 
-    The values of whole numbers and booleans among the inputs (`know`) are known, too: masks, lengths, labels, edges.
+    The values of whole numbers and booleans among the inputs (`know`) are known, too: masks, lengths, labels, edges. What
+    follows from known values is known, up to `_LARGE` elements, and while memory for it lasts.
 
     A single random number is taken to be almost 1, so that LayerDrop (`if torch.rand([]) < rate: skip`) keeps every layer.
     Numbers are taken to be finite, so that `if not torch.isfinite(x).all()` has an answer. The positions of the largest
@@ -52,6 +61,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         self._positions: Any = WeakIdKeyDictionary()  # they, and what is computed from them
         self._inputs: Any = WeakIdKeyDictionary()  # inputs with known values, and what is computed from them
         self._numbers: dict[int, torch.Tensor] = {}  # single random numbers, by id
+        self._kept = 0  # bytes of large known values
 
     def __copy__(self) -> TraceMode:
         """The mode itself: copies of fake tensors, as `nn.TransformerEncoder` makes them of its layer, stay in it."""
@@ -66,17 +76,21 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         self._note(op, args)
         if op is _aten.index.Tensor and not self.values:
             args = self._with_positions(*args)
-        result = super().__torch_dispatch__(op, types, args, kwargs)
+        result = self._with_known_shape(op, args)
+        if result is None:
+            with self._without_values(op, args, kwargs):
+                result = super().__torch_dispatch__(op, types, args, kwargs)
+        if not isinstance(result, FakeTensor) or result.constant is None:
+            self._give_value(op, args, kwargs, result)
         if not self.values:
             self._route(op, args, kwargs, result)
             self._follow(self._inputs, args, kwargs, result)
-        if self.values or (isinstance(result, FakeTensor) and result.constant is None):
-            self._give_value(op, args, kwargs, result)
         return result
 
     def may_turn_const(self, t: torch.Tensor) -> bool:
         """Whether the value of a result is kept."""
-        return (self.values or _is_small(t)) and t.layout is torch.strided and not self.is_our_fake(t) and t.device.type != "meta"
+        usual = t.layout is torch.strided and not self.is_our_fake(t) and t.device.type != "meta"
+        return usual and (self.values or self._may_keep([t]))
 
     def forget(self, graph: torch.fx.Graph) -> None:
         """Drop all values at the end of a trace: only shapes matter from here on."""
@@ -88,16 +102,16 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
 
     def know(self, tensor: FakeTensor, value: torch.Tensor) -> None:
         """Keep the value of an input, if it is small and of whole numbers or booleans; with `values`, of any tensor."""
-        whole = not (value.is_floating_point() or value.is_complex())
+        whole = not _is_real(value)
         if self.values:
             self.give(tensor, value)
-        elif whole and value.device.type == "cpu" and value.numel() <= 1024 * _SMALL and not self.is_our_fake(value):
+        elif whole and value.device.type == "cpu" and self._may_keep([value]) and not self.is_our_fake(value):
             self.give(tensor, value)
             self._inputs[tensor] = None
 
     def _with_positions(self, tensor: Any, indices: Any) -> tuple[Any, Any]:
         """The arguments of an index with the positions of a known mask in its place, whose number is known."""
-        if tensor.constant is not None:
+        if all(t is None or t.constant is not None for t in (tensor, *indices)):
             return tensor, indices
         found: list[Any] = []
         for index in indices:
@@ -109,6 +123,46 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             else:
                 found.append(index)
         return tensor, found
+
+    def _with_known_shape(self, op: Any, args: Any) -> Any:
+        """The results of operators whose shapes depend on the values of only some of their arguments, if those are known."""
+        packet = getattr(op, "_overloadpacket", None)
+        if self.values or packet not in (_aten.masked_select, _aten._ctc_loss):
+            return None
+        if packet is _aten.masked_select and isinstance(args[1], FakeTensor) and args[1].constant is not None:
+            with no_dispatch():
+                count = int(args[1].constant.expand(torch.broadcast_shapes(args[0].shape, args[1].shape)).sum())
+            return self.made((count,), args[0].dtype)
+        if packet is _aten._ctc_loss:  # log probabilities [T, N, C], targets, lengths of inputs, lengths of targets
+            lengths = args[3].constant if isinstance(args[3], FakeTensor) else args[3]
+            if lengths is not None:
+                steps, batch, dtype = args[0].shape[0], args[0].shape[1], args[0].dtype
+                with no_dispatch():
+                    longest = max(map(int, lengths), default=0)
+                return self.made((batch,), dtype), self.made((batch, steps, 2 * longest + 1), dtype)
+        return None
+
+    def made(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
+        """A new contiguous fake tensor."""
+        return self._make([], None, shape, torch.empty(shape, device="meta").stride(), 0, dtype)
+
+    @contextlib.contextmanager
+    def _without_values(self, op: Any, args: Any, kwargs: Any) -> Iterator[None]:
+        """Hide known values from an operator whose results have the same shapes for all values.
+
+        Else torch would compute the result, however large it is, before it asks whether to keep it.
+        """
+        hidden = []
+        if not self.values and ordinary(op):
+            leaves = pytree.tree_leaves((args, kwargs))
+            hidden = [(t, t.constant) for t in leaves if isinstance(t, FakeTensor) and t.constant is not None]
+        for tensor, _ in hidden:
+            tensor.constant = None
+        try:
+            yield
+        finally:
+            for tensor, value in hidden:
+                tensor.constant = value
 
     def _follow(self, group: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Add the results of known value to a group of tensors, if an argument is in it."""
@@ -135,7 +189,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             choices = args[0].shape[
                 (args[2] if len(args) > 2 else -1) if packet is _aten.topk else (args[1:2] or (-1,))[0]
             ]
-            if args[0].is_floating_point() and 0 < found.numel() <= 1024 * _SMALL and found.constant is None:
+            if args[0].is_floating_point() and 0 < found.numel() <= _LARGE and found.constant is None:
                 with no_dispatch():
                     self.give(found, (torch.arange(found.numel()) % choices).view(found.shape))
                 self._positions[found] = None
@@ -158,13 +212,16 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             elif packet in _CREATED and result.numel() <= _SMALL and result.device.type == "cpu":
                 with no_dispatch():
                     self.give(result, op(*args, **kwargs))
+            elif packet in _FILLED and not _is_real(result) and self._may_keep([result]):
+                with no_dispatch():
+                    self.give(result, torch.full(result.shape, _FILLED[packet], dtype=result.dtype))
             if torch.Tag.nondeterministic_seeded in getattr(op, "tags", ()):
                 return
         unknown = [t for t in pytree.tree_leaves(result) if isinstance(t, FakeTensor) and t.constant is None]
         given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, FakeTensor)]
         if not unknown or not (given or self.values) or any(t.constant is None for t in given):
             return
-        if not self.values and any(not _is_small(t) for t in unknown):
+        if not self.values and not self._may_keep(unknown):
             return
         real_args, real_kwargs = pytree.tree_map_only(FakeTensor, lambda t: t.constant, (args, kwargs))
         with no_dispatch():
@@ -177,11 +234,22 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         """Keep the value of a fake tensor."""
         tensor.constant = value
         self.fake_tensor_converter.add_constant_storage_mapping(tensor)
+        if value.numel() > _SMALL:
+            size = value.numel() * value.element_size()
+            self._kept += size
+            weakref.finalize(value, self._release, size)
+
+    def _release(self, size: int) -> None:
+        self._kept -= size
+
+    def _may_keep(self, tensors: list[torch.Tensor]) -> bool:
+        large = [t for t in tensors if t.numel() > _SMALL]
+        size = sum(t.numel() * t.element_size() for t in large)
+        return not large or (self._kept + size <= _MEMORY and all(t.numel() <= _LARGE for t in large))
 
 
-def _is_small(tensor: torch.Tensor) -> bool:
-    several = tensor.is_floating_point() or tensor.is_complex()
-    return tensor.numel() <= (_SMALL if several else 1024 * _SMALL)
+def _is_real(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _if_finite(packet: Any, args: Any) -> bool | None:

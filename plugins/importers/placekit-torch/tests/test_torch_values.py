@@ -180,3 +180,54 @@ def test_whole_numbers_that_decide_nothing_are_not_named() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         import_module(embedding, torch.tensor([[1, 2], [3, 4]]), loss=lambda y: y.sum())
+
+
+class Padded(nn.Linear):
+    """As Longformer: numbers that follow from a mask, more than 4,096 of them, decide; and rows are picked in two ways."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        far = torch.where(mask[:, None, :].expand(-1, 80, -1) > 0, 0.0, -1.0)[:, 0] < 0
+        seen = torch.ones_like(x, dtype=torch.long).sum()
+        if far.flatten().any().item() and seen == x.numel():
+            return super().forward(x).masked_select(~far[..., None])
+        return x
+
+
+def test_numbers_that_follow_from_inputs_are_known() -> None:
+    module, x, mask = Padded(8, 8), torch.randn(2, 40, 8), torch.ones(2, 40, dtype=torch.long)
+    mask[1, 30:] = 0
+    with pytest.warns(UserWarning, match=r"(?s)values of this example.*any\(\)\.item\(\)"):
+        program = import_module(module, (x, mask), loss=lambda y: y.square().sum())
+    _, results = run_sequential(program, program.executable.initial())
+    expected = module(x, mask).square().sum()
+    assert torch.equal(results["loss"], expected)
+    assert program.graph.op_type.vocabulary.count("aten.masked_select") == 1
+
+
+class Spoken(nn.Linear):
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        lengths, inputs = (labels >= 0).sum(-1), torch.full((x.shape[1],), x.shape[0])
+        probabilities = super().forward(x).log_softmax(-1)
+        return torch.nn.functional.ctc_loss(probabilities, labels[labels >= 0], inputs, lengths)
+
+
+def test_ctc_loss_has_the_shape_of_known_lengths() -> None:
+    module, x, labels = Spoken(8, 8), torch.randn(20, 2, 8), torch.tensor([[1, 2, 3, 4], [5, 6, -1, -1]])
+    with pytest.warns(UserWarning, match="values of this example"):
+        program = import_module(module, (x, labels))
+    assert {"aten._ctc_loss", "aten._ctc_loss_backward"} <= set(program.graph.op_type.vocabulary)
+    _, results = run_sequential(program, program.executable.initial())
+    expected = module(x, labels)
+    expected.backward()
+    assert module.weight.grad is not None
+    assert torch.equal(results["loss"], expected)
+    assert torch.equal(results["gradient.weight"], module.weight.grad)
+
+
+def test_large_values_are_not_computed() -> None:
+    class Pairs(nn.Linear):
+        def forward(self, x: Tensor, part: Tensor) -> Tensor:
+            same = part[:, None] == part[None, :]  # 10^12 booleans
+            return super().forward(x) + same[:, 0, None]
+
+    import_module(Pairs(8, 8), (torch.randn(10**6, 8), torch.zeros(10**6, dtype=torch.long)), mode="inference")
