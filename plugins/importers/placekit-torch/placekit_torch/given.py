@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_core import Placement, PlacementError, Policy, Problem, Task, load_placement, unknown
+from placekit_core import NotApplicable, Placement, PlacementError, Policy, Problem, Task, load_placement, unknown
 from placekit_torch.forms import Name, nearest
 from placekit_torch.given_options import GivenOptions
 from placekit_torch.hooks import Located, covering, locate
@@ -50,10 +50,13 @@ class Given(Policy):
     level = "operation"
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The placement. Raises PlacementError that names what the map lacks, or what does not exist."""
+        """The placement.
+
+        Raises NotApplicable without one, and PlacementError that names what the map lacks, or what does not exist.
+        """
         o: GivenOptions = self.options
         if o.path is None and o.map is None:
-            raise PlacementError("policy given has no placement", "give it policy.path=FILE, or policy.map={...}")
+            raise NotApplicable("policy given has no placement", "give it policy.path=FILE, or policy.map={...}")
         own = (
             from_map(task.problem, o.map or {}, "policy.map")
             if o.path is None

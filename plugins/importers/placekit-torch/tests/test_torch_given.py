@@ -17,7 +17,7 @@ from placekit_torch.given import Given, from_file, from_map
 from placekit_torch.hooks import locate
 from placekit_torch.one_thread import as_accelerate
 
-from placekit_core import Cluster, Graph, GraphBuilder, PlacementError, Problem, place, save_graph
+from placekit_core import Cluster, Graph, GraphBuilder, NotApplicable, PlacementError, Problem, place, save_graph
 
 Run = Callable[..., Any]
 LAUNCH, COPY_S, LATENCY = 1e-6, 1e-9, 1e-5
@@ -239,7 +239,7 @@ def test_a_sweep_and_python_take_a_map() -> None:
     result = place(network(), cluster=machine(), policy=options)
     assert result.placement is not None
     assert set(result.placement.device.tolist()) == {0}
-    with pytest.raises(PlacementError, match=r"policy given has no placement\n  give it policy.path=FILE"):
+    with pytest.raises(NotApplicable, match=r"policy given has no placement\n  give it policy.path=FILE"):
         place(network(), cluster=machine(), policy="given")
 
 
