@@ -20,6 +20,7 @@ from placekit_testing.sequential import run_sequential
 from placekit_torch import Step, data_parallel, import_module
 from placekit_torch.importer import TorchImporter
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from placekit_core import ImporterError, Program, load_cluster, place
 from placekit_core.contracts.problem import Problem
@@ -143,6 +144,7 @@ def test_three_steps_equal_training_on_the_whole_batch(
 
 
 DISTRIBUTED = """
+import os
 import sys
 import torch
 import torch.nn.functional as F
@@ -162,7 +164,8 @@ for _ in range(3):
     F.mse_loss(parallel(inputs[rows]), targets[rows]).backward()
     optimizer.step()
 torch.save(module.state_dict(), f"{folder}/last{rank}.pt")
-torch.distributed.destroy_process_group()
+torch.distributed.barrier()
+os._exit(0)  # threads of gloo sometimes abort a process that ends otherwise
 """
 
 
@@ -232,6 +235,33 @@ def test_costs_follow_the_parts_of_the_batch() -> None:
     assert g.attributes["shares"] == [3, 1]
     back = np.asarray(g.columns["forward_of"])
     assert (tower[back[back >= 0]] == tower[back >= 0]).all(), "gradients belong to operations of their own tower"
+
+
+class Recomputed(nn.Module):
+    """Two layers that are computed again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.GELU()) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in (self.first, self.second):
+            x = checkpoint(layer, x, use_reentrant=False)
+        return x
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_tower_recomputes_what_it_computed(accumulate: int) -> None:
+    """What a recomputation repeats, and the gradient that it waits for, are in its own tower."""
+    step = Step(Recomputed(), torch.randn(8, 6), F.mse_loss, torch.randn(8, 6))
+    graph = _towers(step, towers=2, accumulate=accumulate).graph
+    tower, forward = graph.columns["tower"], graph.columns["forward_of"]
+    repeats = np.flatnonzero(forward >= 0)
+    assert len(repeats) > 0
+    np.testing.assert_array_equal(tower[repeats], tower[forward[repeats]])
+    for v in repeats.tolist():
+        read = [u for u in graph.tensor_producer[graph.inputs(v)].tolist() if "all_reduce" not in graph.op_name[u]]
+        assert {int(tower[u]) for u in read} == {int(tower[v])}
 
 
 def test_policy_data_parallel_places_a_tower_on_each_device() -> None:
