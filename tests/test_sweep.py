@@ -357,8 +357,8 @@ def test_a_glob_beside_a_name() -> None:
     assert found[0] == f"policy=choice(etf,{','.join(n for n in heft if n != 'etf')})"
 
 
-REFUSE = {"data_parallel", "enumerative", "exact", "expert", "single_cpu"}
-"""Policies that place only what they are made for: towers, sharded programs, small graphs, known networks, with a CPU."""
+REFUSE = {"data_parallel", "enumerative", "exact", "expert", "given", "single_cpu"}
+"""Policies that place only what they are made for: towers, sharded programs, small graphs, known networks, maps, a CPU."""
 RULES = {
     "accelerate_auto", "accelerate_sequential", "bandwidth_share", "chain", "exo_memory", "fastest_first", "llamacpp_layers",
     "torchtitan_weights", "vllm_even",

@@ -111,13 +111,13 @@ def _run_options(everything: bool) -> str:
 
 
 def _short_options(registry: Registry) -> Iterator[str]:
-    """For each importer that takes options without `importer.`, those options and their meaning."""
+    """For each importer that takes options without `importer.`, those options and their defaults."""
     for component in (e.component for e in registry.all() if e.component.shorthand):
         first, *others = component.shorthand
-        found = [(key, text) for key, text in _options("", component.config) if key.partition("=")[0] in others]
-        column = max((len(key) for key, _ in found), default=0) + 4
-        head = f"{first}=NAME, {component.summary}:"
-        yield "\n".join([head, *(wrapped(text, " " * column, f"  {key:{column - 4}}  ") for key, text in found)])
+        found = [key for key, _ in _options("", component.config, short=12) if key.partition("=")[0] in others]
+        name = f"importer={component.name}"
+        head = wrapped(f"{component.summary} (`{name} --help` says more), with", " " * 4, f"{first}=NAME  ")
+        yield "\n".join([head, wrapped(" ".join(found), " " * 4, "  ")])
 
 
 def _default_components(registry: Registry) -> str:

@@ -266,11 +266,11 @@ def test_defaults_are_those_of_the_registry_that_is_given(finished: Summary) -> 
 def test_another_component_is_named_once_with_the_options_that_are_not_its_defaults(finished: Summary) -> None:
     blocks = {**MODULE, "blocks": [f"layer{i}.*" for i in range(12)]}
     assert labels(finished, {"grouper": NONE}, {"grouper": blocks}) == [
-        "etf grouper=none",
+        "etf grouper=auto",
         "etf grouper=module grouper.blocks=[layer0.*, ... 12 values]",
     ]
     assert labels(finished, {"grouper": NONE}, {"grouper": MODULE}, {"grouper": MODULE | {"depth": 2}}) == [
-        "etf grouper=none",
+        "etf grouper=auto",
         "etf grouper=module grouper.depth=default",
         "etf grouper=module grouper.depth=2",
     ]
@@ -294,8 +294,8 @@ def test_if_one_run_differs_in_a_section_all_of_the_contest_name_their_choice(fi
     """A grouper that only one row named would look as if the others had none."""
     heft = {"name": "heft", "fallback": False}
     assert labels(finished, {}, {"policy": heft}, {"policy": heft, "grouper": MODULE}) == [
-        "etf grouper=none",
-        "heft grouper=none",
+        "etf grouper=auto",
+        "heft grouper=auto",
         "heft grouper=module",
     ]
     budget = finished.config["budget"]

@@ -157,7 +157,11 @@ def test_one_device_needs_no_link() -> None:
         ("99 nodes of (99x h100, nvswitch), ib_ndr", "has more than 1024 devices", ""),
         ("2x rtx4090, pcie4 x3", "pcie4 x3: PCIe has no such width", "lanes: 1, 2, 4, 8, 16"),
         ("2x rtx4090, pcie4, pcie5", "has two links of one form", "give one"),
-        ("2x rtx4090, nvlink", "no two GPUs of one kind with NVLink", "with NVLink: v100, a6000, rtx3090, a100"),
+        (
+            "2x rtx4090, nvlink",
+            "no two GPUs of one kind with NVLink",
+            "with NVLink: v100, a6000, rtx2080ti, rtx3090, a100",
+        ),
         ("2x rtx3090, nvlink x4", "only PCIe has a number of lanes", "write nvlink"),
         ("2x l40s, nvswitch", "no machine has l40s on an NVSwitch", "with a switch: v100, a100, a100_40gb, h100"),
         ("1x a100, nvswitch", "an NVSwitch connects several GPUs", "leave out nvswitch"),
