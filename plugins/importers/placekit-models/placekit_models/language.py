@@ -60,7 +60,7 @@ class _Model:
             return Step(model, inputs, optimizer=lambda p: torch.optim.AdamW(p, lr=1e-4))
         if self.mode == "inference":
             inputs = self._inputs()
-            if self.crossed:
+            if self.crossed and "decoder_input_ids" in inspect.signature(self.cls.forward).parameters:  # DETR has none
                 inputs |= {"decoder_input_ids": self._tokens(self.context)}
             model.__class__ = _subclass(type(model), _output)
             return Step(model, inputs)
