@@ -26,5 +26,6 @@ def network(asked: Asked, source: str) -> Network:
     takes = inspect.signature(factory).parameters
     chosen = {k: v for k, v in given.items() if v is not None and not (k == "batch" and v == 1)}
     for key in chosen.keys() - takes.keys():
-        raise ImporterError(f"{asked.name} takes no {key!r}", f"its parameters are {', '.join(takes) or 'none'}")
+        has = f"its parameters are {', '.join(takes)}" if takes else "it has no parameters"
+        raise ImporterError(f"{asked.name} takes no {key!r}", f"{has}: leave {key}= out, or give it one named {key}")
     return Network(f"{path.stem}.{attribute}", asked.mode or "train", lambda: factory(**chosen), path=folder)

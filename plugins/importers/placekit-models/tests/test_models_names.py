@@ -45,6 +45,9 @@ def test_a_prefix_says_where_from(model: str, expected: tuple[str, str]) -> None
         ("hg:x", r"no models are called hg:\.\.\."),
         ("tim:x", "did you mean timm:x"),
         ("Qwen3-8B", "does not say where the model comes from\n  did you mean hf:Qwen/Qwen3-8B"),
+        ("my.py", "names a file and no function of it\n  give model=my.py:FUNCTION"),
+        ("w.pt", "is a file of weights, which holds no graph\n  give FILE.py:FUNCTION"),
+        ("x", "FILE.py:FACTORY, FILE.pt2, FILE.onnx"),
         ("hf:a,hf:b", "is no single name\n  a sweep over several needs -m"),
     ],
 )
@@ -135,7 +138,7 @@ def test_a_function_of_ones_own(tmp_path: Path) -> None:
     [program] = load_programs(model=f"{path}:step", mode="inference", batch=5, image=3)
     graph = program.graph
     assert graph.persistent_bytes[graph.op_type.is_value("input")].tolist() == [5 * 3 * 9 * 4]
-    with pytest.raises(ImporterError, match="takes no 'dtype'\n  its parameters are batch, image"):
+    with pytest.raises(ImporterError, match="takes no 'dtype'\n  its parameters are batch, image: leave dtype= out"):
         load_programs(model=f"{path}:step", dtype="float16")
     with pytest.raises(ImporterError, match="mode=decode is for models of transformers"):
         load_programs(model=f"{path}:step", mode="decode")

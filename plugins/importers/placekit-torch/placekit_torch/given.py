@@ -145,6 +145,8 @@ def _check_keys(problem: Problem, devices: Mapping[str, Name], source: str) -> l
     wrong = [key for key in strange if lacks or key.rpartition(".")[0] not in exist or re.search(r"(^|\.)\d+$", key)]
     if wrong:
         hint = unknown("module", wrong[0], [key for key in exist if key], PlacementError).hint
+        if len(strange) == len(devices):  # the map is of another model
+            hint = f"name the model of the map, e.g. model=hf:NAME or model=FILE.py:FACTORY; {hint}"
         raise PlacementError(f"{source} names {_some(wrong)}, which {graph.name!r} does not have", hint)
     if lacks:
         raise PlacementError(

@@ -165,6 +165,7 @@ class TestMaps:
                 r"'layer\.1', which 'net' does not.*\n.*'layers\.1'",
             ),
             ({"": 0, "layers.2": 1}, r"names 'layers\.2', which 'net' does not have"),
+            ({"h.0": 0}, r"names 'h\.0', which 'net' does not have\n  name the model of the map, e\.g\. model=hf:NAME"),
             ({"embed": 0, "head": 0}, r"gives no device to 'layers\.0', 'layers\.1' of 'net'"),
             ({}, r"own\.json is empty\n"),
         ],
