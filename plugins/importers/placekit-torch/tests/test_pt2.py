@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
@@ -213,9 +213,14 @@ def test_operators_that_read_files_are_refused(rewrite: Rewrite) -> None:
 def test_operators_of_libraries_that_take_texts_are_refused(rewrite: Rewrite) -> None:
     """torchvision's `image::read_file` is such an operator; fake tensors would run it."""
     read: list[str] = []
-    library = torch.library.Library("placekit_test_files", "DEF")
+    library: Any = cast(Any, torch.library).Library("placekit_test_files", "DEF")
+
+    def read_file(name: str) -> torch.Tensor:
+        read.append(name)
+        return torch.zeros(2)
+
     library.define("read_file(str filename) -> Tensor")
-    library.impl("read_file", lambda name: read.append(name) or torch.zeros(2), "CompositeImplicitAutograd")
+    library.impl("read_file", read_file, "CompositeImplicitAutograd")
 
     def change(program: dict[str, Any]) -> None:
         program["graph_module"]["graph"]["nodes"][0] |= {
