@@ -245,7 +245,13 @@ def test_defaults(load: Any) -> None:
 def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
     sizes = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_layers": 1, "decoder_layers": 1}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    backbone = {"model_type": "resnet", "hidden_sizes": [8], "depths": [1], "embedding_size": 8, "out_features": ["stage1"]}
+    backbone = {
+        "model_type": "resnet",
+        "hidden_sizes": [8],
+        "depths": [1],
+        "embedding_size": 8,
+        "out_features": ["stage1"],
+    }
     config = {"model_type": "detr", "architectures": ["DetrForObjectDetection"], "use_timm_backbone": False,
               "backbone_config": backbone, **sizes, **heads}  # fmt: skip
     graph = load(config, image=32).graph
