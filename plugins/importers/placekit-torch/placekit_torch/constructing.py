@@ -11,6 +11,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -26,6 +27,7 @@ from placekit_torch.where import first_line, user_line
 
 _LARGE = 64 * 2**20  # bytes from which a tensor that is no parameter is fake, too
 _SHARE = 0.8  # of the available memory, for a step that is built with real parameters
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
 _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 Built = TypeVar("Built")
 
@@ -168,14 +170,13 @@ def available_memory() -> int:
     found = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as lines:
         found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")] or found
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    for folder, limit, used in (
+        ("", "memory.max", "memory.current"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
+        group = _CONTROL_GROUP / folder
         with contextlib.suppress(OSError, ValueError):
-            values = []
-            for file in (limit, used):
-                with open(f"/sys/fs/cgroup/{file}") as text:
-                    values.append(int(text.read()))
-            found.append(values[0] - values[1])
+            room = int((group / limit).read_text()) - int((group / used).read_text())
+            counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            found.append(room + int(counts.get("inactive_file", 0)))  # the page cache makes way
     return max(0, min(found))

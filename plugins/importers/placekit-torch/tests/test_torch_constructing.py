@@ -171,3 +171,13 @@ def test_a_factory_runs_once_if_it_works() -> None:
     calls = []
     made(lambda: calls.append(1) or Step(nn.Linear(4, 4), torch.randn(3, 4)))
     assert calls == [1]
+
+
+def test_the_page_cache_of_a_control_group_is_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(constructing, "_CONTROL_GROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("3000\n")
+    (tmp_path / "memory.current").write_text("2900\n")
+    (tmp_path / "memory.stat").write_text("anon 1000\ninactive_file 1800\n")
+    assert constructing.available_memory() == 1900
+    (tmp_path / "memory.max").write_text("max\n")
+    assert constructing.available_memory() > 2**20
