@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ _CREATED = frozenset(
     for name in ("arange", "full", "zeros", "ones", "scalar_tensor", "linspace", "eye", "tril_indices", "triu_indices")
 )
 _FILLED = {_aten.zeros_like: 0, _aten.ones_like: 1, _aten.new_zeros: 0, _aten.new_ones: 1}
+_FILLED |= {_aten.empty: 0, _aten.new_empty: 0, _aten.empty_like: 0}  # each is written before it is read
 _COMPARED = frozenset([_aten.lt, _aten.le, _aten.gt, _aten.ge])
 _READS = frozenset([torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape])
 
@@ -44,7 +45,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
 
     A single random number is taken to be almost 1, so that LayerDrop (`if torch.rand([]) < rate: skip`) keeps every layer.
     Numbers are taken to be finite, so that `if not torch.isfinite(x).all()` has an answer. The positions of the largest
-    numbers (`topk`, `argmax`) are taken in turn, so that a router's experts get equal loads.
+    numbers (`topk`, `argmax`) are taken in turn, so that a router's experts get equal loads; `sort` leaves the order as it is.
 
     Attributes:
         routed: the lines that read values which depend on such positions.
@@ -62,6 +63,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         self._inputs: Any = WeakIdKeyDictionary()  # inputs with known values, and what is computed from them
         self._numbers: dict[int, torch.Tensor] = {}  # single random numbers, by id
         self._kept = 0  # bytes of large known values
+        self._inside = False  # within the search for the shape of a result, where tensors get no values
 
     def __copy__(self) -> TraceMode:
         """The mode itself: copies of fake tensors, as `nn.TransformerEncoder` makes them of its layer, stay in it."""
@@ -73,6 +75,8 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The result of `op`, with its value where it is known."""
         kwargs = kwargs or {}
+        if self._inside:
+            return super().__torch_dispatch__(op, types, args, kwargs)
         self._note(op, args)
         if op is _aten.index.Tensor and not self.values:
             args = self._with_positions(*args)
@@ -131,7 +135,8 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             return None
         if packet is _aten.masked_select and isinstance(args[1], FakeTensor) and args[1].constant is not None:
             with no_dispatch():
-                count = int(args[1].constant.expand(torch.broadcast_shapes(args[0].shape, args[1].shape)).sum())
+                shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]
+                count = int(args[1].constant.expand(shape).sum())
             return self.made((count,), args[0].dtype)
         if packet is _aten._ctc_loss:  # log probabilities [T, N, C], targets, lengths of inputs, lengths of targets
             lengths = args[3].constant if isinstance(args[3], FakeTensor) else args[3]
@@ -150,17 +155,21 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
     def _without_values(self, op: Any, args: Any, kwargs: Any) -> Iterator[None]:
         """Hide known values from an operator whose results have the same shapes for all values.
 
-        Else torch would compute the result, however large it is, before it asks whether to keep it.
+        Else torch would compute the result, however large it is, before it asks whether to keep it; and `labels[x]`, with
+        unknown `x`, would get as its value the memory that torch makes to find its shape.
         """
-        hidden = []
-        if not self.values and ordinary(op):
-            leaves = pytree.tree_leaves((args, kwargs))
-            hidden = [(t, t.constant) for t in leaves if isinstance(t, FakeTensor) and t.constant is not None]
+        given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, FakeTensor)]
+        hidden = [(t, t.constant) for t in given if t.constant is not None]
+        if self.values or not (ordinary(op) or (op is _aten.index.Tensor and len(hidden) < len(given))):
+            yield
+            return
         for tensor, _ in hidden:
             tensor.constant = None
+        self._inside = True
         try:
             yield
         finally:
+            self._inside = False
             for tensor, value in hidden:
                 tensor.constant = value
 
@@ -184,6 +193,8 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
     def _route(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Give the positions of the largest numbers values, in turn, and follow what is computed from them."""
         packet = getattr(op, "_overloadpacket", None)
+        if packet is _aten.sort:
+            self._sort(op, args, kwargs, result)
         found = result[1] if packet is _aten.topk else result
         if packet in (_aten.topk, _aten.argmax) and isinstance(args[0], FakeTensor) and found.dim() > 0:
             choices = args[0].shape[
@@ -199,6 +210,16 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             if _READS & set(getattr(op, "tags", ())) and not _is_plain_index(op, args):
                 self.routed.setdefault(calling_line())
             self._follow(self._positions, args, kwargs, result)
+
+    def _sort(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Take numbers to be sorted already, as far as their positions matter."""
+        places = result[1]
+        if args[0].is_floating_point() and places.dim() > 0 and places.constant is None and self._may_keep([places]):
+            dim = kwargs.get("dim", args[1] if len(args) > 1 and op is _aten.sort.default else -1)
+            with no_dispatch():
+                order = torch.arange(places.shape[dim]).expand(places.transpose(dim, -1).shape)
+                self.give(places, order.transpose(dim, -1).contiguous())
+            self._positions[places] = None
 
     def _give_value(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         packet = getattr(op, "_overloadpacket", None)
@@ -242,7 +263,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
     def _release(self, size: int) -> None:
         self._kept -= size
 
-    def _may_keep(self, tensors: list[torch.Tensor]) -> bool:
+    def _may_keep(self, tensors: Sequence[torch.Tensor]) -> bool:
         large = [t for t in tensors if t.numel() > _SMALL]
         size = sum(t.numel() * t.element_size() for t in large)
         return not large or (self._kept + size <= _MEMORY and all(t.numel() <= _LARGE for t in large))

@@ -231,3 +231,35 @@ def test_large_values_are_not_computed() -> None:
             return super().forward(x) + same[:, 0, None]
 
     import_module(Pairs(8, 8), (torch.randn(10**6, 8), torch.zeros(10**6, dtype=torch.long)), mode="inference")
+
+
+class Pooled(nn.Linear):
+    """As pooling of graphs: in each part, the half of the rows with the highest scores is kept."""
+
+    def forward(self, x: Tensor, part: Tensor) -> Tensor:
+        x = super().forward(x)
+        order = x[:, 0].sort(descending=True)[1]
+        part, again = part[order].sort(stable=True)
+        ends = part.new_empty(3)
+        ends[0] = 0
+        torch.cumsum(torch.bincount(part), 0, out=ends[1:])
+        kept = order[again[torch.arange(len(part)) - ends[part] < 2]]
+        return x[kept]
+
+
+def test_pooling_keeps_as_many_rows_as_it_would() -> None:
+    part = torch.tensor([0, 0, 0, 0, 1, 1, 1])
+    with pytest.warns(UserWarning, match="positions of the largest numbers"):
+        graph = import_module(Pooled(8, 8), (torch.randn(7, 8), part), mode="inference").graph
+    picked = [t for t, v in enumerate(graph.tensor_producer) if graph.op_name[v].startswith("index")]
+    assert [graph.shape(t) for t in picked][-1] == (4, 8)
+
+
+def test_picking_rows_at_unknown_places_gives_unknown_numbers() -> None:
+    class Picked(nn.Linear):
+        def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+            picked = labels[super().forward(x)[:, 0].long()]
+            return x[: int(picked.max())]
+
+    with pytest.raises(ImporterError, match="depends on the data"):
+        import_module(Picked(8, 8), (torch.rand(7, 8), torch.arange(7)), mode="inference")
