@@ -24,7 +24,8 @@ class ModelOptions(Kernels):
         examples=EXAMPLES,
     )
     mode: Literal["train", "inference", "prefill", "decode"] | None = Field(
-        None, description="null: decode for networks that generate text, else inference"
+        None,
+        description="null: decode for networks that generate text, train for FILE.py:FACTORY, else inference",
     )
     batch: int = Field(1, ge=1, description="sequences or images per step")
     context: int | None = Field(

@@ -110,7 +110,7 @@ class _Whole(torch.nn.Module):
             raise ImporterError(
                 f"{self.label} has no scalar loss: {what} {shape}",
                 "give a loss that returns a scalar tensor (`Step.loss`), inputs for which the module returns one (`labels` in"
-                " transformers), or use importer.mode=inference",
+                " transformers), or use mode=inference",
             )
         if not loss.requires_grad:
             raise ImporterError(f"the loss of {self.label} depends on no parameter that requires a gradient")

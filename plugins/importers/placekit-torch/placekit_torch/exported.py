@@ -6,6 +6,8 @@ modules whose Python values depend on data. Paths of modules come from the expor
 
 from __future__ import annotations
 
+import contextlib
+import io
 import linecache
 import re
 from typing import Any
@@ -24,7 +26,7 @@ def exported(step: Step, *, strict: bool, train: bool, name: str) -> Step:
     step.module.train(train)
     arguments, keywords = step.arguments
     try:
-        with torch.set_grad_enabled(train):
+        with torch.set_grad_enabled(train), contextlib.redirect_stderr(io.StringIO()):  # dynamo prints what it refuses
             module: Any = torch.export.export(step.module, arguments, keywords, strict=strict).module(
                 check_guards=False
             )
@@ -34,6 +36,8 @@ def exported(step: Step, *, strict: bool, train: bool, name: str) -> Step:
         if frames and "\n" not in message:
             file, line = frames[-1]
             message += f"\n  {file}:{line}: {linecache.getline(file, int(line)).strip()}"
+        if "data-dependent" in message.lower():
+            hint = "importer.tracer=make_fx decides it by the values of the example"
         raise ImporterError(message, hint) from e
     return Step(module, step.inputs, step.loss, step.targets, step.optimizer)
 
