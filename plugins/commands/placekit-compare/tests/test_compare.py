@@ -266,11 +266,11 @@ def test_defaults_are_those_of_the_registry_that_is_given(finished: Summary) -> 
 def test_another_component_is_named_once_with_the_options_that_are_not_its_defaults(finished: Summary) -> None:
     blocks = {**MODULE, "blocks": [f"layer{i}.*" for i in range(12)]}
     assert labels(finished, {"grouper": NONE}, {"grouper": blocks}) == [
-        "etf grouper=auto",
+        "etf grouper=none",
         "etf grouper=module grouper.blocks=[layer0.*, ... 12 values]",
     ]
     assert labels(finished, {"grouper": NONE}, {"grouper": MODULE}, {"grouper": MODULE | {"depth": 2}}) == [
-        "etf grouper=auto",
+        "etf grouper=none",
         "etf grouper=module grouper.depth=default",
         "etf grouper=module grouper.depth=2",
     ]
