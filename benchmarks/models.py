@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -345,7 +344,8 @@ def llama_child(mode: Any) -> None:
     began = time.process_time()
     graph = import_program(Made(lambda: Step(*build()), "llama"), name="llama", mode=mode).graph
     seconds = time.process_time() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # kB on Linux
+    # ru_maxrss would be the parent's peak where that is higher: a process inherits it
+    peak = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 2**10
     print(f"Llama-3-70B, {mode}: {parameters(graph) / 1e9:.1f} G parameters, {graph.n:,} operations,", end=" ")
     print(f"{seconds:.0f} s, peak {peak:,.0f} MiB")
 

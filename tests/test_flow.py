@@ -90,6 +90,7 @@ SPECIAL = {
     "data_parallel": ["workload=inception_v3_towers_small", "cluster=k80x4"],
     "enumerative": ["workload=chainmm_small"],
     "expert": ["workload=rnnlm_small"],
+    "given": ["policy.path=map.json"],
     "single_cpu": ["cluster=k80x2"],
     **{
         rule: ["workload=gpt_small"]
@@ -115,6 +116,7 @@ ONE_OF_EACH = [
 
 @pytest.mark.parametrize("policy", mostly_slow(POLICIES, ONE_OF_EACH))
 def test_every_policy_runs(placekit: Run, tmp_path: Path, policy: str) -> None:
+    (tmp_path / "map.json").write_text('{"": 0}')
     ok(placekit("run", *FAST, *SPECIAL.get(policy, []), f"+policy={policy}", "run_dir=out"))
     result = load_summary(tmp_path / "out")
     assert result.fits

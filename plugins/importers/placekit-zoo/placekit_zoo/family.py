@@ -88,10 +88,13 @@ class FamilyImporter(Importer):
         from placekit_torch.factory import Made
         from placekit_torch.importer import import_program
 
+        from placekit_zoo.base import KERNELS
+
         o: FamilyOptions = self.options
         sampled, name = self.sample(member), f"{self.name}-{member:02d}"
+        maker = Made(partial(self.step, sampled), name)
         program = import_program(
-            Made(partial(self.step, sampled), name), name=name, mode=o.mode, seed=o.seed, recipe=self.recipe(member)
+            maker, name=name, mode=o.mode, seed=o.seed, recipe=self.recipe(member), kernels=KERNELS
         )
         graph = program.graph.replace(attributes={**program.graph.attributes, "sampled": sampled})
         return replace(program, graph=graph, split=self.split(member))
