@@ -80,6 +80,8 @@ class Grouper(Plugin):
 
     acyclic: ClassVar[bool] = True
     """The forward phase of the graph of groups has no cycle (the whole step may have: groups hold their gradients)."""
+    requested: ClassVar[bool] = True
+    """Who chooses it wants groups: a run says so where a policy groups the operations by itself and does not use it."""
 
     @abstractmethod
     def group(self, graph: Graph, rng: Generator) -> Grouping:

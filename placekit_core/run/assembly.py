@@ -251,7 +251,7 @@ class Assembly:
         )  # fmt: skip
         if problem.grouping.note:
             evaluate.note(problem.grouping.note)
-        if self.level == "operation" and self.grouper.name not in (NONE, AUTO):
+        if self.level == "operation" and self.grouper.requested:
             evaluate.note(f"grouper {self.grouper.name!r} is not used: the policy groups the operations by itself")
         search = OpenProgram(program, problem, evaluate.session, evaluate, task, directory)
         return search

@@ -38,6 +38,7 @@ class NoGrouper(Grouper):
 
     name = "none"
     acyclic: ClassVar[bool] = False
+    requested: ClassVar[bool] = False
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         """One group per operation or co-location set."""
@@ -184,6 +185,7 @@ class AutoGrouper(Grouper):
     name = "auto"
     options_class = AutoOptions
     acyclic: ClassVar[bool] = False
+    requested: ClassVar[bool] = False
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         """The groups, with a note that says which were chosen and why; `rng` is not used."""
