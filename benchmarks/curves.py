@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from placekit_compare.compare import labels
+from placekit_compare.labels import labels
 
 from placekit_core import installed
 from placekit_core.contracts.units import seconds

@@ -36,7 +36,8 @@ import numpy as np
 import yaml
 from fuzz_damage import WRONG, cases, other_bytes, paths, replaced
 from numpy.random import Generator
-from placekit_compare.compare import rows, show
+from placekit_compare.rows import rows
+from placekit_compare.text import show
 from placekit_formats.json_program import JsonImporter
 from placekit_formats.msr import placed_text
 from placekit_report.profile import load_profile, top_types

@@ -500,7 +500,8 @@ def test_names_of_the_package() -> None:
 
 def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the files of the run, in the table of runs, and where its placement is asked for."""
-    from placekit_compare import compare
+    from placekit_compare.rows import rows
+    from placekit_compare.text import show
     from placekit_torch import apply
 
     with pytest.raises(NothingFits, match="could be measured") as e:
@@ -511,7 +512,7 @@ def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: p
     found = load_summary(tmp_path / "run")
     assert found == e.value.result.summary
     assert found.error == found.programs[0].error == "the fake failed"
-    compare.show(compare.rows([found], installed()))
+    show(rows([found], installed()))
     assert "failed" in capsys.readouterr().out
     with pytest.raises(RunError, match=r"could not measure a placement of .*: the fake failed"):
         apply.main([str(tmp_path / "run")], installed())

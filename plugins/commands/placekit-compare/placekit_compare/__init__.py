@@ -25,6 +25,6 @@ def placekit_commands() -> list[Command]:
 @hookimpl
 def placekit_sweep_finished(directory: Path, registry: Registry) -> None:
     """The table of the sweep's runs."""
-    from placekit_compare.compare import show_folder
+    from placekit_compare.text import show_folder
 
     show_folder(directory, registry)

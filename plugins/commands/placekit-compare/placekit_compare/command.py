@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from placekit_compare.compare import load, rows, show
+from placekit_compare.rows import load, rows
+from placekit_compare.text import show
 from placekit_core import ConfigError, Registry
 from placekit_core.cli.completion import Completion
 from placekit_core.cli.parser import Parser
@@ -36,10 +37,10 @@ def main(argv: list[str], registry: Registry) -> int:
     failed, missing = ([x for each in found for x in each[i]] for i in (0, 1))
     results, damaged = load(arguments.folders, bool(failed or missing))
     if arguments.json:
-        print(json.dumps([r.data() for r in rows(results, registry)], indent=1))
+        print(json.dumps([r.data() for r in rows(list(results.values()), registry)], indent=1))
         sys.stdout.flush()
     else:
-        show(rows(results, registry))
+        show(rows(list(results.values()), registry))
     show_troubles(failed, missing, sys.stderr if arguments.json else sys.stdout)
     return int(damaged > 0)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from placekit_report.profile import OTHER, DeviceProfile, Profile, TransferProfile, load_profile, top_types
 
-from placekit_compare.compare import labels
+from placekit_compare.labels import labels
 from placekit_core import PHASES, ConfigError, Registry, RunError, Summary
 from placekit_core.cli.console import table
 from placekit_core.contracts.units import count, percent, seconds

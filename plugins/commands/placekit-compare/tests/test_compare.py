@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from placekit_compare import compare
-from placekit_compare.compare import Row, rows, show
+from placekit_compare import labels as naming
+from placekit_compare.rows import Row, rows
 from placekit_compare.statistics import median_interval
+from placekit_compare.text import show
 
 from placekit_core import Summary, installed, load_programs, place
 from placekit_core.cli.main import main
@@ -329,7 +330,7 @@ def test_no_two_rows_have_the_same_label(finished: Summary) -> None:
 
 def test_runs_that_share_a_row_are_not_numbered(finished: Summary) -> None:
     again = finished.model_copy(update={"seed": 2})
-    assert compare.labels([finished, again], installed()) == ["etf", "etf"]
+    assert naming.labels([finished, again], installed()) == ["etf", "etf"]
 
 
 NAMES = ["workload", "cluster", "backend", "policy", "median", "interval", "bound", "gap", "evals", "seconds", "seeds"]

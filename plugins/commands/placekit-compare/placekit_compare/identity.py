@@ -1,0 +1,43 @@
+"""What two runs must share to stand in one row, and to be compared with one another."""
+
+from __future__ import annotations
+
+import json
+
+from placekit_core import Summary
+from placekit_core.run.config import CHANGES_NO_RESULT
+
+
+def backend(result: Summary) -> str:
+    """The backend of a run, with its objective: values of different ones are not comparable."""
+    told = "" if result.objective in ("makespan", result.backend) else f" ({result.objective})"
+    return result.backend + told
+
+
+def place_of(result: Summary) -> tuple[str, str, str]:
+    """Workload, machine and backend, as the user named them: the runs that a table shows together."""
+    return result.workload, result.cluster, backend(result)
+
+
+def problems(result: Summary) -> dict[str, str]:
+    """Hashes of what was placed where, and by which code."""
+    return {
+        "cluster": result.cluster_fingerprint,
+        "graph": " ".join(p.graph_fingerprint for p in result.programs),
+        "costs": " ".join(p.costs_fingerprint for p in result.programs),
+        "code": " ".join(f"{k}:{v}" for k, v in sorted(result.code.items())),
+    }
+
+
+def row_key(result: Summary) -> str:
+    """The key that the runs of a row share: all but the seed, options that change no result, and how things were named."""
+    named = CHANGES_NO_RESULT | {"seed", "importer", "workload", "cluster"}
+    config = {k: v for k, v in result.config.items() if k not in named}
+    return json.dumps([result.workload, result.status, *problems(result).values(), config], sort_keys=True)
+
+
+def contest_key(result: Summary) -> str:
+    """The key that runs share whose values may be compared: one program, machine, costs and backend."""
+    problem = problems(result)
+    same = [*place_of(result), problem["cluster"], problem["graph"], problem["costs"]]
+    return json.dumps([*same, result.config.get("backend")], sort_keys=True)

@@ -1,0 +1,160 @@
+"""The rows of a comparison: runs read from their directories, and grouped so that only their seeds differ."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from placekit_compare.identity import backend, contest_key, place_of, row_key
+from placekit_compare.labels import labels
+from placekit_compare.statistics import Interval, median_interval
+from placekit_core import Registry, RunError, Summary
+from placekit_core.run.run_directory import find_runs, load_summary
+
+
+@dataclass(frozen=True)
+class Row:
+    """Runs that differ only in their seed. Times in seconds, medians over the runs that fit.
+
+    `folders` are those of `runs`, in the same order; empty if the runs are not in folders.
+    """
+
+    label: str
+    runs: list[Summary]
+    folders: list[Path] = field(default_factory=list)
+
+    @property
+    def first(self) -> Summary:
+        return self.runs[0]
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({r.seed for r in self.runs})
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend, with its objective if that is no makespan, and marked if it measured."""
+        return backend(self.first) + ("" if self.first.simulated else " (measured)")
+
+    @property
+    def values(self) -> list[float]:
+        """One per seed: the median of its runs that fit."""
+        fitting = [(r.seed, r.value_s) for r in self.runs if r.value_s is not None and r.fits]
+        return [statistics.median(v for s, v in fitting if s == seed) for seed in sorted({s for s, _ in fitting})]
+
+    @property
+    def median_s(self) -> float | None:
+        return statistics.median(self.values) if self.values else None
+
+    @property
+    def lost(self) -> int:
+        """Number of seeds without a placement that fits."""
+        return len(self.seeds) - len(self.values)
+
+    @property
+    def nothing(self) -> str:
+        """The text of a row in which no run has a value."""
+        return "failed" if any(r.error for r in self.runs) else "none fits"
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Sort key, better first: rows that always fit before rows that sometimes do, then by the median."""
+        return self.lost / len(self.seeds), math.inf if self.median_s is None else self.median_s
+
+    @property
+    def interval(self) -> Interval | None:
+        return median_interval(self.values)
+
+    @property
+    def gap(self) -> float | None:
+        gaps = [r.gap for r in self.runs if r.gap is not None]
+        return statistics.median(gaps) if gaps else None
+
+    @property
+    def evaluations(self) -> float:
+        return statistics.median(r.evaluations for r in self.runs)
+
+    @property
+    def search_s(self) -> float:
+        """Seconds of searching."""
+        return statistics.median(r.seconds for r in self.runs)
+
+    def data(self) -> dict[str, Any]:
+        """The row as JSON."""
+        first, interval = self.first, self.interval
+        return {
+            "workload": first.workload,
+            "cluster": first.cluster,
+            "backend": first.backend,
+            "objective": first.objective,
+            "simulated": first.simulated,
+            "policy": first.policy,
+            "label": self.label,
+            "status": first.status,
+            "median_s": self.median_s,
+            "low_s": interval and interval.low,
+            "high_s": interval and interval.high,
+            "coverage": interval and interval.coverage,
+            "bound_s": first.bound_s,
+            "gap": self.gap,
+            "evaluations": self.evaluations,
+            "seconds": self.search_s,
+            "seeds": self.seeds,
+            "do_not_fit": self.lost,
+        }
+
+
+def load(folders: Sequence[Path | str], may_be_empty: bool) -> tuple[dict[Path, Summary], int]:
+    """The results at or below `folders`, and how many could not be read; these are named on stderr."""
+    try:
+        paths = find_runs(folders)
+    except RunError:
+        if not may_be_empty:
+            raise
+        paths = []
+    results, damaged = {}, 0
+    for path in paths:
+        try:
+            results[path] = load_summary(path)
+        except RunError as e:
+            print(f"placekit: {e}", file=sys.stderr)
+            damaged += 1
+    return results, damaged
+
+
+def rows(results: Sequence[Summary], registry: Registry, folders: Sequence[Path] = ()) -> list[Row]:
+    """Results grouped into rows, best median first within each workload, machine and backend; `folders` are theirs."""
+    groups: dict[str, dict[int, Summary]] = {}
+    for i, result in enumerate(results):
+        group = groups.setdefault(row_key(result), {})
+        twin = (result.seed, result.value_s, result.evaluations)
+        if twin not in {(r.seed, r.value_s, r.evaluations) for r in group.values()}:  # a copy is no further evidence
+            group[i] = result
+    named = labels([next(iter(g.values())) for g in groups.values()], registry)
+    found = [
+        Row(label, list(g.values()), [folders[i] for i in g] if folders else [])
+        for label, g in zip(named, groups.values(), strict=True)
+    ]
+    return sorted(found, key=lambda r: (*place_of(r.first), r.rank))
+
+
+def places(table_rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each workload, machine and backend."""
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in table_rows:
+        found.setdefault((row.first.workload, row.first.cluster, row.backend), []).append(row)
+    return list(found.values())
+
+
+def contests(table_rows: Sequence[Row]) -> list[list[Row]]:
+    """The finished rows whose values may be compared, best first; where there are several."""
+    finished = [r for r in table_rows if r.median_s is not None and r.first.status == "finished"]
+    finished.sort(key=lambda r: contest_key(r.first))
+    groups = [sorted(g, key=lambda r: r.rank) for _, g in itertools.groupby(finished, lambda r: contest_key(r.first))]
+    return [g for g in groups if len(g) > 1]
