@@ -89,6 +89,8 @@ class Schedule:
         value_s: the objective of the run.
         spans: all tasks and messages of the run, if it has tasks larger than operations.
         op_runs: [n] how often each operation ran; None: once.
+        op_round, transfer_round: [n], [x] the round of each start, ascending with time, where events of one instant are carried
+            out in rounds (a task that takes no time ends before the next round's starts); None if the backend has none.
     """
 
     op_device: NDArray[np.int16]
@@ -103,6 +105,8 @@ class Schedule:
     value_s: float
     spans: Spans | None = None
     op_runs: NDArray[np.int64] | None = None
+    op_round: NDArray[np.int32] | None = None
+    transfer_round: NDArray[np.int32] | None = None
 
     @property
     def op_total_s(self) -> NDArray[np.float64]:

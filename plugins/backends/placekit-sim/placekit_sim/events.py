@@ -21,6 +21,7 @@ class Run:
         op_start_s, op_end_s: [n]; 0 for sources.
         copy_tensor, copy_dst: [x] tensor and destination device of each copy.
         copy_start_s, copy_end_s: [x] when the transfer of each copy ran; a multicast send brings several copies at once.
+        op_round, copy_round: [n], [x] the rounds in which they started, if these were recorded.
     """
 
     value_s: float
@@ -31,6 +32,8 @@ class Run:
     copy_dst: NDArray[np.int32]
     copy_start_s: NDArray[np.float64]
     copy_end_s: NDArray[np.float64]
+    op_round: NDArray[np.int32] | None = None
+    copy_round: NDArray[np.int32] | None = None
 
     def schedule(self, problem: Problem, device: NDArray[np.int16]) -> Schedule:
         """The events with streams: an operation takes the lowest free stream of its device; sources have -1.
@@ -50,6 +53,8 @@ class Run:
             transfer_start_s=self.copy_start_s,
             transfer_end_s=self.copy_end_s,
             value_s=self.value_s,
+            op_round=self.op_round,
+            transfer_round=self.copy_round,
         )
 
 

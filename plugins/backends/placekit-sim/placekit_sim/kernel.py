@@ -273,7 +273,7 @@ def simulate(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
                             why = np.int64(m.released_by[m.n_queues + m.held[j]])
                             if why >= 0 and m.times[m.tasks + why] == now:
                                 break
-                m.cause[task] = why
+                m.cause[task], m.rounds[task] = why, round_
             push_event(m.event_s, m.event_task, n_events, end, task)
             n_events += 1
 

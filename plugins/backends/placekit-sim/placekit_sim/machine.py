@@ -37,7 +37,7 @@ FIELDS = [
     Field("key", "scratch_floats", "tasks", wide=True),
     *fields("scratch_floats", "used", "size"),
     # the results of a recorded run
-    *fields("scratch_ints", "cause ready_by", "recorded_tasks"),
+    *fields("scratch_ints", "cause ready_by rounds", "recorded_tasks"),
     *fields("scratch_ints", "released_by", "recorded_ends"),
     *fields("scratch_floats", "times", "recorded_times"),
 ]

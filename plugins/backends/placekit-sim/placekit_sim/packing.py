@@ -23,8 +23,7 @@ class Packed:
     Attributes:
         ints, floats, scratch_ints, scratch_floats: as in `placekit_core.Kernel`.
         tasks: n + e, enough for all operations and all received copies.
-        recorded: index in the float scratch where the recorded times begin: starts of all tasks, then their ends.
-        first_copy: index in the integer scratch where the first received copies of the tensors begin.
+        rounds: index in the integer scratch where the recorded rounds begin, in which the tasks started.
         trace: where a recorded run stores when and why everything started.
     """
 
@@ -33,8 +32,7 @@ class Packed:
     scratch_ints: int
     scratch_floats: int
     tasks: int
-    recorded: int
-    first_copy: int
+    rounds: int
     trace: Trace
 
     def kernel(self, trace: Trace | None = None) -> Kernel:
@@ -112,8 +110,7 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
         scratch_ints=packed.scratch_ints,
         scratch_floats=packed.scratch_floats,
         tasks=tasks,
-        recorded=begin["times"],
-        first_copy=begin["first_copy"],
+        rounds=begin["rounds"],
         trace=Trace(
             tasks=tasks,
             cause=begin["cause"],
