@@ -1,0 +1,193 @@
+"""The modules of a network: seconds and bytes of each, colours for the timeline, and the edges that cross devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import Labels, Problem, Schedule
+
+NODES = 4_000
+"""Modules that a report has at most: those with the most seconds. The figures of a module include all modules below it."""
+COLOURS = 10
+CUTS = 200
+"""Rows of the table of what crosses devices."""
+OTHER = "other"
+_NUMBERED = re.compile(r"\.\d+(?=\.)")
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Paths as a tree of k nodes; node 0 is the root, whose name is empty, and parents come before their children.
+
+    Attributes:
+        names: [k] whole paths.
+        parent, depth: [k]; the root has parent -1 and depth 0.
+        node: [v] node of each path that the tree was made of.
+    """
+
+    names: tuple[str, ...]
+    parent: NDArray[np.int32]
+    depth: NDArray[np.int32]
+    node: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, paths: Sequence[str]) -> Tree:
+        """The tree of dotted paths."""
+        index, parent, depth = {"": 0}, [-1], [0]
+
+        def add(path: str) -> int:
+            found = index.get(path)
+            if found is None:
+                above = add(path.rpartition(".")[0])
+                found = index[path] = len(parent)
+                parent.append(above)
+                depth.append(depth[above] + 1)
+            return found
+
+        node = [add(path) for path in paths]
+        return cls(tuple(index), *(np.asarray(x, np.int32) for x in (parent, depth, node)))
+
+    def below(self, own: NDArray[Any]) -> NDArray[Any]:
+        """[k, ...] sums over each node and all nodes below it, from each node's own values."""
+        total = own.copy()
+        for i in range(len(self.names) - 1, 0, -1):
+            total[self.parent[i]] += total[i]
+        return total
+
+
+def module_table(problem: Problem, device: NDArray[np.int16], op_s: NDArray[np.float64]) -> dict[str, Any]:
+    """`modules` of a report: the tree of modules with the seconds, persistent bytes and kernels of each.
+
+    `device`, `op_s` are the device and the seconds of each operation, [n].
+    """
+    graph, size = problem.graph, problem.cluster.size
+    tree = Tree.of(graph.module.vocabulary)
+    node, k = tree.node[graph.module.codes], len(tree.names)
+    cell = node.astype(np.int64) * size + device
+    by_device = tree.below(np.bincount(cell, op_s, minlength=k * size).reshape(k, size))
+    bytes_ = tree.below(np.bincount(node, graph.persistent_bytes, minlength=k))
+    count = tree.below(np.bincount(node, graph.kernel, minlength=k))
+    seconds = by_device.sum(axis=1)
+    used = tree.below(np.bincount(node, minlength=k)) > 0
+    order = [i for i in np.lexsort((tree.depth, -seconds)).tolist() if used[i]]  # a parent has no fewer seconds
+    kept = np.sort(np.asarray(order[:NODES], np.int64))
+    row = np.full(k, -1)
+    row[kept] = np.arange(len(kept))
+    parent = tree.parent[kept]
+    return {
+        "name": [tree.names[i] for i in kept],
+        "parent": np.where(parent < 0, -1, row[parent]),
+        "depth": tree.depth[kept],
+        "seconds": seconds[kept],
+        "bytes": bytes_[kept].astype(np.int64),
+        "operations": count[kept].astype(np.int64),
+        "device_seconds": by_device[kept],
+    }
+
+
+def colours(problem: Problem, op_s: NDArray[np.float64]) -> tuple[list[str], NDArray[np.int64]]:
+    """Names of the colours, most seconds first, and [n] the colour of each operation.
+
+    A colour is a module with all below it. Layers of a list share their colours: `layers.*.mlp`. A network without modules
+    is coloured by the types of its operations.
+    """
+    graph = problem.graph
+    labels = graph.module if any(graph.module.vocabulary) else graph.op_type
+    if labels is graph.module:
+        labels = Labels(labels.codes, tuple(_NUMBERED.sub(".*", f".{path}")[1:] for path in labels.vocabulary))
+        key, names = _parts(labels, op_s)
+    else:
+        key, names = labels.codes.astype(np.int64), list(labels.vocabulary)
+    ran = graph.kernel
+    seconds = np.bincount(key[ran], op_s[ran], minlength=len(names))
+    present = np.flatnonzero(np.bincount(key[ran], minlength=len(names)))
+    order = sorted(present.tolist(), key=lambda i: (-seconds[i], names[i]))
+    shown = order if len(order) <= COLOURS else order[: COLOURS - 1]
+    colour = np.full(len(names), len(shown))
+    colour[shown] = np.arange(len(shown))
+    return [names[i] for i in shown] + [OTHER] * (len(order) > len(shown)), colour[key]
+
+
+def _parts(labels: Labels, op_s: NDArray[np.float64]) -> tuple[NDArray[np.int64], list[str]]:
+    """The modules that get a colour, before the smallest are joined: [n] part of each operation, and the parts' names.
+
+    The largest part is replaced by its children as long as there are colours for them.
+    """
+    tree = Tree.of(labels.vocabulary)
+    k = len(tree.names)
+    node = tree.node[labels.codes]
+    total = tree.below(np.bincount(node, op_s, minlength=k))
+    children: dict[int, list[int]] = {}
+    for i in range(1, k):
+        children.setdefault(int(tree.parent[i]), []).append(i)
+    parts, split = {0}, set[int]()
+    while True:
+        can = [i for i in sorted(parts - split) if i in children and total[i] * COLOURS >= total[0]]
+        can = [i for i in can if len(parts) == 1 or len(parts) + len(children[i]) <= COLOURS]
+        if not can:
+            break
+        largest = max(can, key=lambda i: float(total[i]))
+        split.add(largest)  # it stays a part for the operations of its own
+        parts |= set(children[largest])
+        if len(children[largest]) > 1 and len(parts - split) > COLOURS:
+            break
+    part = np.zeros(k, np.int64)
+    for i in range(1, k):
+        part[i] = i if i in parts else part[tree.parent[i]]
+    return part[node], [name or "the network itself" for name in tree.names]
+
+
+def cut_table(problem: Problem, schedule: Schedule) -> dict[str, Any]:
+    """`cut` of a report: bytes and transfers between modules on different devices, most bytes first.
+
+    A tensor that several modules read on one device is counted for the first of them. If there are more than `CUTS` rows,
+    paths are shortened until there are not.
+    """
+    graph = problem.graph
+    tensor, src, dst = schedule.transfer_tensor, schedule.transfer_src, schedule.transfer_dst
+    producer = graph.tensor_producer[tensor]
+    reader = _first_readers(problem, schedule)
+    codes, names = graph.module.codes, graph.module.vocabulary
+    depth = max((name.count(".") + 1 for name in names if name), default=0)
+    while True:
+        short = Tree.of([".".join(name.split(".")[:depth]) if depth else "" for name in names])
+        path, k = short.node[codes], len(short.names)
+        pair = np.ravel_multi_index((src, dst), (problem.cluster.size,) * 2) if len(tensor) else tensor.astype(np.int64)
+        key = (path[producer].astype(np.int64) * k + path[reader]) * problem.cluster.size**2 + pair
+        keys, row = np.unique(key, return_inverse=True)
+        if len(keys) <= CUTS or depth == 0:
+            break
+        depth -= 1
+    bytes_ = np.bincount(row, graph.tensor_bytes[tensor], minlength=len(keys)).astype(np.int64)
+    count = np.bincount(row, minlength=len(keys))
+    order = np.argsort(-bytes_, kind="stable")
+    shown = order[:CUTS]
+    modules, pairs = np.divmod(keys[shown], problem.cluster.size**2)
+    return {
+        "source": [short.names[i] for i in modules // k],
+        "destination": [short.names[i] for i in modules % k],
+        "from": pairs // problem.cluster.size,
+        "to": pairs % problem.cluster.size,
+        "bytes": bytes_[shown],
+        "transfers": count[shown],
+        "left_out_bytes": int(bytes_[order[CUTS:]].sum()),
+    }
+
+
+def _first_readers(problem: Problem, schedule: Schedule) -> NDArray[np.int64]:
+    """[x] the first operation on the destination that reads each transfer's tensor, else the operation that made it."""
+    graph, size = problem.graph, problem.cluster.size
+    edge = graph.input_tensor.astype(np.int64) * size + schedule.op_device[graph.edge_op]
+    keys, first = np.unique(edge, return_index=True)  # edges are in the order of their readers
+    if not len(keys):
+        return graph.tensor_producer[schedule.transfer_tensor].astype(np.int64)
+    wanted = schedule.transfer_tensor.astype(np.int64) * size + schedule.transfer_dst
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    reader = graph.edge_op[first[at]].astype(np.int64)
+    return np.where(keys[at] == wanted, reader, graph.tensor_producer[schedule.transfer_tensor])
