@@ -1,0 +1,155 @@
+"""Why everything of a schedule started when it did, and its critical path.
+
+The cause of an event is the event at whose end it started: the one that produced or brought its last input, or that released its
+device or link. The critical path is the chain of causes that leads to the event which ends last. A simulator says the causes
+itself (`placekit_core.Trace`); elsewhere `placekit_report.derived` takes them from the times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from placekit_scheduling.tracing import Traced, run_traced
+
+from placekit_core import BackendError, Placement, Problem, Schedule, Session
+from placekit_report.derived import derived_causes, derived_span_causes
+from placekit_report.events import AHEAD, DEVICE, INPUT, LINK, NONE, TRANSFER, WHY as WHY, Events
+from placekit_report.resources import launch_share
+
+LAUNCHES, WAITING = "launch overhead", "waiting"
+
+
+@dataclass(frozen=True, eq=False)
+class Causes:
+    """Why m events started, and the c of them that are the critical path. Events have the numbers of `events.Events`.
+
+    Attributes:
+        cause: [m] the event at whose end each event started; -1: none.
+        why: [m] index into `WHY`: a sentence that lacks the name of the cause.
+        waited_s: [m] seconds from the end of the cause (or from 0) to the start. 0 where a simulator says the causes.
+        critical: [c] events of the critical path, in order of time.
+        part_name, part_s: the parts of the critical path, most seconds first: `computing on DEVICE`, `FROM -> TO`,
+            `launch overhead` (of estimated seconds), `waiting`. They add up to the end of the schedule.
+        derived: the causes are taken from the times, so they are what fits best, not what the backend says.
+    """
+
+    cause: NDArray[np.int32]
+    why: NDArray[np.int8]
+    waited_s: NDArray[np.float64]
+    critical: NDArray[np.int32]
+    part_name: tuple[str, ...]
+    part_s: NDArray[np.float64]
+    derived: bool
+
+
+def explain(
+    problem: Problem,
+    schedule: Schedule,
+    placement: Placement | None = None,
+    session: Session | None = None,
+    measured: bool = False,
+) -> Causes:
+    """The causes of a schedule.
+
+    With the `placement` and the `session` that made the schedule, they are the backend's own, if it has a trace; else they are
+    derived. `measured`: the times come from clocks. Raises BackendError if trace and schedule disagree.
+    """
+    events = Events.of(problem, schedule)
+    kernel = None if session is None or placement is None or schedule.spans is not None else session.kernel()
+    traced = placement is not None and kernel is not None and kernel.trace is not None
+    if traced:
+        assert placement is not None
+        assert kernel is not None
+        run = run_traced(kernel, problem, placement.device, placement.priority)
+        cause, why, last = _traced(problem, schedule, run)
+    else:
+        spans = schedule.spans
+        found = derived_causes(problem, schedule, measured) if spans is None else derived_span_causes(problem, spans)
+        cause, why = found
+        last = int(np.where(events.ran, events.end_s, -1.0).argmax()) if events.ran.any() else -1
+    before = np.where(cause >= 0, events.end_s[cause] if len(cause) else 0.0, 0.0)
+    path = [last] if last >= 0 else []
+    while path and cause[path[-1]] >= 0:
+        path.append(int(cause[path[-1]]))
+    critical = np.asarray(path[::-1], np.int32)
+    names, seconds = _parts(problem, schedule, events, critical, measured)
+    return Causes(
+        cause=cause,
+        why=why,
+        waited_s=np.where(events.ran, np.maximum(events.start_s - before, 0.0), 0.0),
+        critical=critical,
+        part_name=names,
+        part_s=seconds,
+        derived=not traced,
+    )
+
+
+def copies_of(problem: Problem, schedule: Schedule, run: Traced) -> NDArray[np.int64]:
+    """[x] the received copy of `run` that each transfer of the schedule is. Raises BackendError if they do not agree."""
+    start_s = run.start_s[run.copy_task]
+    ours = np.lexsort((schedule.transfer_start_s, schedule.transfer_dst, schedule.transfer_tensor))
+    theirs = np.lexsort((start_s, run.copy_dst, run.copy_tensor))
+    kernel = problem.graph.kernel
+    agree = np.array_equal(run.start_s[: problem.graph.n][kernel], schedule.op_start_s[kernel])
+    for here, there in (
+        (schedule.transfer_tensor, run.copy_tensor), (schedule.transfer_dst, run.copy_dst), (schedule.transfer_start_s, start_s)
+    ):  # fmt: skip
+        agree = agree and np.array_equal(here[ours], there[theirs])
+    if not agree:
+        raise BackendError(
+            "the trace of this backend is not that of its schedule", "report this to the backend's author"
+        )
+    copy = np.empty(len(ours), np.int64)
+    copy[ours] = theirs
+    return copy
+
+
+def _traced(problem: Problem, schedule: Schedule, run: Traced) -> tuple[NDArray[np.int32], NDArray[np.int8], int]:
+    """Cause and reason of each event, and the event that ended last, as the backend recorded them."""
+    graph, n = problem.graph, problem.graph.n
+    task = np.concatenate([np.arange(n), run.copy_task[copies_of(problem, schedule, run)]])
+    device = np.concatenate([schedule.op_device, schedule.transfer_dst]).astype(np.int64)
+    ran = np.concatenate([graph.kernel, np.ones(len(task) - n, np.bool_)])
+    event_of = np.full(len(run.cause), -1, np.int32)
+    event_of[task[::-1]] = np.arange(len(task), dtype=np.int32)[::-1]  # of a multicast: the first of its transfers
+    because = np.where(ran, run.cause[task], -1)
+    because = np.where((because >= 0) & (because < n) & ~graph.kernel[np.clip(because, 0, n - 1)], -1, because)
+    cause = np.where(because >= 0, event_of[because], -1).astype(np.int32)
+    own = {(int(task[i]), int(device[i])): i for i in range(n, len(task))}
+    is_op, by_transfer = np.arange(len(task)) < n, because >= n
+    for v in np.flatnonzero(is_op & by_transfer).tolist():  # of a multicast: the transfer to the operation's own device
+        cause[v] = own.get((int(because[v]), int(device[v])), cause[v])
+    producer, consumer = graph.op_edges
+    pair = because[:n].astype(np.int64) * n + np.arange(n)
+    gives = np.zeros(len(task), np.bool_)
+    gives[:n] = np.isin(pair, producer.astype(np.int64) * n + consumer)
+    gives[n:] = because[n:] == graph.tensor_producer[schedule.transfer_tensor]
+    other = np.where(is_op, DEVICE, AHEAD)
+    why = np.where(by_transfer, np.where(is_op, TRANSFER, LINK), np.where(gives, INPUT, other))
+    last = int(event_of[run.last]) if run.last >= 0 else -1
+    return cause, np.where(because < 0, NONE, why).astype(np.int8), last
+
+
+def _parts(
+    problem: Problem, schedule: Schedule, events: Events, critical: NDArray[np.int32], measured: bool
+) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Names and seconds of the parts of the critical path."""
+    names = problem.cluster.device_names
+    share = np.zeros(0)
+    if schedule.spans is None and not measured:
+        share = launch_share(problem)[np.arange(problem.graph.n), schedule.op_device]
+    parts: dict[str, float] = {}
+    until = 0.0
+    for i in critical.tolist():
+        start, end = float(events.start_s[i]), float(events.end_s[i])
+        took = max(0.0, end - max(start, until))  # clocks of devices may differ a little
+        launch = took * float(share[i]) if i < len(share) else 0.0
+        here, to = names[events.device[i]], int(events.to[i])
+        what = f"computing on {here}" if to < 0 else f"{here} -> {names[to]}"
+        for name, seconds in ((WAITING, max(0.0, start - until)), (LAUNCHES, launch), (what, took - launch)):
+            parts[name] = parts.get(name, 0.0) + seconds
+        until = max(until, end)
+    found = sorted(((name, s) for name, s in parts.items() if s > 0), key=lambda part: (-part[1], part[0]))
+    return tuple(name for name, _ in found), np.asarray([s for _, s in found], np.float64)

@@ -1,0 +1,121 @@
+"""Machines with more of one resource, and the seconds of a program on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import Cluster, CostTable, Problem, roofline
+
+
+@dataclass(frozen=True, eq=False)
+class Resource:
+    """A machine with more of one resource.
+
+    Attributes:
+        name: what is more, as a sentence.
+        cluster: the machine.
+        speed: how many times as fast each kind computes, for seconds that no estimate explains.
+    """
+
+    name: str
+    cluster: Cluster
+    speed: Mapping[str, float] = field(default_factory=dict)
+
+    def problem(self, problem: Problem) -> Problem:
+        """The same program and groups on this machine."""
+        costs = scaled_costs(problem, self.cluster, self.speed)
+        return Problem(problem.graph, problem.grouping, self.cluster, costs)
+
+
+def more_of_each(cluster: Cluster) -> list[Resource]:
+    """The machine with twice the arithmetic or memory bandwidth of a kind of device, or without its launches; with twice the
+    bandwidth or half the latency of a link, or of all. An entry of the machine's file that links several pairs is one link.
+    """
+    found = []
+    for kind in cluster.kind_names:
+        who = f"each {kind}" if cluster.device_kind.count(kind) > 1 else kind
+        k = cluster.kinds[kind]
+        rates = {dtype: 2 * rate for dtype, rate in k.flops_per_s.items()}
+        found.append(Resource(f"{who} computes 2x as fast", _with(cluster, kind, flops_per_s=rates), {kind: 2.0}))
+        wide = _with(cluster, kind, memory_bytes_per_s=2 * k.memory_bytes_per_s)
+        found.append(Resource(f"{who} has 2x the memory bandwidth", wide))
+        if k.launch_overhead_s > 0:
+            found.append(Resource(f"{who} launches operations in no time", _with(cluster, kind, launch_overhead_s=0.0)))
+    each = [(_link_name(cluster, i), [i]) for i in range(len(cluster.links))]
+    every = [("all links", list(range(len(each))))] if len(each) > 1 else []
+    for name, links in (*every, *each):
+        found.append(Resource(f"{name}: 2x the bandwidth", _linked(cluster, links, "bytes_per_s", 2.0)))
+        found.append(Resource(f"{name}: half the latency", _linked(cluster, links, "latency_s", 0.5)))
+    return found
+
+
+def launch_share(problem: Problem) -> NDArray[np.float64]:
+    """[n, D] the share of each operation's seconds that is the overhead of its launches; 0 for seconds that were measured or
+    given, because they do not say.
+    """
+    before = roofline(problem.graph, problem.cluster).on(problem.cluster)
+    data = problem.cluster.model_dump()
+    for kind in data["kinds"].values():
+        kind["launch_overhead_s"] = 0.0
+    without = roofline(problem.graph, Cluster.parse(data)).on(problem.cluster)
+    estimated = (problem.op_s == before) & (before > 0)
+    return np.where(estimated, 1.0 - without / np.where(before > 0, before, 1.0), 0.0)
+
+
+def scaled_costs(problem: Problem, cluster: Cluster, speed: Mapping[str, float]) -> CostTable:
+    """The seconds of the problem's operations on a changed machine.
+
+    Estimated seconds are estimated again. Measured and given ones change by the factor by which their estimate does; if
+    nothing is known of an operation's work, by `speed` of the kind.
+    """
+    graph, costs = problem.graph, problem.costs
+    before, after = roofline(graph, problem.cluster), roofline(graph, cluster)
+    unknown = (graph.flops == 0) & (graph.bytes_accessed == 0)
+    op_s = costs.op_s.copy()
+    for k, kind in enumerate(before.kinds):
+        column = costs.kinds.index(kind)
+        own, old, new = costs.op_s[:, column], before.op_s[:, k], after.op_s[:, k]
+        factor = np.where(old > 0, new / np.where(old > 0, old, 1.0), 1.0)
+        factor = np.where(unknown, 1.0 / speed.get(kind, 1.0), factor)
+        op_s[:, column] = np.where(own == old, new, own * factor)
+    return CostTable(costs.kinds, op_s, costs.measured)
+
+
+def is_same(one: Problem, other: Problem) -> bool:
+    """Whether two machines give every operation and transfer of a program the same seconds."""
+    a, b = one.cluster.routes, other.cluster.routes
+    return (
+        np.array_equal(one.op_s, other.op_s)
+        and np.array_equal(a.latency_s, b.latency_s)
+        and np.array_equal(a.s_per_byte, b.s_per_byte)
+    )
+
+
+def _with(cluster: Cluster, kind: str, **changes: Any) -> Cluster:
+    """The machine with some properties of a kind of device changed."""
+    data = cluster.model_dump()
+    data["kinds"][kind] |= changes
+    return Cluster.parse(data, cluster.name)
+
+
+def _linked(cluster: Cluster, links: Sequence[int], name: str, factor: float) -> Cluster:
+    """The machine with the property `name` of these links multiplied, in both directions."""
+    data = cluster.model_dump()
+    for i in links:
+        for way in (data["links"][i], data["links"][i]["reverse"]):
+            if way is not None:
+                way[name] *= factor
+    return Cluster.parse(data, cluster.name)
+
+
+def _link_name(cluster: Cluster, i: int) -> str:
+    link = cluster.links[i]
+    if link.mesh is not None:
+        return "links among " + (link.mesh if isinstance(link.mesh, str) else ", ".join(link.mesh))
+    several = any(c in f"{link.a}{link.b}" for c in "*?[")
+    return f"{'links' if several else 'link'} {link.a} - {link.b}"

@@ -1,0 +1,212 @@
+"""Why events start when they do, and the critical path."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from placekit_pipeline.pipeline import Pipeline
+from placekit_report.causes import WHY, Causes, copies_of, explain
+from placekit_report.events import AHEAD, DEVICE, INPUT, LINK, NONE, TRANSFER, Events
+from placekit_scheduling.tracing import run_traced
+from placekit_sim.simulator import BulkSynchronous, Simulator
+from placekit_testing.strategies import Case, problems, random_placements
+
+from placekit_core import BackendError, Cluster, CostTable, GraphBuilder, Problem, Schedule
+
+
+def seconds(problem: Problem, op_s: list[float]) -> Problem:
+    """The problem with these seconds of its operations, on every kind of device."""
+    kinds = problem.cluster.kind_names
+    table = np.repeat(np.asarray(op_s)[:, None], len(kinds), axis=1)
+    costs = CostTable(kinds, table, np.zeros(table.shape, np.bool_))
+    return Problem(problem.graph, problem.grouping, problem.cluster, costs)
+
+
+def three_on_two(launch_overhead_s: float = 0.0) -> Problem:
+    """x -> a (2 s) -> b (4 s) -> c (1 s), and beside them d (1 s), which a and c make wait; 1 byte per second on the link.
+
+    a, d and c on device 0; b on device 1. a sends 3 bytes, b 5 bytes back.
+    """
+    b = GraphBuilder("three")
+    x = b.source("x", 8)
+    [y] = b.add("a", inputs=[x], outputs=[3])
+    b.add("d", inputs=[x])
+    [z] = b.add("b", inputs=[y], outputs=[5])
+    b.add("c", inputs=[z])
+    kind = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 1000, "memory_bytes_per_s": 1.0}
+    cluster = Cluster.parse(
+        {
+            "kinds": {"gpu": {**kind, "launch_overhead_s": launch_overhead_s}},
+            "devices": [{"kind": "gpu", "count": 2}],
+            "links": [{"mesh": "*", "bytes_per_s": 1.0}],
+        }
+    )
+    return Problem.of(b.build(), cluster)
+
+
+DEVICES = [0, 0, 0, 1, 0]
+
+
+def test_a_chain_of_three_on_two_devices() -> None:
+    problem = seconds(three_on_two(), [0, 2, 1, 4, 1])
+    placement, session = problem.placement(DEVICES), Simulator().open(problem)
+    schedule = session.schedule(placement)
+    for causes in (explain(problem, schedule, placement, session), explain(problem, schedule)):
+        sent, back = 5, 6
+        assert causes.cause.tolist() == [-1, -1, 1, sent, back, 1, 3]
+        assert [WHY[w] for w in causes.why] == [
+            "started at once", "started at once", "waited for the device, which ran", "waited for the transfer of",
+            "waited for the transfer of", "waited for its input from", "waited for its input from",
+        ]  # fmt: skip
+        assert causes.critical.tolist() == [1, sent, 3, back, 4]
+        assert dict(zip(causes.part_name, causes.part_s.tolist(), strict=True)) == {
+            "computing on gpu:0": 3.0, "computing on gpu:1": 4.0, "gpu:0 -> gpu:1": 3.0, "gpu:1 -> gpu:0": 5.0,
+        }  # fmt: skip
+        assert causes.part_name[0] == "gpu:1 -> gpu:0", "most seconds first"
+        assert not causes.waited_s.any()
+    assert causes.derived
+    assert not explain(problem, schedule, placement, session).derived
+
+
+def test_launches_are_a_part_of_estimated_seconds_only() -> None:
+    problem = three_on_two(launch_overhead_s=0.5)  # the roofline: operations without work take their launch
+    placement, session = problem.placement(DEVICES), Simulator().open(problem)
+    causes = explain(problem, session.schedule(placement), placement, session)
+    parts = dict(zip(causes.part_name, causes.part_s.tolist(), strict=True))
+    assert parts == {"launch overhead": 1.5, "gpu:0 -> gpu:1": 3.0, "gpu:1 -> gpu:0": 5.0}
+    given_s = seconds(problem, [0, 2, 1, 4, 1])
+    session = Simulator().open(given_s)
+    assert "launch overhead" not in explain(given_s, session.schedule(placement), placement, session).part_name
+
+
+def test_a_measured_schedule_has_gaps() -> None:
+    """The device starts b half a second after the transfer; c begins before the clock of its device says that b's is over."""
+    problem = seconds(three_on_two(), [0, 2, 1, 4, 1])
+    schedule = Simulator().open(problem).schedule(problem.placement(DEVICES))
+    late, sent_s = np.array([0, 0.25, 0.25, 0.5, 0.4]), schedule.transfer_end_s + np.array([0.25, 0.5])
+    schedule = replace(schedule, op_start_s=schedule.op_start_s + late, op_end_s=schedule.op_end_s + late)
+    schedule = replace(schedule, transfer_start_s=schedule.transfer_start_s + 0.25, transfer_end_s=sent_s)
+    causes = explain(problem, schedule, measured=True)
+    assert causes.why.tolist() == [NONE, NONE, DEVICE, TRANSFER, TRANSFER, INPUT, INPUT]
+    assert causes.waited_s[3] == 0.25
+    parts = dict(zip(causes.part_name, causes.part_s.tolist(), strict=True))
+    assert parts["waiting"] == pytest.approx(0.5), "before a, and before b"
+    assert causes.part_s.sum() == pytest.approx(15.4)
+
+
+def test_a_transfer_waits_for_the_link_and_streams_ahead() -> None:
+    """Two parameters of device 0 are read by a and b of device 1; the link sends one after another."""
+    b = GraphBuilder("stream")
+    w, v = b.source("w", 4), b.source("v", 2)
+    b.add("a", inputs=[w])
+    b.add("b", inputs=[v])
+    problem = seconds(Problem.of(b.build(), three_on_two().cluster), [0, 0, 1, 1])
+    placement = problem.placement([0, 0, 1, 1])
+    session = Simulator().open(problem)
+    causes = explain(problem, session.schedule(placement), placement, session)
+    assert (causes.cause.tolist(), causes.why.tolist()) == (
+        [-1, -1, 4, 5, -1, 4],
+        [NONE, NONE, TRANSFER, TRANSFER, NONE, LINK],
+    )
+    session = Simulator(prefetch=0).open(problem)
+    causes = explain(problem, session.schedule(placement), placement, session)
+    assert (causes.cause[5], WHY[causes.why[5]]) == (2, "was copied ahead, once the device had run")
+
+
+def test_a_barrier_is_a_cause() -> None:
+    """a (1 s) and c (3 s) are level 0, on both devices; b reads a on the same device after the barrier."""
+    b = GraphBuilder("levels")
+    [y] = b.add("a", outputs=[1])
+    b.add("c")
+    b.add("b", inputs=[y])
+    problem = seconds(Problem.of(b.build(), three_on_two().cluster), [1, 3, 1])
+    schedule = BulkSynchronous().open(problem).schedule(problem.placement([0, 1, 0]))
+    causes = explain(problem, schedule)
+    assert (causes.cause[2], WHY[causes.why[2]]) == (1, "waited for the barrier after")
+    assert causes.critical.tolist() == [1, 2]
+    assert explain(problem, schedule, measured=True).why[2] == INPUT, "no clock shows a barrier"
+
+
+def check(problem: Problem, schedule: Schedule, causes: Causes, exact: bool) -> None:
+    """Causes end when events start, lead to the start, and the parts add up."""
+    events = Events.of(problem, schedule)
+    own = np.flatnonzero(causes.cause >= 0)
+    before = causes.cause[own]
+    assert (causes.why[causes.cause < 0] == NONE).all()
+    assert (causes.why[own] != NONE).all()
+    assert (causes.waited_s >= 0).all()
+    assert (events.end_s[before] <= events.start_s[own]).all()
+    if exact:
+        assert (events.end_s[before] == events.start_s[own]).all()
+        assert not causes.waited_s.any()
+    assert (events.to[before][np.isin(causes.why[own], (TRANSFER, LINK))] >= 0).all()
+    assert (events.to[before][np.isin(causes.why[own], (INPUT, DEVICE, AHEAD))] < 0).all()
+    assert causes.part_s.sum() == pytest.approx(schedule.end_s)
+    path = causes.critical
+    assert (causes.cause[path[1:]] == path[:-1]).all()
+    if len(path):
+        assert causes.cause[path[0]] == -1
+        assert events.end_s[path[-1]] == schedule.end_s
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    case=problems(max_n=24, max_devices=4), prefetch=st.sampled_from([None, 0, 2]), noise=st.sampled_from([0.0, 0.3])
+)
+def test_causes_of_simulations(case: Case, prefetch: int | None, noise: float) -> None:
+    problem = case.problem
+    placement = problem.placement(*random_placements(case.rng, problem, 1, True).one(0))
+    backend = Simulator(prefetch=None if problem.cluster.multicast else prefetch, noise=noise)
+    session = backend.open(problem)
+    schedule = session.schedule(placement)
+    check(problem, schedule, explain(problem, schedule, placement, session), exact=True)
+    derived = explain(problem, schedule)
+    check(problem, schedule, derived, exact=False)
+    assert derived.derived
+
+
+@settings(max_examples=50, deadline=None)
+@given(case=problems(max_n=24, max_devices=4))
+def test_causes_of_barriers_are_exact(case: Case) -> None:
+    problem = case.problem
+    placement = problem.placement(*random_placements(case.rng, problem, 1).one(0))
+    schedule = BulkSynchronous().open(problem).schedule(placement)
+    causes = explain(problem, schedule)
+    check(problem, schedule, causes, exact=False)
+    assert not causes.waited_s.any(), "something of its own, or another before a barrier, ended just then"
+
+
+def test_causes_of_micro_batches() -> None:
+    """Two stages of 2 s, two micro-batches, messages of 3 s: the second message waits for the link."""
+    b = GraphBuilder("stages")
+    [y] = b.add("a", outputs=[3])
+    b.add("b", inputs=[y])
+    problem = seconds(Problem.of(b.build(), three_on_two().cluster), [2, 2])
+    session, placement = Pipeline(microbatches=2).open(problem), problem.placement([0, 1])
+    schedule = session.schedule(placement)
+    assert schedule.spans is not None
+    assert schedule.spans.name == ("forward 0", "forward 1", "forward 0", "forward 1", "activations 0", "activations 1")
+    causes = explain(problem, schedule, placement, session)
+    check(problem, schedule, causes, exact=True)
+    assert causes.derived
+    assert causes.cause.tolist() == [-1, 0, 4, 5, 0, 4]
+    assert causes.why.tolist() == [NONE, DEVICE, TRANSFER, TRANSFER, INPUT, LINK]
+    assert causes.critical.tolist() == [0, 4, 5, 3]
+    assert dict(zip(causes.part_name, causes.part_s.tolist(), strict=True)) == {
+        "gpu:0 -> gpu:1": 6.0, "computing on gpu:0": 2.0, "computing on gpu:1": 2.0,
+    }  # fmt: skip
+
+
+def test_a_trace_of_another_run_is_refused() -> None:
+    problem = seconds(three_on_two(), [0, 2, 1, 4, 1])
+    session = Simulator().open(problem)
+    schedule, other = (session.schedule(problem.placement(d)) for d in (DEVICES, [0, 0, 0, 0, 0]))
+    kernel = session.kernel()
+    assert kernel is not None
+    run = run_traced(kernel, problem, np.asarray(DEVICES, np.int16), None)
+    assert len(copies_of(problem, schedule, run)) == 2
+    with pytest.raises(BackendError, match="is not that of its schedule"):
+        copies_of(problem, other, run)
