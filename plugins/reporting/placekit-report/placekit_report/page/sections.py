@@ -1,0 +1,227 @@
+"""The parts of the page, as tables that need no script. A part is made of one program of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from placekit_core import units
+from placekit_report.page.markup import Child, Markup, bar, count, number, percent, seconds, signed, size, table, tag
+
+Data = Mapping[str, Any]
+OBJECTIVES = {"makespan": "step time"}
+LONGEST = 12
+
+
+def value_name(program: Data) -> str:
+    """What the value of a program is called."""
+    name = str(program["objective"])
+    return OBJECTIVES.get(name, name.replace("_", " "))
+
+
+def outcome(program: Data) -> Child:
+    """The value, or that there is none."""
+    if program["value_s"] is None:
+        return "does not fit" if program["evaluations"] else "not evaluated"
+    return seconds(program["value_s"])
+
+
+def card(label: str, value: Child, below: Child) -> Markup:
+    return tag("div", tag("dt", label), tag("dd", value, class_="big"), tag("dd", below, class_="below"))
+
+
+def numbers(program: Data, run: Data) -> Markup:
+    """The three numbers: value, bound and gap, memory headroom."""
+    spread, bound, gap, room = program["spread_s"], program["bound_s"], program["gap"], program["headroom"]
+    made = f"{program['evaluations']:,} evaluations in {program['seconds']:.1f} s"
+    first = card(
+        value_name(program),
+        outcome(program),
+        [run["truth"], [" ± ", seconds(spread)] if spread is not None else "", ", ", made],
+    )
+    if bound is None:
+        second = card("proven bound", "–", "nothing is proven about this program")
+    elif gap is None:
+        second = card("proven bound", seconds(bound), "no placement can be faster")
+    else:
+        below = [percent(gap), " above it: at most ", percent(gap / (1 + gap)), " is left to gain"]
+        second = card("proven bound", seconds(bound), below if gap > 0 else "reached: no placement can be faster")
+    if room is None:
+        third = card("memory headroom", "–", "no device has a limit, or no placement was measured")
+    else:
+        text = "of {} is free at its peak" if room["bytes"] >= 0 else "of {} is missing at its peak"
+        third = card("memory headroom", size(room["bytes"]), [percent(room["share"]), " ", text.format(room["device"])])
+    return tag("dl", first, second, third, class_="numbers")
+
+
+def baselines(program: Data) -> Markup | None:
+    """The value beside what is easily had without a search."""
+    b = program["baselines"]
+    if not b["name"]:
+        return None
+    own = program["value_s"]
+    found = [("this run", own, program["fits"], "", True)]
+    found += [(*row, False) for row in zip(b["name"], b["value_s"], b["fits"], b["note"], strict=True)]
+    most = max((v for _, v, fits, _, _ in found if v is not None and fits), default=0.0)
+    rows = []
+    for name, value, fits, note, mine in sorted(found, key=lambda f: (not f[2], f[1] is None, f[1] or 0.0)):
+        ratio = f"{value / own:.2f}×" if value is not None and own and fits else "–"
+        shown = seconds(value) if fits and value is not None else "does not fit" if not fits else "–"
+        length = bar(value / most if fits and value and most else 0.0, "own" if mine else "bar")
+        rows.append([tag("strong", name) if mine else name, length, shown, ratio, note or ""])
+    heads = ["placement", "", value_name(program), "to this run", "note"]
+    return table(heads, rows, caption="This run beside its baselines", numeric=(2, 3), class_="bars")
+
+
+def devices(program: Data) -> Markup:
+    """A row for each device: what it computes, its memory, what it sends and receives."""
+    d = program["devices"]
+    rows = []
+    for i, name in enumerate(d["name"]):
+        capacity, peak = d["memory_bytes"][i], d["peak_bytes"][i]
+        share = peak / capacity if capacity and peak is not None else 0.0
+        rows.append(
+            [[badge(i), name], tag("span", d["kind"][i], class_="soft"), count(d["operations"][i]), seconds(d["compute_s"][i]),
+             [bar(d["busy"][i] or 0.0), percent(d["busy"][i])], [bar(share, "full" if share > 1 else "bar"), size(peak)],
+             size(capacity), size(d["bytes_in"][i]), size(d["bytes_out"][i])]
+        )  # fmt: skip
+    heads = ["device", "kind", "operations", "computes", "busy", "peak memory", "of", "receives", "sends"]
+    return table(heads, rows, caption="Devices", numeric=range(2, 9), class_="bars")
+
+
+def badge(device: int) -> Markup:
+    """The mark of a device: a colour, and its number, so that the colour is not needed."""
+    return tag("i", str(device), class_=f"d c{device % 9}", aria_hidden="true")
+
+
+def critical(program: Data) -> Markup | None:
+    """What the critical path is made of."""
+    t = program["timeline"]
+    if t is None or not t["critical_parts"]["name"]:
+        return None
+    parts = t["critical_parts"]
+    whole = sum(parts["seconds"]) or 1.0
+    rows = [[n, bar(s / whole, "crit"), seconds(s), percent(s / whole)]
+            for n, s in zip(parts["name"], parts["seconds"], strict=True)]  # fmt: skip
+    heads = ["part", "", "seconds", "share"]
+    return table(heads, rows, caption="What the critical path is made of", numeric=(2, 3), class_="bars")
+
+
+def longest(program: Data) -> Markup | None:
+    """The events that take the most seconds."""
+    t = program["timeline"]
+    if t is None:
+        return None
+    e, texts, tracks = t["events"], t["texts"], t["tracks"]["name"]
+    order = sorted(range(len(e["track"])), key=lambda i: -e["duration_s"][i])[:LONGEST]
+    rows = [[texts[e["name"][i]], tracks[e["track"][i]], seconds(e["start_s"][i]), seconds(e["duration_s"][i]),
+             size(e["bytes"][i])] for i in order]  # fmt: skip
+    heads = ["operation or transfer", "where", "starts at", "takes", "bytes"]
+    return table(heads, rows, caption=f"The longest events of {len(e['track']):,}", numeric=(2, 3, 4))
+
+
+def memory(program: Data) -> Markup | None:
+    """The peak of each device and what holds it."""
+    if program["memory"] is None:
+        return None
+    parts = []
+    for i, (name, m) in enumerate(zip(program["devices"]["name"], program["memory"]["device"], strict=True)):
+        peak, capacity, holders = m["peak_bytes"], m["capacity_bytes"], m["holders"]
+        share = percent(peak / capacity) if capacity and peak is not None else None
+        line: list[Child] = [size(peak), " at ", seconds(m["peak_s"])]
+        if share is not None:
+            line += [", ", share, " of ", size(capacity)]
+        rows = [[n, tag("span", w, class_="soft"), bar(b / peak if peak else 0.0, f"c{i % 9}"), size(b)]
+                for n, w, b in zip(holders["name"], holders["what"], holders["bytes"], strict=True)]  # fmt: skip
+        held = table(
+            ["holder", "what", "", "bytes"], rows, caption=f"What holds {name} at its peak", numeric=(3,), class_="bars"
+        )
+        head = tag("h4", badge(i), name, tag("small", line))
+        parts.append(tag("div", head, tag("div", class_="chart", data_memory=i), held, class_="device"))
+    return tag("div", parts, class_="devices")
+
+
+def cut(program: Data) -> Markup:
+    """The edges between devices, most bytes first."""
+    c = program["cut"]
+    most = max(c["bytes"], default=0) or 1
+    rows = [[[s, tag("span", " → ", class_="soft"), d], [f, " → ", t], [bar(b / most), size(b)], count(n)]
+            for s, d, f, t, b, n in zip(c["source"], c["destination"], c["from"], c["to"], c["bytes"], c["transfers"],
+                                        strict=True)]  # fmt: skip
+    heads = ["from module to module", "devices", "bytes", "transfers"]
+    return table(heads, rows, caption="What crosses between devices", numeric=(2, 3), class_="bars cut")
+
+
+def search(program: Data) -> Markup | None:
+    """Where each seed ended."""
+    found = program["search"]
+    if not found:
+        return None
+    best = min((s["best_s"][-1] for s in found if s["best_s"] and s["best_s"][-1] is not None), default=None)
+    rows = []
+    for i, s in enumerate(found):
+        end = s["best_s"][-1] if s["best_s"] else None
+        above = percent(end / best - 1) if end is not None and best else "–"
+        used = s["seconds"][-1] if s["seconds"] else None
+        rows.append(
+            [
+                [badge(i), s["label"]],
+                count(s["evaluations"][-1] if s["evaluations"] else 0),
+                seconds(used),
+                seconds(end),
+                above,
+            ]
+        )
+    heads = ["search", "evaluations", "took", "best", "above the best"]
+    chart = tag("div", class_="chart wide", data_search=True)
+    return tag("div", chart, table(heads, rows, caption="Where each search ended", numeric=range(1, 5)))
+
+
+def change(program: Data) -> Markup | None:
+    """What would change the value: utilisation, what binds, single moves, twice the resources."""
+    c = program["change"]
+    if c is None:
+        return None
+    binding = c["binding"]
+    parts: list[Child] = []
+    if binding:
+        parts.append(
+            tag(
+                "p",
+                tag("strong", binding["name"]),
+                f" ({units.percent(binding['share'])}): ",
+                binding["text"],
+                class_="lead",
+            )
+        )
+    used = zip(c["utilisation"]["name"], c["utilisation"]["share"], strict=True)
+    parts.append(
+        table(["resource", "", "in use"], [[n, bar(s), percent(s)] for n, s in used], caption="How much of the step each is in use",
+              numeric=(2,), class_="bars")
+    )  # fmt: skip
+    m, own = c["moves"], program["value_s"]
+    moves = [[g, [f, " → ", t], seconds(v), changed(v, own)]
+             for g, f, t, v in zip(m["group"], m["from"], m["to"], m["value_s"], strict=True)]  # fmt: skip
+    name = value_name(program)
+    parts.append(
+        table(
+            ["moved alone", "to", name, "change"],
+            moves,
+            caption="The single moves with the largest effect",
+            numeric=(2, 3),
+        )
+    )
+    r = c["resources"]
+    twice = [[n, seconds(v), changed(v, own)] for n, v in zip(r["name"], r["value_s"], strict=True)]
+    told = "Twice of one resource, the same placement, simulated again" + (
+        f" (now {units.seconds(own)})" if own else ""
+    )
+    parts.append(table(["with", name, "change"], twice, caption=told, numeric=(1, 2)))
+    return tag("div", parts, class_="grid")
+
+
+def changed(value: float | None, own: float | None) -> Child:
+    """A value as a change of the program's own."""
+    if value is None or not own:
+        return "–"
+    return number(value / own - 1, signed(value - own, f"{100 * abs(value / own - 1):.1f}%"))

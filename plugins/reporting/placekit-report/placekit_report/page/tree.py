@@ -1,0 +1,126 @@
+"""The module tree as nested `<details>`, and which modules moved between two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_report.page.markup import Markup, count, seconds, size, table, tag
+from placekit_report.page.sections import Data, badge
+
+OPEN_DEPTH = 1
+MOVED = 30
+
+
+def modules(program: Data) -> Markup | None:
+    """The tree: a line per module with its device, seconds, bytes and operations; scripts add bars."""
+    m = program["modules"]
+    if not m["name"]:
+        return None
+    children: dict[int, list[int]] = {}
+    for i, parent in enumerate(m["parent"]):
+        children.setdefault(parent, []).append(i)
+    names = program["devices"]["name"]
+    legend = tag("p", [tag("span", badge(i), n) for i, n in enumerate(names)], class_="legend")
+    head = tag(
+        "p",
+        tag("span", "module"),
+        tag("span", "seconds"),
+        tag("span", "bytes"),
+        tag("span", "operations"),
+        class_="head",
+    )
+    return tag("div", legend, tag("div", head, branch(m, children, -1), class_="tree"))
+
+
+def branch(m: Data, children: dict[int, list[int]], parent: int) -> list[Markup]:
+    """The lines below a module. Python's stack is deep enough: paths of modules are short."""
+    found = []
+    for i in children.get(parent, ()):
+        below = children.get(i)
+        line = [
+            tag("span", main_device(m["device_seconds"][i]), label(m, i)),
+            seconds(m["seconds"][i]),
+            size(m["bytes"][i]),
+            count(m["operations"][i]),
+        ]
+        if below:
+            opened = m["depth"][i] < OPEN_DEPTH
+            found.append(tag("details", tag("summary", line, data_m=i), branch(m, children, i), open=opened))
+        else:
+            found.append(tag("p", line, data_m=i))
+    return found
+
+
+def label(m: Data, module: int) -> str:
+    """The name of a module below its parent."""
+    name, parent = str(m["name"][module]), m["parent"][module]
+    above = f"{m['name'][parent]}." if parent >= 0 else ""
+    return name.removeprefix(above) or "(whole network)"
+
+
+def main_device(seconds_on: Sequence[float]) -> Markup | None:
+    """The badge of the device that computes the most of a module."""
+    most = max(seconds_on, default=0.0)
+    return badge(list(seconds_on).index(most)) if most > 0 else None
+
+
+def shares(m: Data) -> NDArray[np.float64]:
+    """[modules, devices] the share of each device in a module's seconds."""
+    on = np.asarray(m["device_seconds"], np.float64).reshape(len(m["name"]), -1)
+    return on / np.maximum(on.sum(axis=1, keepdims=True), 1e-300)
+
+
+def paths(m: Data) -> list[str]:
+    """The path of each module from the root; names may be whole paths already."""
+    found: list[str] = []
+    for name, parent in zip(m["name"], m["parent"], strict=True):
+        above = found[parent] if parent >= 0 else ""
+        found.append(name if not above or name.startswith(f"{above}.") else f"{above}.{name}")
+    return found
+
+
+def moved(first: Data, second: Data) -> Markup:
+    """The modules that compute on other devices in the second run, most seconds first; only the outermost that moved whole.
+
+    Devices are matched by name. A module counts as moved if more than half of its seconds are elsewhere.
+    """
+    a, b = first["modules"], second["modules"]
+    where = {path: i for i, path in enumerate(paths(b))}
+    names = sorted({*first["devices"]["name"], *second["devices"]["name"]})
+    share_a, share_b = by_name(first, names), by_name(second, names)
+    rows: list[tuple[float, list[Any]]] = []
+    covered: set[int] = set()
+    for i, path in enumerate(paths(a)):
+        j = where.get(path)
+        if a["parent"][i] in covered or j is None:
+            covered.add(i) if a["parent"][i] in covered else None
+            continue
+        distance = 0.5 * float(np.abs(share_a[i] - share_b[j]).sum())
+        if distance > 0.5 and (share_a[i].max() > 0.9 and share_b[j].max() > 0.9 or i not in a["parent"]):
+            covered.add(i)
+            to = [named(share_a[i], names), " → ", named(share_b[j], names)]
+            rows.append((a["seconds"][i], [path, to, seconds(a["seconds"][i]), seconds(b["seconds"][j])]))
+    rows.sort(key=lambda r: -r[0])
+    heads = ["module", "computes on", "seconds, A", "seconds, B"]
+    told = f"Modules that moved: {len(rows)}" + (f", the {MOVED} with the most seconds" if len(rows) > MOVED else "")
+    return table(heads, [r for _, r in rows[:MOVED]], caption=told, numeric=(2, 3))
+
+
+def by_name(program: Data, names: Sequence[str]) -> NDArray[np.float64]:
+    """[modules, names] shares, with the devices in the order of `names`."""
+    own = shares(program["modules"])
+    found = np.zeros((len(own), len(names)))
+    for d, name in enumerate(program["devices"]["name"]):
+        if d < own.shape[1]:
+            found[:, names.index(name)] = own[:, d]
+    return found
+
+
+def named(share: NDArray[np.float64], names: Sequence[str]) -> str:
+    """The devices of a module, the one with the most first."""
+    order = [int(d) for d in np.argsort(-share, kind="stable") if share[d] >= 0.05]
+    return " + ".join(names[d] for d in order) or "nothing"
