@@ -1,4 +1,4 @@
-"""Commands `doctor` and `completion`. Importing this module is light."""
+"""Commands `doctor`, `completion` and `quickstart`. Importing this module is light."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from placekit_core import Command, hookimpl
 
 @hookimpl
 def placekit_commands() -> list[Command]:
-    """`doctor`, `completion`."""
+    """`doctor`, `completion`, `quickstart`."""
     return [
         Command(
             name="doctor",
@@ -23,5 +23,13 @@ def placekit_commands() -> list[Command]:
             target="placekit_doctor.completion:main",
             group="install and extend",
             completer="placekit_doctor.completion:complete_shells",
+        ),
+        Command(
+            name="quickstart",
+            usage="[DIR]",
+            summary="write a small project that runs: model, machine, script",
+            target="placekit_doctor.quickstart:main",
+            group="place",
+            completer="placekit_doctor.quickstart:complete",
         ),
     ]
