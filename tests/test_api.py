@@ -76,7 +76,9 @@ def test_a_result_holds_what_was_found(problem: Problem) -> None:
     assert result.value_s == pytest.approx(0.012, rel=0.2)
     assert result.problem.fingerprint == problem.fingerprint
     assert result.run_dir is None
-    assert re.fullmatch(r"\S+ on \S+, portfolio, seed 0: 1\S+ ms, gap \S+%, 100 evaluations in \S+ s", repr(result))
+    lines = repr(result).splitlines()
+    assert re.fullmatch(r"\S+ on \S+, portfolio, seed 0: 1\S+ ms, gap \S+%, 100 evaluations in \S+ s", lines[0])
+    assert lines[1].startswith("baselines: 53.8% faster than ")
 
 
 def test_nothing_is_written_unless_asked_for(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,8 @@ def show_result(result: Summary, run_dir: str | Path) -> None:
         print(wrapped(f"peak memory: {', '.join(f'{d} {mebibytes(b)}' for d, b in result.peak_bytes.items())}"))
     if len(result.programs) == 1 and (layers := result.programs[0].layers):
         print(wrapped(f"layers: {'; '.join(f'{these} on {device}' for device, these in layers.items())}"))
+    if result.against_baselines:
+        print(wrapped(f"baselines: {result.against_baselines}"))
     for note in result.notes:
         print(wrapped(f"note: {note}"))
     print(f"written to {run_dir}")

@@ -36,6 +36,9 @@ class Component:
         target: `"module:Class"`, imported at first use.
         paper: the source of the method, if it is published.
         trainer: for a learnable policy, the trainer that `trainer: auto` takes.
+        baseline: whether every run shows the placement of this policy beside its result. With default options, the policy then
+            makes the same placement in every run, in few evaluations and little time, and raises NotApplicable for a program
+            or machine that it is not made for.
         files: for an importer that reads files, the endings of their names; its options then have a `path`.
         detect: for such an importer, whether it reads a file that begins with these bytes (4096 at most). It is called
             for every file, so it is light and never raises; without it, the ending alone decides.
@@ -53,6 +56,7 @@ class Component:
     target: str
     paper: str = ""
     trainer: str = ""
+    baseline: bool = False
     files: tuple[str, ...] = ()
     detect: Callable[[bytes], bool] | None = None
     writes: bool | tuple[str, ...] = False
@@ -135,6 +139,16 @@ def placekit_checkpoint(run_dir: Path) -> None:
 @hookspec
 def placekit_run_finished(run_dir: Path, result: Result) -> None:
     """A run ended. All its results are written except result.json, which comes last and marks a run as complete."""
+
+
+@hookspec
+def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
+    """Return what a user may do next with the result of a run: one line each, that begins with a verb or a command.
+
+    `placekit run` prints the first three lines of all plugins, after result.json is written and something that fits was found;
+    in the order of pluggy, so that `@hookimpl(tryfirst=True)` comes first and `trylast=True` last. A hook that fails is a
+    warning.
+    """
 
 
 @hookspec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +44,47 @@ class Found(FileModel):
         return "failed" if self.error else "does not fit" if self.evaluations else "not evaluated"
 
 
+LEAST_GAIN = 0.0005
+"""Values that differ by less are called equal: as a percentage with one digit, the difference is 0.0%."""
+
+
+def compared(value_s: float, base_s: float) -> str:
+    """How a value compares with another one: `1.6% faster than`, `2.3x as fast as`, `as fast as`, `4.1% slower than`."""
+    gain, loss = base_s / value_s - 1, value_s / base_s - 1
+    if gain >= 1:
+        return f"{1 + gain:.1f}x as fast as"
+    if loss >= 1:
+        return f"{1 + loss:.1f}x as slow as"
+    if abs(gain) < LEAST_GAIN:
+        return "as fast as"
+    return f"{percent(gain)} faster than" if gain > 0 else f"{percent(loss)} slower than"
+
+
+class Baseline(FileModel):
+    """What another policy's placement of the same problem costs, on the same backend. Times in seconds, memory in bytes.
+
+    `value_s` is null if the placement does not fit or could not be measured; `device` is the only one that runs kernels, empty
+    if there are several; `note` holds what the policy noted.
+    """
+
+    policy: str
+    value_s: float | None
+    fits: bool
+    device: str = ""
+    peak_bytes: dict[str, float] = Field(default={})
+    note: str = ""
+
+    @property
+    def label(self) -> str:
+        """The policy, and the device if it is only one."""
+        return f"{self.policy} on {self.device}" if self.device else self.policy
+
+
 class ProgramSummary(Found):
     """What was found for one program.
 
     `layers`: which of a network's repeated layers each device runs (`h.0-19`), where every one is a group of the problem.
+    `baselines`: standard placements of the same problem, for comparison.
     """
 
     program: str
@@ -59,6 +97,7 @@ class ProgramSummary(Found):
     costs_fingerprint: str = ""
     measured_costs: float = 0.0
     layers: dict[str, str] = Field(default={})
+    baselines: list[Baseline] = Field(default=[])
     directory: Folder = "."
 
 
@@ -95,6 +134,34 @@ class Summary(Found):
         gap = "" if self.gap is None else f", gap {percent(self.gap)}"
         used = f"{self.evaluations} evaluation{'' if self.evaluations == 1 else 's'} in {self.seconds:.1f} s"
         return f"{self.outcome}{gap}, {used}" + ("" if self.status == "finished" else f" ({self.status})")
+
+    @property
+    def against_baselines(self) -> str:
+        """The result beside the baselines, the fastest one first, in one sentence; empty without baselines.
+
+        For a family, it compares means over the programs that a baseline takes.
+        """
+        found: dict[str, list[tuple[ProgramSummary, Baseline]]] = {}
+        for program in self.programs:
+            for baseline in program.baselines:
+                found.setdefault(baseline.policy, []).append((program, baseline))
+        rows = sorted(map(self._against, found.values()), key=lambda row: row[0])
+        return ", ".join(text for _, text in rows)
+
+    def _against(self, pairs: list[tuple[ProgramSummary, Baseline]]) -> tuple[float, str]:
+        """The mean of a baseline over programs (infinite if it does not fit), and how the result compares with it."""
+        first, count = pairs[0][1], len(self.programs)
+        one = all(b.label == first.label for _, b in pairs)
+        name = (first.label if one else first.policy) + (f" for {len(pairs)} of {count}" if len(pairs) < count else "")
+        if any(b.value_s is None for _, b in pairs):
+            return math.inf, f"{name} does not fit"
+        base_s = sum(b.value_s or 0.0 for _, b in pairs) / len(pairs)
+        if any(p.value_s is None for p, _ in pairs):
+            return base_s, f"{name} takes {seconds(base_s)}"
+        return (
+            base_s,
+            f"{compared(sum(p.value_s or 0.0 for p, _ in pairs) / len(pairs), base_s)} {name} ({seconds(base_s)})",
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,4 +231,5 @@ class Result:
     def __repr__(self) -> str:
         s = self.summary
         head = f"{s.workload} on {s.cluster}, {s.policy}, seed {s.seed}: {s.line}"
-        return "\n".join([head, *(f"note: {note}" for note in s.notes)])
+        beside = [f"baselines: {s.against_baselines}"] if s.against_baselines else []
+        return "\n".join([head, *beside, *(f"note: {note}" for note in s.notes)])

@@ -28,6 +28,7 @@ from placekit_core.contracts.result import Result
 from placekit_core.contracts.task import Best
 from placekit_core.run import assembly, python_arguments
 from placekit_core.run.assembly import Assembly
+from placekit_core.run.baselines import add_baselines, chosen
 from placekit_core.run.failures import BoundError, Interrupted, NothingFits, RunFailed
 from placekit_core.run.pipeline import Observer, begin, run
 from placekit_core.run.python_arguments import (
@@ -58,6 +59,7 @@ def place(
     failing_signal_s: float | None = None,
     run_dir: str | Path | None = None,
     log: Sequence[str] | None = None,
+    baselines: Sequence[str] | None = None,
     resume: bool = False,
     progress: bool = False,
     **about: Any,
@@ -77,6 +79,7 @@ def place(
         failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
         run_dir: folder for the files that `placekit run` writes; None writes nothing.
         log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
+        baselines: policies to compare the result with, on the same backend; None is the standard ones, [] none.
         resume: continue the interrupted run in `run_dir`, with the same arguments; an error if no run has begun there.
         progress: show a progress bar.
 
@@ -90,7 +93,7 @@ def place(
         raise ConfigError("resume=True without a run_dir", "give the run_dir of the run that was interrupted")
     if callable(policy) and not isinstance(policy, Plugin | type):
         policy = FunctionPolicy(getattr(policy, "__name__", type(policy).__name__), policy)
-    options = {"seed": seed, "failing_signal_s": failing_signal_s, "log": log}
+    options = {"seed": seed, "failing_signal_s": failing_signal_s, "log": log, "baselines": baselines}
     arguments = Arguments(
         source, about, cluster, policy, grouper, trainer, backend, proxy, budget, costs, run_dir, options
     )
@@ -132,6 +135,7 @@ def search(
     failing_signal_s: float | None = None,
     run_dir: str | Path | None = None,
     log: Sequence[str] | None = None,
+    baselines: Sequence[str] | None = None,
     name: str = "search",
     **about: Any,
 ) -> Search:
@@ -145,7 +149,7 @@ def search(
                 measured = s.evaluate(devices)
         print(s.result)
     """
-    options = {"seed": seed, "failing_signal_s": failing_signal_s, "log": log}
+    options = {"seed": seed, "failing_signal_s": failing_signal_s, "log": log, "baselines": baselines}
     arguments = Arguments(
         source, about, cluster, FunctionPolicy(name), grouper, None, backend, backend, budget, costs, run_dir, options
     )
@@ -177,6 +181,7 @@ class Search:
     def __enter__(self) -> Search:
         parts = self._parts
         parts.one_program("a search")
+        chosen(parts.config, parts.registry)  # fail at once if one does not exist
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(_folder(self._run_dir))
             self._lifecycle = begin(parts.config, folder, parts.registry, False, stack)
@@ -204,6 +209,8 @@ class Search:
             if status == "finished" or evaluate.evaluations:
                 # report the failure of the block, not one that follows from it
                 with contextlib.suppress(*([Exception] if status == "failed" else [])):
+                    if status == "finished":
+                        add_baselines(self._parts, [opened])
                     result = report(self._parts, [opened], folder, status)
                     wrong = bound_error(result)
                     result = result if wrong is None else wrong.result

@@ -20,6 +20,7 @@ from placekit_core.contracts.interfaces import Backend, Grouper, LearnablePolicy
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
+from placekit_core.contracts.result import Baseline
 from placekit_core.contracts.task import Session, Task
 from placekit_core.run.config import (
     AUTO,
@@ -60,7 +61,10 @@ class PythonObjects:
 
 @dataclass(eq=False)
 class OpenProgram:
-    """One program that is being placed: its problem, the backend open on it, and the task for the policy."""
+    """One program that is being placed: its problem, the backend open on it, and the task for the policy.
+
+    `baselines` are added at the end of the run (baselines.py).
+    """
 
     program: Program
     problem: Problem
@@ -68,6 +72,7 @@ class OpenProgram:
     evaluate: BudgetedEvaluator
     task: Task
     directory: Path
+    baselines: Sequence[Baseline] = ()
 
     @property
     def name(self) -> str:

@@ -25,13 +25,14 @@ DEFAULT = "default"
 NONE = "none"
 PYTHON = "python"
 """Name of the importer in the configuration of a run whose programs were objects of a Python program."""
-CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "python_objects"})
+CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "baselines", "python_objects"})
 """Options that do not change the result of a run: runs that differ only in these options are the same run."""
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
 """The budget of a run without a limit: evaluations on a simulator, seconds on a backend that measures."""
 
 
 Count = Annotated[int, Field(ge=1, lt=2**63)]
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)]
 
 
 class _Section(BaseModel):
@@ -86,8 +87,12 @@ class RunConfig(_Section):
     checkpoint_s: Annotated[float, Field(ge=0)] | None = Field(
         default=2.0, description="minimum seconds between checkpoints; null: none are written"
     )
-    log: Annotated[tuple[str, ...] | None, BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = Field(
+    log: Names | None = Field(
         default=None, description="loggers to call; null: csv, and the installed ones that are on by default"
+    )
+    baselines: Names | None = Field(
+        default=None,
+        description="policies to compare the result with; null: the standard ones, such as `single_device`; []: none",
     )
     run_dir: str = Field(default="", description="folder of the run's files, or of a sweep")
     workload: str = Field(default="", description="name of the program in results; empty: its own name")

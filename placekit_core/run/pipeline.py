@@ -16,22 +16,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from numpy.random import Generator
-
-from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PlacementError, PluginError, RunError
+from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PlacementError, RunError
 from placekit_core.contracts.files import write_json
-from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, Policy, ResumablePolicy, State
+from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, State
 from placekit_core.contracts.ledger import Ledger
-from placekit_core.contracts.placement import Placement
 from placekit_core.contracts.result import Result
 from placekit_core.contracts.task import Task
 from placekit_core.run import run_directory
 from placekit_core.run.assembly import Assembly, OpenProgram, PythonObjects, distributions
+from placekit_core.run.baselines import add_baselines, chosen
 from placekit_core.run.checkpoint import CHECKPOINT, CheckpointTooLargeError, Saved, load_saved, save_checkpoint
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 from placekit_core.run.failures import Interrupted, NothingFits, RunFailed
 from placekit_core.run.interruption import Interruption
 from placekit_core.run.lifecycle import Lifecycle, reason, warn
+from placekit_core.run.placing import place_one
 from placekit_core.run.registry import Registry
 from placekit_core.run.report import bound_error, commit, report, why_nothing_fits
 from placekit_core.run.trained import load_policy, save_policy
@@ -70,6 +69,7 @@ def run(
         lifecycle = begin(config, run_dir, registry, resume, stack)
         saved = load_saved(run_dir) if resume else None
         _ = assembly.grouper, assembly.policy, assembly.backend, assembly.trainer  # fail at once if one has a mistake
+        chosen(config, registry)
 
         observer.stage(f"importing {config.importer['name']}")
         if assembly.trainer is not None and all(p.split == "test" for p in assembly.programs):
@@ -81,6 +81,9 @@ def run(
 
             observer.stage(f"placing with {config.policy['name']}")
             status = placing.place(saved)
+            if status == "finished":
+                observer.stage("evaluating the baselines")
+                add_baselines(assembly, placing.searches, stop)
 
             observer.stage("writing the results")
             result = placing.finish(status)
@@ -248,7 +251,7 @@ class _Placing:
                 else:
                     stream = "policy" if len(self.searches) == 1 else f"policy/{self.searches.index(search)}"
                     resumable = checkpoint if self.trainer is None else None
-                    _place_one(self.policy, search.task, self.streams(stream), state, resumable)
+                    place_one(self.policy, search.task, self.streams(stream), state, resumable)
             except PlacementError as e:
                 raise PlacementError(f"policy {self.policy.name!r}: {e.message}", e.hint) from e
             finally:  # writing the results of a run that ends here is not searching
@@ -306,27 +309,3 @@ class _Placing:
             warn(f"{e.message}; the run goes on without checkpoints")
         else:
             self.lifecycle.checkpoint()
-
-
-def _place_one(policy: Policy, task: Task, rng: Generator, state: State | None, checkpoint: Checkpoint | None) -> None:
-    """Let the policy place one program; evaluate the placement that it returned, and the best one on the proxy."""
-    found: list[Placement] = []
-    with contextlib.suppress(BudgetExhausted):
-        if isinstance(policy, ResumablePolicy):
-            placement = policy.place(task, rng, state, checkpoint)
-        else:
-            placement = policy.place(task, rng)
-        if not isinstance(placement, Placement):
-            raise PluginError(
-                f"policy {policy.name!r} returned {type(placement).__name__}, not a Placement",
-                "make one with task.problem.placement(device, priority)",
-            )
-        found.append(placement)
-    if task.opened_proxy is not None and task.opened_proxy.best is not None:
-        found.append(task.opened_proxy.best.placement)
-    with contextlib.suppress(BudgetExhausted):
-        for i, placement in enumerate(found):
-            best, learned = task.evaluate.best, i == 0 and isinstance(policy, LearnablePolicy)
-            known = best is not None and best.placement.same_as(placement)
-            if task.evaluate.remaining > 0 and (learned or not known):
-                task.evaluate(placement.batch())

@@ -11,7 +11,8 @@ import numpy as np
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
-from placekit_core.contracts.result import ProgramResult, ProgramSummary, Result, Summary
+from placekit_core.contracts.result import LEAST_GAIN, Baseline, ProgramResult, ProgramSummary, Result, Summary
+from placekit_core.contracts.units import seconds
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
 from placekit_core.run.failures import BoundError
 from placekit_core.run.layers import layers_of
@@ -102,6 +103,7 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
         bound = proven if bound is None else bound if proven is None else max(bound, proven)
     except Exception as e:  # nor must a bound
         notes.append(f"the backend failed to prove a bound of {s.name!r}: {reason(e)}")
+    notes += beaten(s)
     kernels = int(problem.graph.kernel.sum())
     measured = problem.costs.measured[problem.graph.kernel]
     summary = ProgramSummary(
@@ -126,10 +128,25 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
         notes=notes,
         measured_costs=float(measured.mean()) if measured.size else 0.0,
         layers=layers_of(problem, best.placement) if best else {},
+        baselines=list(s.baselines),
         directory=str(s.directory.relative_to(run_dir)),
     )
     placement = best.placement if best else None
     return ProgramResult(summary, problem, placement, measurements, schedule, tuple(evaluate.history))
+
+
+def beaten(s: OpenProgram) -> list[str]:
+    """The note that a baseline is faster than what was found, if one is."""
+    value_s = s.evaluate.best.value_s if s.evaluate.best else None
+    fastest = fastest_of(s)
+    if value_s is None or fastest is None or not fastest.value_s or value_s / fastest.value_s - 1 < LEAST_GAIN:
+        return []
+    return [f"{fastest.label} is faster: {seconds(fastest.value_s)}"]
+
+
+def fastest_of(s: OpenProgram) -> Baseline | None:
+    """The fastest baseline that fits, if any."""
+    return min((b for b in s.baselines if b.value_s is not None), key=lambda b: b.value_s or 0.0, default=None)
 
 
 def bound_error(result: Result) -> BoundError | None:
@@ -150,6 +167,12 @@ def why_nothing_fits(searches: Sequence[OpenProgram]) -> tuple[str, str]:
     s = next(s for s in searches if s.evaluate.best is None)
     e = s.evaluate
     tried = f"{e.evaluations} evaluation{'' if e.evaluations == 1 else 's'}"
+    fitting = fastest_of(s)
+    if fitting is not None:
+        return (
+            f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}",
+            f"policy={fitting.policy} finds one: {seconds(fitting.value_s)}",
+        )
     if e.last_error:
         return f"no placement of {s.name!r} could be measured in {tried}", e.last_error
     over = f"; the closest is over by {e.least_over_bytes / 2**20:.0f} MiB on a device" if e.evaluations else ""

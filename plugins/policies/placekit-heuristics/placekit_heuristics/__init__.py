@@ -39,6 +39,7 @@ def placekit_policies() -> list[Component]:
             summary="everything on one device (operations that may not run there, on the device that is fastest for them)",
             config=SingleDeviceOptions,
             target="placekit_heuristics.simple:SingleDevice",
+            baseline=True,
         ),
         Component(
             name="random",

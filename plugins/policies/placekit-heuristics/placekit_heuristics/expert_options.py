@@ -66,6 +66,7 @@ COMPONENTS = [
         summary="the placement that the papers call expert: by recurrent layers, blocks, branches, or on a single GPU",
         config=ExpertOptions,
         target="placekit_heuristics.experts:Expert",
+        baseline=True,
         paper=MIRHOSEINI,
     ),
     Component(
@@ -73,6 +74,7 @@ COMPONENTS = [
         summary="one replica of the training step per GPU, for graphs with towers",
         config=DataParallelOptions,
         target="placekit_heuristics.data_parallel:DataParallel",
+        baseline=True,
         paper=MIRHOSEINI,
     ),
 ]

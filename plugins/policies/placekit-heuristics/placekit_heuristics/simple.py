@@ -30,8 +30,8 @@ class SingleDevice(Policy):
     """Everything on one device.
 
     Groups that may not run there (CPU operations) go to the allowed device that is fastest for all of them. Without
-    `device`: the device of least total time, among those whose memory holds the persistent bytes that would be there;
-    if none does, the one of least total time all the same, and the backend reports that the placement does not fit.
+    `device`: the device of least total time on which it fits, tried one by one. If it fits on none, it is on the device of least
+    total time that holds the persistent bytes, or else of all, and the backend reports that it does not fit.
     """
 
     name = "single_device"
@@ -40,10 +40,10 @@ class SingleDevice(Policy):
     """Type of the device, `cpu` or `gpu`; any if empty."""
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The placement; nothing is evaluated. Raises ClusterError if the device does not exist."""
+        """The placement; nothing is evaluated if `device` is given. Raises ClusterError if the device does not exist."""
         problem = task.problem
         if self.options.device is None:
-            return problem.placement(fastest_single(problem, devices_of(problem, self.device_type)))
+            return _first_that_fits(task, devices_of(problem, self.device_type))
         index = problem.cluster.device_index(self.options.device)
         if self.device_type not in ("", problem.device_type(index)):
             names = [problem.cluster.device_names[d] for d in devices_of(problem, self.device_type)]
@@ -57,7 +57,7 @@ class _SingleOfType(SingleDevice):
     options_class = SingleTypeOptions
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The placement; nothing is evaluated. Raises NotApplicable without such a device, ClusterError for a wrong name."""
+        """As for `single_device`. Raises NotApplicable without such a device, ClusterError for a wrong name."""
         return or_single_device(task, self.options, lambda: super(_SingleOfType, self).place(task, rng))
 
 
@@ -111,14 +111,36 @@ def or_single_device(task: Task, options: FallbackOptions, place: Callable[[], P
 
 def fastest_single(problem: Problem, devices: Sequence[int]) -> NDArray[np.int16]:
     """[g] everything on the one of `devices` with the least total time, if possible one that holds its persistent bytes."""
-    candidates = [single(problem, d) for d in devices]
+    return fastest_first(problem, devices)[0]
+
+
+def _first_that_fits(task: Task, devices: Sequence[int]) -> Placement:
+    """Everything on the first of `devices`, the fastest first, on which it fits; on the first one if it fits on none."""
+    placements = [task.problem.placement(device) for device in fastest_first(task.problem, devices)]
+    for placement in placements:
+        if task.evaluate.remaining <= 0:
+            break
+        if task.evaluate(placement.batch()).fits[0]:
+            return placement
+    return placements[0]
+
+
+def fastest_first(problem: Problem, devices: Sequence[int]) -> list[NDArray[np.int16]]:
+    """[g] each: everything on one of `devices` that holds the persistent bytes, in the order of the total time.
+
+    Of devices of one kind and memory, only the first is there. If none holds the bytes, it is the fastest device alone.
+    """
+    cluster = problem.cluster
+    alike = {(cluster.device_kind[d], float(cluster.memory_bytes[d])): d for d in reversed(devices)}
+    candidates = [single(problem, d) for d in sorted(alike.values(), key=list(devices).index)]
     rows, size = np.arange(problem.g), problem.cluster.size
     fits = [
         (np.bincount(c, problem.group_persistent_bytes, minlength=size) <= problem.cluster.memory_bytes).all()
         for c in candidates
     ]
     seconds = [problem.group_s[rows, c].sum() for c in candidates]
-    return candidates[min(range(len(candidates)), key=lambda i: (not fits[i], seconds[i], i))]
+    order = sorted(range(len(candidates)), key=lambda i: (seconds[i], i))
+    return [candidates[i] for i in order if fits[i]] or [candidates[order[0]]]
 
 
 def single(problem: Problem, device: int) -> NDArray[np.int16]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,19 @@ def test_single_device_that_holds_the_parameters() -> None:
     assert place(SingleDevice(), small).device.tolist() == [2, 2, 2, 2]
     nowhere = problem_of(independent(4, persistent=30), machine(2, memory=100), 1.0)
     assert place(SingleDevice(), nowhere).device.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("fitting", "device", "evaluations"), [((0, 1, 2), 0, 1), ((2,), 2, 2), ((), 0, 2)])
+def test_single_device_on_which_it_fits(fitting: tuple[int, ...], device: int, evaluations: int) -> None:
+    class Tight(LargestLoad):
+        def evaluate(self, placements: Placements) -> Measurements:
+            fits = np.isin(placements.device[:, 0], fitting)
+            return replace(super().evaluate(placements), fits=fits)
+
+    problem = problem_of(independent(4), machine(2, 1), 1.0, 5.0)
+    task = Task(problem, BudgetedEvaluator(problem, session := Tight(problem)))
+    assert SingleDevice().place(task, np.random.default_rng(0)).device.tolist() == [device] * 4
+    assert len(session.values) == evaluations, "the GPUs are alike"
 
 
 def test_random_is_uniform_over_allowed_devices() -> None:

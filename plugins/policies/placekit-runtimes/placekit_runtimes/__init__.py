@@ -163,6 +163,7 @@ def placekit_policies() -> list[Component]:
             summary='accelerate\'s device_map="auto": the weights evenly over all GPUs, in order',
             config=AccelerateAutoOptions,
             target="placekit_runtimes.accelerate:AccelerateAuto",
+            baseline=True,
             paper=_SOURCES["accelerate"],
         ),
         Component(

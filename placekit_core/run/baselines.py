@@ -1,0 +1,104 @@
+"""Baselines: standard placements of the same problem, measured beside the result of a run.
+
+They are evaluated when the search has ended, through the same session of the backend, by evaluators of their own: they take
+nothing of the budget, are in no history, and change no random number. A policy that refuses the problem is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from placekit_core.contracts.errors import ConfigError, NotApplicable
+from placekit_core.contracts.interfaces import LearnablePolicy
+from placekit_core.contracts.ledger import Ledger
+from placekit_core.contracts.placement import Placement
+from placekit_core.contracts.problem import Problem
+from placekit_core.contracts.result import Baseline
+from placekit_core.contracts.task import Task
+from placekit_core.run.assembly import Assembly, OpenProgram
+from placekit_core.run.config import RunConfig, Streams
+from placekit_core.run.entries import Entry
+from placekit_core.run.evaluator import BudgetedEvaluator
+from placekit_core.run.interruption import Interruption
+from placekit_core.run.lifecycle import reason
+from placekit_core.run.placing import place_one
+from placekit_core.run.registry import Registry
+
+MOST_EVALUATIONS = 16
+"""Evaluations that one baseline may make. The standard ones make one, and only `single_device` more where it does not fit."""
+SHARE, LEAST_S = 0.1, 20.0
+"""On a backend that measures, no further baseline begins after this share of the seconds of the search, or these seconds."""
+
+
+def chosen(config: RunConfig, registry: Registry) -> list[Entry]:
+    """The baselines of a run, without its own policy: those asked for, else the policies that declare themselves as such.
+
+    Raises PluginError for a policy that does not exist, ConfigError for one that needs training.
+    """
+    if config.baselines is not None:
+        found = [registry.get("policy", name) for name in dict.fromkeys(config.baselines)]
+        for entry in found:
+            if issubclass(entry.load(), LearnablePolicy):
+                raise ConfigError(
+                    f"baselines: policy {entry.component.name!r} needs training, and a baseline is placed without",
+                    "train it in a run of its own, and compare the two: placekit compare DIR DIR",
+                )
+    else:
+        alone = [only[0] for (kind, _), only in registry.entries.items() if kind == "policy" and len(only) == 1]
+        found = sorted((e for e in alone if e.component.baseline), key=lambda e: (e.distribution, e.component.name))
+    return [entry for entry in found if entry.component.name != config.policy["name"]]
+
+
+def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Interruption | None = None) -> None:
+    """Evaluate the baselines of every program. What goes wrong is a note, and Ctrl-C ends it: neither costs the result."""
+    entries = chosen(assembly.config, assembly.registry)
+    began = time.perf_counter()
+    for search in searches:
+        if search.problem.cluster.size == 1:  # every placement is the same
+            continue
+        found: list[Baseline] = []
+        search.baselines = found
+        for entry in entries:
+            spent, limit_s = time.perf_counter() - began, max(LEAST_S, SHARE * search.evaluate.ledger.seconds)
+            if not assembly.backend.simulated and spent > limit_s:
+                search.evaluate.note(f"no further baselines were measured after {spent:.0f} s")
+                return
+            try:
+                found.append(_evaluated(assembly, search, entry))
+            except NotApplicable:  # it is for other programs or machines
+                continue
+            except KeyboardInterrupt:
+                return
+            except Exception as e:
+                search.evaluate.note(f"baseline {entry.component.name!r} failed: {reason(e)}")
+            if stop is not None and stop.asked:
+                return
+
+
+def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> Baseline:
+    """One baseline. Raises what its policy or the backend raises."""
+    backend, problem = assembly.backend, search.problem
+    evaluate = BudgetedEvaluator(
+        problem, search.session, Ledger(MOST_EVALUATIONS), deterministic=backend.deterministic,
+        objective=backend.objective, failing_signal_s=assembly.config.failing_signal_s,
+    )  # fmt: skip
+    task = Task(problem, evaluate, None, search.program.executable, measures=not backend.simulated)
+    policy, name = entry.build(entry.options({})), entry.component.name
+    place_one(policy, task, Streams(assembly.config.seed)(f"baseline/{name}"), None, None)
+    best = evaluate.best
+    if best is None:
+        why = [evaluate.last_error] if evaluate.last_error else []
+        return Baseline(policy=name, value_s=None, fits=False, note="; ".join([*why, *evaluate.notes]))
+    peak = dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True))
+    device = _only_device(problem, best.placement)
+    note = "; ".join(evaluate.notes)
+    return Baseline(policy=name, value_s=best.value_s, fits=True, device=device, peak_bytes=peak, note=note)
+
+
+def _only_device(problem: Problem, placement: Placement) -> str:
+    """The device that runs all kernels; empty if there are several."""
+    used = np.unique(problem.expand(placement.device)[problem.graph.kernel])
+    return problem.cluster.device_names[int(used[0])] if len(used) == 1 else ""

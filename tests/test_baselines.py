@@ -1,0 +1,216 @@
+"""Baselines beside the result of a run: what is compared, what it leaves unchanged, and what goes wrong without harm."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import Generator
+from placekit_testing.fakes import FakeBackend
+from placekit_testing.pytest_plugin import Outcome
+from placekit_testing.registries import use_registry
+from placekit_testing.small import chain, machine
+
+from placekit_core import (
+    Cluster,
+    Component,
+    ConfigError,
+    NothingFits,
+    Options,
+    Placement,
+    PluginError,
+    Policy,
+    Problem,
+    Registry,
+    Task,
+    hookimpl,
+    place,
+    search,
+)
+from placekit_core.contracts.result import Baseline, Result, compared
+from placekit_core.run import baselines
+from placekit_core.run.registry import discover
+from placekit_core.run.run_directory import load_summary
+
+
+class Refusing(Policy):
+    """As said by the class attribute `error`."""
+
+    error: BaseException | None = None
+
+    def place(self, task: Task, rng: Generator) -> Placement:
+        if self.error is not None:
+            raise self.error
+        return task.problem.placement(np.zeros(task.problem.g, int))
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """A registry of its own, with one more baseline: `own`."""
+    found = discover()
+    own = Component("own", "everything on the first device", Options, f"{__name__}:Refusing", baseline=True)
+    module = types.ModuleType("more")
+    module.placekit_policies = hookimpl(lambda: [own])  # type: ignore[attr-defined]
+    module.placekit_policies.__name__ = "placekit_policies"  # type: ignore[attr-defined]
+    found.add("more", module, "placekit-more", "1.0")
+    assert [b.reason for b in found.broken] == []
+    use_registry(monkeypatch, found)
+    return found
+
+
+def found(result: Result) -> dict[str, Baseline]:
+    return {b.policy: b for b in result.summary.programs[0].baselines}
+
+
+def test_the_standard_ones_are_beside_the_result(problem: Problem, tmp_path: Path) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy="annealing", budget=50, run_dir=tmp_path / "run")
+    single = place(problem.graph, cluster=problem.cluster, policy="single_device")
+    assert found(result).keys() >= {"single_device"}
+    one = found(result)["single_device"]
+    assert (one.value_s, one.fits, one.device) == (single.value_s, True, "gpu:0")
+    assert one.peak_bytes == single.summary.peak_bytes
+    assert "data_parallel" not in found(result), "it refuses graphs without towers"
+    assert load_summary(tmp_path / "run").programs[0].baselines == result.summary.programs[0].baselines
+    assert "baselines: " in repr(result)
+    assert "single_device on gpu:0 (20 ms)" in repr(result)
+
+
+@pytest.mark.parametrize("policy", ["annealing", "single_device", "random"])
+def test_they_change_nothing_else(problem: Problem, policy: str) -> None:
+    def outcome(**more: Any) -> tuple[Any, ...]:
+        r = place(problem.graph, cluster=problem.cluster, policy=policy, budget=30, seed=3, **more)
+        [p] = r.programs
+        assert p.placement is not None
+        history = [(row[0], *row[2:]) for row in p.history]
+        return p.placement.device.tolist(), r.value_s, r.summary.evaluations, history, r.summary.gap
+
+    assert outcome() == outcome(baselines=[]) == outcome(baselines=["random", "heft", "annealing"])
+
+
+def test_the_policy_of_the_run_is_not_repeated(problem: Problem) -> None:
+    assert "single_device" not in found(place(problem.graph, cluster=problem.cluster, policy="single_device"))
+
+
+def test_those_asked_for_in_their_order(problem: Problem) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy="random", baselines=["heft", "etf", "heft"])
+    assert [b.policy for b in result.summary.programs[0].baselines] == ["heft", "etf"]
+    assert found(place(problem.graph, cluster=problem.cluster, policy="random", baselines=[])) == {}
+    searching = place(problem.graph, cluster=problem.cluster, policy="random", baselines=["annealing"])
+    assert found(searching)["annealing"].fits, "within MOST_EVALUATIONS"
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("heftt", PluginError, "no policy named 'heftt'\n  did you mean 'heft'"),
+        ("doppler", ConfigError, "needs training"),
+    ],
+)
+def test_a_wrong_name_fails_before_anything_runs(
+    problem: Problem, tmp_path: Path, name: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        place(problem.graph, cluster=problem.cluster, policy="heft", baselines=[name], run_dir=tmp_path / "run")
+    assert not (tmp_path / "run" / "history.csv").exists()
+    with pytest.raises(error, match=message), search(problem.graph, cluster=problem.cluster, baselines=[name]):
+        pytest.fail("the block runs")
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("error", "notes"),
+    [
+        (None, []),
+        (ZeroDivisionError("by\nzero"), ["baseline 'own' failed: ZeroDivisionError: by zero"]),
+        (KeyboardInterrupt(), []),
+    ],
+)
+def test_a_plugin_declares_a_baseline_and_its_failure_costs_nothing(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, notes: list[str]
+) -> None:
+    monkeypatch.setattr(Refusing, "error", error)
+    result = place(problem.graph, cluster=problem.cluster, policy="heft")
+    assert result.summary.status == "finished"
+    assert result.value_s is not None
+    assert ("own" in found(result)) == (error is None)
+    assert [n for n in result.summary.notes if "own" in n] == notes
+
+
+def test_a_faster_baseline_is_said(problem: Problem, placekit: Any) -> None:
+    done: Outcome = placekit(
+        "run", "importer=mlp", "policy=random", "log=[]", "run_dir=r", "baselines=[single_device]", "cluster=p100x4"
+    )
+    text = " ".join(done.out.split())
+    assert "slower than single_device on " in text or "as slow as single_device on " in text
+    assert "note: single_device on p100:0 is faster: " in text
+
+
+def test_nothing_fits_but_a_baseline_does() -> None:
+    [(name, kind)] = machine(1).model_dump(mode="json")["kinds"].items()
+    tiny = {**kind, "memory_bytes": 1}
+    cluster = Cluster.parse({
+        "name": "lopsided",
+        "kinds": {name: kind, "tiny": tiny},
+        "devices": [{"kind": name}, {"kind": "tiny"}],
+        "links": [{"mesh": "*", "bytes_per_s": 1e9}],
+    })  # fmt: skip
+    with pytest.raises(NothingFits) as failed:
+        place(
+            chain(6), cluster=cluster, policy=lambda task, rng: task.problem.placement([1] * task.problem.g), budget=1
+        )
+    assert failed.value.hint.startswith("policy=single_device finds one: ")
+    [program] = failed.value.result.summary.programs
+    assert program.value_s is None
+    assert {b.policy: b.fits for b in program.baselines}["single_device"]
+
+
+def test_one_device_leaves_nothing_to_compare(problem: Problem) -> None:
+    assert found(place(problem.graph, cluster=machine(1), policy="heft")) == {}
+
+
+def test_a_search_of_ones_own_has_them_too(problem: Problem) -> None:
+    with search(problem.graph, cluster=problem.cluster, budget=5) as s:
+        s.evaluate(np.zeros((5, problem.g), int))
+    assert s.result is not None
+    assert s.result.summary.evaluations == 5
+    assert "as fast as single_device on gpu:0" in s.result.summary.against_baselines
+
+
+def test_measuring_them_takes_a_share_of_the_search(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeBackend, "simulated", False)
+    monkeypatch.setattr(baselines, "LEAST_S", -1.0)
+    monkeypatch.setattr(baselines, "SHARE", 0.0)
+    result = place(problem.graph, cluster=problem.cluster, policy="heft", backend=FakeBackend(), budget=3)
+    assert found(result) == {}
+    assert [n for n in result.summary.notes if n.startswith("no further baselines were measured after ")]
+
+
+def test_a_family_compares_means(placekit: Any) -> None:
+    done: Outcome = placekit(
+        "run", "importer=placeto_ptb", "importer.graphs=2", "importer.train=1", "importer.steps=[2,3]", "policy=heft",
+        "log=[]", "run_dir=r", "cluster=p100x4",
+    )  # fmt: skip
+    summary = load_summary(Path("r"))
+    values = [{b.policy: b for b in p.baselines}["single_device"].value_s for p in summary.programs]
+    assert len(values) == 2
+    assert None not in values
+    mean_s, value_s = float(np.mean([v or 0.0 for v in values])), summary.value_s
+    assert value_s is not None
+    assert f"{compared(value_s, mean_s)} single_device" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize(
+    ("value_s", "base_s", "said"),
+    [
+        (1.0, 1.016, "1.6% faster than"),
+        (1.0, 2.5, "2.5x as fast as"),
+        (1.0, 1.0004, "as fast as"),
+        (1.041, 1.0, "4.1% slower than"),
+        (3.0, 1.0, "3.0x as slow as"),
+    ],
+)
+def test_words(value_s: float, base_s: float, said: str) -> None:
+    assert compared(value_s, base_s) == said
