@@ -7,7 +7,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from placekit_core import HISTORY, PHASES, PlacekitError, ProgramResult, Result, units, unknown
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Columns = Mapping[str, Any]
+_LEFT = "text-align:left"
 
 
 def operations(p: ProgramResult) -> Columns:
@@ -117,11 +117,34 @@ def frame(result: Result, what: str = "operations") -> pd.DataFrame:
 
 
 def html(result: Result) -> str:
-    """A result in a notebook: its facts, and what each device does over time."""
-    rows = "".join(f"<tr><th style='text-align:left'>{escape(n)}</th><td style='text-align:left'>{escape(v)}</td></tr>"
-                   for n, v in _facts(result))  # fmt: skip
-    charts = "".join(_timeline(p) for p in result.programs if p.schedule is not None)
-    return f"<table>{rows}</table>{charts}"
+    """A result in a notebook: its facts, the baselines beside it, and the timeline of each program."""
+    facts = "".join(f"<tr><th style='{_LEFT}'>{escape(n)}</th><td style='{_LEFT}'>{escape(v)}</td></tr>"
+                    for n, v in _facts(result))  # fmt: skip
+    return f"<table>{facts}</table>" + "".join(_baselines(p) + _timeline(p) for p in result.programs)
+
+
+def _baselines(p: ProgramResult) -> str:
+    """A row for each simple placement of the same program, and how much slower it is than the one that was found."""
+    own, rows = p.summary.value_s, []
+    for b in p.summary.baselines:
+        more = f"{units.percent(b.value_s / own - 1)} more" if own and b.fits and b.value_s is not None else ""
+        value = units.seconds(b.value_s) if b.fits else "does not fit"
+        rows.append([b.label, value, more, b.note])
+    if not rows:
+        return ""
+    body = "".join("<tr>" + "".join(f"<td style='{_LEFT}'>{escape(x)}</td>" for x in row) + "</tr>" for row in rows)
+    heads = "".join(f"<th style='{_LEFT}'>{x}</th>" for x in ("baseline", p.summary.program, "", ""))
+    return f"<table><tr>{heads}</tr>{body}</table>"
+
+
+def _timeline(p: ProgramResult) -> str:
+    """The timeline of a program, no wider than there is room."""
+    if p.schedule is None or p.schedule.end_s <= 0:
+        return ""
+    from placekit_report.svg import Panel, svg
+
+    title = f"{p.summary.program} on {p.problem.cluster.name}"
+    return f"<div>{svg([Panel(p.problem, p.schedule, title)])}</div>"
 
 
 def _facts(result: Result) -> list[tuple[str, str]]:
@@ -143,41 +166,3 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     if result.run_dir is not None:
         facts.append(("written to", str(result.run_dir)))
     return facts
-
-
-def _timeline(p: ProgramResult, bins: int = 200) -> str:
-    """SVG: a row per device, darker where it computes more of the time."""
-    s = p.schedule
-    if s is None or s.value_s <= 0:
-        return ""
-    names, edges = p.problem.cluster.device_names, np.linspace(0.0, s.end_s, bins + 1)
-    device, start, end = s.op_device, s.op_start_s, s.op_end_s
-    if s.spans is not None:
-        own = s.spans.is_task
-        device, start, end = s.spans.device[own], s.spans.start_s[own], s.spans.end_s[own]
-    body = []
-    for d, name in enumerate(names):
-        mine = device == d
-        busy = _busy(start[mine], end[mine], edges)
-        y = 22 * d
-        body.append(f"<text x='0' y='{y + 14}' font-size='12' fill='currentColor'>{escape(name)}</text>")
-        body += [
-            f"<rect x='{110 + 3 * i:g}' y='{y}' width='3' height='18' fill='#1f77b4' fill-opacity='{share:.2f}'/>"
-            for i, share in enumerate(busy)
-            if share > 0.005
-        ]
-    size = f"width='{120 + 3 * bins:g}' height='{22 * len(names)}'"
-    return f"<svg xmlns='http://www.w3.org/2000/svg' {size} role='img' aria-label='schedule'>{''.join(body)}</svg>"
-
-
-def _busy(start: NDArray[np.float64], end: NDArray[np.float64], edges: NDArray[np.float64]) -> list[float]:
-    """Share of each bin in which something runs, up to 1."""
-
-    def clipped(times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum of min(time, edge) over all times, for every edge."""
-        times = np.sort(times)
-        below = np.searchsorted(times, edges, side="right")
-        return np.concatenate([[0.0], np.cumsum(times)])[below] + (len(times) - below) * edges
-
-    busy = clipped(end) - clipped(start)  # seconds before each edge
-    return list(np.clip(np.diff(busy) / np.diff(edges), 0.0, 1.0))

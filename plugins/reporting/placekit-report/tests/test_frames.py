@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from html import escape
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from placekit_testing.fakes import FakeBackend, diamond
 from placekit_testing.small import chain, machine
 
 from placekit_core import PlacekitError, Placement, Problem, Task, place
+from placekit_core.contracts.result import Baseline
 
 pytest.importorskip("placekit_grouping", reason="a run groups by the grouper `none`")
 
@@ -80,8 +82,23 @@ def test_without_pandas(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> No
 def test_notebook_display(problem: Problem) -> None:
     result = place(problem.graph, cluster=problem.cluster, policy=spread, backend=FakeBackend())
     page = html(result)
-    assert page.count("<text ") == problem.cluster.size
     assert "proven bound" in page
-    shares = [float(part.split("'")[0]) for part in page.split("fill-opacity='")[1:]]
-    computes_s = frame(result, "devices")["compute_s"].sum()
-    assert sum(shares) / 200 * result.value_s == pytest.approx(computes_s, rel=0.02)
+    assert page.count("<svg ") == 1
+    assert all(f">{escape(name)}\n" in page for name in problem.graph.op_name if not name.startswith(("w", "x")))
+    assert all(f">{name}</text>" in page for name in problem.cluster.device_names)
+
+
+def test_notebook_display_has_the_baselines(problem: Problem) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy=spread, backend=FakeBackend())
+    [p] = result.programs
+    assert p.summary.value_s is not None
+    beside = [
+        Baseline(policy="one <gpu>", value_s=1.5 * p.summary.value_s, fits=True, device="gpu:0"),
+        Baseline(policy="large", value_s=None, fits=False, note="as large as it is"),
+    ]
+    p = replace(p, summary=p.summary.model_copy(update={"baselines": beside}))
+    page = html(replace(result, programs=(p,)))
+    assert "one &lt;gpu&gt; on gpu:0" in page
+    assert "50.0% more" in page
+    assert "does not fit" in page
+    assert "as large as it is" in page
