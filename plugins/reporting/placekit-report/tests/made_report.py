@@ -1,4 +1,4 @@
-"""Data of reports, made at random in the form of a real one: a decoder in layers, pipelined over devices that send to the next."""
+"""Data of reports, made at random in the form of a real one: a decoder in layers, on devices that send to the next."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def timeline(events: int, names: list[str], rng: Generator) -> dict[str, Any]:
                    "device": [*range(devices), *[-1] * len(links)]},
         "critical": chain,
         "critical_parts": {"name": [f"computing on {n}" for n in names] + links + ["launch overhead"],
-                           "seconds": [end * 0.8 / devices] * devices + [end * 0.15 / max(len(links), 1)] * len(links) + [end * 0.05]},
+                           "seconds": [end * 0.8 / devices] * devices + [end * 0.05] * len(links) + [end * 0.05]},
         "complete": True, "left_out": 0,
     }  # fmt: skip
 
@@ -161,7 +161,8 @@ def modules(layers: int, devices: int, end: float, rng: Generator) -> dict[str, 
 def cut(names: list[str], layers: int) -> dict[str, Any]:
     pairs = [(names[d], names[d + 1]) for d in range(len(names) - 1)]
     return {
-        "source": [f"layers.{i}.mlp" for i in range(len(pairs))], "destination": [f"layers.{i + 1}.self_attn" for i in range(len(pairs))],
+        "source": [f"layers.{i}.mlp" for i in range(len(pairs))],
+        "destination": [f"layers.{i + 1}.self_attn" for i in range(len(pairs))],
         "from": [p[0] for p in pairs], "to": [p[1] for p in pairs], "bytes": [2**25] * len(pairs), "transfers": [64] * len(pairs),
     }  # fmt: skip
 

@@ -21,8 +21,7 @@ def differences(run_a: Data, run_b: Data, a: Data, b: Data) -> Markup:
     row(value_name(a), a["value_s"], b["value_s"], seconds)
     row("proven bound", a["bound_s"], b["bound_s"], seconds)
     row("gap", a["gap"], b["gap"], percent)
-    rooms = [p["headroom"]["bytes"] if p["headroom"] else None for p in (a, b)]
-    row("memory headroom", *rooms, size)
+    row("memory headroom", room(a), room(b), size)
     row("evaluations", a["evaluations"], b["evaluations"], count)
     row("search", a["seconds"], b["seconds"], seconds)
     row("sent between devices", sent(a), sent(b), size)
@@ -45,6 +44,10 @@ def between(x: float | None, y: float | None, show: Callable[[float | None], Chi
     sign = "+" if y > x else "−"
     share = f" ({100 * (y / x - 1):+.1f}%)".replace("-", "−") if x and show is not percent else ""
     return number(y - x, tag("span", sign, show(abs(y - x)), share))
+
+
+def room(program: Data) -> float | None:
+    return program["headroom"]["bytes"] if program["headroom"] else None
 
 
 def sent(program: Data) -> float | None:

@@ -85,24 +85,17 @@ def header(data: Data) -> Child:
     """Title, what was simulated or measured, the command, notes."""
     runs = data["runs"]
     parts: list[Child] = [tag("h1", data["title"])]
+    lettered = [(tag("b", a) if len(runs) > 1 else None, run) for a, run in zip(LETTERS, runs, strict=False)]
     if len(runs) > 1:
-        parts.append(
-            tag(
-                "p",
-                [tag("span", tag("b", a), run["name"]) for a, run in zip(LETTERS, runs, strict=False)],
-                class_="runs",
-            )
-        )
-    for letter, run in zip(LETTERS, runs, strict=False):
-        which = tag("b", letter) if len(runs) > 1 else None
-        parts.append(
-            tag("p", which, tag("em", run["truth"], class_=run["truth"]), " ", run["truth_text"], class_="truth")
-        )
+        parts.append(tag("p", [tag("span", letter, run["name"]) for letter, run in lettered], class_="runs"))
+    for letter, run in lettered:
+        truth = tag("em", run["truth"], class_=run["truth"])
+        parts.append(tag("p", letter, truth, " ", run["truth_text"], class_="truth"))
     parts.append(tag("p", facts(runs[0]), class_="soft") if len(runs) == 1 else None)
-    command = tag(
-        "pre", tag("code", data["command"]), tabindex="0", role="region", aria_label="The command that made it"
-    )
-    parts.append(tag("div", command, class_="command"))
+    for letter, run in lettered:
+        code = tag("code", run.get("command", data["command"]))
+        command = tag("pre", code, tabindex="0", role="region", aria_label="The command that made it")
+        parts.append(tag("div", letter, command, class_="command"))
     if len(data["runs"][0]["programs"]) > 1:
         parts.append(families(runs[0]))
     return tag("header", parts)
@@ -147,12 +140,12 @@ def program(data: Data, of: Of) -> Markup:
     parts += [
         both(data, of, "Baselines", baselines),
         timelines(data, of),
-        both(data, of, "Devices", sections.devices),
+        both(data, of, "Devices", sections.devices, wide=True),
         both(data, of, "Critical path", sections.critical),
         both(data, of, "What would change it", sections.change),
         both(data, of, "Memory", sections.memory),
         both(data, of, "Modules", tree.modules),
-        both(data, of, "Cut edges", sections.cut),
+        both(data, of, "Cut edges", sections.cut, wide=True),
         both(data, of, "Search", sections.search),
     ]
     return tag("article", parts, data_program=name)
@@ -172,21 +165,23 @@ def section(title: str, *children: Child) -> Markup:
     return tag("section", tag("h3", title), children)
 
 
-def each(data: Data, of: Of, part: Callable[[Data, Data], Child]) -> Markup:
-    """A part of the only run, or of both runs beside each other under their letters. Scripts find the program by `of`."""
+def each(data: Data, of: Of, part: Callable[[Data, Data], Child], wide: bool = False) -> Markup:
+    """A part of the only run; or of both, beside each other or, if `wide`, below each other. Scripts go by `data-of`."""
     found = []
     for k, (r, p) in enumerate(of):
         run = data["runs"][r]
         head = tag("h4", tag("b", LETTERS[k]), run["name"], class_="run") if len(of) > 1 else None
         found.append(tag("div", head, part(run["programs"][p], run), data_of=f"{r}.{p}", class_="of"))
-    return tag("div", found, class_="two" if len(of) > 1 else "one")
+    return tag("div", found, class_="one" if len(of) == 1 else "two stacked" if wide else "two")
 
 
-def both(data: Data, of: Of, title: str, part: Part) -> Markup | None:
+def both(data: Data, of: Of, title: str, part: Part, wide: bool = False) -> Markup | None:
     """A section of one part; nothing if no run has it."""
     if all(part(data["runs"][r]["programs"][p]) is None for r, p in of):
         return None
-    return section(title, each(data, of, lambda found, _: part(found) or tag("p", "Not in this run.", class_="soft")))
+    return section(
+        title, each(data, of, lambda found, _: part(found) or tag("p", "Not in this run.", class_="soft"), wide)
+    )
 
 
 def timelines(data: Data, of: Of) -> Markup | None:

@@ -194,11 +194,10 @@ def change(program: Data) -> Markup | None:
                 class_="lead",
             )
         )
-    used = zip(c["utilisation"]["name"], c["utilisation"]["share"], strict=True)
-    parts.append(
-        table(["resource", "", "in use"], [[n, bar(s), percent(s)] for n, s in used], caption="How much of the step each is in use",
-              numeric=(2,), class_="bars")
-    )  # fmt: skip
+    pairs = zip(c["utilisation"]["name"], c["utilisation"]["share"], strict=True)
+    used = [[n, bar(s), percent(s)] for n, s in pairs]
+    told = "How much of the step each is in use"
+    parts.append(table(["resource", "", "in use"], used, caption=told, numeric=(2,), class_="bars"))
     m, own = c["moves"], program["value_s"]
     moves = [[g, [f, " → ", t], seconds(v), changed(v, own)]
              for g, f, t, v in zip(m["group"], m["from"], m["to"], m["value_s"], strict=True)]  # fmt: skip

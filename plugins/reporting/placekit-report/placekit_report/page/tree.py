@@ -71,7 +71,8 @@ def main_device(seconds_on: Sequence[float]) -> Markup | None:
 def shares(m: Data) -> NDArray[np.float64]:
     """[modules, devices] the share of each device in a module's seconds."""
     on = np.asarray(m["device_seconds"], np.float64).reshape(len(m["name"]), -1)
-    return on / np.maximum(on.sum(axis=1, keepdims=True), 1e-300)
+    found: NDArray[np.float64] = on / np.maximum(on.sum(axis=1, keepdims=True), 1e-300)
+    return found
 
 
 def paths(m: Data) -> list[str]:
@@ -100,7 +101,7 @@ def moved(first: Data, second: Data) -> Markup:
             covered.add(i) if a["parent"][i] in covered else None
             continue
         distance = 0.5 * float(np.abs(share_a[i] - share_b[j]).sum())
-        if distance > 0.5 and (share_a[i].max() > 0.9 and share_b[j].max() > 0.9 or i not in a["parent"]):
+        if distance > 0.5 and ((share_a[i].max() > 0.9 and share_b[j].max() > 0.9) or i not in a["parent"]):
             covered.add(i)
             to = [named(share_a[i], names), " → ", named(share_b[j], names)]
             rows.append((a["seconds"][i], [path, to, seconds(a["seconds"][i]), seconds(b["seconds"][j])]))

@@ -1,0 +1,168 @@
+"""The page as text: it is one file, shows data as it is, and has every number without scripts."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from made_report import HOSTILE, report
+from placekit_report.page import render
+from placekit_report.page.page import FOLDER, SCRIPTS, scripts, sha256, styles
+
+LIMIT = 150_000
+
+
+class Reader(HTMLParser):
+    """Elements, their attributes, the text outside of scripts, and the values of `<data>`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.values: list[float] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+        if tag == "data":
+            self.values.append(float(dict(attrs)["value"] or "nan"))
+
+    def handle_data(self, data: str) -> None:
+        if self.names[-1:] != ["script"] and self.names[-1:] != ["style"]:
+            self.text += data
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    return reader
+
+
+def embedded(page: str) -> Any:
+    found = re.search(r'<script type="application/json" id="placekit-data">(.*?)</script>', page, re.S)
+    assert found
+    return json.loads(found[1])
+
+
+@pytest.mark.parametrize(
+    "shape", [{}, {"programs": 3}, {"runs": 2}, {"devices": 1}, {"runs": 2, "programs": 2}], ids=str
+)
+def test_data_is_embedded_as_it_is(shape: dict[str, int]) -> None:
+    data = report(**shape)
+    assert embedded(render(data)) == data
+
+
+def test_no_name_becomes_an_element() -> None:
+    data = report(events=50, runs=2)
+    data["title"] = data["command"] = data["runs"][0]["name"] = HOSTILE
+    data["runs"][0]["programs"][0]["devices"]["name"][0] = HOSTILE
+    data["runs"][0]["programs"][0]["notes"] = [HOSTILE]
+    page = render(data)
+    found = read(page)
+    assert "img" not in found.names
+    assert found.names.count("script") == 2
+    assert HOSTILE in found.text
+    assert "onerror" not in {name for name, _ in found.attributes}
+
+
+def test_a_page_names_no_address_and_allows_only_its_own_code() -> None:
+    page = render(report(events=50))
+    assert re.findall(r"(?:https?:)?//[\w-]+\.\w+", page) == []
+    assert not {"src", "href", "style", "action"} & {name for name, _ in read(page).attributes}
+    policy = dict(read(page).attributes)["content"] and re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy
+    rules = policy[1].replace("&#x27;", "'")
+    assert "default-src 'none'" in rules
+    assert "unsafe" not in rules
+    assert {sha256(scripts()), sha256(styles())} == set(re.findall(r"sha256-[\w+/=]+", rules))
+    assert f"<script>{scripts()}</script>" in page
+    assert f"<style>{styles()}</style>" in page
+
+
+def test_the_page_without_data_is_small() -> None:
+    data = report(events=50)
+    own = len(render(data).encode()) - len(json.dumps(data))
+    assert own < LIMIT
+    assert len((scripts() + styles()).encode()) < LIMIT - 20_000
+
+
+def test_every_script_is_in_the_page() -> None:
+    assert set(SCRIPTS) == {p.name for p in FOLDER.glob("*.js")}
+    assert (FOLDER / "vendor/LICENSE").read_text() in scripts()
+
+
+def test_numbers_stand_in_the_tables_as_the_same_doubles() -> None:
+    data = report(events=50, devices=3)
+    [program] = data["runs"][0]["programs"]
+    found = set(read(render(data)).values)
+    wanted = [program["value_s"], program["bound_s"], program["gap"], program["headroom"]["bytes"]]
+    wanted += [v for v in program["baselines"]["value_s"] if v is not None]
+    wanted += (
+        program["devices"]["peak_bytes"]
+        + program["devices"]["compute_s"]
+        + program["timeline"]["critical_parts"]["seconds"]
+    )
+    wanted += program["modules"]["seconds"] + program["cut"]["bytes"]
+    wanted += [b for m in program["memory"]["device"] for b in [m["peak_bytes"], *m["holders"]["bytes"]]]
+    wanted += [s["best_s"][-1] for s in program["search"]]
+    wanted += program["change"]["moves"]["value_s"] + program["change"]["resources"]["value_s"]
+    assert [x for x in wanted if x not in found] == []
+
+
+def test_what_is_missing_is_said() -> None:
+    """A run whose program could not be opened again: no timeline, no modules, no memory, nulls in the columns."""
+    data = report(events=50)
+    [program] = data["runs"][0]["programs"]
+    for key in ("timeline", "memory", "change", "headroom", "bound_s", "gap"):
+        program[key] = None
+    devices = program["devices"]
+    devices |= {key: [None] * 2 for key in devices if key not in ("name", "kind", "peak_bytes")}
+    program["modules"] = {key: [] for key in program["modules"]}
+    program["cut"] = {key: [] for key in program["cut"]}
+    program["search"][0]["best_s"] = [None] * 60
+    data["runs"][0]["notes"] = ["the program could not be opened again: it is gone"]
+    text = read(render(data)).text
+    assert "could not be opened again" in text
+    assert "nothing is proven" in text
+    assert "Timeline" not in text
+
+
+def test_nothing_that_fits_is_said() -> None:
+    data = report(events=50)
+    [program] = data["runs"][0]["programs"]
+    program |= {"value_s": None, "fits": False, "gap": None, "timeline": None, "memory": None, "change": None}
+    assert "does not fit" in read(render(data)).text
+
+
+def test_two_runs_show_their_differences_and_what_moved() -> None:
+    data = report(events=300, devices=2, runs=2)
+    a, b = (run["programs"][0] for run in data["runs"])
+    b["modules"] = json.loads(json.dumps(a["modules"]))
+    i = b["modules"]["name"].index("layers.1")
+    for k in [i, *(j for j, parent in enumerate(b["modules"]["parent"]) if parent == i)]:
+        b["modules"]["device_seconds"][k].reverse()
+    page = render(data)
+    found = read(page)
+    assert "Modules that moved: 1" in found.text
+    assert re.search(r"layers\.1</th><td>rtx4090:0 → rtx3090:0</td>", page)
+    assert b["value_s"] - a["value_s"] in found.values
+    assert re.search(r"policy</th><td>portfolio</td><td>etf</td>", page)
+
+
+def test_programs_of_two_runs_are_paired_by_name() -> None:
+    data = report(events=50, runs=2, programs=3)
+    data["runs"][1]["programs"].reverse()
+    page = render(data)
+    assert re.findall(r'data-of="(\d\.\d)"', page)[:2] == ["0.0", "1.2"]
+    assert len(re.findall("<article", page)) == 3
+
+
+def test_numbers_that_are_not_finite_are_refused() -> None:
+    data = report(events=50)
+    data["runs"][0]["programs"][0]["seconds"] = float("nan")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        render(data)
