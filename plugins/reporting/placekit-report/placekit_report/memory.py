@@ -85,10 +85,10 @@ def memory_over_time(
         return unknown
     size, graph = problem.cluster.size, problem.graph
     base = np.bincount(schedule.op_device, graph.persistent_bytes, minlength=size)
-    used = np.zeros((size, len(found.step_s) + 1))  # the first column is the memory before anything starts
-    np.add.at(used, (found.device, found.begin + 1), found.bytes_)
-    np.subtract.at(used, (found.device, found.end + 1), found.bytes_)
-    used = base[:, None] + np.cumsum(used, axis=1)
+    change = np.zeros((size, len(found.step_s) + 1))  # the first column is before anything starts
+    np.add.at(change, (found.device, found.begin + 1), found.bytes_)
+    np.subtract.at(change, (found.device, found.end + 1), found.bytes_)
+    used = base[:, None] + np.cumsum(change, axis=1)
     if not np.array_equal(used.max(axis=1), peak_bytes):
         return unknown
     times, devices = np.append(0.0, found.step_s), []

@@ -13,45 +13,13 @@ from placekit_report.events import AHEAD, DEVICE, INPUT, LINK, NONE, TRANSFER, E
 from placekit_scheduling.tracing import run_traced
 from placekit_sim.simulator import BulkSynchronous, Simulator
 from placekit_testing.strategies import Case, problems, random_placements
+from report_examples import DEVICES, SECONDS, three_on_two, with_seconds
 
-from placekit_core import BackendError, Cluster, CostTable, GraphBuilder, Problem, Schedule
-
-
-def seconds(problem: Problem, op_s: list[float]) -> Problem:
-    """The problem with these seconds of its operations, on every kind of device."""
-    kinds = problem.cluster.kind_names
-    table = np.repeat(np.asarray(op_s)[:, None], len(kinds), axis=1)
-    costs = CostTable(kinds, table, np.zeros(table.shape, np.bool_))
-    return Problem(problem.graph, problem.grouping, problem.cluster, costs)
-
-
-def three_on_two(launch_overhead_s: float = 0.0) -> Problem:
-    """x -> a (2 s) -> b (4 s) -> c (1 s), and beside them d (1 s), which a and c make wait; 1 byte per second on the link.
-
-    a, d and c on device 0; b on device 1. a sends 3 bytes, b 5 bytes back.
-    """
-    b = GraphBuilder("three")
-    x = b.source("x", 8)
-    [y] = b.add("a", inputs=[x], outputs=[3])
-    b.add("d", inputs=[x])
-    [z] = b.add("b", inputs=[y], outputs=[5])
-    b.add("c", inputs=[z])
-    kind = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 1000, "memory_bytes_per_s": 1.0}
-    cluster = Cluster.parse(
-        {
-            "kinds": {"gpu": {**kind, "launch_overhead_s": launch_overhead_s}},
-            "devices": [{"kind": "gpu", "count": 2}],
-            "links": [{"mesh": "*", "bytes_per_s": 1.0}],
-        }
-    )
-    return Problem.of(b.build(), cluster)
-
-
-DEVICES = [0, 0, 0, 1, 0]
+from placekit_core import BackendError, GraphBuilder, Problem, Schedule
 
 
 def test_a_chain_of_three_on_two_devices() -> None:
-    problem = seconds(three_on_two(), [0, 2, 1, 4, 1])
+    problem = with_seconds(three_on_two(), SECONDS)
     placement, session = problem.placement(DEVICES), Simulator().open(problem)
     schedule = session.schedule(placement)
     for causes in (explain(problem, schedule, placement, session), explain(problem, schedule)):
@@ -72,19 +40,24 @@ def test_a_chain_of_three_on_two_devices() -> None:
 
 
 def test_launches_are_a_part_of_estimated_seconds_only() -> None:
-    problem = three_on_two(launch_overhead_s=0.5)  # the roofline: operations without work take their launch
+    problem = three_on_two(launch_overhead_s=0.5)  # a and b take 4 s and their launch, c its launch only
     placement, session = problem.placement(DEVICES), Simulator().open(problem)
     causes = explain(problem, session.schedule(placement), placement, session)
     parts = dict(zip(causes.part_name, causes.part_s.tolist(), strict=True))
-    assert parts == {"launch overhead": 1.5, "gpu:0 -> gpu:1": 3.0, "gpu:1 -> gpu:0": 5.0}
-    given_s = seconds(problem, [0, 2, 1, 4, 1])
+    assert parts == pytest.approx(
+        {
+            "launch overhead": 1.5, "computing on gpu:0": 4.0, "computing on gpu:1": 4.0, "gpu:0 -> gpu:1": 3.0,
+            "gpu:1 -> gpu:0": 5.0,
+        }
+    )  # fmt: skip
+    given_s = with_seconds(problem, SECONDS)
     session = Simulator().open(given_s)
     assert "launch overhead" not in explain(given_s, session.schedule(placement), placement, session).part_name
 
 
 def test_a_measured_schedule_has_gaps() -> None:
     """The device starts b half a second after the transfer; c begins before the clock of its device says that b's is over."""
-    problem = seconds(three_on_two(), [0, 2, 1, 4, 1])
+    problem = with_seconds(three_on_two(), SECONDS)
     schedule = Simulator().open(problem).schedule(problem.placement(DEVICES))
     late, sent_s = np.array([0, 0.25, 0.25, 0.5, 0.4]), schedule.transfer_end_s + np.array([0.25, 0.5])
     schedule = replace(schedule, op_start_s=schedule.op_start_s + late, op_end_s=schedule.op_end_s + late)
@@ -103,7 +76,7 @@ def test_a_transfer_waits_for_the_link_and_streams_ahead() -> None:
     w, v = b.source("w", 4), b.source("v", 2)
     b.add("a", inputs=[w])
     b.add("b", inputs=[v])
-    problem = seconds(Problem.of(b.build(), three_on_two().cluster), [0, 0, 1, 1])
+    problem = with_seconds(Problem.of(b.build(), three_on_two().cluster), [0, 0, 1, 1])
     placement = problem.placement([0, 0, 1, 1])
     session = Simulator().open(problem)
     causes = explain(problem, session.schedule(placement), placement, session)
@@ -122,7 +95,7 @@ def test_a_barrier_is_a_cause() -> None:
     [y] = b.add("a", outputs=[1])
     b.add("c")
     b.add("b", inputs=[y])
-    problem = seconds(Problem.of(b.build(), three_on_two().cluster), [1, 3, 1])
+    problem = with_seconds(Problem.of(b.build(), three_on_two().cluster), [1, 3, 1])
     schedule = BulkSynchronous().open(problem).schedule(problem.placement([0, 1, 0]))
     causes = explain(problem, schedule)
     assert (causes.cause[2], WHY[causes.why[2]]) == (1, "waited for the barrier after")
@@ -184,7 +157,7 @@ def test_causes_of_micro_batches() -> None:
     b = GraphBuilder("stages")
     [y] = b.add("a", outputs=[3])
     b.add("b", inputs=[y])
-    problem = seconds(Problem.of(b.build(), three_on_two().cluster), [2, 2])
+    problem = with_seconds(Problem.of(b.build(), three_on_two().cluster), [2, 2])
     session, placement = Pipeline(microbatches=2).open(problem), problem.placement([0, 1])
     schedule = session.schedule(placement)
     assert schedule.spans is not None
@@ -201,7 +174,7 @@ def test_causes_of_micro_batches() -> None:
 
 
 def test_a_trace_of_another_run_is_refused() -> None:
-    problem = seconds(three_on_two(), [0, 2, 1, 4, 1])
+    problem = with_seconds(three_on_two(), SECONDS)
     session = Simulator().open(problem)
     schedule, other = (session.schedule(problem.placement(d)) for d in (DEVICES, [0, 0, 0, 0, 0]))
     kernel = session.kernel()

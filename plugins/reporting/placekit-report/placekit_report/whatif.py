@@ -1,0 +1,285 @@
+"""What would change the value of a placement: what is in use, what binds, single moves, and more of each resource.
+
+Moves and resources are simulated again with the same backend, not estimated. Their number is bounded by a count, never by a
+clock, so that equal runs have equal reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import Backend, Placement, Placements, Problem, Schedule, Session, units
+from placekit_report.causes import LAUNCHES, WAITING, Causes
+from placekit_report.events import Events
+from placekit_report.resources import is_same, more_of_each
+
+MOST = 2000
+"""Single moves that are tried at most."""
+WORK = 10_000_000
+"""Operations that all moves together may simulate: fewer moves of a large graph are tried. About a second."""
+LEAST = 50
+"""Moves that are tried of any graph, however large."""
+BEST = 5
+FULL = 0.9
+"""Share of a device's memory from which more memory is looked at."""
+
+
+@dataclass(frozen=True, eq=False)
+class Utilisation:
+    """Seconds and share of the schedule in which each device runs something, and each link sends.
+
+    Links are the channels of the machine that can be full, in one direction; where a route has none, pairs of devices.
+    """
+
+    name: tuple[str, ...]
+    kind: tuple[str, ...]
+    busy_s: NDArray[np.float64]
+    share: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """The part that takes most of the critical path, and its share of it."""
+
+    name: str
+    share: float
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """The single moves with the lowest values, best first: the group, its device, and the device that it would move to.
+
+    `gain` is the share of the value now that a move saves. `tried` of `possible` moves were simulated; `text` says what came
+    of it. Moves after which a device's memory does not suffice are left out.
+    """
+
+    group: NDArray[np.int64]
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    value_s: NDArray[np.float64]
+    gain: NDArray[np.float64]
+    tried: int
+    possible: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Resources:
+    """Values of the same placement on machines with more of one resource, best first; `gain` as in `Moves`."""
+
+    name: tuple[str, ...]
+    value_s: NDArray[np.float64]
+    gain: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What would change a placement. `moves` and `resources` are None where nothing simulates it, and `reason` says why.
+
+    `value_s` is the simulated value now, which gains are relative to; `evaluations`: how many placements were simulated.
+    """
+
+    utilisation: Utilisation
+    binding: Binding
+    moves: Moves | None = None
+    resources: Resources | None = None
+    value_s: float | None = None
+    evaluations: int = 0
+    reason: str = ""
+
+
+def what_would_change(
+    problem: Problem,
+    schedule: Schedule,
+    placement: Placement,
+    causes: Causes,
+    backend: Backend | None = None,
+    session: Session | None = None,
+) -> Change:
+    """What would change `placement`, by `schedule` and its `causes`, and by simulating it again.
+
+    `session` is open on `problem`; `backend`, its backend, opens machines with more of a resource.
+    """
+    used, binds = utilisation(problem, schedule), binding(causes)
+    if backend is None or session is None or not backend.simulated:
+        return Change(
+            used, binds, reason="single moves and other machines are not looked at: nothing simulates this run"
+        )
+    now = session.evaluate(placement.batch())
+    value_s = float(now.value_s[0])
+    if not np.isfinite(value_s):
+        return Change(
+            used, binds, reason="single moves and other machines are not looked at: the placement has no value"
+        )
+    tried = _Tried(problem, placement, causes, session, value_s)
+    resources, made = _resources(problem, placement, backend, value_s)
+    for name, value in tried.with_more_memory(now.peak_bytes[0]):
+        resources.append((name, value))
+    resources.sort(key=lambda row: (row[1], row[0]))
+    values = np.asarray([value for _, value in resources], np.float64)
+    more = Resources(tuple(name for name, _ in resources), values, _gain(values, value_s))
+    return Change(used, binds, tried.moves(), more, value_s, 1 + len(tried.group) + made)
+
+
+def utilisation(problem: Problem, schedule: Schedule) -> Utilisation:
+    """How much of the schedule each device and each link is in use; links that send nothing are left out."""
+    events, cluster = Events.of(problem, schedule), problem.cluster
+    rows = [
+        (name, "device", np.flatnonzero(events.ran & (events.to < 0) & (events.device == d)))
+        for d, name in enumerate(cluster.device_names)
+    ]
+    links: dict[tuple[int, int, int], list[int]] = {}  # channel, or after all channels a pair of devices
+    routes, size = cluster.routes, cluster.size
+    for i in np.flatnonzero(events.to >= 0).tolist():
+        a, b = int(events.device[i]), int(events.to[i])
+        held = routes.channel[routes.ptr[a * size + b] : routes.ptr[a * size + b + 1]].tolist()
+        for key in [(c, -1, -1) for c in held] or [(len(routes.channels), a, b)]:
+            links.setdefault(key, []).append(i)
+    names = cluster.device_names
+    for c, a, b in sorted(links):
+        name = _spaced(routes.channels[c].name) if a < 0 else f"{names[a]} -> {names[b]}"
+        rows.append((name, "link", np.asarray(links[c, a, b])))
+    busy_s = np.asarray([_covered(events, own) for *_, own in rows], np.float64)
+    share = busy_s / schedule.end_s if schedule.end_s > 0 else np.zeros(len(rows))
+    return Utilisation(tuple(name for name, *_ in rows), tuple(kind for _, kind, _ in rows), busy_s, share)
+
+
+def binding(causes: Causes) -> Binding:
+    """The largest part of the critical path."""
+    if not causes.part_name:
+        return Binding("", 0.0, "nothing takes time")
+    name, share = causes.part_name[0], float(causes.part_s[0] / causes.part_s.sum())
+    what = {
+        LAUNCHES: "launching operations",
+        WAITING: "waiting, such as for the host that launches operations,",
+    }.get(name, f"the link {name}" if " -> " in name else name)
+    return Binding(name, share, f"{what} takes {units.percent(share)} of the critical path")
+
+
+class _Tried:
+    """The single moves that were simulated: [t] groups, the devices that they would move to, values, and [t, D] peaks."""
+
+    def __init__(
+        self, problem: Problem, placement: Placement, causes: Causes, session: Session, value_s: float
+    ) -> None:
+        self.problem, self.placement, self.value_s = problem, placement, value_s
+        device, graph = placement.device, problem.graph
+        self.possible = int(problem.allowed.sum()) - problem.g
+        count = min(MOST, self.possible, max(LEAST, WORK // max(graph.n + graph.e, 1)))
+        size = problem.cluster.size
+        others = ((g, d) for g in _by_weight(problem, placement, causes) for d in range(size) if d != device[g])
+        chosen = list(_first(count, ((g, d) for g, d in others if problem.allowed[g, d])))
+        self.group = np.asarray([g for g, _ in chosen], np.int64)
+        self.target = np.asarray([d for _, d in chosen], np.int64)
+        rows = np.repeat(device[None], len(chosen), axis=0)
+        rows[np.arange(len(chosen)), self.group] = self.target
+        order = placement.priority
+        found = session.evaluate(
+            Placements(rows, None if order is None else np.repeat(order[None], len(chosen), axis=0))
+        )
+        self.values = np.where(np.isfinite(found.value_s), found.value_s, np.inf)
+        self.peak_bytes = found.peak_bytes
+
+    def fitting(self, capacity: NDArray[np.float64]) -> NDArray[np.intp]:
+        """The moves that fit in these [D] capacities, the lowest value first."""
+        rows = np.flatnonzero((self.peak_bytes <= capacity).all(axis=1) & np.isfinite(self.values))
+        return rows[np.argsort(self.values[rows], kind="stable")]
+
+    def moves(self) -> Moves:
+        """The best of them."""
+        fits = self.fitting(self.problem.cluster.memory_bytes)
+        best = fits[:BEST]
+        tried, better = len(self.group), int((self.values[fits] < self.value_s).sum())
+        text = f"{better or 'none'} of {tried} single moves that were simulated would be faster"
+        if tried < self.possible:
+            text += f"; {self.possible} are possible, and those on the critical path came first"
+        values, group = self.values[best], self.group[best]
+        return Moves(
+            group=group,
+            source=self.placement.device[group].astype(np.int64),
+            target=self.target[best],
+            value_s=values,
+            gain=_gain(values, self.value_s),
+            tried=tried,
+            possible=self.possible,
+            text=text,
+        )
+
+    def with_more_memory(self, peak_bytes: NDArray[np.float64]) -> Iterator[tuple[str, float]]:
+        """For kinds of device that are nearly full: the best single move if they had twice the memory.
+
+        More memory changes no time of the same placement, so it helps only another one.
+        """
+        cluster = self.problem.cluster
+        for kind in cluster.kind_names:
+            own = np.asarray([k == kind for k in cluster.device_kind])
+            if (peak_bytes > FULL * cluster.memory_bytes)[own].any():
+                rows = self.fitting(np.where(own, 2 * cluster.memory_bytes, cluster.memory_bytes))
+                best = min([self.value_s, *self.values[rows[:1]].tolist()])
+                who = f"each {kind}" if own.sum() > 1 else kind
+                yield f"{who} has 2x the memory, with the best single move", best
+
+
+def _by_weight(problem: Problem, placement: Placement, causes: Causes) -> list[int]:
+    """Groups that have a choice: by their operations and transfers on the critical path, then by their seconds."""
+    graph, group_of, g = problem.graph, problem.grouping.group_of, problem.g
+    path = causes.critical
+    of_op = path[path < graph.n] if len(causes.cause) >= graph.n else path[:0]  # spans are no operations
+    device = problem.expand(placement.device)
+    on_path = np.bincount(group_of[of_op], problem.op_s[of_op, device[of_op]], minlength=g)
+    seconds = problem.group_s[np.arange(g), placement.device]
+    order = np.lexsort((-seconds, -on_path))
+    return [int(i) for i in order if problem.allowed[i].sum() > 1]
+
+
+def _first(count: int, rows: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    for _, row in zip(range(count), rows, strict=False):
+        yield row
+
+
+def _resources(
+    problem: Problem, placement: Placement, backend: Backend, value_s: float
+) -> tuple[list[tuple[str, float]], int]:
+    """Name and value for each machine with more of one resource, and how many were simulated.
+
+    Resources that change no second of the program are left out.
+    """
+    rows: list[tuple[str, float]] = []
+    made = 0
+    for resource in more_of_each(problem.cluster):
+        changed = resource.problem(problem)
+        if is_same(problem, changed):
+            continue
+        session = backend.open(changed)
+        try:
+            value = float(session.evaluate(placement.batch()).value_s[0])
+        finally:
+            session.close()
+        made += 1
+        if np.isfinite(value):
+            rows.append((resource.name, value))
+    return rows, made
+
+
+def _gain(values: NDArray[np.float64], value_s: float) -> NDArray[np.float64]:
+    return 1.0 - values / value_s if value_s > 0 else np.zeros(len(values))
+
+
+def _spaced(channel: str) -> str:
+    """The name of a channel with spaces around its arrow."""
+    arrow = "<->" if "<->" in channel else "->"
+    return f" {arrow} ".join(channel.split(arrow, 1))
+
+
+def _covered(events: Events, rows: NDArray[np.integer]) -> float:
+    """Seconds in which at least one of these events goes on."""
+    if not len(rows):
+        return 0.0
+    order = rows[np.argsort(events.start_s[rows], kind="stable")]
+    start, until = events.start_s[order], np.maximum.accumulate(events.end_s[order])
+    return float(until[-1] - start[0] - np.maximum(start[1:] - until[:-1], 0.0).sum())
