@@ -98,7 +98,9 @@ if TYPE_CHECKING:
     )
     from placekit_core.contracts.problem import Problem as Problem
     from placekit_core.contracts.program import Executable as Executable, Program as Program
+    from placekit_core.contracts.progress import report_progress as report_progress
     from placekit_core.contracts.result import (
+        Baseline as Baseline,
         ProgramResult as ProgramResult,
         ProgramSummary as ProgramSummary,
         Result as Result,
@@ -145,7 +147,8 @@ _HOME = {
     "contracts.placement_file": "PLACEMENT_FILE Assignment load_assignment load_placement save_placement",
     "contracts.problem": "Problem",
     "contracts.program": "Executable Program",
-    "contracts.result": "ProgramResult ProgramSummary Result Summary",
+    "contracts.progress": "report_progress",
+    "contracts.result": "Baseline ProgramResult ProgramSummary Result Summary",
     "contracts.task": "Best Evaluator Session Task",
     "contracts.version": "__version__",
     "run.api": "Search load_programs place search",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import textwrap
@@ -13,13 +12,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from placekit_core.contracts.units import mebibytes, percent, seconds
+from placekit_core.run import terminal
+from placekit_core.run.terminal import WIDTH as WIDTH
 
 if TYPE_CHECKING:
     from placekit_core.contracts.result import Summary
 
-WIDTH = 80
-"""Columns of every listing, also on wider terminals, so that it looks the same in a document."""
 _GAP = 2
+_STEPS = 3
 _WORD = 24  # a longer word of a heading is broken
 
 
@@ -57,9 +57,12 @@ def facts(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def wrapped(text: str, indent: str = "  ", first: str = "") -> str:
-    """`first` and `text` as lines of at most 80 columns, indented after the first line; no word is broken."""
+    """`first` and `text` as lines of at most 80 columns, indented after the first line; no word is broken.
+
+    On a narrow terminal the lines are as long as it is wide.
+    """
     lines = textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text, columns(), initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
     return "\n".join(lines) or first.rstrip()
 
@@ -70,7 +73,7 @@ def _parts(cells: list[list[str]], left: int) -> Iterator[list[list[str]]]:
     for parts in range(1, len(numbers) + 1):
         size = -(-len(numbers) // parts)
         found = [[*keys, *numbers[i : i + size]] for i in range(0, len(numbers), size)]
-        if all(_total(_widths(part, left)) <= WIDTH for part in found):
+        if all(_total(_widths(part, left)) <= columns() for part in found):
             break
     yield from found if numbers else [keys]
 
@@ -78,12 +81,12 @@ def _parts(cells: list[list[str]], left: int) -> Iterator[list[list[str]]]:
 def _widths(cells: list[list[str]], left: int) -> list[int]:
     """Widths of the columns; if they do not fit, first headings and then texts are wrapped."""
     widths = [max(map(width, column)) for column in cells]
-    if _total(widths) > WIDTH:
+    if _total(widths) > columns():
         for i, (head, *body) in enumerate(cells[left:], left):
             words = [min(width(word), _WORD) for word in head.split()]
             widths[i] = max([*words, *map(width, body)], default=0)
-    least = WIDTH // (left + 4)
-    while _total(widths) > WIDTH and (widest := max(widths[:left], default=0)) > least:
+    least = columns() // (left + 4)
+    while _total(widths) > columns() and (widest := max(widths[:left], default=0)) > least:
         widths[widths.index(widest)] -= 1
     return widths
 
@@ -130,9 +133,13 @@ def _wrap(cell: str, size: int, indent: str) -> list[str]:
     return lines
 
 
+def columns() -> int:
+    """The width of what is printed: 80, less on a narrow terminal."""
+    return terminal.columns(sys.stdout)
+
+
 def _bold(text: str) -> str:
-    plain = not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb"
-    return text if plain else f"\033[1m{text}\033[0m"
+    return f"\033[1m{text}\033[0m" if terminal.styled(sys.stdout) else text
 
 
 def width(text: str) -> int:
@@ -165,3 +172,9 @@ def show_result(result: Summary, run_dir: str | Path) -> None:
     for note in result.notes:
         print(wrapped(f"note: {note}"))
     print(f"written to {run_dir}")
+
+
+def show_next(steps: Sequence[str]) -> None:
+    """What the user may do next, at most `_STEPS` lines, on standard error."""
+    for number, step in enumerate(steps[:_STEPS]):
+        print(wrapped(step, " " * 8, "      " if number else "next: "), file=sys.stderr)

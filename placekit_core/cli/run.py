@@ -13,11 +13,11 @@ from typing import Any
 from placekit_core.cli.arguments import quoted, take
 from placekit_core.cli.completion import Completion
 from placekit_core.contracts.errors import ConfigError, RunError
-from placekit_core.run import run_directory
+from placekit_core.run import run_directory, terminal
 from placekit_core.run.assembly import PythonObjects, validate
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
-from placekit_core.run.lifecycle import check_loggers
+from placekit_core.run.lifecycle import check_loggers, next_steps
 from placekit_core.run.registry import Registry
 
 HELP = {"-h", "--help"}
@@ -127,13 +127,13 @@ def _resume(run_dir: Path, registry: Registry) -> None:
 
 
 def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> None:
-    from placekit_core.cli.console import show_result
+    from placekit_core.cli.console import show_next, show_result
     from placekit_core.run.failures import Interrupted
     from placekit_core.run.pipeline import run
     from placekit_core.run.progress import Progress
 
     try:
-        with Progress() as progress:
+        with Progress(lines=True) as progress:
             result = run(config, run_dir, registry, resume=resume, observer=progress)
     except Interrupted as e:
         show_result(e.result.summary, run_dir)
@@ -144,6 +144,9 @@ def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> 
         print(f"interrupted: {kept} is in {run_dir}; continue with `placekit run resume={run_dir}`{start}")
         raise KeyboardInterrupt from None
     show_result(result.summary, run_dir)
+    if not terminal.quiet():
+        sys.stdout.flush()
+        show_next(next_steps(registry, run_dir, result))
 
 
 def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:

@@ -114,13 +114,11 @@ def next_steps(registry: Registry, run_dir: Path, result: Result) -> list[str]:
     """What the plugins say that a user may do next, in pluggy's order. A plugin that fails is left out, with a warning."""
     found: list[str] = []
     hooks = registry.manager.hook.placekit_next_steps.get_hookimpls()
+    known = {"run_dir": run_dir, "result": result}
     for implementation in reversed(hooks):  # pluggy calls the last one first
-        arguments = {"run_dir": run_dir, "result": result}
         try:
-            found += [
-                " ".join(line.split())
-                for line in implementation.function(*(arguments[a] for a in implementation.argnames))
-            ]
+            lines: Any = implementation.function(*(known[a] for a in implementation.argnames))
+            found += [" ".join(line.split()) for line in lines]
         except (Exception, SystemExit) as e:
             warn(f"plugin {implementation.plugin_name!r} does not say what to do next", e)
     return list(dict.fromkeys(found))

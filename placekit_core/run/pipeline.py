@@ -20,9 +20,10 @@ from placekit_core.contracts.errors import BudgetExhausted, ConfigError, Placeme
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, State
 from placekit_core.contracts.ledger import Ledger
+from placekit_core.contracts.progress import listening
 from placekit_core.contracts.result import Result
 from placekit_core.contracts.task import Task
-from placekit_core.run import run_directory
+from placekit_core.run import run_directory, stages
 from placekit_core.run.assembly import Assembly, OpenProgram, PythonObjects, distributions
 from placekit_core.run.baselines import add_baselines, chosen
 from placekit_core.run.checkpoint import CHECKPOINT, CheckpointTooLargeError, Saved, load_saved, save_checkpoint
@@ -41,6 +42,12 @@ class Observer:
 
     def stage(self, text: str) -> None:
         """Something that takes a while begins."""
+
+    def say(self, text: str) -> None:
+        """A fact about what is placed."""
+
+    def progress(self, text: str, share: float | None) -> None:
+        """A component says how far it is; see `report_progress`."""
 
     def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
         """A batch was evaluated."""
@@ -71,21 +78,25 @@ def run(
         _ = assembly.grouper, assembly.policy, assembly.backend, assembly.trainer  # fail at once if one has a mistake
         chosen(config, registry)
 
-        observer.stage(f"importing {config.importer['name']}")
+        stack.enter_context(listening(observer.progress))
+
+        observer.stage(f"importing {stages.source(config)}")
         if assembly.trainer is not None and all(p.split == "test" for p in assembly.programs):
             raise ConfigError("there is no program to train on: each has the split `test`")
+        observer.say(f"  {stages.imported(assembly.programs)}")
         with Interruption() as stop:
-            observer.stage("grouping")
+            observer.stage(f"grouping with {config.grouper['name']}, opening backend {config.backend['name']}")
             placing = _Placing(assembly, run_dir, lifecycle, observer, stop, stack)
             placing.check(saved)
+            observer.say(f"  {stages.opened(placing.searches)}")
 
-            observer.stage(f"placing with {config.policy['name']}")
+            observer.stage(stages.search(config, placing.searches))
             status = placing.place(saved)
             if status == "finished":
                 observer.stage("evaluating the baselines")
                 add_baselines(assembly, placing.searches, stop)
 
-            observer.stage("writing the results")
+            observer.stage(f"writing to {run_dir}")
             result = placing.finish(status)
             if status == "interrupted" or stop.asked:
                 raise Interrupted(result)

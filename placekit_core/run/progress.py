@@ -1,34 +1,45 @@
-"""A progress bar for a run, on standard error."""
+"""The progress of a run, on standard error: one line for each stage, and on a terminal a bar below them."""
 
 from __future__ import annotations
 
 import sys
+import textwrap
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress as Bars, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress as Bars, ProgressColumn, SpinnerColumn, Task, TaskID, TimeElapsedColumn
+from rich.text import Text
 
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.units import seconds
+from placekit_core.run import terminal
 from placekit_core.run.pipeline import Observer
+
+_BAR, _CLOCK = 16, 10  # columns of the bar, and of spinner and clock with their gaps
+EVERY_S = 60.0
+"""Where there is no bar, a line says how far a stage is after these seconds, and then again after twice as many."""
 
 
 class Progress(Observer):
-    """A progress bar on standard error; none if that is no terminal, or if `wanted` is false."""
+    """Shows stages as lines (if `lines`), and a bar on a terminal (if `bar`); nothing if the user has set `PLACEKIT_QUIET`."""
 
-    def __init__(self, wanted: bool = True) -> None:
+    def __init__(self, bar: bool = True, lines: bool = False) -> None:
+        self._lines = lines and not terminal.quiet()
+        self._console = Console(stderr=True)
+        wide = self._console.width >= terminal.WIDTH
         self._bars = Bars(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[note]}"),
+            SpinnerColumn("line"),
+            _Line(self._console, _CLOCK + (_BAR + 1 if wide else 0)),
+            *([BarColumn(bar_width=_BAR)] if wide else []),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
-            disable=not (wanted and sys.stderr.isatty()),
+            console=self._console,
+            disable=not bar or terminal.quiet() or not terminal.is_terminal(sys.stderr),
             transient=True,
         )
         self._task: TaskID | None = None
+        self._stage, self._began, self._next_s = "", time.monotonic(), EVERY_S
 
     def __enter__(self) -> Progress:
         self._bars.start()
@@ -38,13 +49,52 @@ class Progress(Observer):
         self._bars.stop()
 
     def stage(self, text: str) -> None:
-        """Replace the bar by one for this stage."""
+        """A line, and a new bar for this stage."""
+        self.say(text)
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(text, total=None, note="")
+        self._stage, self._began, self._next_s = text, time.monotonic(), EVERY_S
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if not self._lines:
+            return
+        lines = textwrap.fill(
+            text, terminal.columns(sys.stderr), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+        if self._bars.disable:
+            print(lines, file=sys.stderr, flush=True)
+        else:
+            self._console.print(lines, markup=False, highlight=False, soft_wrap=True)
 
     def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
         """Move the bar."""
+        count = int(row["evaluations"])
+        self.progress(f"{count:,} evaluations, best {seconds(row['best_s'])}", ledger.progress)
+
+    def progress(self, text: str, share: float | None) -> None:
+        """Move the bar; without one, say it from time to time."""
         if self._task is not None:
-            note = f"{int(row['evaluations'])} evaluations, best {seconds(row['best_s'])}"
-            self._bars.update(self._task, total=1.0, completed=ledger.progress, note=note)
+            known = {} if share is None else {"total": 1.0, "completed": min(max(share, 0.0), 1.0)}
+            self._bars.update(self._task, note=text, **known)  # type: ignore[arg-type]
+        if self._bars.disable and time.monotonic() - self._began >= self._next_s:
+            self._next_s *= 2
+            done = "" if share is None else f"{100 * share:.0f}%, "
+            self.say(f"  {done}{text}")
+
+
+class _Line(ProgressColumn):
+    """The stage and how far it is, cut to what is left of the terminal's width."""
+
+    max_refresh = None
+
+    def __init__(self, console: Console, others: int) -> None:
+        self._console, self._others = console, others
+        super().__init__()
+
+    def render(self, task: Task) -> Text:
+        note = task.fields["note"]
+        text = Text(f"{task.description}: {note}" if note else task.description, no_wrap=True, overflow="ellipsis")
+        text.truncate(max(self._console.width - self._others, 8), overflow="ellipsis")
+        return text
