@@ -210,7 +210,7 @@ def test_rates_of_all_types_that_the_device_has_are_measured() -> None:
     assert rates["float32"] > 1e8
     assert rates["bfloat16"] > 1e6
     assert (rates["float8_e8m0fnu"], rates["int8"]) == (3.0, 5.0)
-    assert ["float8_e8m0fnu" in note for note in found.notes] == [True]
+    assert sum("float8_e8m0fnu" in note for note in found.notes) == 1  # a busy machine may add a note of its own
     assert found.figures == 0
     assert np.isnan(found.spread)
 
