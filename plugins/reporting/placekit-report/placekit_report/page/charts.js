@@ -63,6 +63,7 @@ function chart(root, label, height, options, data) {
   }).observe(root);
 }
 
+// Returns whether the line of the capacity is drawn.
 function memoryChart(root, program, end) {
   const i = Number(root.dataset.memory);
   const m = program.memory.device[i];
@@ -88,6 +89,7 @@ function memoryChart(root, program, end) {
   });
   chart(root, `Memory of ${name} over the step: at most ${bytes(m.peak_bytes)}${capacity ? " of " + bytes(capacity) : ""}`, 150, options,
     () => [times, held, times.map(() => shown)]);
+  return shown !== null;
 }
 
 function searchChart(root, program) {

@@ -32,7 +32,7 @@ class Rectangles {
   }
 }
 
-// Patterns, the second mark of a module beside its colour; number 0 and the last are plain.
+// Patterns, the second mark of a module beside its colour; number 0 and `other` are plain.
 function patternTile(kind, ink, scale) {
   const size = 8 * scale;
   const tile = element("canvas", { width: size, height: size });
@@ -71,8 +71,8 @@ class Paint {
     this.colours.push(css("--transfer"));
     this.inks = this.colours.map(inkOn);
     this.patterns = this.colours.map((_, i) => {
-      if (i === 0 || i >= 9) return null;
-      const made = context.createPattern(patternTile(i, this.inks[i], scale), "repeat");
+      if (i === 0 || i === 9) return null;
+      const made = context.createPattern(patternTile(i === 10 ? 4 : i, this.inks[i], scale), "repeat");
       made.setTransform(new DOMMatrix().scale(1 / scale));
       return made;
     });

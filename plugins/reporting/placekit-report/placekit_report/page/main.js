@@ -32,9 +32,11 @@ function enliven(article) {
   const view = new View(Math.max(0, ...data.map((t) => t.end_s)));
   roots.forEach((root, i) => timelines.push(new Timeline(root, data[i], view, root.dataset.label)));
   const ends = [...article.querySelectorAll(".of")].map((o) => (programOf(o).timeline || { end_s: 0 }).end_s);
-  article.querySelectorAll(".devices").forEach((d) => d.before(element("p", { class: "soft note" },
-    "Dashed: capacity, where it is near enough to be drawn. Drag to zoom; double click to see all.")));
-  article.querySelectorAll("[data-memory]").forEach((root) => memoryChart(root, programOf(root), Math.max(0, ...ends)));
+  article.querySelectorAll(".devices").forEach((box) => {
+    const end = Math.max(0, ...ends);
+    const dashed = [...box.querySelectorAll("[data-memory]")].filter((root) => memoryChart(root, programOf(root), end)).length;
+    box.before(element("p", { class: "soft note" }, (dashed ? "Dashed: capacity. " : "") + "Drag to zoom; double click to see all."));
+  });
   article.querySelectorAll("[data-search]").forEach((root) => searchChart(root, programOf(root)));
   article.querySelectorAll(".tree").forEach(growTree);
 }
@@ -42,11 +44,14 @@ function enliven(article) {
 // Bars of the devices' shares beside each module, made when they are first seen.
 function growTree(tree) {
   const { modules, devices } = programOf(tree);
-  const whole = Math.max(...modules.seconds, 1e-300);
+  // Bars are as long as the longest module below the whole network's; its own is full.
+  const root = Math.max(...modules.seconds, 1e-300);
+  const inner = Math.max(...modules.seconds.filter((_, i) => modules.depth[i] > 0), 0) || root;
   const bar = (line) => {
     const i = Number(line.dataset.m);
     const on = modules.device_seconds[i];
     const total = on.reduce((a, b) => a + b, 0);
+    const whole = modules.depth[i] > 0 ? inner : root;
     const made = element("span", { class: "share" });
     on.forEach((s, d) => {
       if (s <= 0) return;

@@ -49,7 +49,7 @@ def seconds(value: float | None) -> Markup:
 
 
 def size(value: float | None) -> Markup:
-    return number(value, "" if value is None else units.mebibytes(value))
+    return number(value, "" if value is None else units.mebibytes(value) if value else "0")
 
 
 def percent(value: float | None) -> Markup:
@@ -60,10 +60,12 @@ def count(value: float | None) -> Markup:
     return number(value, "" if value is None else f"{value:,.0f}")
 
 
-def signed(value: float, shown: str) -> Markup:
-    """A difference: `+` or `−` before it, which says more than its colour."""
-    sign, kind = ("+", "worse") if value > 0 else ("−", "better") if value < 0 else ("±", "same")
-    return tag("span", sign, shown, class_=kind)
+def signed(share: float) -> Markup:
+    """A change as a percentage: `+` or `−` before it, which says more than its colour."""
+    shown = f"{100 * abs(share):.1f}%"
+    if shown == "0.0%":
+        return tag("span", "±", shown, class_="soft")
+    return tag("span", "+" if share > 0 else "−", shown, class_="worse" if share > 0 else "better")
 
 
 def bar(share: float, colour: str = "bar") -> Markup:
@@ -74,13 +76,22 @@ def bar(share: float, colour: str = "bar") -> Markup:
 
 def table(
     heads: Sequence[Child],
-    rows: Iterable[Sequence[Child]],
+    rows: Sequence[Sequence[Child]],
     *,
     caption: str,
     numeric: Iterable[int] = (),
     class_: str = "",
+    keep: int = 0,
 ) -> Markup:
-    """A table whose first column names the row; `numeric` columns stand right. It scrolls by itself on a narrow screen."""
+    """A table whose first column names the row; `numeric` columns stand right. It scrolls by itself on a narrow screen.
+
+    Of a long one, `keep` rows are shown, and the others are in a part that opens.
+    """
+    if keep and len(rows) > keep + 2:
+        look: dict[str, Any] = {"numeric": tuple(numeric), "class_": class_}
+        shown = table(heads, rows[:keep], caption=caption, **look)
+        more = table(heads, rows[keep:], caption=f"{caption}, continued", **look)
+        return tag("div", shown, tag("details", tag("summary", f"{len(rows) - keep} more"), more), class_="long")
     right = set(numeric)
     kinds = ["n" if i in right else None for i in range(len(heads))]
     head = tag("tr", [tag("th", h, scope="col", class_=k) for h, k in zip(heads, kinds, strict=True)])

@@ -10,7 +10,8 @@ from placekit_report.page.markup import Child, Markup, bar, count, number, perce
 
 Data = Mapping[str, Any]
 OBJECTIVES = {"makespan": "step time"}
-LONGEST = 12
+WHOLE = "(outside modules)"
+LONGEST, HOLDERS, CUTS = 12, 6, 15
 
 
 def value_name(program: Data) -> str:
@@ -33,7 +34,7 @@ def card(label: str, value: Child, below: Child) -> Markup:
 def numbers(program: Data, run: Data) -> Markup:
     """The three numbers: value, bound and gap, memory headroom."""
     spread, bound, gap, room = program["spread_s"], program["bound_s"], program["gap"], program["headroom"]
-    made = f"{program['evaluations']:,} evaluations in {program['seconds']:.1f} s"
+    made = f"{program['evaluations']:,} evaluation{'s' if program['evaluations'] != 1 else ''} in {program['seconds']:.1f} s"
     first = card(
         value_name(program),
         outcome(program),
@@ -70,6 +71,8 @@ def baselines(program: Data) -> Markup | None:
         length = bar(value / most if fits and value and most else 0.0, "own" if mine else "bar")
         rows.append([tag("strong", name) if mine else name, length, shown, ratio, note or ""])
     heads = ["placement", "", value_name(program), "to this run", "note"]
+    if not any(b["note"]):
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
     return table(heads, rows, caption="This run beside its baselines", numeric=(2, 3), class_="bars")
 
 
@@ -85,7 +88,7 @@ def devices(program: Data) -> Markup:
              [bar(d["busy"][i] or 0.0), percent(d["busy"][i])], [bar(share, "full" if share > 1 else "bar"), size(peak)],
              size(capacity), size(d["bytes_in"][i]), size(d["bytes_out"][i])]
         )  # fmt: skip
-    heads = ["device", "kind", "operations", "computes", "busy", "peak memory", "of", "receives", "sends"]
+    heads = ["device", "kind", "operations", "computes", "busy", "peak memory", "capacity", "receives", "sends"]
     return table(heads, rows, caption="Devices", numeric=range(2, 9), class_="bars")
 
 
@@ -104,7 +107,7 @@ def critical(program: Data) -> Markup | None:
     rows = [[n, bar(s / whole, "crit"), seconds(s), percent(s / whole)]
             for n, s in zip(parts["name"], parts["seconds"], strict=True)]  # fmt: skip
     heads = ["part", "", "seconds", "share"]
-    return table(heads, rows, caption="What the critical path is made of", numeric=(2, 3), class_="bars")
+    return table(heads, rows, caption="What the critical path is made of", numeric=(2, 3), class_="bars", keep=10)
 
 
 def longest(program: Data) -> Markup | None:
@@ -131,11 +134,10 @@ def memory(program: Data) -> Markup | None:
         line: list[Child] = [size(peak), " at ", seconds(m["peak_s"])]
         if share is not None:
             line += [", ", share, " of ", size(capacity)]
-        rows = [[n, tag("span", w, class_="soft"), bar(b / peak if peak else 0.0, f"c{i % 9}"), size(b)]
+        rows = [[n, tag("span", w, class_="soft whole"), bar(b / peak if peak else 0.0, f"c{i % 9}"), size(b)]
                 for n, w, b in zip(holders["name"], holders["what"], holders["bytes"], strict=True)]  # fmt: skip
-        held = table(
-            ["holder", "what", "", "bytes"], rows, caption=f"What holds {name} at its peak", numeric=(3,), class_="bars"
-        )
+        told = f"What holds {name} at its peak"
+        held = table(["holder", "what", "", "bytes"], rows, caption=told, numeric=(3,), class_="bars", keep=HOLDERS)
         head = tag("h4", badge(i), name, tag("small", line))
         parts.append(tag("div", head, tag("div", class_="chart", data_memory=i), held, class_="device"))
     return tag("div", parts, class_="devices")
@@ -145,11 +147,14 @@ def cut(program: Data) -> Markup:
     """The edges between devices, most bytes first."""
     c = program["cut"]
     most = max(c["bytes"], default=0) or 1
-    rows = [[[s, tag("span", " → ", class_="soft"), d], [f, " → ", t], [bar(b / most), size(b)], count(n)]
+    rows = [[[s or WHOLE, tag("span", " → ", class_="soft"), d or WHOLE], way(f, t), [bar(b / most), size(b)], count(n)]
             for s, d, f, t, b, n in zip(c["source"], c["destination"], c["from"], c["to"], c["bytes"], c["transfers"],
                                         strict=True)]  # fmt: skip
     heads = ["from module to module", "devices", "bytes", "transfers"]
-    return table(heads, rows, caption="What crosses between devices", numeric=(2, 3), class_="bars cut")
+    left = c.get("left_out_bytes")
+    rest = tag("p", "Other edges: ", size(left), class_="soft") if left else None
+    found = table(heads, rows, caption="What crosses between devices", numeric=(2, 3), class_="bars", keep=CUTS)
+    return Markup(found + (rest or ""))
 
 
 def search(program: Data) -> Markup | None:
@@ -178,49 +183,41 @@ def search(program: Data) -> Markup | None:
 
 
 def change(program: Data) -> Markup | None:
-    """What would change the value: utilisation, what binds, single moves, twice the resources."""
+    """What would change the value: what binds, utilisation, better resources, single moves."""
     c = program["change"]
     if c is None:
         return None
-    binding = c["binding"]
-    parts: list[Child] = []
-    if binding:
-        parts.append(
-            tag(
-                "p",
-                tag("strong", binding["name"]),
-                f" ({units.percent(binding['share'])}): ",
-                binding["text"],
-                class_="lead",
-            )
-        )
+    name, own = value_name(program), program["value_s"]
     pairs = zip(c["utilisation"]["name"], c["utilisation"]["share"], strict=True)
     used = [[n, bar(s), percent(s)] for n, s in pairs]
-    told = "How much of the step each is in use"
-    parts.append(table(["resource", "", "in use"], used, caption=told, numeric=(2,), class_="bars"))
-    m, own = c["moves"], program["value_s"]
-    moves = [[g, [f, " → ", t], seconds(v), changed(v, own)]
+    m, r = c["moves"], c["resources"]
+    moves = [[g, way(f, t), seconds(v), changed(v, own)]
              for g, f, t, v in zip(m["group"], m["from"], m["to"], m["value_s"], strict=True)]  # fmt: skip
-    name = value_name(program)
-    parts.append(
-        table(
-            ["moved alone", "to", name, "change"],
-            moves,
-            caption="The single moves with the largest effect",
-            numeric=(2, 3),
-        )
-    )
-    r = c["resources"]
-    twice = [[n, seconds(v), changed(v, own)] for n, v in zip(r["name"], r["value_s"], strict=True)]
-    told = "Twice of one resource, the same placement, simulated again" + (
-        f" (now {units.seconds(own)})" if own else ""
-    )
-    parts.append(table(["with", name, "change"], twice, caption=told, numeric=(1, 2)))
-    return tag("div", parts, class_="grid")
+    better = [[n, seconds(v), changed(v, own)] for n, v in zip(r["name"], r["value_s"], strict=True)]
+    told = "How much of the step each is in use"
+    parts = [table(["resource", "", "in use"], used, caption=told, numeric=(2,), class_="bars", keep=12)]
+    told = "With more of one resource, simulated again" + (f" (now {units.seconds(own)})" if own else "")
+    parts.append(table(["with", name, "change"], better, caption=told, numeric=(1, 2), keep=10))
+    told = "The single moves with the largest effect"
+    parts.append(table(["moved alone", "to", name, "change"], moves, caption=told, numeric=(2, 3)))
+    return tag("div", binds(c["binding"]), tag("div", [tag("div", p) for p in parts], class_="columns"))
+
+
+def binds(binding: Data | None) -> Markup | None:
+    """The sentence about what the time is spent on."""
+    if not binding:
+        return None
+    name, told = str(binding["name"]), str(binding["text"])
+    if name in told:
+        return tag("p", told[:1].upper(), told[1:], "." if not told.endswith(".") else "", class_="lead")
+    return tag("p", tag("strong", name), f" ({units.percent(binding['share'])}): {told}", class_="lead")
 
 
 def changed(value: float | None, own: float | None) -> Child:
     """A value as a change of the program's own."""
-    if value is None or not own:
-        return "–"
-    return number(value / own - 1, signed(value - own, f"{100 * abs(value / own - 1):.1f}%"))
+    return "–" if value is None or not own else number(value / own - 1, signed(value / own - 1))
+
+
+def way(source: str, destination: str) -> Child:
+    """From one device to another; a line may break before the arrow only."""
+    return [tag("span", source, class_="whole"), " ", tag("span", "→ ", destination, class_="whole")]

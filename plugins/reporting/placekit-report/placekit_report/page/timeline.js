@@ -303,8 +303,8 @@ class Timeline {
       const c = made.getContext("2d");
       c.fillStyle = paint.colours[kind];
       c.fillRect(0, 0, 36, 24);
-      if (kind > 0 && kind < 9) {
-        c.fillStyle = c.createPattern(patternTile(kind, paint.inks[kind], 2), "repeat");
+      if (kind > 0 && kind !== 9) {
+        c.fillStyle = c.createPattern(patternTile(kind === 10 ? 4 : kind, paint.inks[kind], 2), "repeat");
         c.fillRect(0, 0, 36, 24);
       }
       if (over) over(c);

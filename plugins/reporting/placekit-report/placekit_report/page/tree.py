@@ -12,7 +12,7 @@ from placekit_report.page.markup import Markup, count, seconds, size, table, tag
 from placekit_report.page.sections import Data, badge
 
 OPEN_DEPTH = 1
-MOVED = 30
+MOVED = 15
 
 
 def modules(program: Data) -> Markup | None:
@@ -107,8 +107,7 @@ def moved(first: Data, second: Data) -> Markup:
             rows.append((a["seconds"][i], [path, to, seconds(a["seconds"][i]), seconds(b["seconds"][j])]))
     rows.sort(key=lambda r: -r[0])
     heads = ["module", "computes on", "seconds, A", "seconds, B"]
-    told = f"Modules that moved: {len(rows)}" + (f", the {MOVED} with the most seconds" if len(rows) > MOVED else "")
-    return table(heads, [r for _, r in rows[:MOVED]], caption=told, numeric=(2, 3))
+    return table(heads, [r for _, r in rows], caption=f"Modules that moved: {len(rows)}", numeric=(2, 3), keep=MOVED)
 
 
 def by_name(program: Data, names: Sequence[str]) -> NDArray[np.float64]:
