@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from placekit_core import Cluster, CostTable, Problem, roofline
 
+LINKS = 8
+"""Entries of a machine's file that are changed one by one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Resource:
@@ -34,7 +37,8 @@ class Resource:
 
 def more_of_each(cluster: Cluster) -> list[Resource]:
     """The machine with twice the arithmetic or memory bandwidth of a kind of device, or without its launches; with twice the
-    bandwidth or half the latency of a link, or of all. An entry of the machine's file that links several pairs is one link.
+    bandwidth or half the latency of a link, or of all. An entry of the machine's file that links several pairs is one link; if
+    there are more than `LINKS` of them, only all together are changed.
     """
     found = []
     for kind in cluster.kind_names:
@@ -48,7 +52,7 @@ def more_of_each(cluster: Cluster) -> list[Resource]:
             found.append(Resource(f"{who} launches operations in no time", _with(cluster, kind, launch_overhead_s=0.0)))
     each = [(_link_name(cluster, i), [i]) for i in range(len(cluster.links))]
     every = [("all links", list(range(len(each))))] if len(each) > 1 else []
-    for name, links in (*every, *each):
+    for name, links in (*every, *(each if len(each) <= LINKS else [])):
         found.append(Resource(f"{name}: 2x the bandwidth", _linked(cluster, links, "bytes_per_s", 2.0)))
         found.append(Resource(f"{name}: half the latency", _linked(cluster, links, "latency_s", 0.5)))
     return found

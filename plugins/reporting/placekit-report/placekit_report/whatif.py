@@ -19,9 +19,9 @@ from placekit_report.resources import is_same, more_of_each
 
 MOST = 2000
 """Single moves that are tried at most."""
-WORK = 10_000_000
+WORK = 5_000_000
 """Operations that all moves together may simulate: fewer moves of a large graph are tried. About a second."""
-LEAST = 50
+LEAST = 20
 """Moves that are tried of any graph, however large."""
 BEST = 5
 FULL = 0.9
@@ -52,7 +52,7 @@ class Binding:
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """The single moves with the lowest values, best first: the group, its device, and the device that it would move to.
+    """The single moves with the lowest values, best first: the group, its device, and the best device to move it to.
 
     `gain` is the share of the value now that a move saves. `tried` of `possible` moves were simulated; `text` says what came
     of it. Moves after which a device's memory does not suffice are left out.
@@ -193,7 +193,7 @@ class _Tried:
     def moves(self) -> Moves:
         """The best of them."""
         fits = self.fitting(self.problem.cluster.memory_bytes)
-        best = fits[:BEST]
+        best = fits[np.sort(np.unique(self.group[fits], return_index=True)[1])[:BEST]]
         tried, better = len(self.group), int((self.values[fits] < self.value_s).sum())
         text = f"{better or 'none'} of {tried} single moves that were simulated would be faster"
         if tried < self.possible:

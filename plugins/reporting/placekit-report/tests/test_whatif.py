@@ -106,6 +106,12 @@ def test_more_of_a_link_goes_both_ways_and_one_by_one() -> None:
     }
     assert found["all links: 2x the bandwidth"].s_per_byte[0, 1] == 1 / 8
     assert found["link gpu:0 - hub: 2x the bandwidth"].s_per_byte[0, 1] == 1 / 4, "the other link is as narrow"
+    data |= {
+        "devices": [{"kind": "gpu", "count": 9}],
+        "links": [{"a": f"gpu:{i}", "b": "hub", **way} for i in range(9)],
+    }
+    many = [r.name for r in more_of_each(Cluster.parse(data)) if "link" in r.name]
+    assert many == ["all links: 2x the bandwidth", "all links: half the latency"]
     for way_of in ((0, 1), (1, 0)):
         assert found["link gpu:0 - hub: half the latency"].latency_s[way_of] == 1.5
         assert found["all links: half the latency"].latency_s[way_of] == 1.0
@@ -134,6 +140,7 @@ def test_moves_are_simulations_and_their_number_is_bounded(monkeypatch: pytest.M
     assert change.moves is not None
     assert again.moves is not None
     assert change.moves.tried == 7 < change.moves.possible
+    assert len(set(change.moves.group.tolist())) == len(change.moves.group), "each group once, with its best device"
     assert "those on the critical path came first" in change.moves.text
     assert change.moves.value_s.tolist() == again.moves.value_s.tolist()
     session = Simulator().open(problem)
