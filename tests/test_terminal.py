@@ -154,7 +154,7 @@ class TestHelp:
             (["compare"], "compare: the following arguments are required: DIR\n  usage: placekit compare [-h] "),
             (
                 ["compare", "--jsn", "x"],
-                "compare: unrecognized arguments: --jsn\n  usage: placekit compare [-h] [--json]",
+                "compare: unrecognized arguments: --jsn\n  usage: placekit compare [-h] [--json | ",
             ),
             (["plugins", "x"], "plugins: unrecognized arguments: x\n  usage: placekit plugins [-h]"),
             (["completion", "tcsh"], "no shell named 'tcsh'\n  available: bash, fish, zsh"),

@@ -13,8 +13,8 @@ def placekit_commands() -> list[Command]:
     return [
         Command(
             name="compare",
-            usage="DIR ... [--profile] [--json] [--png FILE]",
-            summary="a table over runs; --profile: where their time goes",
+            usage="DIR ... [--tex | --csv | --md | --html | --json] [--out FILE] [--profile] [--png FILE]",
+            summary="tables and plots over runs; --profile: where their time goes",
             target="placekit_compare.command:main",
             group="look",
             completer="placekit_compare.command:complete",

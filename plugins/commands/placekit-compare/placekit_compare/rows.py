@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 import sys
@@ -22,12 +21,14 @@ from placekit_core.run.run_directory import find_runs, load_summary
 class Row:
     """Runs that differ only in their seed. Times in seconds, medians over the runs that fit.
 
-    `folders` are those of `runs`, in the same order; empty if the runs are not in folders.
+    `folders` are those of `runs`, in the same order; empty if the runs are not in folders. `one_device_s` is the best baseline
+    on one device, of these runs and of those that may be compared with them; None if they have none.
     """
 
     label: str
     runs: list[Summary]
     folders: list[Path] = field(default_factory=list)
+    one_device_s: float | None = None
 
     @property
     def first(self) -> Summary:
@@ -77,6 +78,11 @@ class Row:
         return statistics.median(gaps) if gaps else None
 
     @property
+    def gain(self) -> float | None:
+        """By how much the median is faster than the best single device: one_device_s / median_s - 1."""
+        return self.one_device_s / self.median_s - 1 if self.one_device_s is not None and self.median_s else None
+
+    @property
     def evaluations(self) -> float:
         return statistics.median(r.evaluations for r in self.runs)
 
@@ -103,6 +109,8 @@ class Row:
             "coverage": interval and interval.coverage,
             "bound_s": first.bound_s,
             "gap": self.gap,
+            "one_device_s": self.one_device_s,
+            "gain": self.gain,
             "evaluations": self.evaluations,
             "seconds": self.search_s,
             "seeds": self.seeds,
@@ -137,11 +145,33 @@ def rows(results: Sequence[Summary], registry: Registry, folders: Sequence[Path]
         if twin not in {(r.seed, r.value_s, r.evaluations) for r in group.values()}:  # a copy is no further evidence
             group[i] = result
     named = labels([next(iter(g.values())) for g in groups.values()], registry)
+    single = _single_devices(results)
     found = [
-        Row(label, list(g.values()), [folders[i] for i in g] if folders else [])
+        Row(
+            label,
+            list(g.values()),
+            [folders[i] for i in g] if folders else [],
+            single[contest_key(results[next(iter(g))])],
+        )
         for label, g in zip(named, groups.values(), strict=True)
     ]
     return sorted(found, key=lambda r: (*place_of(r.first), r.rank))
+
+
+def _single_devices(results: Sequence[Summary]) -> dict[str, float | None]:
+    """Seconds of the best single device in each contest; None if no baseline there computes on one device.
+
+    Each baseline counts with the median over the runs that have it for all their programs, and with the mean over these.
+    """
+    values: dict[str, dict[str, list[float]]] = {}
+    for r in results:
+        by_policy = values.setdefault(contest_key(r), {})
+        pairs = [(b.policy, b.value_s) for p in r.programs for b in p.baselines if b.device and b.value_s is not None]
+        for policy in dict.fromkeys(name for name, _ in pairs):
+            found = [value for name, value in pairs if name == policy]
+            if len(found) == len(r.programs):
+                by_policy.setdefault(policy, []).append(statistics.fmean(found))
+    return {key: min(map(statistics.median, each.values()), default=None) for key, each in values.items()}
 
 
 def places(table_rows: Sequence[Row]) -> list[list[Row]]:
@@ -150,11 +180,3 @@ def places(table_rows: Sequence[Row]) -> list[list[Row]]:
     for row in table_rows:
         found.setdefault((row.first.workload, row.first.cluster, row.backend), []).append(row)
     return list(found.values())
-
-
-def contests(table_rows: Sequence[Row]) -> list[list[Row]]:
-    """The finished rows whose values may be compared, best first; where there are several."""
-    finished = [r for r in table_rows if r.median_s is not None and r.first.status == "finished"]
-    finished.sort(key=lambda r: contest_key(r.first))
-    groups = [sorted(g, key=lambda r: r.rank) for _, g in itertools.groupby(finished, lambda r: contest_key(r.first))]
-    return [g for g in groups if len(g) > 1]

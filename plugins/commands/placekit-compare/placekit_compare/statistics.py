@@ -34,3 +34,10 @@ def median_interval(values: Sequence[float]) -> Interval | None:
         if k + 1 > n // 2 or 1 - more < COVERAGE:
             return Interval(ordered[k - 1], ordered[n - k], 1 - outside)
         k, outside = k + 1, more
+
+
+def apart(lower: Interval | None, higher: Interval | None) -> bool:
+    """Whether the first median is distinguishably lower: both intervals reach 95 % (six values or more), and do not meet."""
+    if lower is None or higher is None or min(lower.coverage, higher.coverage) < COVERAGE:
+        return False
+    return lower.high < higher.low

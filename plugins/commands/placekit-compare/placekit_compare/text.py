@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from placekit_compare.rows import Row, contests, load, places, rows
+from placekit_compare.ranking import contests, difference
+from placekit_compare.rows import Row, load, places, rows
 from placekit_compare.statistics import Interval
 from placekit_core import Registry
-from placekit_core.cli.console import table, wrapped
+from placekit_core.cli.console import WIDTH, table, width, wrapped
+from placekit_core.contracts.result import compared
 from placekit_core.contracts.units import percent, seconds
 
 ONCE = {
@@ -20,6 +22,10 @@ ONCE = {
     "seeds": "number of seeds {}",
 }
 """Columns that become words above the table if all rows agree."""
+TEXTS = ("workload", "cluster", "backend", "policy")
+"""The columns of text, which come first; the others are numbers."""
+ONE_DEVICE = "vs one device"
+"""The column that compares with the best single device."""
 
 
 def show_folder(folder: Path, registry: Registry) -> None:
@@ -50,32 +56,64 @@ def coverage(table_rows: Sequence[Row]) -> str:
 
 
 def _show_table(found: Sequence[Row]) -> None:
+    once = ONCE if len(found) > 1 else {k: v for k, v in ONCE.items() if k != "policy"}
     columns, cells = cells_of(found)
-    table(columns, cells, left=4, once=ONCE if len(found) > 1 else {k: v for k, v in ONCE.items() if k != "policy"})
+    first = found[0]
+    if ONE_DEVICE in columns and _fits(*without(columns, cells, ONE_DEVICE), once) and not _fits(columns, cells, once):
+        columns, cells = without(columns, cells, ONE_DEVICE)
+        table(columns, cells, left=len(TEXTS), once=once)
+        if first.median_s is not None and first.one_device_s is not None:
+            words = compared(first.median_s, first.one_device_s)
+            print(wrapped(f"{first.label} is {words} the best single device ({seconds(first.one_device_s)})"))
+        return
+    table(columns, cells, left=len(TEXTS), once=once)
+
+
+def _fits(columns: Sequence[str], cells: Sequence[Sequence[str]], once: Mapping[str, str]) -> bool:
+    """Whether the table has 80 columns at most, with its headings wrapped."""
+    total = -2
+    for i, head in enumerate(columns):
+        texts = [row[i] for row in cells]
+        if head not in once or len(set(texts)) > 1:
+            total += 2 + max(map(width, [*head.split(), *texts]))
+    return total <= WIDTH
+
+
+def without(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], *left_out: str
+) -> tuple[list[str], list[list[str]]]:
+    """The columns and cells of a table but those of some columns."""
+    kept = [i for i, head in enumerate(columns) if head not in left_out]
+    return [columns[i] for i in kept], [[row[i] for i in kept] for row in cells]
 
 
 def cells_of(found: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The columns of a table, the first four of them text, and the cells of its rows."""
-    intervals = any(row.interval for row in found)
-    cells = [
-        [
-            row.first.workload,
-            row.first.cluster,
-            row.backend,
-            name(row),
-            row.nothing if row.median_s is None else seconds(row.median_s),
-            *([extent(row.interval)] if intervals else []),
-            seconds(row.first.bound_s),
-            percent(row.gap),
-            f"{row.evaluations:.0f}",
-            f"{row.search_s:.1f}",
-            f"{len(row.seeds)}",
-        ]
-        for row in found
-    ]
-    columns = ["workload", "cluster", "backend", "policy", "median", *(["interval"] if intervals else []), "bound", "gap",
-               "evals", "seconds", "seeds"]  # fmt: skip
-    return columns, cells
+    """The columns of a table, those of `TEXTS` first, and the cells of its rows."""
+    columns: dict[str, Callable[[Row], str]] = {
+        "workload": lambda row: row.first.workload,
+        "cluster": lambda row: row.first.cluster,
+        "backend": lambda row: row.backend,
+        "policy": name,
+        "median": lambda row: row.nothing if row.median_s is None else seconds(row.median_s),
+        "interval": lambda row: extent(row.interval),
+        "bound": lambda row: seconds(row.first.bound_s),
+        "gap": lambda row: percent(row.gap),
+        ONE_DEVICE: lambda row: "-" if row.gain is None else _signed(row.gain),
+        "evals": lambda row: f"{row.evaluations:.0f}",
+        "seconds": lambda row: f"{row.search_s:.1f}",
+        "seeds": lambda row: f"{len(row.seeds)}",
+    }
+    if not any(row.interval for row in found):
+        del columns["interval"]
+    if all(row.gain is None for row in found):
+        del columns[ONE_DEVICE]
+    return list(columns), [[cell(row) for cell in columns.values()] for row in found]
+
+
+def _signed(ratio: float) -> str:
+    """A percentage with its sign; `0.0%` if none of its digits is left."""
+    text = f"{100 * ratio:+.1f}%"
+    return "0.0%" if text in ("+0.0%", "-0.0%") else text
 
 
 def name(row: Row) -> str:
@@ -96,13 +134,8 @@ def extent(interval: Interval | None) -> str:
 
 
 def best(contest: Sequence[Row]) -> str:
-    """The best row of a contest beside the next one."""
+    """The best row of a contest beside the next one, and what makes that uncertain."""
     first, second = contest[0], contest[1]
-    if first.median_s is None or second.median_s is None:
-        raise ValueError("a contest is between rows with values")
-    less = 1 - first.median_s / second.median_s if second.median_s else 0.0
-    difference = f"{percent(abs(less))} {'below' if less > 0 else 'above'} {second.label}"
-    difference = difference if less else f"as good as {second.label}"
     if first.interval is None or second.interval is None:
         note = " (one seed)"
     else:
@@ -110,4 +143,4 @@ def best(contest: Sequence[Row]) -> str:
     if first.lost or second.lost:
         row = first if first.lost else second
         note = f" ({row.lost} of {len(row.seeds)} runs of {row.label} do not fit)"
-    return f"best: {first.label} {seconds(first.median_s)}, {difference}{note}"
+    return f"best: {difference(contest)}{note}"

@@ -59,7 +59,11 @@ def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run."""
     run_dir = tmp_path_factory.mktemp("one") / "base"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["placekit", "run", "workload=mlp", "policy=etf", "seed=1", f"run_dir={run_dir}"])
+        patch.setattr(
+            sys,
+            "argv",
+            ["placekit", "run", "workload=mlp", "policy=etf", "seed=1", "baselines=[]", f"run_dir={run_dir}"],
+        )
         assert main() == 0
     return run_dir
 

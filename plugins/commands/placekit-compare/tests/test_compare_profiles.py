@@ -85,7 +85,10 @@ class TestCompare:
     def test_usage(self, placekit: Run, two: Path, args: list[str]) -> None:
         outcome = placekit("compare", "--profile", *args)
         assert outcome.code == 1
-        assert "usage: placekit compare [-h] [--json] [--profile] [--png FILE] DIR [DIR ...]" in outcome.err
+        assert (
+            "usage: placekit compare [-h] [--json | --tex | --csv | --md | --html] [--out FILE] [--profile]"
+            in outcome.err
+        )
 
     @pytest.mark.parametrize("args", [["--profile", "--png=x", "--json"], ["--png", "x"]])
     def test_a_figure_is_of_the_tables_of_profiles(self, placekit: Run, two: Path, args: list[str]) -> None:

@@ -1,0 +1,383 @@
+"""Tables for papers, and the page: their numbers are those of result.json, and they are what their formats ask for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from placekit_compare.curves import History, median_curve, read_history
+from placekit_compare.ranking import contests, doubt, winners
+from placekit_compare.rows import Row, rows
+from placekit_compare.svg import Axis, axis, stacked
+from placekit_compare.text import show
+from placekit_testing.small import chain, machine
+
+from placekit_core import RunError, Summary, installed, place
+from placekit_core.contracts.files import write_json
+from placekit_core.contracts.result import Baseline
+from placekit_core.contracts.units import seconds
+
+Run = Callable[..., Any]
+NASTY = "50%_of #1 & {a}|<b>*$~^\\"
+"""A name with the characters that LaTeX, Markdown and HTML read as their own."""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    """The summary of a small run."""
+    folder = tmp_path_factory.mktemp("base") / "run"
+    return place(chain(6), cluster=machine(2), policy="etf", baselines=[], run_dir=folder).summary
+
+
+def runs(base: Summary, policy: str, values: Sequence[float | None], **changes: Any) -> list[Summary]:
+    """Runs of `policy` with these values, one seed each; None does not fit."""
+    common = {"policy": policy, "bound_s": 1.0, **changes}
+    return [
+        base.model_copy(
+            update=common
+            | {"seed": seed, "value_s": value, "fits": value is not None, "gap": None if value is None else value - 1.0}
+            | {"config": base.config | {"seed": seed, "policy": {"name": policy}}}
+        )
+        for seed, value in enumerate(values)
+    ]
+
+
+def written(folder: Path, found: Sequence[Summary]) -> None:
+    """A folder for each run, with its history: half of its evaluations until twice the value, and the rest until the value."""
+    for r in found:
+        where = folder / f"{r.policy}#{r.seed}"
+        where.mkdir(parents=True)
+        write_json(where / "result.json", r.model_dump(mode="json"))
+        value = r.value_s or 1.0
+        lines = [f"{50 * i},{0.1 * i},{value * (3 - i)!r},{value * 3!r},{value * (3 - i)!r}" for i in (1, 2)]
+        (where / "history.csv").write_text("\n".join(["evaluations,seconds,value_s,mean_s,best_s", *lines, ""]))
+
+
+@pytest.fixture
+def sweep(base: Summary, tmp_path: Path) -> list[Row]:
+    """Rows of runs in the folder `sweep`: `quick` is distinguishably the best of one workload, nothing is of the other."""
+    rng = np.random.default_rng(0)
+    quick, slow = (rng.uniform(low, low + 0.5, 6).tolist() for low in (1.2, 2.0))
+    found = [*runs(base, "quick", quick), *runs(base, "slow_one", slow), *runs(base, "none", [None] * 6)]
+    found += [r.model_copy(update={"workload": NASTY}) for r in found[:10]]
+    written(tmp_path / "sweep", found[:18])
+    written(tmp_path / "sweep" / "other", found[18:])
+    return rows(found, installed())
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ([2.6, 2.5, 2.4, 2.3, 2.2, 2.1], ""),
+        ([2.6, 2.5, 2.4, 2.3, 2.1], "fewer than six seeds of other"),
+        ([2.6, 2.5, 2.4, 2.3, 2.2, 1.9], "its interval overlaps that of other"),
+        ([2.6, 2.5, 2.4, 2.3, 2.2, 2.0], "its interval overlaps that of other"),
+        ([None, 2.5, 2.4, 2.3, 2.2, 2.1], "fewer than six seeds of other"),
+        ([2.5], "fewer than six seeds of other"),
+    ],
+)
+def test_the_best_is_marked_only_where_six_seeds_tell(base: Summary, others: list[float | None], why: str) -> None:
+    found = rows([*runs(base, "best", [1.5, 1.6, 1.7, 1.8, 1.9, 2.0]), *runs(base, "other", others)], installed())
+    [contest] = contests(found)
+    assert doubt(contest) == why
+    assert winners(found) == [not why, False]
+
+
+def test_a_row_alone_and_a_row_that_does_not_always_fit_are_not_marked(base: Summary) -> None:
+    assert winners(rows(runs(base, "alone", [1.0] * 6), installed())) == [False]
+    both = [*runs(base, "a", [1.0] * 6 + [None]), *runs(base, "b", [2.0] * 6 + [None, None])]
+    found = rows(both, installed())
+    assert doubt(contests(found)[0]) == "1 of 7 runs of a do not fit"
+    assert not any(winners(found))
+
+
+def test_csv_holds_the_numbers_of_the_results_exactly(placekit: Run, sweep: list[Row]) -> None:
+    outcome = placekit("compare", "--csv", "sweep")
+    assert outcome.code == 0, outcome.err
+    lines = list(csv.DictReader(io.StringIO(outcome.out)))
+    assert len(lines) == len(sweep) == 5
+    for line, row in zip(lines, sweep, strict=True):
+        values = row.values
+        assert (line["workload"], line["label"], line["simulated"]) == (row.first.workload, row.label, "true")
+        assert line["median_s"] == ("" if not values else repr(statistics.median(values)))
+        numbers = {key: json.loads(line[key] or "null") for key in ("low_s", "high_s", "bound_s", "gap", "seconds")}
+        assert numbers == {key: row.data()[key] for key in numbers}
+        assert line["seeds"] == " ".join(map(str, row.seeds))
+    assert [line["label"] for line in lines if line["best"] == "true"] == ["quick"]
+    assert {line["best"] for line in lines} == {"true", "false"}
+
+
+def test_latex_is_balanced_and_escaped(placekit: Run, sweep: list[Row]) -> None:
+    text = placekit("compare", "--tex", "sweep").out
+    comments = [line for line in text.splitlines() if line.startswith("%")]
+    lines = [line for line in text.splitlines() if not line.startswith("%")]
+    assert comments[0] == "% made by: placekit compare --tex sweep"
+    assert "% all rows: on test2, backend simulator" in comments[2]
+    code = "\n".join(lines)
+    [spec] = re.findall(r"\\begin\{tabular\}\{(l+r+)\}", code)
+    assert spec.startswith("ll"), "workload and policy are texts"
+    assert lines[-1] == r"\end{tabular}"
+    bare = re.sub(r"\\[\\&%$#_{}]", "", code)
+    assert bare.count("{") == bare.count("}")
+    for line in lines[2:-1]:
+        if not line.startswith("\\") or line.startswith("\\t"):
+            assert re.sub(r"\\&", "", line).count(" & ") == len(spec) - 1
+            plain = re.sub(r"\\[\\&%$#_{}]|\\,|\$\\mu\$|\\text\w+|[{}]", "", line).replace(" & ", " ")
+            assert not re.search(r"[&%$#_~^\\<>|]", plain), line
+    [bold] = [line for line in lines if "textbf" in line]
+    [quick] = [row for row in sweep if row.label == "quick" and row.first.workload != NASTY]
+    assert f" & quick & \\textbf{{{seconds(quick.median_s).replace(' ', ',')}".replace(",", "\\,") in f" & {bold}"
+    assert code.count(r"\midrule") == 2, "below the heads, and between the workloads"
+
+
+def test_markdown_has_a_table_for_each_workload(placekit: Run, sweep: list[Row]) -> None:
+    text = placekit("compare", "--md", "sweep").out
+    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+    assert [len(table) for table in tables] == [4, 5]
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1, "as many cells in every line"
+    assert re.sub(r"\\(.)", r"\1", text).startswith(f"{NASTY}, on test2, ")
+    quick = sweep[2]
+    assert f"| quick | **{seconds(quick.median_s)}** |" in text
+    assert text.count("**") == 2
+    assert "| none | none fits |" in text
+    assert "- best: quick " in text
+    assert "not distinguishable: fewer than six seeds of slow\\_one" in text
+
+
+def baselines(found: list[Summary], *values: tuple[str, str, float | None]) -> list[Summary]:
+    each = [Baseline(policy=p, device=d, value_s=v, fits=v is not None) for p, d, v in values]
+    return [r.model_copy(update={"programs": [r.programs[0].model_copy(update={"baselines": each})]}) for r in found]
+
+
+def test_rows_are_compared_with_the_best_single_device(base: Summary) -> None:
+    known = [("single_device", "gpu:0", 1.5), ("single_gpu", "gpu:1", 1.4), ("spread", "", 1.0), ("big", "gpu:0", None)]
+    found = [*baselines(runs(base, "a", [1.0, 1.25, 2.0]), *known), *runs(base, "single_device", [1.5])]
+    first, second = rows(found, installed())
+    assert (first.one_device_s, second.one_device_s) == (1.4, 1.4), "those that may be compared share it"
+    assert (first.gain, second.gain) == (1.4 / 1.25 - 1, 1.4 / 1.5 - 1)
+    assert first.data()["gain"] == first.gain
+    elsewhere = [r.model_copy(update={"cluster_fingerprint": "another"}) for r in runs(base, "b", [1.0])]
+    assert [row.gain for row in rows([*found, *elsewhere], installed()) if row.first.policy == "b"] == [None]
+
+
+def test_the_column_of_the_single_device_is_there_if_it_fits(base: Summary, capsys: pytest.CaptureFixture[str]) -> None:
+    for policy, beside in (("a", True), ("a_policy_with_a_name_of_36_characters", False)):
+        show(rows(baselines(runs(base, policy, [1.0, 1.25, 2.0]), ("single_device", "gpu:0", 1.4)), installed()))
+        text = capsys.readouterr().out
+        assert ("vs one" in text, "+12.0%" in text) == (beside, beside)
+        assert ("is 12.0% faster than the best single device (1.4 s)" in " ".join(text.split())) == (not beside)
+
+
+class Page(HTMLParser):
+    """Reads a page: every element must be closed, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len({name for name, _ in attrs}) == len(attrs)
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data if self.open and self.open[-1] != "style" else ""
+
+    def values(self, name: str) -> list[float]:
+        return [float(attributes[name] or "nan") for _, attributes in self.tags if name in attributes]
+
+
+@pytest.fixture
+def page(placekit: Run, sweep: list[Row], tmp_path: Path) -> Page:
+    (tmp_path / "sweep" / "quick#3" / "report.html").write_text("")
+    (tmp_path / "pages").mkdir()
+    outcome = placekit("compare", "--html", "sweep", "--out", "pages/all.html")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out == "written to pages/all.html\n"
+    return Page((tmp_path / "pages" / "all.html").read_text())
+
+
+def test_the_page_needs_nothing_but_itself(page: Page, tmp_path: Path) -> None:
+    text = (tmp_path / "pages" / "all.html").read_text()
+    assert "http" not in text.replace('http-equiv="Content-Security-Policy"', "")
+    names = {tag for tag, _ in page.tags}
+    assert {"table", "svg", "figure", "details"} <= names
+    assert not names & {"script", "link", "img", "iframe", "object"}
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert NASTY in page.words, "escaped, as data"
+
+
+def test_the_page_holds_the_numbers_of_the_results_exactly(page: Page, sweep: list[Row]) -> None:
+    values = [v for row in sweep for v in row.values]
+    assert sorted(page.values("data-seconds")) == sorted(values), "a mark for every seed"
+    shown = page.values("value")
+    for row in sweep:
+        assert {v for v in (row.median_s, row.gap) if v is not None} <= set(shown)
+    assert set(values) <= set(shown), "in the list of runs"
+    assert page.words.count("; distinguishable from all others") == 1
+
+
+def test_marks_stand_where_the_values_are(page: Page, sweep: list[Row]) -> None:
+    """On a linear axis, distances are in proportion to the differences."""
+    marks = [a for tag, a in page.tags if tag == "path" and "data-seconds" in a]
+    found = [(float(a["data-seconds"] or ""), float(re.findall(r"\((\S+) ", a["transform"] or "")[0])) for a in marks]
+    for number in (0, 1):
+        values, xs = np.array(found[10 * number : 10 * number + 10]).T
+        slope, start = np.polyfit(values, xs, 1)
+        assert slope > 0
+        assert np.abs(slope * values + start - xs).max() < 0.11, "a tenth of a pixel"
+
+
+def test_links_are_relative_and_lead_to_the_reports(page: Page, tmp_path: Path) -> None:
+    links = [a["href"] or "" for tag, a in page.tags if tag == "a"]
+    inner = {link[1:] for link in links if link.startswith("#")}
+    assert inner
+    assert inner <= {a["id"] for _, a in page.tags if "id" in a}
+    [report] = [link for link in links if not link.startswith("#")]
+    assert report == "../sweep/quick%233/report.html"
+    assert (tmp_path / "pages" / unquote(report)).is_file()
+
+
+def test_a_page_of_jobs_that_failed_and_of_runs_without_history(
+    placekit: Run, sweep: list[Row], tmp_path: Path
+) -> None:
+    (tmp_path / "sweep" / "quick#0" / "history.csv").write_text("x\n1\n")
+    for path in (tmp_path / "sweep").rglob("slow*/history.csv"):
+        path.unlink()
+    (tmp_path / "sweep" / "bad").mkdir()
+    write_json(tmp_path / "sweep" / "bad" / "failed.json", {"type": "RunError", "message": "it <broke>"})
+    outcome = placekit("compare", "--html", "sweep")
+    assert "failed: sweep/bad: it <broke>" in outcome.err
+    assert "history.csv is damaged" in outcome.err
+    found = Page((tmp_path / "compare.html").read_text())
+    assert "Jobs without a result\nsweep/bad: it <broke>" in found.words
+    assert "no curve of quick: a file of its history is damaged; no curve of slow_one" in found.words.replace(
+        "No", "no"
+    )
+
+
+def test_equal_runs_give_an_equal_page(placekit: Run, sweep: list[Row], tmp_path: Path) -> None:
+    texts = []
+    for _ in range(2):
+        assert placekit("compare", "--html", "sweep").code == 0
+        texts.append((tmp_path / "compare.html").read_bytes())
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--tex", "--csv", "sweep"], "argument --csv: not allowed with argument --tex\n  usage: placekit compare"),
+        (["--html", "--json", "sweep"], "argument --json: not allowed with argument --html"),
+        (["--latex", "sweep"], "unrecognized arguments: --latex\n  usage: placekit compare"),
+        (
+            ["--out", "x", "sweep"],
+            "--out writes one format, and none is chosen\n  give --tex, --csv, --md, --html or --json",
+        ),
+        (
+            ["--tex", "--out", "sweep", "sweep"],
+            "--out: sweep is a folder\n  name a file in it, such as sweep/compare.html",
+        ),
+        (["--tex", "--out", "no/x.tex", "sweep"], "cannot write no/x.tex: No such file or directory"),
+        (["--html", "--profile", "sweep"], "--html is about the table of runs, not about profiles"),
+        (["--profile", "--out", "x", "sweep"], "--out is about the table of runs, not about profiles"),
+        (["--tex", "nowhere"], "no folder nowhere\n  give folders that `placekit run` wrote"),
+        (["--html", "empty"], "no run directory at or below empty"),
+    ],
+)
+def test_mistakes(placekit: Run, sweep: list[Row], tmp_path: Path, args: list[str], message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    outcome = placekit("compare", *args)
+    assert outcome.code == 1
+    assert message in outcome.err
+    assert not (tmp_path / "compare.html").exists()
+
+
+def test_a_format_of_failed_jobs_alone_is_an_error(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "sweep" / "job").mkdir(parents=True)
+    write_json(tmp_path / "sweep" / "job" / "failed.json", {"type": "RunError", "message": "no"})
+    assert "none of these runs has finished" in placekit("compare", "--tex", "sweep").err
+
+
+def test_a_file_is_replaced_and_holds_what_is_printed(placekit: Run, sweep: list[Row], tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("old")
+    assert placekit("compare", "--csv", "--out", "t.csv", "sweep").out == "written to t.csv\n"
+    assert (tmp_path / "t.csv").read_text() == placekit("compare", "--csv", "sweep").out
+    assert placekit("compare", "--json", "--out", "t.json", "sweep").code == 0
+    assert json.loads((tmp_path / "t.json").read_text()) == [row.data() for row in sweep]
+
+
+def test_curves_are_medians_over_runs_from_where_all_have_a_value(tmp_path: Path) -> None:
+    found = [
+        History([1, 4], [0.1, 0.4], [5.0, 2.0]),
+        History([2, 3], [0.2, 0.3], [4.0, 1.0]),
+        History([2], [0.2], [3.0]),
+    ]
+    points = median_curve(found, "evaluations")
+    assert [(p.x, p.median_s, p.low_s, p.high_s) for p in points] == [(2, 4, 3, 5), (3, 3, 1, 5), (4, 2, 1, 3)]
+    assert [p.x for p in median_curve(found, "seconds")] == [0.2, 0.3, 0.4]
+    [alone] = median_curve(found[2:], "evaluations")
+    assert alone == (2, 3.0, 3.0, 3.0)
+
+
+def test_histories_keep_improvements_and_the_last_row(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    lines = [
+        "1,0.1,,,",
+        "2,0.2,3.0,3.0,3.0",
+        "3,0.3,4.0,4.0,3.0",
+        "4,0.4,2.0,2.0,2.0",
+        "5,0.5,2.5,2.5,2.0",
+        "6,0.6,2,2,2.0",
+    ]
+    path.write_text("\n".join(["evaluations,seconds,value_s,mean_s,best_s", *lines, ""]))
+    assert read_history(path) == History([2, 4, 6], [0.2, 0.4, 0.6], [3.0, 2.0, 2.0])
+    for text in ("a,b\n1,2\n", "evaluations,seconds,value_s,mean_s,best_s\n1,x,1,1,1\n"):
+        path.write_text(text)
+        with pytest.raises(RunError, match="is damaged"):
+            read_history(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "log"), [([1.0, 9.0], False), ([1.0, 11.0], True), ([3.0], False), ([0.0, 50.0], False)]
+)
+def test_axes_have_a_few_round_ticks(values: list[float], log: bool) -> None:
+    found = axis(values, 0.0, 300.0)
+    assert found.log == log
+    assert all(0 <= found(v) <= 300 for v in values)
+    ticks = found.ticks(5)
+    assert 2 <= len(ticks) <= 8
+    assert all(len(f"{t:.6g}") <= 4 for t in ticks)
+
+
+def test_logarithmic_axes_of_a_narrow_and_a_wide_range() -> None:
+    assert Axis(1.0, 10.0, 0, 1, log=True).ticks(4) == [1, 2, 5, 10]
+    assert len(Axis(1e-3, 1e5, 0, 1, log=True).ticks(4)) <= 5
+
+
+def test_marks_of_equal_values_are_beside_one_another() -> None:
+    assert stacked([5.0, 5.0, 5.0, 50.0], 7.0, 7) == [0, 1, -1, 0]
+    assert len(set(stacked([5.0] * 7, 7.0, 7))) == 7
+    assert set(stacked([5.0] * 9, 7.0, 7)) == set(stacked([5.0] * 7, 7.0, 7))
