@@ -188,6 +188,7 @@ ASK_WHAT_IS_INSTALLED = {
     "placekit_core.cli.main",
     "placekit_core.run.api",
     "placekit_cuda.worker",  # another process, which has no registry yet
+    "placekit_report",  # builds the run's backend again, to simulate what would change
     "placekit_search.exact_load",  # builds another policy
     "placekit_search.portfolio",  # builds other policies
     "placekit_testing.contract",

@@ -1,6 +1,7 @@
-"""Logger `report`: the schedule, the profile and a figure of each program's placement. Importing it imports no matplotlib.
+"""Logger and command `report`: a page about a run, and the schedule, the profile and a figure of each program's placement.
 
-From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook.
+From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook. Importing
+this package imports no matplotlib.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placekit_core import hookimpl
+from placekit_core import Command, hookimpl, installed
 
 if TYPE_CHECKING:
     from placekit_core import Result
@@ -27,18 +28,32 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def placekit_run_finished(run_dir: Path, result: Result) -> None:
-    """`schedule.trace.json`, `profile.json` and `profile.png` of each program for which a placement was found."""
-    from placekit_report.figure import PNG, draw
-    from placekit_report.profile import FILE, profile, write_profile
-    from placekit_report.trace import TRACE, write_trace
+    """The page of the run; and trace, profile and figure of each program for which a placement was found."""
+    from placekit_report.logger import write_files
 
-    for program in result.programs:
-        if program.schedule is not None:
-            folder = run_dir / program.summary.directory
-            write_trace(folder / TRACE, program.schedule, program.problem)
-            found = profile(program.problem, program.schedule, program.summary.program)
-            write_profile(folder / FILE, found)
-            draw(folder / PNG, {result.summary.policy: found})
+    write_files(run_dir, result, installed())
+
+
+@hookimpl(tryfirst=True)
+def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
+    """The page, if it was written."""
+    page = run_dir / "report.html"
+    return [f"open {page} in a browser"] if page.is_file() else []
+
+
+@hookimpl
+def placekit_commands() -> list[Command]:
+    """`report`."""
+    return [
+        Command(
+            name="report",
+            usage="RUN_DIR [RUN_DIR] [--out FILE]",
+            summary="a page about a run: timeline, modules, memory, search",
+            target="placekit_report.command:main",
+            group="look",
+            completer="placekit_report.command:complete",
+        )
+    ]
 
 
 def load_ipython_extension(shell: Any) -> None:

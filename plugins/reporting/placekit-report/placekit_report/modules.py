@@ -169,11 +169,12 @@ def cut_table(problem: Problem, schedule: Schedule) -> dict[str, Any]:
     order = np.argsort(-bytes_, kind="stable")
     shown = order[:CUTS]
     modules, pairs = np.divmod(keys[shown], problem.cluster.size**2)
+    devices = problem.cluster.device_names
     return {
         "source": [short.names[i] for i in modules // k],
         "destination": [short.names[i] for i in modules % k],
-        "from": pairs // problem.cluster.size,
-        "to": pairs % problem.cluster.size,
+        "from": [devices[d] for d in pairs // problem.cluster.size],
+        "to": [devices[d] for d in pairs % problem.cluster.size],
         "bytes": bytes_[shown],
         "transfers": count[shown],
         "left_out_bytes": int(bytes_[order[CUTS:]].sum()),

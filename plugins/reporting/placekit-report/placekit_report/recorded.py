@@ -23,6 +23,7 @@ class _Event(FileModel):
 
     ph: str
     name: str
+    pid: int = 0
     tid: int = 0
     cat: str = ""
     ts: float = 0.0

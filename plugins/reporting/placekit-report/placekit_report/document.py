@@ -1,0 +1,335 @@
+"""The data of `report.html`: plain JSON from a result. `page` shows it; docs/reference/report.md describes it.
+
+Numbers that are in result.json are the same here. Times of events, and seconds of modules, are rounded to a nanosecond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import (
+    Backend,
+    Problem,
+    ProgramResult,
+    ProgramSummary,
+    Session,
+    Summary,
+    __version__,
+    units,
+)
+from placekit_report.causes import WHY, explain
+from placekit_report.curves import Rows, curve
+from placekit_report.memory import DeviceMemory, memory_over_time, thinned
+from placekit_report.modules import cut_table, module_table
+from placekit_report.profile import profile
+from placekit_report.timeline import timeline
+from placekit_report.whatif import Change, what_would_change
+
+FORMAT, VERSION = "placekit-report", 1
+TIMELINES = 8
+"""Programs of a family that have a timeline: the first ones that fit."""
+MEMORY_POINTS = 16_000
+"""Points of memory over time, of all devices together; a device has at most 2,000."""
+DIGITS = 9
+"""Decimal places of seconds that are not in result.json."""
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A backend that simulates, and its session on one program."""
+
+    backend: Backend
+    session: Session
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What is known of one program of a run.
+
+    Attributes:
+        summary, history: as in result.json and history.csv.
+        found: the objects; None if the program could not be opened again.
+        simulation: what can simulate the placement again, for causes and for what would change it; None if nothing can.
+        recorded: the schedule is a measured one.
+        others: histories of the same job with other seeds.
+    """
+
+    summary: ProgramSummary
+    history: Rows
+    found: ProgramResult | None = None
+    simulation: Simulation | None = None
+    recorded: bool = False
+    others: Sequence[tuple[int, Rows]] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run: its name in the page, result.json, its programs, the command that makes it, and what the page lacks."""
+
+    name: str
+    summary: Summary
+    parts: Sequence[Part]
+    command: str
+    notes: Sequence[str] = field(default=())
+
+
+def document(runs: Sequence[Run]) -> dict[str, Any]:
+    """The data of a page about one run, or about two that are compared."""
+    titles = dict.fromkeys(f"{r.summary.workload} on {r.summary.cluster}" for r in runs)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "title": " and ".join(titles),
+        "placekit": __version__,
+        "command": runs[0].command,
+        "runs": [_run(r) for r in runs],
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    summary, notes = run.summary, list(run.notes)
+    programs, drawn = [], 0
+    for part in run.parts:
+        draws = drawn < TIMELINES and part.found is not None and part.found.schedule is not None
+        drawn += draws
+        programs.append(_program(part, summary, draws, notes))
+    with_timeline = sum(p.summary.fits for p in run.parts)
+    if with_timeline > drawn == TIMELINES:
+        notes.append(f"{drawn} of {with_timeline} programs have a timeline")
+    return {
+        "name": run.name,
+        "command": run.command,
+        "summary": summary.model_dump(mode="json"),
+        "truth": "simulated" if summary.simulated else "measured",
+        "truth_text": _truth(run),
+        "notes": list(dict.fromkeys(notes)),
+        "programs": programs,
+    }
+
+
+def _truth(run: Run) -> str:
+    """What was simulated with which costs, and what was measured."""
+    s = run.summary
+    shares = [p.measured_costs for p in s.programs]
+    share = sum(shares) / len(shares) if shares else 0.0
+    costs = "costs of the roofline model" if not share else "measured costs"
+    if 0 < share < 1:
+        costs = (
+            f"measured costs for {units.percent(share)} of the kernels and costs of the roofline model for the others"
+        )
+    if s.simulated:
+        return f"Everything is simulated by backend {s.backend!r} on the machine {s.cluster!r}, with {costs}."
+    recorded = any(p.recorded for p in run.parts)
+    drawn = (
+        "the timeline is one measured step, in which each operation was launched by itself, so it may take longer"
+        if recorded
+        else "the timeline is simulated, because no measured step was recorded"
+    )
+    what = "step times are measured" if s.objective == "makespan" else f"values ({s.objective}) are measured"
+    again = any(p.simulation is not None for p in run.parts)
+    more = f"; what would change it is simulated, with {costs}" if again else ""
+    return f"The {what} by backend {s.backend!r} on the machine {s.cluster!r}; {drawn}{more}."
+
+
+def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dict[str, Any]:
+    own = part.summary
+    data: dict[str, Any] = {
+        "program": own.program,
+        "objective": summary.objective,
+        **{k: getattr(own, k) for k in ("value_s", "bound_s", "gap", "spread_s", "fits", "evaluations", "seconds")},
+        "notes": [*own.notes, *([own.error] if own.error else [])],
+        "headroom": None,
+        "baselines": _baselines(own),
+        "devices": _known_devices(own),
+        "timeline": None,
+        "modules": {k: [] for k in ("name", "parent", "depth", "seconds", "bytes", "operations", "device_seconds")},
+        "cut": {k: [] for k in ("source", "destination", "from", "to", "bytes", "transfers")} | {"left_out_bytes": 0},
+        "memory": None,
+        "search": [curve(part.history, summary.seed), *(curve(rows, seed) for seed, rows in part.others)],
+        "change": None,
+    }
+    found = part.found
+    if found is not None:
+        data["devices"] = _devices(found)
+        data["headroom"] = _headroom(found.problem, own)
+        if found.placement is not None and found.schedule is not None:
+            data |= _of_schedule(part, draws, notes)
+        elif found.placement is not None:
+            device = found.problem.expand(found.placement.device)
+            seconds = found.problem.op_s[np.arange(found.problem.graph.n), device]
+            data["modules"] = module_table(found.problem, device, seconds)
+    page: dict[str, Any] = rounded(data)
+    return page
+
+
+def _of_schedule(part: Part, draws: bool, notes: list[str]) -> dict[str, Any]:
+    """The parts of a program's data that need its schedule."""
+    found = part.found
+    assert found is not None
+    problem, schedule = found.problem, found.schedule
+    assert schedule is not None
+    data: dict[str, Any] = {
+        "modules": module_table(problem, schedule.op_device, schedule.op_total_s),
+        "cut": cut_table(problem, schedule),
+    }
+    if draws:
+        data |= _analyses(part, notes)
+    return data
+
+
+def _analyses(part: Part, notes: list[str]) -> dict[str, Any]:
+    """Timeline, memory, and what would change the step."""
+    found, simulation = part.found, part.simulation
+    assert found is not None
+    problem, schedule, placement = found.problem, found.schedule, found.placement
+    assert schedule is not None
+    assert placement is not None
+    backend, session = (None, None) if simulation is None else (simulation.backend, simulation.session)
+    own = None if part.recorded else session  # a measured step did not happen as the simulator would have it
+    causes = explain(problem, schedule, placement, own, measured=part.recorded)
+    data: dict[str, Any] = {"timeline": timeline(problem, schedule, causes, WHY)}
+    if causes.derived:
+        notes.append("why an event started is told from the times of the timeline: the backend records no causes")
+    peaks = found.measurements.peak_bytes[0] if found.measurements is not None else None
+    if peaks is not None:
+        memory = memory_over_time(problem, schedule, placement, own, peaks)
+        data["memory"] = (
+            {"device": [_memory(device, len(memory.devices)) for device in memory.devices]} if memory.devices else None
+        )
+        notes += [memory.reason] if memory.reason else []
+    change = what_would_change(problem, schedule, placement, causes, backend, session)
+    data["change"] = _change(problem, change)
+    notes += [change.reason] if change.reason else []
+    return data
+
+
+def _memory(device: DeviceMemory, devices: int) -> dict[str, Any]:
+    time_s, bytes_ = thinned(device, min(2_000, max(100, MEMORY_POINTS // devices)))
+    return {
+        "time_s": time_s,
+        "bytes": bytes_.astype(np.int64),
+        "peak_s": device.peak_s,
+        "peak_bytes": device.peak_bytes,
+        "capacity_bytes": device.capacity_bytes,
+        "holders": {
+            "name": [h.name for h in device.holders],
+            "bytes": [h.bytes_ for h in device.holders],
+            "what": [h.what for h in device.holders],
+        },
+    }
+
+
+def _change(problem: Problem, change: Change) -> dict[str, Any]:
+    moves, resources, names = change.moves, change.resources, problem.cluster.device_names
+    return {
+        "utilisation": {"name": list(change.utilisation.name), "share": change.utilisation.share},
+        "binding": {"name": change.binding.name, "share": change.binding.share, "text": change.binding.text},
+        "moves": {
+            "group": [problem.grouping.name(g) for g in moves.group] if moves else [],
+            "from": [names[d] for d in moves.source] if moves else [],
+            "to": [names[d] for d in moves.target] if moves else [],
+            "value_s": list(moves.value_s) if moves else [],
+            "gain": moves.gain if moves else [],
+            "text": moves.text if moves else "",
+        },
+        "resources": {
+            "name": list(resources.name) if resources else [],
+            "value_s": list(resources.value_s) if resources else [],
+            "gain": resources.gain if resources else [],
+        },
+        "reason": change.reason,
+    }
+
+
+def _baselines(own: ProgramSummary) -> dict[str, list[Any]]:
+    """The placements that the result is compared with, as result.json has them; none of a run of an older version."""
+    rows = own.model_dump(mode="json").get("baselines") or []
+    names = {"name": "policy", "value_s": "value_s", "fits": "fits", "note": "note"}
+    return {key: [row.get(source) for row in rows] for key, source in names.items()}
+
+
+DEVICES = (
+    "name", "kind", "memory_bytes", "peak_bytes", "compute_s", "busy", "operations", "bytes_in", "bytes_out",
+)  # fmt: skip
+
+
+def _known_devices(own: ProgramSummary) -> dict[str, list[Any]]:
+    """Devices of a program that could not be opened again: names and peaks."""
+    count = len(own.peak_bytes)
+    return {key: [None] * count for key in DEVICES} | {
+        "name": list(own.peak_bytes), "kind": [""] * count, "peak_bytes": list(own.peak_bytes.values()),
+    }  # fmt: skip
+
+
+def _devices(found: ProgramResult) -> dict[str, Any]:
+    cluster, schedule, own = found.problem.cluster, found.schedule, found.summary
+    names, size = cluster.device_names, cluster.size
+    none: list[Any] = [None] * size
+    data: dict[str, Any] = dict.fromkeys(DEVICES, none) | {
+        "name": list(names),
+        "kind": list(cluster.device_kind),
+        "memory_bytes": cluster.memory_bytes.astype(np.int64),
+        "peak_bytes": [own.peak_bytes.get(name) for name in names],
+    }
+    if schedule is None:
+        return data
+    spent = profile(found.problem, schedule)
+    sent, received = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+    for t in spent.transfers:
+        sent[t.source] += t.bytes
+        received[t.destination] += t.bytes
+    kernel = found.problem.graph.kernel
+    return data | {
+        "compute_s": np.bincount(schedule.op_device, schedule.op_total_s, minlength=size),
+        "busy": [d.busy_s / spent.makespan_s if spent.makespan_s else 0.0 for d in spent.devices],
+        "operations": np.bincount(schedule.op_device[kernel], minlength=size),
+        "bytes_in": list(received.values()),
+        "bytes_out": list(sent.values()),
+    }
+
+
+def _headroom(problem: Problem, own: ProgramSummary) -> dict[str, Any] | None:
+    """The device with the least free share of its memory at its peak."""
+    capacity: NDArray[np.float64] = problem.cluster.memory_bytes
+    free = {n: (c - own.peak_bytes[n], c) for n, c in zip(problem.cluster.device_names, capacity, strict=True)
+            if n in own.peak_bytes and c > 0}  # fmt: skip
+    if not free:
+        return None
+    name = min(free, key=lambda n: free[n][0] / free[n][1])
+    left, size = free[name]
+    return {"device": name, "bytes": int(left), "share": float(left / size)}
+
+
+def rounded(data: Any) -> Any:
+    """`data` as JSON has it: arrays as lists, their seconds rounded, infinity and NaN as null. Single numbers stay exact."""
+    if isinstance(data, Mapping):
+        return {key: rounded(value) for key, value in data.items()}
+    if isinstance(data, np.ndarray):
+        if data.dtype.kind != "f":
+            return data.tolist()
+        values = np.round(data, DIGITS)
+        return _finite(values.tolist()) if not np.isfinite(values).all() else values.tolist()
+    if isinstance(data, list | tuple):
+        plain = bool(data) and isinstance(data[0], str | int)  # such as the names of all operations
+        return list(data) if plain else [rounded(value) for value in data]
+    if isinstance(data, np.generic):
+        data = data.item()
+    return data if not isinstance(data, float) or math.isfinite(data) else None
+
+
+def _finite(values: list[Any]) -> list[Any]:
+    return [_finite(v) if isinstance(v, list) else v if math.isfinite(v) else None for v in values]
+
+
+def shown(path: Path) -> str:
+    """A folder as the user would write it."""
+    here = Path.cwd().resolve()
+    whole = path.resolve()
+    return str(whole.relative_to(here)) if whole.is_relative_to(here) and whole != here else str(path)

@@ -1,0 +1,83 @@
+"""The files that logger `report` writes when a run ends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from placekit_core import Backend, PlacekitError, Problem, Registry, Result, RunError, write_atomically
+from placekit_report.again import command
+from placekit_report.curves import other_seeds, read_history
+from placekit_report.document import TIMELINES, Part, Run, Simulation, document, shown
+from placekit_report.figure import PNG, draw
+from placekit_report.page import render
+from placekit_report.profile import FILE, profile, write_profile
+from placekit_report.trace import TRACE, write_trace
+
+PAGE = "report.html"
+
+
+def write_files(run_dir: Path, result: Result, registry: Registry) -> None:
+    """`schedule.trace.json`, `profile.json` and `profile.png` of each program that was placed, and the page of the run."""
+    for program in result.programs:
+        if program.schedule is not None:
+            folder = run_dir / program.summary.directory
+            write_trace(folder / TRACE, program.schedule, program.problem)
+            found = profile(program.problem, program.schedule, program.summary.program)
+            write_profile(folder / FILE, found)
+            draw(folder / PNG, {result.summary.policy: found})
+    write_page(run_dir, result, registry)
+
+
+def write_page(run_dir: Path, result: Result, registry: Registry) -> None:
+    """`report.html`, with the histories of the same job of a sweep with other seeds, as far as they are there."""
+    with contextlib.ExitStack() as stack:
+        run = run_of(run_dir, result, registry, stack)
+        page = render(document([run]))
+    write_atomically(run_dir / PAGE, page.encode())
+
+
+def run_of(run_dir: Path, result: Result, registry: Registry, stack: contextlib.ExitStack) -> Run:
+    """The data of a result; `stack` closes the sessions that simulate its placements again."""
+    summary = result.summary
+    config, parts, drawn = summary.config, list[Part](), 0
+    others = list(other_seeds(run_dir, config))
+    backend = simulating(config, summary.simulated, registry)
+    for p in result.programs:
+        simulation = None
+        if p.schedule is not None and drawn < TIMELINES:
+            drawn += 1
+            simulation = simulated(backend, p.problem, stack)
+        histories = []
+        for seed, folder in others:
+            with contextlib.suppress(RunError):  # that run has not begun to evaluate
+                histories.append((seed, read_history(folder / p.summary.directory)))
+        measured = not summary.simulated and p.schedule is not None
+        parts.append(Part(p.summary, p.history, p, simulation, measured, histories))
+    return Run(shown(run_dir), summary, parts, command(config, registry))
+
+
+def simulating(config: Mapping[str, Any], simulated: bool, registry: Registry) -> Backend | None:
+    """The backend of a run that simulates, else its proxy if that does; None if there is neither, or it was an object."""
+    section = "backend" if simulated else "proxy"
+    if section in config["python_objects"]:
+        return None
+    values = dict(config[section])
+    with contextlib.suppress(PlacekitError):
+        backend: Backend = registry.build("backend", str(values.pop("name")), values)
+        return backend if backend.simulated else None
+    return None
+
+
+def simulated(backend: Backend | None, problem: Problem, stack: contextlib.ExitStack) -> Simulation | None:
+    """`backend`, open on `problem` until `stack` closes it; None if it cannot be opened."""
+    if backend is None:
+        return None
+    try:
+        session = backend.open(problem)
+    except PlacekitError:
+        return None
+    stack.callback(session.close)
+    return Simulation(backend, session)

@@ -1,0 +1,355 @@
+"""The data of the page: its numbers are those of result.json, and its parts agree with each other."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from placekit_report.curves import POINTS, curve
+from placekit_report.document import TIMELINES, Part, Run, Simulation, document
+from placekit_report.logger import PAGE
+from placekit_report.modules import COLOURS, CUTS, NODES, OTHER, Tree, colours, cut_table, module_table
+from placekit_report.timeline import HIDDEN, Items, lanes, timeline
+from placekit_testing import fakes
+from placekit_testing.small import machine
+from report_data import check, embedded, network
+
+from placekit_core import (
+    Cluster,
+    Graph,
+    GraphBuilder,
+    NothingFits,
+    Placement,
+    Problem,
+    Program,
+    Result,
+    Task,
+    installed,
+    place,
+)
+
+for plugin in ("placekit_grouping", "placekit_sim"):
+    pytest.importorskip(plugin, reason="a run needs a grouper and a simulator")
+
+
+def spread(task: Task, rng: np.random.Generator) -> Placement:
+    """A policy: the best of a few random placements."""
+    g, size = task.problem.g, task.problem.cluster.size
+    found = [task.problem.placement(rng.integers(0, size, g)) for _ in range(8)]
+    values = [float(task.evaluate(p.batch()).value_s[0]) for p in found]
+    return found[int(np.argmin(values))]
+
+
+def run(folder: Path, source: Any = None, **options: Any) -> dict[str, Any]:
+    """The data of the page of a run, which follows all rules."""
+    options = {"cluster": machine(), "policy": spread, "grouper": "none", **options}
+    place(network() if source is None else source, run_dir=folder, **options)
+    return page(folder)
+
+
+def page(folder: Path) -> dict[str, Any]:
+    data = embedded(folder / PAGE)
+    check(data)
+    assert data["runs"][0]["summary"] == json.loads((folder / "result.json").read_text())
+    return data
+
+
+def test_the_page_of_a_run_has_the_numbers_of_its_result(tmp_path: Path) -> None:
+    data = run(tmp_path / "r")
+    [only] = data["runs"]
+    [p] = only["programs"]
+    assert data["title"] == "net on test2"
+    assert (only["truth"], only["notes"]) == ("simulated", [])
+    assert "simulated by backend 'simulator'" in only["truth_text"]
+    assert sorted(p["timeline"]["colours"]["module"]) == ["layers.*.attention", "layers.*.mlp", "the network itself"]
+    assert p["timeline"]["end_s"] == p["value_s"]
+    assert p["headroom"]["device"] in p["devices"]["name"]
+    assert len(p["memory"]["device"]) == 2
+    assert p["search"][0]["best_s"][-1] == p["value_s"]
+    for table in (p["change"]["moves"], p["change"]["resources"]):
+        for value, gain in zip(table["value_s"], table["gain"], strict=True):
+            assert gain == pytest.approx(1 - value / p["value_s"])
+
+
+def test_the_page_changes_no_result_and_is_the_same_each_time(tmp_path: Path) -> None:
+    texts = []
+    for name in "ab":
+        data = run(tmp_path / name)["runs"][0]
+        assert data["programs"][0]["seconds"] == data["summary"]["seconds"]
+        texts.append({k: v for k, v in data["programs"][0].items() if k not in ("seconds", "search")})
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("odd", ["</script><script>alert(1)</script>", "<!--", "日本 é \u2028 \\ \" ' &amp;"])
+def test_any_name_is_data(tmp_path: Path, odd: str) -> None:
+    data = run(tmp_path / "r", network(2, f"net {odd}", odd))
+    [p] = data["runs"][0]["programs"]
+    assert any(odd in text for text in p["timeline"]["texts"])
+    assert (tmp_path / "r" / PAGE).read_text().count("alert(1)</script>") == 0
+
+
+def test_a_run_that_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(NothingFits):
+        run(tmp_path / "r", cluster=fakes.gpus(memory_bytes=4_000_000), policy="single_gpu")
+    [p] = page(tmp_path / "r")["runs"][0]["programs"]
+    assert (p["fits"], p["value_s"], p["timeline"], p["memory"], p["change"]) == (False, None, None, None, None)
+    assert p["modules"]["name"] == p["cut"]["bytes"] == []
+    assert p["devices"]["memory_bytes"] == [4_000_000] * 2
+
+
+def test_a_family_has_all_programs_and_few_timelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert TIMELINES == 8
+    for module in ("document", "logger"):
+        monkeypatch.setattr(f"placekit_report.{module}.TIMELINES", 2)
+    data = run(tmp_path / "r", [Program(network(1, f"n{i}")) for i in range(3)])["runs"][0]
+    assert [p["timeline"] is not None for p in data["programs"]] == [True, True, False]
+    assert data["programs"][-1]["modules"]["seconds"][0] > 0
+    assert data["notes"] == ["2 of 3 programs have a timeline"]
+
+
+def test_a_pipeline_shows_the_tasks_of_all_micro_batches(tmp_path: Path) -> None:
+    pytest.importorskip("placekit_pipeline")
+    backend = {"name": "pipeline", "microbatches": 4}
+    found = place(
+        network(), cluster=machine(), policy=halves, grouper="none", backend=backend, run_dir=tmp_path / "r", budget=10
+    )
+    [p] = page(tmp_path / "r")["runs"][0]["programs"]
+    t = p["timeline"]
+    assert t["micro_batches"]
+    assert set(t["colours"]["module"]) >= {"forward", "backward"}
+    assert found.schedule is not None
+    assert found.schedule.spans is not None
+    assert len(t["events"]["name"]) == len(found.schedule.spans.name)
+
+
+def halves(task: Task, rng: np.random.Generator) -> Placement:
+    """A policy: what belongs to the first layer on the first device, the rest on the second."""
+    graph = task.problem.graph
+    first = np.array([".0." in name or name == "x" for name in graph.op_name])
+    group = task.problem.grouping.group_of
+    device = np.ones(task.problem.g, np.int64)
+    device[group[first]] = 0
+    return task.problem.placement(device)
+
+
+def test_a_streamed_run(tmp_path: Path) -> None:
+    data = run(tmp_path / "r", backend={"name": "simulator", "prefetch": 2}, policy=halves)
+    assert data["runs"][0]["programs"][0]["timeline"] is not None
+
+
+def test_an_interrupted_run(tmp_path: Path) -> None:
+    def stops(task: Task, rng: np.random.Generator) -> Placement:
+        spread(task, rng)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "r", policy=stops)
+    data = page(tmp_path / "r")["runs"][0]
+    assert data["summary"]["status"] == "interrupted"
+    assert data["programs"][0]["timeline"] is not None
+
+
+def test_a_backend_of_a_python_program_is_not_asked_again(tmp_path: Path) -> None:
+    data = run(tmp_path / "r", backend=fakes.FakeBackend())["runs"][0]
+    change = data["programs"][0]["change"]
+    assert change["moves"]["value_s"] == change["resources"]["value_s"] == []
+    assert change["reason"] in data["notes"]
+
+
+def test_a_measured_run_says_what_is_measured(tmp_path: Path) -> None:
+    einsum = pytest.importorskip("placekit_einsum.importer")
+    cuda = pytest.importorskip("placekit_cuda.backend")
+    program = einsum.EinsumImporter(program="chainmm", sizes={"n": 16}).load()[0]
+    backend = {"name": "cpu", "devices": 2, "steps": 2, "warm_up": 1}
+    cluster = cuda.CPUBackend(devices=2).devices()
+    data = run(tmp_path / "r", program, cluster=cluster, backend=backend, budget=4)["runs"][0]
+    [p] = data["programs"]
+    assert data["truth"] == "measured"
+    assert "measured by backend 'cpu'" in data["truth_text"]
+    assert "one measured step" in data["truth_text"]
+    assert p["spread_s"] == data["summary"]["spread_s"]
+    assert p["timeline"] is not None
+
+
+class TestModules:
+    def test_a_parent_has_what_its_children_have(self) -> None:
+        problem = Problem.of(network(), machine())
+        device = np.arange(problem.graph.n, dtype=np.int16) % 2
+        seconds = problem.op_s[np.arange(problem.graph.n), device]
+        m = module_table(problem, device, seconds)
+        assert [m["name"][i] for i in range(3)] == ["", "layers", "layers.0"]
+        row = {name: i for i, name in enumerate(m["name"])}
+        below = [row[f"layers.{i}"] for i in range(3)]
+        assert m["seconds"][row["layers"]] == pytest.approx(m["seconds"][below].sum())
+        assert m["bytes"][row["layers.1.mlp"]] == 1_000_000
+        assert m["operations"][0] == problem.graph.kernel.sum()
+        assert m["device_seconds"].sum(axis=1) == pytest.approx(m["seconds"])
+
+    def test_the_modules_with_the_most_seconds_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert NODES == 4_000
+        monkeypatch.setattr("placekit_report.modules.NODES", 4)
+        problem = Problem.of(network(), machine())
+        zero = np.zeros(problem.graph.n, np.int16)
+        seconds = problem.op_s[:, 0]
+        m = module_table(problem, zero, seconds)
+        assert len(m["name"]) == 4
+        assert m["name"][:2] == ["", "layers"]
+        assert m["parent"][0] == -1
+        assert (m["parent"][1:] >= 0).all()
+        assert m["seconds"][0] == pytest.approx(seconds.sum())
+
+    def test_a_tree_has_the_modules_above(self) -> None:
+        tree = Tree.of(["a.b.c", "", "a.d"])
+        assert tree.names == ("", "a", "a.b", "a.b.c", "a.d")
+        assert tree.parent.tolist() == [-1, 0, 1, 2, 1]
+        assert tree.depth.tolist() == [0, 1, 2, 3, 2]
+        assert tree.node.tolist() == [3, 0, 4]
+
+    def test_few_colours_for_many_modules(self) -> None:
+        b = GraphBuilder("wide")
+        for i in range(30):
+            b.add(f"op{i}", flops=(i + 1) * 1e9, outputs=[8], module=f"block{i}.conv")
+        problem = Problem.of(b.build(), machine())
+        names, colour = colours(problem, problem.op_s[:, 0])
+        assert names == [*(f"block{i}" for i in range(29, 20, -1)), OTHER]
+        assert len(names) == COLOURS
+        assert colour.tolist() == [9] * 21 + list(range(8, -1, -1))
+
+    def test_a_network_without_modules_is_coloured_by_types(self) -> None:
+        problem = Problem.of(fakes.diamond_graph(), machine())
+        names, colour = colours(problem, problem.op_s[:, 0])
+        assert sorted(names) == ["a", "b", "c", "d"]
+        assert [names[colour[v]] for v in np.flatnonzero(problem.graph.kernel)] == ["a", "b", "c", "d"]
+
+    def test_what_crosses_by_hand(self) -> None:
+        problem, schedule = split_network()
+        cut = cut_table(problem, schedule)
+        crossing = {(a, b): n for a, b, n in zip(cut["source"], cut["destination"], cut["bytes"].tolist(), strict=True)}
+        assert crossing == {
+            ("layers.0.mlp", "layers.1.attention"): 40_000,  # the output, which its gradient also needs
+            ("layers.1.attention", "layers.0.mlp"): 40_000,
+        }
+        assert sorted(zip(cut["from"], cut["to"], strict=True)) == [("gpu:0", "gpu:1"), ("gpu:1", "gpu:0")]
+
+    def test_many_crossings_are_joined(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert CUTS == 200
+        problem, schedule = split_network(6, lambda v: v % 2)
+        whole = cut_table(problem, schedule)
+        monkeypatch.setattr("placekit_report.modules.CUTS", 4)
+        cut = cut_table(problem, schedule)
+        assert len(whole["bytes"]) > 4 >= len(cut["bytes"])
+        assert cut["bytes"].sum() == whole["bytes"].sum()
+        assert cut["left_out_bytes"] == 0
+
+
+def split_network(layers: int = 2, where: Any = None) -> tuple[Problem, Any]:
+    """The first layer on one device and the others on the second, or operation v on `where(v)`, simulated."""
+    problem = Problem.of(network(layers), machine())
+    graph = problem.graph
+    device = [
+        where(v) if where else int(".0." not in graph.op_name[v] and graph.op_name[v] != "x") for v in range(graph.n)
+    ]
+    session = installed().build("backend", "simulator", {}).open(problem)
+    placed = np.zeros(problem.g, np.int64)
+    placed[problem.grouping.group_of] = device
+    schedule = session.schedule(problem.placement(placed))
+    session.close()
+    return problem, schedule
+
+
+class TestTimeline:
+    def test_transfers_that_overlap_have_lanes(self) -> None:
+        start, end = np.array([0.0, 1.0, 2.0, 0.0]), np.array([2.0, 3.0, 4.0, 9.0])
+        assert lanes(start, end, np.array([0, 0, 0, 1])).tolist() == [0, 1, 0, 0]
+
+    def test_too_many_events(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from placekit_report.causes import WHY, explain
+
+        problem, schedule = split_network(4, lambda v: v % 2)
+        causes = explain(problem, schedule)
+        whole = timeline(problem, schedule, causes, WHY)
+        count = len(whole["events"]["name"])
+        limit = len(whole["critical"]) + 1
+        monkeypatch.setattr("placekit_report.timeline.EVENTS", limit)
+        short = timeline(problem, schedule, causes, WHY)
+        assert (short["complete"], short["left_out"]) == (False, count - limit)
+        assert len(short["events"]["name"]) == limit
+        assert len(short["critical"]) == len(whole["critical"])
+        shown = {short["texts"][i] for i in short["events"]["name"]}
+        assert {whole["texts"][i] for i in whole["events"]["name"]} >= shown
+        short = timeline(problem, schedule, replace(causes, critical=causes.critical[-1:]), WHY)
+        hidden = [c for c, w in zip(short["events"]["cause"], short["events"]["why"], strict=True)
+                  if short["texts"][w] == HIDDEN]  # fmt: skip
+        assert hidden
+        assert set(hidden) == {-1}
+
+    def test_every_device_has_a_track(self) -> None:
+        from placekit_report.causes import WHY, explain
+
+        problem, schedule = split_network(1, lambda v: 0)
+        t = timeline(problem, schedule, explain(problem, schedule), WHY)
+        assert t["tracks"]["name"] == ["gpu:0", "gpu:1"]
+        assert set(t["events"]["track"].tolist()) == {0}
+
+    def test_items_of_tasks_have_kinds_without_numbers(self) -> None:
+        pytest.importorskip("placekit_pipeline")
+        problem = Problem.of(network(2), machine())
+        session = installed().build("backend", "pipeline", {}).open(problem)
+        graph = problem.graph
+        device = np.zeros(problem.g, np.int64)
+        device[problem.grouping.group_of] = [int(".0." not in name and name != "x") for name in graph.op_name]
+        items = Items.of(problem, session.schedule(problem.placement(device)))
+        session.close()
+        assert set(items.kind) >= {"forward", "backward", "activations", "gradients"}
+        assert set(items.colours) <= {"forward", "backward", "weight gradients", "update"}
+        assert {items.phase[i] for i, kind in enumerate(items.kind) if kind == "gradients"} == {1}
+
+
+class TestCurves:
+    def rows(self, count: int) -> list[tuple[float, ...]]:
+        best = [math.nan, *(1.0 / (1 + i // 7) for i in range(count - 1))]
+        return [(i + 1, i * 0.5, 2.0, 3.0, b) for i, b in enumerate(best)]
+
+    def test_a_short_history_is_whole(self) -> None:
+        found = curve(self.rows(5), 3)
+        assert (found["seed"], found["label"]) == (3, "seed 3")
+        assert found["evaluations"].tolist() == [1, 2, 3, 4, 5]
+
+    def test_a_long_one_keeps_its_ends_and_improvements(self) -> None:
+        rows = self.rows(5_000)
+        found = curve(rows, 0)
+        assert len(found["best_s"]) <= POINTS
+        assert found["evaluations"][[0, -1]].tolist() == [1, 5_000]
+        assert found["best_s"][-1] == rows[-1][4]
+        few = curve(self.rows(POINTS + 200), 0)
+        assert set(few["best_s"][1:]) == {row[4] for row in self.rows(POINTS + 200)[1:]}
+
+    def test_missing_numbers_are_null(self) -> None:
+        result = short_result()
+        part = Part(result.programs[0].summary, self.rows(3))
+        data = document([Run("r", result.summary, [part], "")])
+        assert data["runs"][0]["programs"][0]["search"][0]["best_s"] == [None, 1.0, 1.0]
+        json.dumps(data, allow_nan=False)
+
+
+def short_result(graph: Graph | None = None, cluster: Cluster | None = None) -> Result:
+    return place(graph or network(1), cluster=cluster or machine(), policy=spread, grouper="none", budget=20)
+
+
+def test_two_runs_in_one_page() -> None:
+    results: Sequence[Result] = [short_result(), short_result(network(2, "other"))]
+    backend = installed().build("backend", "simulator", {})
+    runs = []
+    for name, result in zip("ab", results, strict=True):
+        [p] = result.programs
+        session = backend.open(p.problem)
+        runs.append(Run(name, result.summary, [Part(p.summary, p.history, p, Simulation(backend, session))], ""))
+    data = document(runs)
+    assert data["title"] == "net on test2 and other on test2"
+    check(data)
