@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from placekit_core import Cluster, CostTable, Problem, roofline
 
-LINKS = 8
+LINKS = 16
 """Entries of a machine's file that are changed one by one."""
 
 
