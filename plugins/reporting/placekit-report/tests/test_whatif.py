@@ -107,8 +107,8 @@ def test_more_of_a_link_goes_both_ways_and_one_by_one() -> None:
     assert found["all links: 2x the bandwidth"].s_per_byte[0, 1] == 1 / 8
     assert found["link gpu:0 - hub: 2x the bandwidth"].s_per_byte[0, 1] == 1 / 4, "the other link is as narrow"
     data |= {
-        "devices": [{"kind": "gpu", "count": 9}],
-        "links": [{"a": f"gpu:{i}", "b": "hub", **way} for i in range(9)],
+        "devices": [{"kind": "gpu", "count": 17}],
+        "links": [{"a": f"gpu:{i}", "b": "hub", **way} for i in range(17)],
     }
     many = [r.name for r in more_of_each(Cluster.parse(data)) if "link" in r.name]
     assert many == ["all links: 2x the bandwidth", "all links: half the latency"]
