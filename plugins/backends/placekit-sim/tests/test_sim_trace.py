@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
+from placekit_scheduling.tracing import run_traced
 from placekit_sim.simulator import BulkSynchronous, Simulator
 from placekit_testing.strategies import Case, problems, random_placements, random_problem
 
-from placekit_core import Cluster, CostTable, GraphBuilder, Problem
+from placekit_core import BackendError, Cluster, CostTable, GraphBuilder, Problem
 
 
 class Traced(NamedTuple):
@@ -33,6 +35,8 @@ def traced(problem: Problem, device: NDArray[np.int16], priority: NDArray[np.flo
     kernel.function(device, order, kernel.ints, kernel.floats, ints, floats, peak)
     tensor, dst = (ints[at : at + ints[trace.copies]].tolist() for at in (trace.copy_tensor, trace.copy_dst))
     start, end = floats[trace.times : trace.times + 2 * trace.tasks].reshape(2, trace.tasks)
+    again = run_traced(kernel, problem, device, priority)
+    assert (again.last, again.copy_tensor.tolist(), again.copy_dst.tolist()) == (ints[trace.last], tensor, dst)
     return Traced(
         start,
         end,
@@ -102,6 +106,11 @@ def test_one_multicast_is_the_cause_of_what_starts_on_several_devices() -> None:
     run = traced(problem, np.array([0, 0, 1, 2, 1, 2, 1, 2], np.int16))
     assert run.copies == [(w, 1), (w, 2), (x, 1), (x, 2), (y, 1), (y, 2)]
     send_w, send_x, send_y = (graph.n + k for k in (0, 2, 4))
+    kernel = Simulator().open(problem).kernel()
+    assert kernel is not None
+    recorded = run_traced(kernel, problem, np.array([0, 0, 1, 2, 1, 2, 1, 2], np.int16), None)
+    assert recorded.copy_task.tolist() == [send_w, send_w, send_x, send_x, send_y, send_y]
+    assert (recorded.value_s, recorded.peak_bytes.tolist()[0]) == (13, 12), "w stays; x and y until they are sent"
     assert run.start[[send_w, send_x, send_y]].tolist() == [0, 4, 8]
     assert [run.cause[task] for task in (send_w, send_x, send_y)] == [0, send_w, send_x], "a source, then the channel"
     assert run.start[1:8].tolist() == [0, 4, 4, 8, 8, 12, 12]
@@ -110,6 +119,9 @@ def test_one_multicast_is_the_cause_of_what_starts_on_several_devices() -> None:
 
 
 def test_a_barrier_leaves_no_trace() -> None:
-    kernel = BulkSynchronous().open(random_problem(np.random.default_rng(0), 10, 2)).kernel()
+    problem = random_problem(np.random.default_rng(0), 10, 2)
+    kernel = BulkSynchronous().open(problem).kernel()
     assert kernel is not None
     assert kernel.trace is None
+    with pytest.raises(BackendError, match="records no trace"):
+        run_traced(kernel, problem, np.zeros(problem.g, np.int16), None)

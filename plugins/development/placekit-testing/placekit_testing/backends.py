@@ -313,6 +313,7 @@ class BackendContract(Contract, defines_checks=True):
         """A schedule has every operation once, on the device of its group, with a start that is not after its end."""
         for problem, _, placement, schedule in self._schedules(make):
             schedules.check_columns(problem, placement, schedule, self._clock_s(make))
+            schedules.check_rounds(problem, schedule)
 
     def test_operations_wait_for_their_inputs(self, make: Make) -> None:
         """No operation starts before its inputs are there: each producer, or the transfer to its device, has ended."""

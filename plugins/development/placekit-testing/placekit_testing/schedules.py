@@ -30,6 +30,22 @@ def check_columns(problem: Problem, placement: Placement, schedule: Schedule, cl
     assert np.all(schedule.transfer_start_s <= schedule.transfer_end_s + clock_s), "a transfer ends before it starts"
 
 
+def check_rounds(problem: Problem, schedule: Schedule) -> None:
+    """If a schedule has rounds, all starts have one, and those of a later instant are in later rounds."""
+    if schedule.op_round is None and schedule.transfer_round is None:
+        return
+    assert schedule.op_round is not None, "only transfers have rounds"
+    assert schedule.transfer_round is not None, "only operations have rounds"
+    shapes = schedule.op_round.shape, schedule.transfer_round.shape
+    assert shapes == (schedule.op_start_s.shape, schedule.transfer_start_s.shape), f"rounds have shapes {shapes}"
+    kernel = problem.graph.kernel
+    start = np.concatenate([schedule.op_start_s[kernel], schedule.transfer_start_s])
+    rounds = np.concatenate([schedule.op_round[kernel], schedule.transfer_round])
+    order = np.lexsort((rounds, start))
+    later = np.diff(start[order]) > 0
+    assert np.all(np.diff(rounds[order])[later] > 0), "something starts later in time, but in no later round"
+
+
 def check_inputs(problem: Problem, schedule: Schedule, views: Mapping[int, int], clock_s: float = 0.0) -> None:
     """No operation starts before its inputs are on its device, written or sent; for a view, its base (`views`) counts, too."""
     graph, home = problem.graph, schedule.op_device

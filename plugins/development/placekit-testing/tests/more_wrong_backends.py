@@ -58,6 +58,12 @@ def thrice(problem: Problem, schedule: Schedule) -> dict[str, Any]:
     return {name: np.tile(getattr(schedule, name), 3) for name in names}
 
 
+def one_round(problem: Problem, schedule: Schedule) -> dict[str, Any]:
+    """Columns that say that everything starts in the first round."""
+    rounds = (np.zeros(len(column), np.int32) for column in (schedule.op_start_s, schedule.transfer_start_s))
+    return dict(zip(("op_round", "transfer_round"), rounds, strict=True))
+
+
 class FivePercentTooHigh(RightSession):
     def lower_bound(self) -> float:
         return 1.05 * super().lower_bound()
@@ -101,6 +107,7 @@ MORE = [  # further wrong ones, and what is said of them
     ("test_no_value_beats_the_bound", running(FivePercentTooHigh), "below the bound"),
     ("test_one_device_takes_the_sum", answering("Huge", "max_load", value_s=lambda r: r.value_s + 1e9), "s, not"),
     ("test_one_device_takes_the_sum", answering("Half", "blocking_latency", value_s=lambda r: r.value_s / 2), "s, not"),
+    ("test_schedule_has_every_operation", scheduling(one_round, "All starts are in one round."), "in no later round"),
     ("test_transfers_take_their_seconds", scheduling(thrice, "Sends everything thrice."), "more than once"),
     ("test_other_processes_give_the_same", FirstProcess, "other values in another process"),
     (TRACE, tracing(unnamed, "Causes are -1."), "s without a cause"),
