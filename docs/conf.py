@@ -27,6 +27,12 @@ html_theme = "furo"
 html_title = f"placekit {version}"
 html_show_sphinx = False
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["placekit.css"]
+html_favicon = "_static/placekit.svg"
+html_logo = "_static/placekit.svg"
+
+highlight_language = "text"  # of a block without a language
 
 myst_heading_anchors = 4
 
@@ -34,8 +40,9 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
+add_module_names = False
 autodoc_preserve_defaults = True
-maximum_signature_line_length = 100
+maximum_signature_line_length = 140  # names of types count in full
 python_use_unqualified_type_names = True
 
 # No inventory of another project is downloaded, so only names of placekit can be links, and must be.
