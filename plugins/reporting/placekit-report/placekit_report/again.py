@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from placekit_core import PlacekitError, Registry, load_cluster, parse_text, read_bytes
+from placekit_core import Cluster, PlacekitError, Registry, load_cluster, parse_text, read_bytes
 
 KINDS = {k: k for k in ("importer", "grouper", "policy", "trainer", "backend")} | {"proxy": "backend"}
 DEFAULTS = {"grouper": "auto", "policy": "portfolio", "trainer": "auto", "backend": "simulator", "proxy": "simulator"}
@@ -89,7 +89,7 @@ def _cluster(data: Mapping[str, Any], registry: Registry) -> Iterator[str]:
     for choice in registry.presets():
         if (choice.group, choice.name) == ("cluster", name) and choice.path is not None:
             try:
-                if load_cluster(choice.path).model_dump(mode="json", exclude_unset=True) == data:
+                if load_cluster(choice.path).fingerprint == Cluster.parse(dict(data)).fingerprint:
                     yield f"cluster={name}"
                     return
             except PlacekitError:

@@ -73,7 +73,7 @@ def other_seeds(run_dir: Path, config: Mapping[str, Any]) -> Iterator[tuple[int,
     if not _SEED.search(name):
         return
     own, found = _same(config), list[tuple[int, Path]]()
-    pattern = re.compile(_SEED.sub(lambda _: r"seed=(\\d+)", re.escape(name).replace(r"seed\=", "seed=")))
+    pattern = re.compile(_SEED.sub(lambda _: r"seed=(\d+)", re.escape(name)))
     for folder in run_dir.absolute().parent.iterdir():
         match = pattern.fullmatch(folder.name)
         if match and folder.name != name:

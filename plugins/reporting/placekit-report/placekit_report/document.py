@@ -244,6 +244,7 @@ def _change(problem: Problem, change: Change) -> dict[str, Any]:
             "value_s": list(resources.value_s) if resources else [],
             "gain": resources.gain if resources else [],
         },
+        "now_s": change.value_s,
         "reason": change.reason,
     }
 

@@ -40,6 +40,11 @@ def graph_file(tmp_path: Path) -> Path:
     return path
 
 
+def file(path: Path) -> dict[str, str]:
+    """The importer that reads the graph file, by name, as a configuration can have it."""
+    return {"name": "file", "path": str(path)}
+
+
 def run(folder: Path, source: Any, **options: Any) -> dict[str, Any]:
     """Run as the command line does; the data of the page that the logger wrote."""
     options = {"cluster": "p100x4", "policy": "heft", "grouper": "none", "budget": 20, **options}
@@ -55,7 +60,7 @@ def report(*words: str) -> int:
 def test_the_command_makes_the_page_that_the_logger_made(
     tmp_path: Path, graph_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = run(tmp_path / "r", str(graph_file))
+    before = run(tmp_path / "r", file(graph_file))
     (tmp_path / "r" / PAGE).unlink()
     assert report(str(tmp_path / "r")) == 0
     assert capsys.readouterr().out == f"written to {tmp_path / 'r' / PAGE}\n"
@@ -67,7 +72,7 @@ def test_the_command_makes_the_page_that_the_logger_made(
 
 
 def test_a_run_without_the_logger(tmp_path: Path, graph_file: Path) -> None:
-    place(str(graph_file), cluster="p100x4", policy="heft", run_dir=tmp_path / "r", log=["csv"])
+    place(file(graph_file), cluster="p100x4", policy="heft", run_dir=tmp_path / "r", log=["csv"])
     assert report(str(tmp_path / "r"), "--out", str(tmp_path / "page.html")) == 0
     assert not (tmp_path / "r" / PAGE).exists()
     data = embedded(tmp_path / "page.html")
@@ -76,8 +81,8 @@ def test_a_run_without_the_logger(tmp_path: Path, graph_file: Path) -> None:
 
 
 def test_two_runs_are_compared(tmp_path: Path, graph_file: Path) -> None:
-    run(tmp_path / "a", str(graph_file))
-    run(tmp_path / "b", str(graph_file), policy="single_gpu")
+    run(tmp_path / "a", file(graph_file))
+    run(tmp_path / "b", file(graph_file), policy="single_gpu")
     assert report(str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "c.html")) == 0
     data = embedded(tmp_path / "c.html")
     check(data)
@@ -85,11 +90,11 @@ def test_two_runs_are_compared(tmp_path: Path, graph_file: Path) -> None:
 
 
 def test_a_program_that_is_gone(tmp_path: Path, graph_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = run(tmp_path / "r", str(graph_file))["runs"][0]["programs"][0]
+    before = run(tmp_path / "r", file(graph_file))["runs"][0]["programs"][0]
     graph_file.unlink()
     assert report(str(tmp_path / "r")) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "note: the program could not be opened again, so there is no timeline: cannot read" in said
+    assert "note: the program could not be opened again, so there is no timeline: no graph file" in said
     data = embedded(tmp_path / "r" / PAGE)
     check(data)
     [p] = data["runs"][0]["programs"]
@@ -100,7 +105,7 @@ def test_a_program_that_is_gone(tmp_path: Path, graph_file: Path, capsys: pytest
 
 
 def test_a_program_that_has_changed(tmp_path: Path, graph_file: Path) -> None:
-    run(tmp_path / "r", str(graph_file))
+    run(tmp_path / "r", file(graph_file))
     save_graph(network(4), graph_file)
     assert report(str(tmp_path / "r")) == 0
     data = embedded(tmp_path / "r" / PAGE)["runs"][0]
@@ -118,7 +123,7 @@ def test_a_program_of_a_script(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_run_whose_history_is_gone(tmp_path: Path, graph_file: Path, interrupted: bool) -> None:
-    run(tmp_path / "r", str(graph_file))
+    run(tmp_path / "r", file(graph_file))
     if interrupted:
         (tmp_path / "r" / "history.csv").write_text("not a history\n")
     else:
@@ -168,7 +173,7 @@ def test_other_mistakes(tmp_path: Path, graph_file: Path) -> None:
     with pytest.raises(RunError, match="compares two runs, not 3") as e:
         report("a", "b", "c")
     assert "compare --html" in e.value.hint
-    run(tmp_path / "r", str(graph_file))
+    run(tmp_path / "r", file(graph_file))
     with pytest.raises(RunError, match="cannot write"):
         report(str(tmp_path / "r"), "--out", str(tmp_path / "r" / PAGE / "x.html"))
     program = tmp_path / "family" / "programs" / "000-net"
@@ -189,8 +194,8 @@ def test_completion() -> None:
 def test_the_page_of_a_sweeps_job_has_the_other_seeds(tmp_path: Path, graph_file: Path) -> None:
     names = [f"policy=random,seed={seed}" for seed in (0, 1, 2)]
     for seed, name in enumerate(names):
-        place(str(graph_file), cluster="p100x4", policy="single_gpu", seed=seed, run_dir=tmp_path / name)
-    place(str(graph_file), cluster="p100x4", policy="heft", seed=3, run_dir=tmp_path / "policy=random,seed=3")
+        place(file(graph_file), cluster="p100x4", policy="single_gpu", seed=seed, run_dir=tmp_path / name)
+    place(file(graph_file), cluster="p100x4", policy="heft", seed=3, run_dir=tmp_path / "policy=random,seed=3")
     (tmp_path / "policy=random,seed=x").mkdir()
     config = json.loads((tmp_path / names[1] / "config.json").read_text())
     assert [(s, p.name) for s, p in other_seeds(tmp_path / names[1], config)] == [(0, names[0]), (2, names[2])]
@@ -237,7 +242,7 @@ def test_the_command_names_a_workload_and_a_machine() -> None:
 
 
 def test_a_trace_is_read_back(tmp_path: Path, graph_file: Path) -> None:
-    result = place(str(graph_file), cluster="p100x4", policy="heft", run_dir=tmp_path / "r")
+    result = place(file(graph_file), cluster="p100x4", policy="heft", run_dir=tmp_path / "r")
     schedule, problem = result.schedule, result.problem
     assert schedule is not None
     write_trace(tmp_path / "schedule.trace.json", schedule, problem)
@@ -285,7 +290,7 @@ def forbidden(*_: Any) -> None:
 
 
 def test_reopening_keeps_sessions_open_until_the_end(tmp_path: Path, graph_file: Path) -> None:
-    run(tmp_path / "r", str(graph_file))
+    run(tmp_path / "r", file(graph_file))
     with ExitStack() as stack:
         found = reopened(tmp_path / "r", installed(), stack)
         [part] = found.parts
