@@ -1,6 +1,6 @@
 """Unseen graphs of Placeto's families (Addanki et al. 2019, figure 5 and section 4.3): one placement of each, or training on it.
 
-    python benchmarks/placeto_families.py FAMILY ... [--seeds 6] [--few 4] [--work FOLDER] [--ablations] [--png OUT.png] [--table]
+    python benchmarks/placeto_families.py FAMILY ... [--seeds 6] [--few 4] [--work FOLDER] [--ablations] [--plot SVG] [--table]
 
 FAMILY is cifar10, ptb or nmt. Rows go to docs/research/placeto_FAMILY.csv as they come; rows that are there are not run again.
 `--table` only prints what is there. All on simulated `k80x4`, in the family's groups. For each seed:
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
+from placekit_report import plots
 from placeto_rows import Row, interval, read
 
 import placekit_core
@@ -252,19 +252,20 @@ def _by_graph(seeds: dict[int, dict[str, float]]) -> dict[str, float]:
 
 def draw(families: list[str], path: Path) -> None:
     """The share of the 16 test graphs whose value, the mean over seeds, is at most x times that of a single GPU."""
-    figure = Figure(figsize=(4.2 * len(families), 3.4), layout="constrained")
-    for axes, family in zip(np.atleast_1d(figure.subplots(1, len(families))), families, strict=True):
-        found = Rows(family).relative()
-        for colour, method in enumerate(DRAWN):
-            values = np.sort(list(_by_graph(found.get(method, {})).values()))
-            x, share = (
-                [*values, *values[-1:]],
-                [*np.linspace(0, 1, len(values), endpoint=False), 1.0][: len(values) + 1],
-            )
-            axes.step(x, share if x else [], where="post", label=method, color=f"C{colour}")
-        axes.set(title=family, xlabel="time of a step / single GPU", ylabel="share of test graphs", xlim=(0, 2))
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize="small")
-    figure.savefig(path, dpi=110)
+    with plots.style():
+        figure = plots.figure(4.2 * len(families), 3.6)
+        for axes, family in zip(plots.panels(figure, len(families), len(families)), families, strict=True):
+            found = Rows(family).relative()
+            for i, method in enumerate(DRAWN):
+                values = np.sort(list(_by_graph(found.get(method, {})).values()))
+                x, share = (
+                    [*values, *values[-1:]],
+                    [*np.linspace(0, 1, len(values), endpoint=False), 1.0][: len(values) + 1],
+                )
+                axes.step(x, share if x else [], where="post", label=method, **plots.series(i))
+            axes.set(title=family, xlabel="time of a step / single GPU", ylabel="share of test graphs", xlim=(0, 2))
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2 * len(families))
+    plots.save(figure, path)
 
 
 def main() -> None:
@@ -275,7 +276,7 @@ def main() -> None:
     parser.add_argument("--few", type=int, default=4, help="test graphs that are trained on")
     parser.add_argument("--work", type=Path, default=Path("placeto_families"), help="folder of the trained policies")
     parser.add_argument("--ablations", action="store_true")
-    parser.add_argument("--png", type=Path)
+    parser.add_argument("--plot", type=Path)
     parser.add_argument("--table", action="store_true", help="run nothing")
     arguments = parser.parse_args()
     if arguments.ablations and not set(arguments.families) <= ABLATIONS.keys():
@@ -286,8 +287,8 @@ def main() -> None:
         elif not arguments.table:
             measure(family, arguments.seeds, arguments.few, arguments.work)
         table(family, "_ablations" * arguments.ablations)
-    if arguments.png:
-        draw(arguments.families, arguments.png)
+    if arguments.plot:
+        draw(arguments.families, arguments.plot)
 
 
 if __name__ == "__main__":

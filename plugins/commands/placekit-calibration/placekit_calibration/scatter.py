@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
-from placekit_report.figure import COLOURS, DPI, LINE
+from placekit_report import plots
+from placekit_report.plots import INK
+from placekit_report.style import COLOURS
 
 from placekit_calibration.agreement import RANDOM, SEARCH, Fidelity
-from placekit_core import write_atomically
 from placekit_core.contracts.units import percent
 
 SIZE = 5.2  # inches
@@ -22,16 +21,18 @@ STYLE = {RANDOM: ("o", COLOURS[0]), SEARCH: ("^", COLOURS[1])}
 
 
 def draw(path: Path, fidelity: Fidelity) -> None:
-    """Write the figure as PNG, atomically; equal values give the same bytes."""
-    image = io.BytesIO()
-    figure(fidelity).savefig(image, format="png", dpi=DPI, metadata={"Software": None})
-    write_atomically(path, image.getvalue())
+    """Write the figure as PNG or SVG, atomically; equal values give the same bytes."""
+    plots.save(figure(fidelity), path)
 
 
 def figure(fidelity: Fidelity) -> Figure:
     """The figure, without pyplot. Bars are standard deviations of the scaled passes; the line is perfect agreement."""
-    fig = Figure(figsize=(SIZE, SIZE), layout="constrained")
-    FigureCanvasAgg(fig)
+    with plots.style():
+        return _figure(fidelity)
+
+
+def _figure(fidelity: Fidelity) -> Figure:
+    fig = plots.figure(SIZE, SIZE)
     ax = fig.subplots()
     ok = fidelity.compared
     both = np.concatenate([fidelity.measured_s[ok], fidelity.simulated_s[ok]])
@@ -51,7 +52,7 @@ def figure(fidelity: Fidelity) -> Figure:
     else:
         margin = 0.06 * (high - low) or 0.1 * high
         margins = low - margin, high + margin
-    ax.plot(margins, margins, color=LINE, linestyle=":", linewidth=1)
+    ax.plot(margins, margins, color=INK, linestyle=":", linewidth=1)
     for made, (marker, colour) in STYLE.items():
         rows = ok & np.array([m == made for m in fidelity.made])
         if rows.any():
@@ -60,14 +61,11 @@ def figure(fidelity: Fidelity) -> Figure:
                 fmt=marker, color=colour, markersize=5, elinewidth=0.8, alpha=0.85, label=made,
             )  # fmt: skip
     ax.set(xlim=margins, ylim=margins, aspect="equal", xlabel=f"measured ({unit})", ylabel=f"simulated ({unit})")
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.tick_params(labelsize=8)
-    ax.legend(fontsize=8, frameon=False, loc="best")
+    ax.legend(loc="best")
     a = fidelity.agreement()
     title = ax.set_title(
         f"{fidelity.program} on {fidelity.cluster}, {a.placements} placements\n"
-        f"Pearson {a.pearson:.2f}, Spearman {a.spearman:.2f}, mean error {percent(a.mean_error)}",
-        fontsize=9,
+        f"Pearson {a.pearson:.2f}, Spearman {a.spearman:.2f}, mean error {percent(a.mean_error)}"
     )
     title.set_parse_math(False)
     return fig

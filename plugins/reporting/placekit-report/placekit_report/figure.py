@@ -1,13 +1,12 @@
 """Draws profiles in the manner of Figures 8 and 9 of Mirhoseini et al. 2017: a column of charts per run, on the same axes.
 
 The upper charts show what each device computes, in a colour per operation type; from the bottom up: forward (full), backward
-(the same colour, lighter), update (hatched). The lower charts show how long each device is busy with copies. Lines mark the
-makespan.
+(the same colour, lighter), update (hatched). Letters say the type where there is room. The lower charts show how long each
+device is busy with copies. Lines mark the makespan.
 """
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,20 +14,22 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from placekit_core import PHASES, units, write_atomically
+from placekit_core import PHASES, units
+from placekit_report import plots, style
+from placekit_report.plots import DPI as DPI, INK
 from placekit_report.profile import OTHER, Profile, top_types
 
 PNG = "profile.png"
-DPI = 100
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee9944", "#775533")
+COLOURS = style.COLOURS[:8]
 """Colours of the named operation types; all others are grey."""
-GREY, LINE = "#999999", "#222222"
+GREY, LINE = style.GREY, INK
+LETTERED = 0.05
+"""Parts of bars that are this large, relative to the axis, have the letter of their type."""
 ALPHA, HATCH = (1.0, 0.55, 0.25), ("", "", "////")
 """Opacity and hatching of the phases."""
 LEGEND, MARGIN, HEIGHT, LINE_HEIGHT = 3.1, 0.75, 5.2, 0.16  # inches
@@ -37,14 +38,17 @@ LETTERS = 12.5
 
 
 def draw(path: Path, profiles: Mapping[str, Profile]) -> None:
-    """Write the figure as PNG, atomically; equal profiles give the same bytes."""
-    image = io.BytesIO()
-    figure(profiles).savefig(image, format="png", dpi=DPI, metadata={"Software": None})
-    write_atomically(path, image.getvalue())
+    """Write the figure as PNG or SVG, atomically; equal profiles give the same bytes."""
+    plots.save(figure(profiles), path)
 
 
 def figure(profiles: Mapping[str, Profile]) -> Figure:
     """The figure of these runs, by their names. It is made without pyplot, which would need a display or keep the figure."""
+    with plots.style():
+        return _figure(profiles)
+
+
+def _figure(profiles: Mapping[str, Profile]) -> Figure:
     runs = list(profiles.values())
     names = top_types(runs, len(COLOURS))
     widths = [max(min(1.2 + 0.5 * len(p.devices), 12.0), _title_width(name)) for name, p in profiles.items()]
@@ -54,8 +58,8 @@ def figure(profiles: Mapping[str, Profile]) -> Figure:
     ]
     width, above = MARGIN + sum(widths) + LEGEND, 0.55 + LINE_HEIGHT * max(map(len, titles))
     height = HEIGHT + above
-    fig = Figure(figsize=(width, height))
-    FigureCanvasAgg(fig)
+    fig = plots.figure(width, height)
+    fig.set_layout_engine("none")
     unit, scale = _unit(max(p.makespan_s for p in runs))
     upright = max(len(p.devices) for p in runs) > 5
     axes = fig.subplots(
@@ -68,14 +72,13 @@ def figure(profiles: Mapping[str, Profile]) -> Figure:
     for column, p in enumerate(runs):
         upper, lower = axes[0, column], axes[1, column]
         _text(upper.set_title("\n".join(titles[column]), fontsize=9))
-        _computation(upper, names, p.by_type(names) * scale)
+        _computation(upper, names, p.by_type(names) * scale, LETTERED * scale * max(p.makespan_s for p in runs))
         x = np.arange(len(p.devices))
         lower.bar(x, [d.copy_s * scale for d in p.devices], 0.7, color=GREY)
         lower.set_xticks(x, [d.device for d in p.devices], rotation=90 if upright else 0)
         for ax in (upper, lower):
             ax.axhline(p.makespan_s * scale, color=LINE, linestyle=":", linewidth=1)
-            ax.spines[["top", "right"]].set_visible(False)
-            ax.tick_params(labelsize=8)
+            ax.grid(axis="x", visible=False)
         for label in lower.get_xticklabels():
             label.set_parse_math(False)
     axes[0, 0].set_ylabel(f"operations ({unit})", fontsize=9)
@@ -128,13 +131,22 @@ def _colours(names: Sequence[str]) -> list[str]:
     return [*COLOURS[: len(names)], GREY]
 
 
-def _computation(ax: Axes, names: Sequence[str], values: NDArray[np.float64]) -> None:
-    """Stacked bars of [types, phases, D] values."""
+def _letters(names: Sequence[str]) -> list[str]:
+    """Letters of the named operation types, and none for all others."""
+    return [*"ABCDEFGH"[: len(names)], ""]
+
+
+def _computation(ax: Axes, names: Sequence[str], values: NDArray[np.float64], least: float) -> None:
+    """Stacked bars of [types, phases, D] values; those longer than `least` have letters."""
     x, bottom = np.arange(values.shape[2]), np.zeros(values.shape[2])
-    for row, colour in zip(values, _colours(names), strict=True):
+    for letter, row, colour in zip(_letters(names), values, _colours(names), strict=True):
         for phase, part in enumerate(row):
             if part.any():
                 ax.bar(x, part, 0.7, bottom, **_style(colour, phase))
+                ink = style.on(colour) if ALPHA[phase] == 1 else INK
+                for d in np.flatnonzero(part > least):
+                    middle = bottom[d] + part[d] / 2
+                    ax.text(x[d], middle, letter, color=ink, fontsize=7, ha="center", va="center_baseline")
                 bottom += part
 
 
@@ -147,7 +159,8 @@ def _legend(fig: Figure, ax: Axes, names: Sequence[str], values: NDArray[np.floa
         [Patch(**_style(colour, phase)) if value else None for phase, value in enumerate(row)]
         for row, colour in zip(values, _colours(names), strict=True)
     ]
-    shown = [*zip([*(_end(n, 34) for n in names), OTHER], swatches, strict=True)][::-1]
+    labels = [f"{letter}  {_end(name, 34)}" for letter, name in zip(_letters(names), names, strict=False)]
+    shown = [*zip([*labels, OTHER], swatches, strict=True)][::-1]
     shown += [*zip(PHASES, ([row[i] for row in swatches] for i in range(len(PHASES))), strict=True)][::-1]
     entries: list[tuple[str, Any]] = [(name, tuple(filter(None, row))[:3]) for name, row in shown if any(row)]
     entries.append(("makespan", ax.axhline(np.nan, color=LINE, linestyle=":", linewidth=1)))
@@ -155,7 +168,7 @@ def _legend(fig: Figure, ax: Axes, names: Sequence[str], values: NDArray[np.floa
     side_by_side = {tuple: HandlerTuple(ndivide=None, pad=0)}
     legend = fig.legend(
         [handle for _, handle in entries], [name for name, _ in entries], handler_map=side_by_side, loc="upper left",
-        bbox_to_anchor=(place.x1, place.y1), fontsize=8, frameon=False,
+        bbox_to_anchor=(place.x1, place.y1), fontsize=8,
     )  # fmt: skip
     for text in legend.get_texts():
         _text(text)

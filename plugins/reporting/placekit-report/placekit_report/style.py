@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#8c6d31", "#7a5195")
-"""The palette of Okabe and Ito (2008), *Color Universal Design*, without black; then a brown and a violet."""
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7a5195", "#f0e442")
+"""The palette of Okabe and Ito (2008), *Color Universal Design*, without black, with a brown and a violet before its yellow."""
 GREY = "#8c959f"
 """What has no colour of its own: all other types and modules."""
-DARK_FILLS = (COLOURS[0], COLOURS[7], COLOURS[8])
+DARK_FILLS = (COLOURS[0], COLOURS[6], COLOURS[7])
 """Colours on which text is white; it is black on all others."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "h")
 LINES = (

@@ -73,20 +73,23 @@ class _Scale:
         return self.left + seconds * self.per_s
 
 
-def write(path: Path, panels: Sequence[Panel], links: bool = True) -> None:
+def write(path: Path, panels: Sequence[Panel], links: bool = True, note: str = "") -> None:
     """Write the picture, atomically; equal schedules give equal bytes."""
-    write_atomically(path, (svg(panels, links) + "\n").encode())
+    write_atomically(path, (svg(panels, links, note) + "\n").encode())
 
 
-def svg(panels: Sequence[Panel], links: bool = True) -> str:
-    """The schedules one above the other, on one axis of time. Without `links`, transfers have no lanes."""
+def svg(panels: Sequence[Panel], links: bool = True, note: str = "") -> str:
+    """The schedules one above the other, on one axis of time, and a line of text below them.
+
+    Without `links`, transfers have no lanes.
+    """
     drawn, colours, end_s, scale = _drawn(panels, links)
     body, y = [], float(PAD)
     for d in drawn:
         part, y = _panel(d, y, scale, end_s)
         body += part
     ticks = _ticks(end_s, scale, PAD + 22, y)
-    entries, height = _legend(drawn, colours, y + 30)
+    entries, height = _legend(drawn, colours, y + 30, note)
     about = "; ".join(f"{_title(p)}: {units.seconds(p.schedule.end_s)}" for p in panels)
     inside = "\n".join([*ticks, *body, *entries])
     name = f"pk{hashlib.sha256((about + inside).encode()).hexdigest()[:8]}"
@@ -156,10 +159,12 @@ def _panel(d: _Drawn, y: float, scale: _Scale, end_s: float) -> tuple[list[str],
         for block in row:
             body += _rectangle(d, lane, block, y, high, scale)
         busy = _busy(row)
-        share = f"{busy / s.end_s:.0%} busy" if s.end_s > 0 else "idle"
+        share = f"{_share(busy / s.end_s)} busy" if s.end_s > 0 else "idle"
         sent = units.mebibytes(float(d.items.bytes_[lane.items].sum()))
         about = f"<title>busy {units.seconds(busy)} of {units.seconds(s.end_s)}</title>"
-        body.append(f'<text class="s e" x="{WIDTH - PAD}" y="{_n(text)}">{sent if lane.link else share}{about}</text>')
+        body.append(
+            f'<text class="s e" x="{WIDTH - PAD}" y="{_n(text)}">{sent if lane.link else _safe(share)}{about}</text>'
+        )
         y += high + GAP
     x = _n(scale(s.end_s))
     body.append(f'<line class="end" x1="{x}" x2="{x}" y1="{_n(top - 3)}" y2="{_n(y - 1)}"/>')
@@ -236,7 +241,7 @@ def _ticks(end_s: float, scale: _Scale, top: float, bottom: float) -> list[str]:
     return found
 
 
-def _legend(drawn: Sequence[_Drawn], colours: Sequence[str], y: float) -> tuple[list[str], float]:
+def _legend(drawn: Sequence[_Drawn], colours: Sequence[str], y: float, note: str) -> tuple[list[str], float]:
     """Colours with their share of the computation, hatches, transfers; and where the picture ends."""
     seconds, phases = np.zeros((len(colours), len(PHASES))), set[int]()
     for d in drawn:
@@ -246,7 +251,7 @@ def _legend(drawn: Sequence[_Drawn], colours: Sequence[str], y: float) -> tuple[
         phases |= set(d.items.phase[rows].tolist())
     total, tasks = float(seconds.sum()) or 1.0, any(d.panel.schedule.spans is not None for d in drawn)
     entries = [
-        (f"c{i}p{seconds[i].argmax() if tasks else 0}", f"{_cut(name, 34)} {seconds[i].sum() / total:.0%}")
+        (f"c{i}p{seconds[i].argmax() if tasks else 0}", f"{_cut(name, 34)} {_share(seconds[i].sum() / total)}")
         for i, name in enumerate(colours)
     ]
     entries += [(f"p{p}", PHASES[p]) for p in sorted(phases - {0}) if not tasks]
@@ -262,10 +267,14 @@ def _legend(drawn: Sequence[_Drawn], colours: Sequence[str], y: float) -> tuple[
     notes = ["Numbers are micro-batches."] * tasks
     if any(len(block.items) > 1 for d in drawn for row in d.blocks for block in row):
         notes.append("Short events are merged; a block is as high as the share of its time that is busy.")
-    if notes:
+    for line in filter(None, (note, " ".join(notes))):
         y += 17
-        found.append(f'<text class="s" x="{PAD}" y="{_n(y)}">{" ".join(notes)}</text>')
+        found.append(f'<text class="s" x="{PAD}" y="{_n(y)}">{_safe(line)}</text>')
     return found, y + PAD
+
+
+def _share(share: float) -> str:
+    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
 
 
 def _colour(index: int, colours: Sequence[str]) -> str:

@@ -153,6 +153,7 @@ def test_pictures_are_the_same_each_time_and_ask_for_nothing() -> None:
     assert "prefers-color-scheme:dark" in text
     assert "the &lt;other&gt; &amp; ��" in text
     assert "→" not in svg(panels, links=False)
+    assert ">said &lt;below&gt;</text>" in svg(panels, note="said <below>")
 
 
 def test_a_program_of_sources_has_an_empty_picture() -> None:

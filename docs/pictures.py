@@ -1,0 +1,145 @@
+"""The pictures of the documents: makes them again, and compares or replaces them.
+
+    python docs/pictures.py [--write] [NAME ...]
+
+timeline: docs/pictures/timeline.svg, a training step before and after.
+plots: docs/research/*.svg, from the CSV files beside them. Their bytes depend on the version of matplotlib.
+report: docs/pictures/report*.png, screenshots of a report. Needs chromium. They are never compared.
+
+The last two are made only if they are named. docs/research/learning_profile.svg is not among them: docs/research/learning.md
+has its commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+DOCS = Path(__file__).resolve().parent
+PICTURES, RESEARCH, BENCHMARKS = DOCS / "pictures", DOCS / "research", DOCS.parent / "benchmarks"
+CURVES = (
+    "doppler_figure3", "learning_mirhoseini", "learning_post_2gpus", "learning_post_4gpus", "learning_post_8gpus",
+    "placeto_curves",
+)  # fmt: skip
+
+
+def timeline(folder: Path) -> None:
+    """A training step of GPT-2 with eight micro-batches: on one GPU, divided by a rule, divided by placekit; simulated."""
+    from placekit_report.svg import Panel, write
+
+    from placekit_core import place
+
+    backend = {"name": "pipeline", "microbatches": 8, "checkpointing": "block"}
+    results = {
+        policy: place("gpt", cluster="rtx5090_3080x2", policy=policy, backend=backend)
+        for policy in ("single_device", "torchtitan_weights", "chain")
+    }
+    value = {policy: result.value_s or np.nan for policy, result in results.items()}
+    titles = {
+        "single_device": "One GPU: all layers on the RTX 5090",
+        "torchtitan_weights": "Three GPUs, equal stages (the rule of torchtitan)",
+        "chain": f"Three GPUs, placekit: {1 - value['chain'] / value['single_device']:.0%} less time than one GPU, "
+        f"{1 - value['chain'] / value['torchtitan_weights']:.0%} less than equal stages",
+    }
+    panels = [Panel(r.problem, r.schedule, titles[policy]) for policy, r in results.items() if r.schedule is not None]
+    note = (
+        "A training step of GPT-2 small, 8 micro-batches of 8 sequences, on one RTX 5090 and two RTX 3080; simulated."
+    )
+    write(folder / "timeline.svg", panels, links=False, note=note)
+
+
+def plots(folder: Path) -> None:
+    """The plots of research whose values are in CSV files."""
+    for name in CURVES:
+        table = RESEARCH / f"{name}.csv"
+        command = [sys.executable, BENCHMARKS / "curves.py", "--from", table, "--plot", folder / f"{name}.svg"]
+        subprocess.run(command, check=True)
+    families = [sys.executable, BENCHMARKS / "placeto_families.py", "cifar10", "nmt", "ptb", "--table"]
+    subprocess.run([*families, "--plot", folder / "placeto_families.svg"], check=True, stdout=subprocess.DEVNULL)
+    fidelity(folder / "fidelity.svg", RESEARCH / "fidelity.csv")
+
+
+def fidelity(path: Path, table: Path) -> None:
+    """Simulated over measured seconds, as `placekit fidelity` draws them."""
+    from placekit_calibration.agreement import Fidelity
+    from placekit_calibration.scatter import draw
+
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    simulated, measured, spread = (
+        np.array([float(r[k]) for r in rows]) for k in ("simulated_s", "measured_s", "spread_s")
+    )
+    draw(
+        path,
+        Fidelity(
+            program="llama_layer_sharded", cluster="cpu2", made=tuple(r["made"] for r in rows),
+            evaluations=np.array([int(r["evaluations"]) for r in rows]), simulated_s=simulated, measured_s=measured,
+            spread_s=spread, simulated_fits=np.ones(len(rows), np.bool_), error=(None,) * len(rows),
+            samples_s=measured[None, :], scale=np.ones(1),
+        ),
+    )  # fmt: skip
+
+
+def report(folder: Path) -> None:
+    """Screenshots of the report of Inception-V3 on four GPUs: on a wide screen and on a phone, light and dark."""
+    from PIL import Image
+    from placekit_testing.browser import Browser
+
+    from placekit_core import place
+
+    with tempfile.TemporaryDirectory() as work:
+        run_dir = Path(work) / "inception"
+        place("inception_v3", cluster="p100x4", policy="portfolio", budget=3000, run_dir=run_dir, log=["csv", "report"])
+        for screen, (width, height, scale) in {"desktop": (1280, 1400, 1.0), "phone": (360, 1000, 2.0)}.items():
+            for dark in (False, True):
+                path = folder / f"report-{screen}{'-dark' * dark}.png"
+                with Browser(width, height) as browser:
+                    browser.emulate(width, height, dark=dark, scale=scale)
+                    browser.open(run_dir / "report.html")
+                    browser.settle()
+                    browser.screenshot(path)
+                with Image.open(path) as image:  # 256 colours are enough, and a third of the bytes
+                    small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+                small.save(path, optimize=True)
+
+
+MADE = {"timeline": timeline, "plots": plots, "report": report}
+PLACES = {"timeline": PICTURES, "plots": RESEARCH, "report": PICTURES}
+
+
+def differing(folder: Path, name: str) -> list[Path]:
+    """Which pictures of this name are not as they are in `folder`, where they have just been made."""
+    places = ((path, PLACES[name] / path.name) for path in sorted(folder.iterdir()))
+    return [old for new, old in places if not old.is_file() or old.read_bytes() != new.read_bytes()]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the pictures that are named, else the timeline; 1 if one that is compared differs."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", default=["timeline"], help=", ".join(MADE))
+    parser.add_argument("--write", action="store_true", help="replace the pictures")
+    given = parser.parse_args(arguments)
+    if unknown := sorted({*given.names} - {*MADE}):
+        parser.error(f"no picture {unknown[0]}; there are {', '.join(MADE)}")
+    differences = []
+    for name in given.names:
+        with tempfile.TemporaryDirectory() as made:
+            MADE[name](Path(made))
+            different = differing(Path(made), name) if given.write or name != "report" else []
+            for path in different:
+                print(f"{path.relative_to(DOCS)} {'written' if given.write else 'differs'}")
+                if given.write:
+                    path.parent.mkdir(exist_ok=True)
+                    path.write_bytes((Path(made) / path.name).read_bytes())
+        differences += different
+    return int(bool(differences) and not given.write)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
