@@ -15,6 +15,7 @@ Comments on the lines before a block:
     <!-- not run: REASON -->  its commands are only shown
     <!-- slow -->             its commands run with --slow only
     <!-- needs: VARIABLE -->  its commands run only where this environment variable is set
+    <!-- stages -->           its runs also say their stages and what to do next (or else PLACEKIT_QUIET is set)
     <!-- fails -->            one of its commands ends with another exit code than 0, as it should
     <!-- varies: REGEX -->    what matches may differ from one run to the next
 
@@ -40,7 +41,7 @@ from venvs import environment, make_venv  # noqa: E402
 
 PROGRAMS = ("placekit", "python", "pytest", "pip", "cat", "head", "ls")
 FENCE = re.compile(r"^(`{3,})([^`]*)$")
-COMMENT = re.compile(r"^<!-- (file|adds to|not run|slow|needs|fails|varies)(?:: (.+?))? -->$")
+COMMENT = re.compile(r"^<!-- (file|adds to|not run|slow|needs|stages|fails|varies)(?:: (.+?))? -->$")
 FILE_NAME = re.compile(r"^# ([\w./-]+\.\w+)$")
 DATE = re.compile(r"\d{4}-\d\d-\d\d[/ ]\d\d-\d\d-\d\d(-\d+)?")
 
@@ -135,10 +136,11 @@ def steps(block: Block) -> list[Step]:
     return found
 
 
-def run(command: str, folder: Path, python: Path) -> Printed:
-    """What a command prints in the environment of `python`, without trailing blanks."""
-    kept = {k: v for k, v in environment(python).items() if not k.startswith("HYDRA_")}
+def run(command: str, folder: Path, python: Path, quiet: bool = True) -> Printed:
+    """What a command prints in the environment of `python`, without trailing blanks; with `quiet`, no stages of runs."""
+    kept = {k: v for k, v in environment(python).items() if not k.startswith("HYDRA_") and k != "PLACEKIT_QUIET"}
     variables = {**kept, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
+    variables |= {"PLACEKIT_QUIET": "1"} if quiet else {}
     done = subprocess.run(
         command, shell=True, cwd=folder, env=variables, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
@@ -220,7 +222,8 @@ def replay(text: str, slow: bool = False) -> Iterator[tuple[Block, list[Step], l
                 found = steps(block)
                 lacks = "needs" in block.comments and block.comments["needs"] not in os.environ
                 if "not run" not in block.comments and not lacks and (slow or "slow" not in block.comments):
-                    yield block, found, [run(step.command, folder, python) for step in found]
+                    quiet = "stages" not in block.comments
+                    yield block, found, [run(step.command, folder, python, quiet) for step in found]
 
 
 def check(text: str, slow: bool = False, refresh: bool = False) -> tuple[str, list[Difference]]:

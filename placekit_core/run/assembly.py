@@ -20,8 +20,10 @@ from placekit_core.contracts.interfaces import Backend, Grouper, LearnablePolicy
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
+from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import Baseline
 from placekit_core.contracts.task import Session, Task
+from placekit_core.contracts.units import seconds
 from placekit_core.run.config import (
     AUTO,
     DEFAULT,
@@ -251,7 +253,9 @@ class Assembly:
         evaluate = evaluator(self.backend, ledgers[0], on_row=lambda row: on_row(search, row))
         same = self.objects.proxy is None and self.config.proxy == self.config.backend
         task = Task(
-            problem, evaluate, None if same else lambda: evaluator(self.proxy, ledgers[1]), program.executable,
+            problem, evaluate,
+            None if same else lambda: evaluator(self.proxy, ledgers[1], on_row=lambda row: _tell(row, ledgers[1])),
+            program.executable,
             self.config.budget.proxy_evaluations, measures=not self.backend.simulated,
         )  # fmt: skip
         if problem.grouping.note:
@@ -266,6 +270,12 @@ class Assembly:
         if evaluations is None and seconds is None:
             return Ledger(DEFAULT_EVALUATIONS) if self.backend.simulated else Ledger(seconds=DEFAULT_SECONDS)
         return Ledger(evaluations, seconds)
+
+
+def _tell(row: Mapping[str, float], ledger: Ledger) -> None:
+    """Report the progress on a proxy."""
+    share = None if ledger.limit is None and ledger.limit_s is None else ledger.progress
+    report_progress(f"{int(row['evaluations']):,} evaluations on the proxy, best {seconds(row['best_s'])}", share)
 
 
 def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entry, BaseModel]:

@@ -31,7 +31,7 @@ class Progress(Observer):
         wide = self._console.width >= terminal.WIDTH
         self._bars = Bars(
             SpinnerColumn("line"),
-            _Line(self._console, _CLOCK + (_BAR + 1 if wide else 0)),
+            _Line(self._console, _CLOCK + (_BAR + 1 if wide else 0), alone=not self._lines),
             *([BarColumn(bar_width=_BAR)] if wide else []),
             TimeElapsedColumn(),
             console=self._console,
@@ -85,16 +85,17 @@ class Progress(Observer):
 
 
 class _Line(ProgressColumn):
-    """The stage and how far it is, cut to what is left of the terminal's width."""
+    """How far a stage is, or else the stage, cut to what is left of the terminal's width; both if no lines say the stages."""
 
     max_refresh = None
 
-    def __init__(self, console: Console, others: int) -> None:
-        self._console, self._others = console, others
+    def __init__(self, console: Console, others: int, alone: bool) -> None:
+        self._console, self._others, self._alone = console, others, alone
         super().__init__()
 
     def render(self, task: Task) -> Text:
         note = task.fields["note"]
-        text = Text(f"{task.description}: {note}" if note else task.description, no_wrap=True, overflow="ellipsis")
+        both = f"{task.description}: {note}" if self._alone and note else note or task.description
+        text = Text(both, no_wrap=True, overflow="ellipsis")
         text.truncate(max(self._console.width - self._others, 8), overflow="ellipsis")
         return text

@@ -30,8 +30,9 @@ def imported(programs: Sequence[Program]) -> str:
     parts = [
         f"{sum(int(g.kernel.sum()) for g in graphs):,} kernels",
         f"{count(sum(float(g.flops.sum()) for g in graphs))}FLOP",
-        f"{mebibytes(sum(map(_parameter_bytes, graphs)))} of parameters",
     ]
+    if parameters := sum(map(_parameter_bytes, graphs)):
+        parts.append(f"{mebibytes(parameters)} of parameters")
     head = f"{len(graphs)} graphs, " if len(graphs) > 1 else ""
     return f"{head}{sum(g.n for g in graphs):,} operations: {', '.join(parts)}"
 

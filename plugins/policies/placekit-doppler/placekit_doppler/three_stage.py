@@ -13,7 +13,17 @@ from placekit_learn.policy_gradient import Batch, PolicyGradient, between
 from placekit_learn.ppo import ratios, surrogate_weights
 from placekit_learn.rewards import Rewards
 
-from placekit_core import BudgetExhausted, Checkpoint, ConfigError, LearnablePolicy, Ledger, Rollouts, State, Task
+from placekit_core import (
+    BudgetExhausted,
+    Checkpoint,
+    ConfigError,
+    LearnablePolicy,
+    Ledger,
+    Rollouts,
+    State,
+    Task,
+    report_progress,
+)
 from placekit_doppler import ThreeStageOptions
 
 SHARE = 0.5
@@ -107,6 +117,7 @@ class ThreeStage(PolicyGradient):
         o, evaluate = self.options, tasks[0].evaluate
         while self.imitated < o.imitation_episodes and (paused or evaluate.progress < SHARE):
             progress = self.imitated / o.imitation_episodes
+            report_progress(f"stage 1, imitation: {self.imitated:,} of {o.imitation_episodes:,} episodes", progress)
             problem = tasks[self.imitated // o.imitation_samples % len(tasks)].problem
             count = min(o.imitation_samples, o.imitation_episodes - self.imitated)
             lesson = policy.teach(problem, count, rng, between(1.0, 0.0, progress))

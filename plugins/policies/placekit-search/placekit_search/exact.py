@@ -23,6 +23,8 @@ from placekit_core import (
     ResumablePolicy,
     State,
     Task,
+    report_progress,
+    units,
 )
 from placekit_search.exact_load import LoadSearch, check_size, load_start
 from placekit_search.exact_machine import in_ticks
@@ -215,7 +217,7 @@ class _Search:
             work = min(work, o.deterministic_limit - self.spent)
         else:
             parameters["max_time_in_seconds"] = max(limit_s - evaluate.ledger.seconds, 0.0)
-        outcome = solve(model, {**parameters, "max_deterministic_time": work}, self._improved)
+        outcome = solve(model, {**parameters, "max_deterministic_time": work}, self._improved, self._working)
         self.bound = max(self.bound, outcome.bound)
         self._timed()  # a better placement may show that the backend is no machine model
         if self.modelled:
@@ -226,6 +228,13 @@ class _Search:
         self.spent += outcome.work
         ended = limit_s is None and self.spent >= o.deterministic_limit
         self.done = outcome.status != "open" or ended
+
+    def _working(self, bound: int) -> None:
+        """Say what is known while the solver works."""
+        proven = f", proven bound {units.seconds(max(self.bound, bound) * self.tick_s)}" if self.modelled else ""
+        timed = self.task.evaluate.ledger.limit_s is not None
+        share = self.task.evaluate.progress if timed else self.spent / self.options.deterministic_limit
+        report_progress(f"best {units.seconds(self.value_s)}{proven}", share)
 
     def _model(self) -> Model:
         """The constraint program between the proven bound and the best known makespan, with the best solution as a hint."""

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 from placekit_scheduling import ROUNDING
 from placekit_scheduling.loads import Loads
 
-from placekit_core import Measurements, NotApplicable, Placement, Placements, State, Task, installed
+from placekit_core import (
+    Measurements,
+    NotApplicable,
+    Placement,
+    Placements,
+    State,
+    Task,
+    installed,
+    report_progress,
+    units,
+)
 from placekit_search.exact_options import ExactOptions
 from placekit_search.starts import contiguous, list_schedules
 
@@ -147,7 +157,7 @@ class LoadSearch:
         else:
             parameters["max_time_in_seconds"] = max(limit_s - evaluate.ledger.seconds, 0.0)
         model = self._model()
-        outcome = solve(model, {**parameters, "max_deterministic_time": work}, self._improved)
+        outcome = solve(model, {**parameters, "max_deterministic_time": work}, self._improved, self._working)
         self._prove(outcome)
         if outcome.error is not None:
             raise outcome.error
@@ -157,6 +167,13 @@ class LoadSearch:
             self._closed(outcome.status == "infeasible")
         if limit_s is None and self.spent >= o.deterministic_limit:
             self.done = True
+
+    def _working(self, bound: int) -> None:
+        """Say what is known while the solver works."""
+        timed = self.task.evaluate.ledger.limit_s is not None
+        share = self.task.evaluate.progress if timed else self.spent / self.options.deterministic_limit
+        bound_s = max(self.bound_s, bound * self.tick_s)
+        report_progress(f"best {units.seconds(self.value_s)}, proven bound {units.seconds(bound_s)}", share)
 
     def _model(self) -> LoadModel:
         """The constraint program between the proven bound and the best value, with the best placement as a hint."""

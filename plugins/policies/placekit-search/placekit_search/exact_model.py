@@ -298,8 +298,13 @@ class _Listener(cp_model.CpSolverSolutionCallback):
                 self.stop_search()
 
 
-def solve(model: Program, parameters: Mapping[str, Any], improved: Callable[[Solution], None]) -> Outcome:
-    """Solve, handing each solution to `improved` (in another thread).
+def solve(
+    model: Program,
+    parameters: Mapping[str, Any],
+    improved: Callable[[Solution], None],
+    working: Callable[[int], None] = lambda bound: None,
+) -> Outcome:
+    """Solve, handing each solution to `improved` (in another thread), and from time to time the bound so far to `working`.
 
     The strategies of CP-SAT take turns (`interleave_search`), which makes the search independent of the clock.
     """
@@ -308,15 +313,17 @@ def solve(model: Program, parameters: Mapping[str, Any], improved: Callable[[Sol
     solver.parameters.catch_sigint_signal = False  # the run handles signals itself
     for name, value in parameters.items():
         setattr(solver.parameters, name, value)
+    bounds = [0.0]
+    solver.best_bound_callback = bounds.append
     with ThreadPoolExecutor(1) as pool:  # in a thread, so that signals are handled while it works
-        working = pool.submit(solver.solve, model.cp, listener)
+        solving = pool.submit(solver.solve, model.cp, listener)
         try:
             while True:
                 try:
-                    status = working.result(POLL_S)
+                    status = solving.result(POLL_S)
                     break
                 except StillRunning:
-                    continue
+                    working(int(np.floor(bounds[-1])))
         except BaseException:
             solver.stop_search()
             raise

@@ -29,6 +29,7 @@ from placekit_core import (
     State,
     Task,
     installed,
+    report_progress,
     units,
     usable_cores,
 )
@@ -228,6 +229,7 @@ class _Race:
                 if late or evaluate.evaluations + len(placements) + samples >= budget:
                     continue
                 other = copy.deepcopy(given) if turn == 0 else np.random.default_rng(rng.integers(2**62))
+                report_progress(f"starts, {policy.name}: {len(placements)} placements")
                 try:
                     placements.append(policy.place(self.task, other))
                 except NotApplicable:  # it is for other programs or machines
