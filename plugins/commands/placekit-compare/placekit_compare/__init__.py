@@ -14,7 +14,7 @@ def placekit_commands() -> list[Command]:
         Command(
             name="compare",
             usage="DIR ... [--tex | --csv | --md | --html | --json] [--out FILE] [--profile] [--png FILE]",
-            summary="tables and plots over runs; --profile: where their time goes",
+            summary="tables and plots over runs; --profile: where time goes",
             target="placekit_compare.command:main",
             group="look",
             completer="placekit_compare.command:complete",

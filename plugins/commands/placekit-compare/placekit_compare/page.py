@@ -22,6 +22,7 @@ from placekit_core.contracts.units import percent
 
 REPORT = "report.html"
 """The page of one run, which a logger may have written into its folder."""
+_BATCHES = "A search reports at the end of every batch of evaluations, and a mark is where it ended."
 MOST_CURVES = 8
 """Rows whose curves are drawn; more cannot be told apart."""
 
@@ -122,7 +123,7 @@ def _figures(rows: Sequence[Row], styles: Styles) -> list[str]:
         notes.append(f"the curves are those of the {MOST_CURVES} best of {len(known)} rows")
     known = known[:MOST_CURVES]
     for name in AXES if known else ():
-        caption = f"The best value so far against {name}: medians and their intervals over the seeds."
+        caption = f"Medians over the seeds, and their intervals. {_BATCHES if name == AXES[0] else ''}".rstrip()
         shown.append(_figure(curves(known, name, styles), caption))
     legend = [_legend([row.label for row, _ in known], styles)] if known else []
     said = [element("p", _sentence("; ".join(notes)), class_="soft")] if notes else []

@@ -90,12 +90,11 @@ class Axis:
         return [step * i for i in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
     def _decades(self, most: int) -> list[float]:
-        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-        every = max(1, math.ceil((last - first) / most))
-        found = [10.0**e for e in range(first, last + 1, every)]
-        if last - first > most / 2:
-            return found
-        return sorted(factor * x for x in found for factor in ((1, 2, 5) if every == 1 else (1,)))
+        """Powers of ten; if fewer than three are in the range, also twice and five times these."""
+        first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
+        if last - first >= 2:
+            return [10.0**e for e in range(first, last + 1, math.ceil((last - first + 1) / most))]
+        return [factor * 10.0**e for e in range(first - 1, last + 1) for factor in (1, 2, 5)]
 
 
 def axis(values: Iterable[float], start: float, end: float, log: bool | None = None) -> Axis:

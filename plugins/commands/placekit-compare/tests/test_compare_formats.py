@@ -374,6 +374,7 @@ def test_axes_have_a_few_round_ticks(values: list[float], log: bool) -> None:
 
 def test_logarithmic_axes_of_a_narrow_and_a_wide_range() -> None:
     assert Axis(1.0, 10.0, 0, 1, log=True).ticks(4) == [1, 2, 5, 10]
+    assert Axis(0.7, 1400.0, 0, 1, log=True).ticks(4) == [1, 10, 100, 1000]
     assert len(Axis(1e-3, 1e5, 0, 1, log=True).ticks(4)) <= 5
 
 
