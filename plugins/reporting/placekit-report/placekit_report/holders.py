@@ -1,4 +1,4 @@
-"""What holds the memory of a device: parameters, optimizer state, tensors saved for the backward pass, and others, by module."""
+"""What holds the memory of a device, by module: parameters, optimizer state, gradients, tensors saved for the backward pass."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from placekit_core import PHASES, Problem, Schedule
 
-WHAT = ("parameters", "optimizer", "saved for backward", "other")
-PARAMETERS, OPTIMIZER, SAVED, OTHER = range(4)
+WHAT = ("parameters", "optimizer", "gradients", "saved for backward", "other")
+PARAMETERS, OPTIMIZER, GRADIENTS, SAVED, OTHER = range(5)
 HOLDERS = 24
 """Rows at most; modules are named as deeply as they fit."""
 OUTSIDE, REST = "(outside modules)", "(all others)"
@@ -36,16 +36,16 @@ def holders_of(
     """What holds the memory of `device`: its persistent bytes, and allocations of `bytes_` [a] for `tensor` [a].
 
     `copy` [a] is True for tensors of other devices. A tensor is saved for the backward pass if an operation of the forward pass
-    wrote it and one of the backward pass reads it; a copy, if that one is on this device. Copies of parameters and state count
-    as these.
+    wrote it and one of the backward pass reads it (a copy: on this device). A gradient was written by the backward pass, and an
+    update reads it. Copies of parameters and state count as these.
     """
     graph = problem.graph
     own = np.flatnonzero((schedule.op_device == device) & (graph.persistent_bytes > 0))
     kind_of_source = np.asarray([_source(t) for t in graph.op_type.vocabulary], np.int64)[graph.op_type.codes]
     kind_of_source[graph.kernel] = OTHER
     producer = graph.tensor_producer[tensor]
-    saved = np.where(copy, _saved(problem, schedule, device)[tensor], _saved(problem, schedule, -1)[tensor])
-    what = np.where(copy & ~graph.kernel[producer], kind_of_source[producer], np.where(saved, SAVED, OTHER))
+    what = np.where(copy, _use(problem, schedule, device)[tensor], _use(problem, schedule, -1)[tensor])
+    what = np.where(copy & ~graph.kernel[producer], kind_of_source[producer], what)
     op = np.concatenate([own, producer]).astype(np.int64)
     what = np.concatenate([kind_of_source[own], what])
     return _rows(problem, op, what, np.concatenate([graph.persistent_bytes[own], bytes_]).astype(np.float64))
@@ -55,16 +55,18 @@ def _source(op_type: str) -> int:
     return PARAMETERS if op_type in ("parameter", "buffer") else OPTIMIZER if op_type == "state" else OTHER
 
 
-def _saved(problem: Problem, schedule: Schedule, device: int) -> NDArray[np.bool_]:
-    """[t] whether the backward pass reads what the forward pass wrote: the memory at home, or on `device` if it is not -1."""
-    graph, backward = problem.graph, PHASES.index("backward")
-    reads = graph.phase[graph.edge_op] == backward
-    if device >= 0:
-        reads &= schedule.op_device[graph.edge_op] == device
-    tensor = graph.input_tensor[reads]
-    found = np.zeros(graph.t, np.bool_)
-    found[tensor if device >= 0 else graph.tensor_storage[tensor]] = True
-    return found & (graph.phase[graph.tensor_producer] < backward)
+def _use(problem: Problem, schedule: Schedule, device: int) -> NDArray[np.int64]:
+    """[t] what for tensors are kept: the memory at home, by all readers, or on `device`, by those there, if it is not -1."""
+    graph = problem.graph
+    found = np.full(graph.t, OTHER, np.int64)
+    for writes, reads, what in (("backward", "update", GRADIENTS), ("forward", "backward", SAVED)):
+        edge = graph.phase[graph.edge_op] == PHASES.index(reads)
+        if device >= 0:
+            edge &= schedule.op_device[graph.edge_op] == device
+        tensor = graph.input_tensor[edge] if device >= 0 else graph.tensor_storage[graph.input_tensor[edge]]
+        written = graph.phase[graph.tensor_producer[tensor]] == PHASES.index(writes)
+        found[tensor[written]] = what
+    return found
 
 
 def _rows(

@@ -95,11 +95,28 @@ def test_holders_without_modules_are_the_largest_operations() -> None:
     assert (memory.holders[0].name, memory.holders[-1].name) == ("w0", "(all others)")
 
 
-def test_a_step_names_what_is_saved_for_the_backward_pass() -> None:
-    rng = np.random.default_rng(5)
-    problem = Problem.of(random_step(rng, 40), machine())
-    devices = curves(Simulator(), problem, problem.placement(random_placements(rng, problem).device))
-    assert {"parameters", "saved for backward"} <= {h.what for m in devices for h in m.holders}
+def test_what_the_memory_of_a_step_is_for() -> None:
+    """While c runs, y is still read by the backward pass, g waits for the update, and nobody reads h."""
+    b = GraphBuilder("step")
+    w = b.source("w", 10, op_type="parameter", colocate=0)
+    m = b.source("m", 20, op_type="state", colocate=0, phase="update")
+    [y] = b.add("a", inputs=[w], outputs=[3])
+    [g] = b.add("b", inputs=[y], outputs=[5], phase="backward")
+    b.add("c", inputs=[y, g], outputs=[2], phase="backward")
+    b.add("u", inputs=[g, w, m], phase="update", colocate=0)
+    problem = Problem.of(b.build(), machine(("gpu",), 1))
+    [memory] = curves(Simulator(), problem, problem.placement([0] * problem.g))
+    assert [(h.name, h.what, h.bytes_) for h in memory.holders] == [
+        ("m", "optimizer", 20), ("w", "parameters", 10), ("b", "gradients", 5), ("a", "saved for backward", 3), ("c", "other", 2),
+    ]  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_holders_of_steps_add_up(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    problem = Problem.of(random_step(rng, 20), machine())
+    curves(Simulator(), problem, problem.placement(random_placements(rng, problem).device))
 
 
 def test_there_is_no_curve_where_the_rules_differ() -> None:
