@@ -263,6 +263,13 @@ class Backend(Plugin):
         """The hardware that it measures on, as text: processor or GPUs, and versions that matter; empty for simulators."""
         return ""
 
+    def others(self) -> str:
+        """What other programs use of the devices that it measures on, as text; empty if nothing, or if it is not known.
+
+        A run that measures asks once, before `open`, and puts the answer into a note.
+        """
+        return ""
+
     @abstractmethod
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
         """Get ready to evaluate placements of `problem`. Raises BackendError if it cannot."""

@@ -24,6 +24,7 @@ from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import Baseline
 from placekit_core.contracts.task import Session, Task
 from placekit_core.contracts.units import seconds
+from placekit_core.run.busy import busy_note
 from placekit_core.run.config import (
     AUTO,
     DEFAULT,
@@ -221,6 +222,7 @@ class Assembly:
         """
         programs, learns = self.programs, self.trainer is not None
         shared = self._ledger(), Ledger(self.config.budget.proxy_evaluations)
+        busy = "" if self.backend.simulated else busy_note(self.backend)
         searches = []
         for i, program in enumerate(programs):
             name = re.sub(r"[^\w.\-]+", "_", program.graph.name).lstrip(".")
@@ -228,6 +230,8 @@ class Assembly:
             trained = learns and program.split != "test"
             ledgers = shared if trained else (self._ledger(), Ledger(self.config.budget.proxy_evaluations))
             searches.append(self._open(program, directory, ledgers, stack, on_row))
+        if busy:
+            searches[0].evaluate.note(busy)
         return searches
 
     def _open(

@@ -20,11 +20,12 @@ from placekit_core import (
     Problem,
     Program,
     Session,
+    units,
     usable_cores,
 )
 from placekit_cuda import CPUOptions, CUDAOptions, MeasuringOptions
 from placekit_cuda.cuda import CUDAMachine
-from placekit_cuda.detected import described, remembered
+from placekit_cuda.detected import CONTEXT_BYTES, described, remembered
 from placekit_cuda.isolation import IsolatedSession
 from placekit_cuda.machine import CPUMachine, LinkSeconds, Machine
 from placekit_cuda.processor import processor
@@ -125,6 +126,16 @@ class CPUBackend(MeasuringBackend):
         return CPUMachine(cluster.size, self.options.threads, self.link_s(cluster))
 
 
+_MUCH = 2**30
+"""Bytes on a GPU that are not worth a note: a driver and a desktop hold some hundred MiB."""
+
+
+def _held_by_others(cuda: Any, gpu: int) -> int:
+    """Bytes in use on a GPU besides PyTorch's own and its context."""
+    free, total = cuda.mem_get_info(gpu)
+    return int(total - free - cuda.memory_reserved(gpu) - CONTEXT_BYTES)
+
+
 class CUDABackend(MeasuringBackend):
     """Each device is a GPU, or a stream on a GPU that several devices share.
 
@@ -160,6 +171,13 @@ class CUDABackend(MeasuringBackend):
         there = Counter(self.cuda.get_device_properties(g).name for g in range(self.cuda.device_count()))
         gpus = ", ".join(f"{n} x {name}" for name, n in there.items())
         return f"{gpus}, torch {torch.__version__}, CUDA {torch.version.cuda}"
+
+    def others(self) -> str:
+        """The memory that other processes hold on the GPUs; not asked with isolation, as asking takes memory in this process."""
+        if self.options.isolation != "none":
+            return ""
+        held = {g: _held_by_others(self.cuda, g) for g in self.options.gpus or range(self.cuda.device_count())}
+        return ", ".join(f"{units.mebibytes(size)} of cuda:{g}" for g, size in held.items() if size > _MUCH)
 
     def machine(self, cluster: Cluster) -> Machine:
         for name, kind in zip(cluster.device_names, cluster.device_kind, strict=True):

@@ -19,7 +19,7 @@ from placekit_core import Cluster, ClusterError, read_json, write_atomically
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _UNMEASURED = 1.0
-_CONTEXT_BYTES, _HEADROOM = 512 * 2**20, 0.05
+CONTEXT_BYTES, _HEADROOM = 512 * 2**20, 0.05
 """A process with PyTorch holds about this besides its tensors, and its allocator leaves holes: as parts.yaml of placekit-inspect,
 where the sources are. `total_memory` is already without what the driver keeps."""
 _MEASURED: dict[Path, Cluster] = {}
@@ -42,7 +42,7 @@ def described(cuda: Any, gpus: Sequence[int], memory_bytes: int | None) -> Clust
             "memory_bytes_per_s": _UNMEASURED,
         }
         if memory_bytes is None:
-            reserve = min(_CONTEXT_BYTES, found.total_memory // 4) // shares[gpu]
+            reserve = min(CONTEXT_BYTES, found.total_memory // 4) // shares[gpu]
             kinds[kind] |= {"reserve_bytes": reserve, "headroom": _HEADROOM}
         share = sum(g == gpu for g in gpus[: len(devices)])
         devices.append({"kind": kind, "name": f"cuda:{gpu}" if shares[gpu] == 1 else f"cuda:{gpu}/{share}"})

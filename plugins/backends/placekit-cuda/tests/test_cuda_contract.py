@@ -83,6 +83,14 @@ class AtOnce:
         return SimpleNamespace(name="emulated", total_memory=2**28)
 
     @staticmethod
+    def mem_get_info(gpu: int) -> tuple[int, int]:
+        return 2**28, 2**28
+
+    @staticmethod
+    def memory_reserved(gpu: int) -> int:
+        return 0
+
+    @staticmethod
     def stream(stream: Any) -> Any:
         return contextlib.nullcontext()
 
@@ -175,6 +183,23 @@ def test_devices_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         CUDABackend(gpus=[0, 1]).gpus(3)
     with pytest.raises(BackendError, match=r"(?s)gpus=\[0, 2\] names GPUs that are not there.*0\.\.1"):
         CUDABackend(gpus=[0, 2]).gpus(2)
+
+
+def test_memory_that_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shared(TwoGPUs):
+        @classmethod
+        def mem_get_info(cls, gpu: int) -> tuple[int, int]:
+            return cls.memory[gpu] - 13 * 2**30 * gpu - 2**29, cls.memory[gpu]
+
+        @staticmethod
+        def memory_reserved(gpu: int) -> int:
+            return 2**30
+
+    monkeypatch.setattr(CUDABackend, "cuda", Shared)
+    assert CUDABackend().others() == "12.00 GiB of cuda:1"
+    assert CUDABackend(gpus=[0, 0]).others() == ""
+    assert CUDABackend(isolation="process").others() == ""
+    assert CPUBackend().others() == ""
 
 
 def test_a_processor_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
