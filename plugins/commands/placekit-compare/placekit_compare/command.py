@@ -63,7 +63,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--profile", action="store_true", help="show where the time of the placements goes, the runs side by side"
     )
-    parser.add_argument("--png", metavar="FILE", help="with --profile: also draw it as a PNG file")
+    parser.add_argument("--png", metavar="FILE", help="with --profile: also draw it, as PNG or SVG")
     return parser
 
 

@@ -15,7 +15,7 @@ from placekit_compare.curves import AXES, History, histories
 from placekit_compare.plots import Styles, curves, distribution, gaps
 from placekit_compare.ranking import contests, difference, doubt, verdict, winners
 from placekit_compare.rows import Row, places
-from placekit_compare.svg import Style, element, markup
+from placekit_compare.svg import Style, element, markup, palette
 from placekit_compare.text import ONCE, ONE_DEVICE, TEXTS, cells_of, coverage, without
 from placekit_core import RunError
 from placekit_core.contracts.units import percent
@@ -48,7 +48,7 @@ def page(table_rows: Sequence[Row], command: str, home: Path, lost: Sequence[tup
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         element("title", title),
-        markup("style", files("placekit_compare").joinpath("page.css").read_text(encoding="utf-8")),
+        markup("style", files("placekit_compare").joinpath("page.css").read_text(encoding="utf-8") + palette()),
     ]
     body = "\n".join(parts)
     return (

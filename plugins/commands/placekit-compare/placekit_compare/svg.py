@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-COLOURS = 7
-"""Colours of the style sheet: `.c0` to `.c6`."""
+from placekit_report import style
+
+COLOURS = 8
+"""Colours of the palette that are used, for the classes `c0` to `c7`: its yellow is not seen on white."""
 SHAPES = (
     "M-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0 -6.8 0Z",  # circle
     "M-3 -3H3V3H-3Z",  # square
@@ -25,7 +27,7 @@ LETTER = 5.9
 
 @dataclass(frozen=True)
 class Style:
-    """The look of the `index`-th policy: colour, and shape and dashes as the second cue; 49 policies differ."""
+    """The look of the `index`-th policy: colour, and shape and dashes as the second cue; 56 policies differ."""
 
     index: int
 
@@ -36,7 +38,7 @@ class Style:
 
     @property
     def _second(self) -> int:
-        return (self.index + self.index // COLOURS) % len(SHAPES)
+        return self.index % len(SHAPES)
 
     def mark(self, x: float, y: float, text: str = "", **data: object) -> str:
         """The mark of one value, with a text that appears under the pointer."""
@@ -62,6 +64,22 @@ class Style:
             viewBox="0 0 34 12",
             aria_hidden="true",
         )
+
+
+def palette() -> str:
+    """The rules of the classes of colours: a little darker on a white page, and lighter on a dark one, so that all are seen."""
+    rules = [f".c{i} {{ color: var(--c{i}); }}" for i in range(COLOURS)]
+    light, dark = (
+        "".join(f" --c{i}: {_mixed(c, end, share)};" for i, c in enumerate(style.COLOURS[:COLOURS]))
+        for end, share in ((0, 0.15), (255, 0.2))
+    )
+    return "\n".join([f":root {{{light} }}", f"@media (prefers-color-scheme: dark) {{ :root {{{dark} }} }}", *rules])
+
+
+def _mixed(colour: str, end: int, share: float) -> str:
+    """A colour with a share of black (0) or white (255)."""
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round((1 - share) * part + share * end):02x}" for part in parts)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import pytest
 from placekit_compare.curves import History, median_curve, read_history
 from placekit_compare.ranking import contests, doubt, winners
 from placekit_compare.rows import Row, rows
-from placekit_compare.svg import Axis, axis, stacked
+from placekit_compare.svg import Axis, Style, axis, palette, stacked
 from placekit_compare.text import show
 from placekit_testing.small import chain, machine
 
@@ -382,3 +382,18 @@ def test_marks_of_equal_values_are_beside_one_another() -> None:
     assert stacked([5.0, 5.0, 5.0, 50.0], 7.0, 7) == [0, 1, -1, 0]
     assert len(set(stacked([5.0] * 7, 7.0, 7))) == 7
     assert set(stacked([5.0] * 9, 7.0, 7)) == set(stacked([5.0] * 7, 7.0, 7))
+
+
+def test_every_colour_is_seen_on_a_white_and_on_a_dark_page() -> None:
+    """Contrast of at least 3 : 1, as WCAG 2.1 asks for graphics (1.4.11); and 56 policies look different."""
+
+    def light(colour: str) -> float:
+        parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    on_white, on_dark = (re.findall(r"--c\d: (#\w{6})", line) for line in palette().splitlines()[:2])
+    assert len(on_white) == len(on_dark) == 8
+    assert min(1.05 / (light(c) + 0.05) for c in on_white) >= 3
+    assert min((light(c) + 0.05) / (light("#15191d") + 0.05) for c in on_dark) >= 3
+    assert len({Style(i).key() for i in range(56)}) == 56
