@@ -40,7 +40,9 @@ from placekit_report.logger import PAGE, simulated, simulating
 from placekit_report.page import render
 from placekit_report.recorded import read_schedule
 from placekit_report.trace import TRACE
+from placekit_report.written import written
 
+BOTH = "comparison.html"
 _SAME = 1e-9  # relative; what the simulation of an unchanged run may differ by
 
 
@@ -49,15 +51,16 @@ def main(argv: list[str], registry: Registry) -> int:
     parser = Parser("report", "A page about a run, or about two of them: one HTML file that needs no network.")
     parser.add_argument("folders", nargs="+", metavar="RUN_DIR", type=Path, help="the run_dir of a run, or of two")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help=f"write it here; without it, {PAGE} in RUN_DIR, in the first of two"
-    )
+        "--out", type=Path, metavar="FILE",
+        help=f"write it here; without it, RUN_DIR/{PAGE}, and of two runs {BOTH} in the first RUN_DIR",
+    )  # fmt: skip
     arguments = parser.read(argv)
     folders: list[Path] = arguments.folders
     if len(folders) > 2:
         raise RunError(
             f"a page compares two runs, not {len(folders)}", "`placekit compare --html DIR ...` has any number of runs"
         )
-    out = arguments.out or folders[0] / (PAGE if len(folders) == 1 else "comparison.html")
+    out = arguments.out or folders[0] / (PAGE if len(folders) == 1 else BOTH)
     with contextlib.ExitStack() as stack:
         runs = [reopened(folder, registry, stack) for folder in folders]
         data = render(document(runs)).encode()
@@ -94,7 +97,10 @@ def reopened(folder: Path, registry: Registry, stack: contextlib.ExitStack) -> R
     for i, own in enumerate(summary.programs):
         rows = [(seed, _history(path / own.directory, notes)) for seed, path in others]
         parts.append(opened.part(i, histories[i], rows))
-    return Run(shown(folder), summary, parts, command(summary.config, registry), tuple(dict.fromkeys(notes)))
+    page = None
+    if not any(part.found for part in parts) and (page := written(folder / PAGE, summary)):
+        notes = [f"{notes[0]}; what {PAGE} of the run says is shown"]
+    return Run(shown(folder), summary, parts, command(summary.config, registry), tuple(dict.fromkeys(notes)), page)
 
 
 def _summary(folder: Path) -> Summary:
@@ -156,7 +162,7 @@ class _Opened:
         return found
 
     def _lacks(self, why: str) -> None:
-        self.notes.append(f"the program could not be opened again, so there is no timeline: {why}")
+        self.notes.append(f"the program could not be opened again: {why}")
 
     def part(self, i: int, history: Rows, others: list[tuple[int, Rows]]) -> Part:
         """The i-th program."""

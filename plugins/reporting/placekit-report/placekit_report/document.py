@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +71,17 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run: its name in the page, result.json, its programs, the command that makes it, and what the page lacks."""
+    """One run: its name in the page, result.json, its programs, the command that makes it, and what the page lacks.
+
+    `page`: the data of the run in a page that was written before; they replace `parts`.
+    """
 
     name: str
     summary: Summary
     parts: Sequence[Part]
     command: str
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = ()
+    page: Mapping[str, Any] | None = None
 
 
 def document(runs: Sequence[Run]) -> dict[str, Any]:
@@ -94,6 +98,8 @@ def document(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
+    if run.page is not None:
+        return {**run.page, "name": run.name, "notes": list(dict.fromkeys([*run.page["notes"], *run.notes]))}
     summary, notes = run.summary, list(run.notes)
     programs, drawn = [], 0
     for part in run.parts:
@@ -126,12 +132,13 @@ def _truth(run: Run) -> str:
         )
     if s.simulated:
         return f"Everything is simulated by backend {s.backend!r} on the machine {s.cluster!r}, with {costs}."
-    recorded = any(p.recorded for p in run.parts)
-    drawn = (
-        "the timeline is one measured step, in which each operation was launched by itself, so it may take longer"
-        if recorded
-        else "the timeline is simulated, because no measured step was recorded"
-    )
+    drawn = "the timeline is simulated, because no measured step was recorded"
+    if any(p.recorded for p in run.parts):
+        drawn = (
+            "the timeline is one measured step, in which each operation was launched by itself, so it may take longer"
+        )
+    elif not any(p.found is not None and p.found.schedule is not None for p in run.parts):
+        drawn = "there is no timeline"
     what = "step times are measured" if s.objective == "makespan" else f"values ({s.objective}) are measured"
     again = any(p.simulation is not None for p in run.parts)
     more = f"; what would change it is simulated, with {costs}" if again else ""

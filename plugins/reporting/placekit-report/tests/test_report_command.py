@@ -92,9 +92,10 @@ def test_two_runs_are_compared(tmp_path: Path, graph_file: Path) -> None:
 def test_a_program_that_is_gone(tmp_path: Path, graph_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = run(tmp_path / "r", file(graph_file))["runs"][0]["programs"][0]
     graph_file.unlink()
+    (tmp_path / "r" / PAGE).unlink()
     assert report(str(tmp_path / "r")) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "note: the program could not be opened again, so there is no timeline: no graph file" in said
+    assert "note: the program could not be opened again: no graph file" in said
     data = embedded(tmp_path / "r" / PAGE)
     check(data)
     [p] = data["runs"][0]["programs"]
@@ -106,6 +107,7 @@ def test_a_program_that_is_gone(tmp_path: Path, graph_file: Path, capsys: pytest
 
 def test_a_program_that_has_changed(tmp_path: Path, graph_file: Path) -> None:
     run(tmp_path / "r", file(graph_file))
+    (tmp_path / "r" / PAGE).unlink()
     save_graph(network(4), graph_file)
     assert report(str(tmp_path / "r")) == 0
     data = embedded(tmp_path / "r" / PAGE)["runs"][0]
@@ -113,12 +115,37 @@ def test_a_program_that_has_changed(tmp_path: Path, graph_file: Path) -> None:
     assert "the program has changed since" in data["notes"][0]
 
 
-def test_a_program_of_a_script(tmp_path: Path) -> None:
-    run(tmp_path / "r", network(), cluster=machine())
-    assert report(str(tmp_path / "r")) == 0
-    data = embedded(tmp_path / "r" / PAGE)
-    assert "objects of a Python program" in data["runs"][0]["notes"][0]
+def test_a_program_of_a_script_is_shown_as_its_own_page_shows_it(tmp_path: Path) -> None:
+    for name in "ab":
+        run(tmp_path / name, network(), cluster=machine())
+    before = embedded(tmp_path / "a" / PAGE)["runs"][0]
+    assert report(str(tmp_path / "a"), str(tmp_path / "b")) == 0
+    data = embedded(tmp_path / "a" / "comparison.html")
+    check(data)
     assert data["command"].startswith("its Python script")
+    for again in data["runs"]:
+        assert "objects of a Python program; what report.html of the run says is shown" in again["notes"][0]
+        assert again["programs"][0]["timeline"] is not None
+    assert data["runs"][0]["programs"] == before["programs"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"complete":true', '"complete":false'),
+        ('"runs":[', '"runs":[1,'),
+        ("placekit-data", "other"),
+        ("<title>", "<title>x"),
+    ],
+)
+def test_an_edited_page_is_not_believed(tmp_path: Path, old: str, new: str) -> None:
+    run(tmp_path / "r", network(), cluster=machine())
+    page = tmp_path / "r" / PAGE
+    edited = page.read_text().replace(old, new)
+    assert edited != page.read_text()
+    page.write_text(edited)
+    assert report(str(tmp_path / "r")) == 0
+    assert embedded(page)["runs"][0]["programs"][0]["timeline"] is None
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
