@@ -116,7 +116,7 @@ def what_would_change(
         return Change(
             used, binds, reason="single moves and other machines are not looked at: the placement has no value"
         )
-    tried = _Tried(problem, placement, causes, session, value_s)
+    tried = _Tried(problem, placement, _critical_s(problem, schedule, causes), session, value_s)
     resources, made = _resources(problem, placement, backend, value_s)
     for name, value in tried.with_more_memory(now.peak_bytes[0]):
         resources.append((name, value))
@@ -162,17 +162,20 @@ def binding(causes: Causes) -> Binding:
 
 
 class _Tried:
-    """The single moves that were simulated: [t] groups, the devices that they would move to, values, and [t, D] peaks."""
+    """The single moves that were simulated: [t] groups, the devices that they would move to, values, and [t, D] peaks.
+
+    `critical_s`: [g] see `_critical_s`; groups with most of it are tried first.
+    """
 
     def __init__(
-        self, problem: Problem, placement: Placement, causes: Causes, session: Session, value_s: float
+        self, problem: Problem, placement: Placement, critical_s: NDArray[np.float64], session: Session, value_s: float
     ) -> None:
-        self.problem, self.placement, self.value_s = problem, placement, value_s
+        self.problem, self.placement, self.value_s, self.on_path = problem, placement, value_s, critical_s.any()
         device, graph = placement.device, problem.graph
         self.possible = int(problem.allowed.sum()) - problem.g
         count = min(MOST, self.possible, max(LEAST, WORK // max(graph.n + graph.e, 1)))
         size = problem.cluster.size
-        others = ((g, d) for g in _by_weight(problem, placement, causes) for d in range(size) if d != device[g])
+        others = ((g, d) for g in _by_weight(problem, placement, critical_s) for d in range(size) if d != device[g])
         chosen = list(_first(count, ((g, d) for g, d in others if problem.allowed[g, d])))
         self.group = np.asarray([g for g, _ in chosen], np.int64)
         self.target = np.asarray([d for _, d in chosen], np.int64)
@@ -197,7 +200,8 @@ class _Tried:
         tried, better = len(self.group), int((self.values[fits] < self.value_s).sum())
         text = f"{better or 'none'} of {tried} single moves that were simulated would be faster"
         if tried < self.possible:
-            text += f"; {self.possible} are possible, and those on the critical path came first"
+            first = "those on the critical path" if self.on_path else "groups with most seconds"
+            text += f"; {self.possible} are possible, and {first} came first"
         values, group = self.values[best], self.group[best]
         return Moves(
             group=group,
@@ -225,16 +229,29 @@ class _Tried:
                 yield f"{who} has 2x the memory, with the best single move", best
 
 
-def _by_weight(problem: Problem, placement: Placement, causes: Causes) -> list[int]:
-    """Groups that have a choice: by their operations and transfers on the critical path, then by their seconds."""
-    graph, group_of, g = problem.graph, problem.grouping.group_of, problem.g
-    path = causes.critical
-    of_op = path[path < graph.n] if len(causes.cause) >= graph.n else path[:0]  # spans are no operations
-    device = problem.expand(placement.device)
-    on_path = np.bincount(group_of[of_op], problem.op_s[of_op, device[of_op]], minlength=g)
-    seconds = problem.group_s[np.arange(g), placement.device]
-    order = np.lexsort((-seconds, -on_path))
-    return [int(i) for i in order if problem.allowed[i].sum() > 1]
+def _critical_s(problem: Problem, schedule: Schedule, causes: Causes) -> NDArray[np.float64]:
+    """[g] seconds of each group on the critical path: its operations, and the transfers that it sends or reads; 0 if the
+    schedule has tasks larger than operations.
+    """
+    graph, group_of = problem.graph, problem.grouping.group_of
+    found = np.zeros(problem.g)
+    if schedule.spans is not None:
+        return found
+    op = causes.critical[causes.critical < graph.n]
+    np.add.at(found, group_of[op], schedule.op_end_s[op] - schedule.op_start_s[op])
+    for x in (causes.critical[causes.critical >= graph.n] - graph.n).tolist():
+        t = int(schedule.transfer_tensor[x])
+        readers = graph.consumers(t)
+        there = readers[schedule.op_device[readers] == schedule.transfer_dst[x]]
+        groups = np.unique(group_of[np.append(there, graph.tensor_producer[t])])
+        found[groups] += schedule.transfer_end_s[x] - schedule.transfer_start_s[x]
+    return found
+
+
+def _by_weight(problem: Problem, placement: Placement, critical_s: NDArray[np.float64]) -> list[int]:
+    """Groups that have a choice: by their seconds on the critical path, then by those of all their operations."""
+    seconds = problem.group_s[np.arange(problem.g), placement.device]
+    return [int(i) for i in np.lexsort((-seconds, -critical_s)) if problem.allowed[i].sum() > 1]
 
 
 def _first(count: int, rows: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
