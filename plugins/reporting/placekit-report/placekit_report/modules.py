@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,6 @@ COLOURS = 10
 CUTS = 200
 """Rows of the table of what crosses devices."""
 OTHER = "other"
-_NUMBERED = re.compile(r"\.\d+(?=\.)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +98,7 @@ def colours(problem: Problem, op_s: NDArray[np.float64]) -> tuple[list[str], NDA
     graph = problem.graph
     labels = graph.module if any(graph.module.vocabulary) else graph.op_type
     if labels is graph.module:
-        labels = Labels(labels.codes, tuple(_NUMBERED.sub(".*", f".{path}")[1:] for path in labels.vocabulary))
-        key, names = _parts(labels, op_s)
+        key, names = _parts(Labels(labels.codes, _joined(labels.vocabulary)), op_s)
     else:
         key, names = labels.codes.astype(np.int64), list(labels.vocabulary)
     ran = graph.kernel
@@ -112,6 +109,20 @@ def colours(problem: Problem, op_s: NDArray[np.float64]) -> tuple[list[str], NDA
     colour = np.full(len(names), len(shown))
     colour[shown] = np.arange(len(shown))
     return [names[i] for i in shown] + [OTHER] * (len(order) > len(shown)), colour[key]
+
+
+def _joined(paths: Sequence[str]) -> tuple[str, ...]:
+    """Paths in which the number of a module with modules of its own is `*`: its siblings are alike."""
+    tree = Tree.of(paths)
+    inner = {tree.names[i] for i in tree.parent[1:]}
+    found = list[str]()
+    for path in paths:
+        words = path.split(".")
+        for i, word in enumerate(words):
+            if word.isdigit() and ".".join(path.split(".")[: i + 1]) in inner:
+                words[i] = "*"
+        found.append(".".join(words))
+    return tuple(found)
 
 
 def _parts(labels: Labels, op_s: NDArray[np.float64]) -> tuple[NDArray[np.int64], list[str]]:

@@ -223,6 +223,15 @@ class TestModules:
         assert len(names) == COLOURS
         assert colour.tolist() == [9] * 21 + list(range(8, -1, -1))
 
+    def test_layers_of_a_list_share_their_colours(self) -> None:
+        b = GraphBuilder("listed")
+        for i in range(12):
+            for j, module in enumerate((f"h.{i}", f"h.{i}.attention", f"h.{i}.mlp.0", f"h.{i}.mlp.1")):
+                b.add(f"{module}/op", flops=(j + 1) * 1e9, outputs=[8], module=module)
+        problem = Problem.of(b.build(), machine())
+        names, _ = colours(problem, problem.op_s[:, 0])
+        assert names == ["h.*.mlp.1", "h.*.mlp.0", "h.*.attention", "h.*"]
+
     def test_a_network_without_modules_is_coloured_by_types(self) -> None:
         problem = Problem.of(fakes.diamond_graph(), machine())
         names, colour = colours(problem, problem.op_s[:, 0])
