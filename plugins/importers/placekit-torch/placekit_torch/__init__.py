@@ -32,11 +32,12 @@ def __getattr__(name: str) -> Any:
 
 
 def is_pt2(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a program of torch.export: a zip whose first file is one of its parts."""
-    return (
-        re.match(rb"PK\x03\x04.{26}([^/]{1,200}/)?(data/|models/|extra/|archive_|serialized_)", head, re.DOTALL)
-        is not None
-    )
+    """Whether a file that begins with `head` is a zip whose first file is part of a program of torch.export.
+
+    Files of torch.save and torch.jit.save are claimed, too: the importer says what they are.
+    """
+    part = rb"PK\x03\x04.{26}([^/]{1,200}/)?(data/|models/|extra/|archive_|serialized_|data\.pkl|code/)"
+    return re.match(part, head, re.DOTALL) is not None
 
 
 @hookimpl
