@@ -42,8 +42,8 @@ class PipeDreamOptions(Options):
 
 
 def is_graph_file(head: bytes) -> bool:
-    """Whether a file that begins with `head` may be a graph file: it is a zip."""
-    return head.startswith(b"PK\3\4")
+    """Whether a file that begins with `head` may be a graph file: a zip whose first file is an array of numpy."""
+    return re.match(rb"PK\x03\x04.{26}[^/]{1,200}\.npy", head, re.DOTALL) is not None
 
 
 def is_json(head: bytes) -> bool:

@@ -109,6 +109,9 @@ def _contents(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, str]]
         raise ValueError(f"it holds {len(models)} programs, and none of them is called 'model'")
     if not models and any(n.startswith("data/aotinductor/") for n in entries):
         raise ValueError("it holds compiled code (AOTInductor) and no program: save the exported program itself")
+    if not models and "data.pkl" in entries:
+        kind = "torch.jit.save" if any(n.startswith("code/") for n in entries) else "torch.save, weights or a module"
+        raise ValueError(f"it is a file of {kind}; save torch.export.export(module, inputs) with torch.export.save")
     if not models and _LEGACY not in entries:
         raise ValueError("it holds no program (models/model.json)")
     program = parsed(models[0] if models else _LEGACY)

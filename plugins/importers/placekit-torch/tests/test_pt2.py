@@ -16,9 +16,11 @@ import pytest
 import torch
 from placekit_testing import ImporterContract
 from placekit_testing.contract import Make
-from placekit_torch import import_module
+from placekit_torch import import_module, is_pt2
 from placekit_torch.pt2 import Pt2Importer
+from placekit_torch.pt2_options import Pt2Options
 from placekit_torch.pt2_sizes import evaluated, symbols_in
+from pydantic import ValidationError
 
 from placekit_core import Graph, ImporterError
 
@@ -307,3 +309,20 @@ def test_bombs_and_cut_off_archives(file: Path, tmp_path: Path) -> None:
     empty.write_bytes(out.getvalue())
     assert "it holds no program" in refusal(empty).message
     assert "No such file" in refusal(tmp_path / "missing.pt2").message
+
+
+def test_files_of_other_functions_of_torch(tmp_path: Path) -> None:
+    saved, scripted = tmp_path / "saved.pt2", tmp_path / "scripted.pt"
+    torch.save({"weight": torch.zeros(2)}, saved)
+    with zipfile.ZipFile(scripted, "w") as archive:  # torch.jit.save is deprecated
+        archive.writestr("s/data.pkl", b"")
+        archive.writestr("s/code/__torch__.py", b"")
+    for file, kind in ((saved, "torch.save, weights or a module"), (scripted, "torch.jit.save")):
+        assert is_pt2(file.read_bytes()[:4096]), "the importer is asked, and says what it is"
+        assert f"it is a file of {kind}; save torch.export.export(module, inputs) with torch" in refusal(file).message
+
+
+def test_training_is_refused(file: Path) -> None:
+    with pytest.raises(ValidationError, match=r"the file holds inference only; to train, give model=FILE\.py:FUNCTION"):
+        Pt2Options(path=str(file), mode="train")
+    assert Pt2Importer(path=str(file), mode="inference").load()
