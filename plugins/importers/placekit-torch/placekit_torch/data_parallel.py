@@ -115,7 +115,8 @@ class Part:
             below = rows // total * total
             near = " or ".join(str(n) for n in (below, below + total) if n)
             raise IndivisibleError(
-                f"{rows} rows of {name!r} cannot be divided {':'.join(map(str, self.shares))}", f"a batch of {near} can"
+                f"{rows} row{'s' * (rows != 1)} of {name!r} cannot be divided {':'.join(map(str, self.shares))}",
+                f"a batch of {near} can; for a model by name, give batch={near.partition(' ')[0]}",
             )
         unit = rows // total
         start = unit * sum(self.shares[: self.index])

@@ -121,9 +121,14 @@ def _device(key: str, value: Any, known: Mapping[str, Name], names: Sequence[Nam
     if isinstance(value, str) and value.isdecimal() and int(value) in names:
         return int(value)
     if value in ("disk", "meta"):
+        instead = (
+            "put the module on 'cpu', from where its weights are streamed, too"
+            if "cpu" in names
+            else "give a machine with a CPU (cluster=NAME), put the module on 'cpu', and its weights are streamed from there"
+        )
         raise PlacementError(
             f"{source} puts {key!r} on {value!r}, and a machine of placekit has none",
-            "the bandwidth of a disk is not described; put the module on 'cpu', from where its weights are streamed, too",
+            f"the bandwidth of a disk is not described; {instead}",
         )
     choices = [str(name) for name in dict.fromkeys([*names, *known])]
     error = unknown("device", str(value), choices, PlacementError)

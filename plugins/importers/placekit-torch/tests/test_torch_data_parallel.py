@@ -317,7 +317,11 @@ def test_a_module_that_holds_the_batch_is_an_error_that_says_so() -> None:
     ("options", "said", "hint"),
     [
         ({"towers": 3}, r"8 rows of 'input\.input' cannot be divided 1:1:1", "a batch of 6 or 9 can"),
-        ({"towers": 16}, r"8 rows of 'input\.input' cannot be divided 1(:1)+", "a batch of 16 can"),
+        (
+            {"towers": 16},
+            r"8 rows of 'input\.input' cannot be divided 1(:1)+",
+            "a batch of 16 can; for a model by name, give batch=16",
+        ),
         ({"towers": 3, "shares": [1, 1]}, r"towers=3, and importer\.shares has 2 numbers", "leave one of them out"),
         ({"towers": 2, "batch_dims": {"x": 0}}, "batch_dims names 'x', which is no input", "input.input, target.0"),
         ({"towers": 2, "batch_dims": {"target.0": 7}}, r"'target\.0' has no dimension 7", ""),

@@ -159,7 +159,10 @@ class TestMaps:
             ({"": True}, "puts '' on True, which is no device"),
             ({"": "gpu1"}, r"on 'gpu1', which is no device of the machine\n.*gpu:1"),
             ({"": None}, "on None, which is no device"),
-            ({"embed": 0, "layers": "disk", "head": 0}, r"puts 'layers' on 'disk'.*has none\n.*'cpu'"),
+            (
+                {"embed": 0, "layers": "disk", "head": 0},
+                r"puts 'layers' on 'disk'.*has none\n.*put the module on 'cpu', from",
+            ),
             (
                 {"embed": 0, "layer.1": 0, "layers.0": 0, "head": 0},
                 r"'layer\.1', which 'net' does not.*\n.*'layers\.1'",
@@ -173,6 +176,13 @@ class TestMaps:
     def test_mistakes_are_named(self, devices: dict[str, Any], message: str) -> None:
         with pytest.raises(PlacementError, match=message):
             self.placed(devices)
+
+    def test_a_machine_without_a_cpu_has_no_place_for_a_disk(self) -> None:
+        data = machine().model_dump()
+        data |= {"devices": [{"kind": "gpu", "count": 2}], "kinds": {"gpu": data["kinds"]["gpu"]}}
+        problem = Problem.of(network(), Cluster.parse(data))
+        with pytest.raises(PlacementError, match=r"has none\n.*give a machine with a CPU \(cluster=NAME\)"):
+            from_map(problem, {"": "disk"}, "own.json")
 
     def test_a_module_that_computes_nothing_is_a_note(self) -> None:
         problem = Problem.of(network(), machine())
