@@ -23,10 +23,10 @@ from placekit_torch.joint import ALIAS, TAG, Joint, outside_calls, own_name, wit
 from placekit_torch.operators import base_name
 from placekit_torch.optimizers import Optimizer, has_layout_of
 from placekit_torch.options import Kernels
-from placekit_torch.step import Step
+from placekit_torch.step import Step, refuse_keywords
 from placekit_torch.tracing import explain, fake_mode, is_fake, like, quiet, trace_joint
 from placekit_torch.trees import flat_inputs, plain_tensors, replaced, tensors_in
-from placekit_torch.values import TraceMode
+from placekit_torch.values import SPARSE, TraceMode
 
 Mode = Literal["train", "inference"]
 _EXPORTS = ("export", "dynamo")
@@ -96,7 +96,11 @@ class _Whole(torch.nn.Module):
     def _forward(self, *tensors: torch.Tensor) -> Any:
         draw_again()  # tracing calls this more than once
         arguments, keywords, targets = self.inputs.rebuild(tensors)
-        output = self.module(*arguments, **keywords)
+        try:
+            output = self.module(*arguments, **keywords)
+        except TypeError as e:
+            refuse_keywords(self.module, arguments, keywords, self.label, e)
+            raise
         if self.mode == "inference":
             return self._tensors(output)
         loss = own_loss(output) if self.loss is None else self._loss(output, targets)
@@ -161,6 +165,8 @@ def to_fake(step: Step, mode: TraceMode, name: str) -> Step:
     tensors = [t for m in modules for t in (*m.buffers(), *(t for *_, t in plain_tensors(m)))]
     known: dict[int, Any] = {}
     for t in [*parameters, *tensors, *tensors_in((step.inputs, step.targets))]:
+        if t.layout is not torch.strided:
+            raise ImporterError(f"{name} has a tensor of {t.layout} with shape {tuple(t.shape)}", SPARSE)
         if id(t) not in known:
             known[id(t)] = t if is_fake(t) else like(t, mode)
             if known[id(t)] is not t and t.device.type != "meta":
@@ -245,6 +251,12 @@ def _warn_of_specialised(fake: TraceMode, name: str) -> None:
             f"{name} decides by positions of the largest numbers, as routers of experts do; they were taken in turn, so"
             " that each expert has the same load: costs are those of even loads, and the program cannot be executed for"
             f" others:{''.join(fake.routed)}",
+            stacklevel=2,
+        )
+    if fake.ordered:
+        warnings.warn(
+            f"{name} decides by the order of numbers that it sorts; they were taken to be in order already, and the program"
+            f" cannot be executed for others:{''.join(fake.ordered)}",
             stacklevel=2,
         )
     if fake.drawn:

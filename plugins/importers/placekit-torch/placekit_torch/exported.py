@@ -17,7 +17,7 @@ import torch.utils._pytree as pytree
 
 from placekit_core import ImporterError
 from placekit_torch.joint import TAG, Tag
-from placekit_torch.step import Step
+from placekit_torch.step import Step, refuse_keywords
 from placekit_torch.tracing import explain
 
 
@@ -31,6 +31,8 @@ def exported(step: Step, *, strict: bool, train: bool, name: str) -> Step:
                 check_guards=False
             )
     except Exception as e:
+        if isinstance(e, TypeError):
+            refuse_keywords(step.module, arguments, keywords, name, e)
         message, hint = explain(e, f"{name} cannot be exported")
         frames = re.findall(r'File "(.+?)", line (\d+)', str(e))  # dynamo names the user's line in its text only
         if frames and "\n" not in message:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from placekit_core import ImporterError
 
 
 @dataclass
@@ -39,3 +42,23 @@ class Step:
     def loss_arguments(self) -> tuple[Any, ...]:
         """Arguments of the loss after the module's output."""
         return tuple(self.targets) if isinstance(self.targets, tuple | list) else (self.targets,)
+
+
+def refuse_keywords(
+    module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], name: str, error: TypeError
+) -> None:
+    """Raise ImporterError if the call of `module` that ended in `error` gave it keywords that it does not take."""
+    try:
+        takes = inspect.signature(module.forward)
+    except (TypeError, ValueError):
+        return
+    try:
+        takes.bind(*arguments, **keywords)
+    except TypeError as e:
+        if not keywords:
+            return
+        raise ImporterError(
+            f"{type(module).__name__}.forward({', '.join(takes.parameters)}) does not take the inputs of {name}: {e}",
+            f"a dict of inputs ({', '.join(keywords)}) is keyword arguments; to give it as one argument, return"
+            " (module, (dict,))",
+        ) from error

@@ -15,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -28,8 +29,9 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch._subclasses.functional_tensor import FunctionalTensor
 
-from placekit_core import ImporterError
+from placekit_core import ImporterError, report_progress
 from placekit_torch.autocast import autocasting
 from placekit_torch.checkpointing import recorded
 from placekit_torch.joint import ALIAS, TAG, Joint, Names, Tag, merge_tied, own_name, start_backward
@@ -94,6 +96,7 @@ class _Tagger:
             self.calls.clear()
             self.stack.clear()
         path = self.paths[module]
+        report_progress(f"tracing {path}" if path else "tracing")
         active = {tag.module: tag.call for tag in self.stack} | {path: self.calls[path]}
         parts = path.split(".") if path else []
         prefixes = (".".join(parts[: i + 1]) for i in range(len(parts)))
@@ -145,6 +148,14 @@ def _whole_kernels() -> Iterator[None]:
             op._dispatch_cache.clear()
 
 
+def _format(tensor: torch.Tensor, spec: str) -> str:
+    """A number in an f-string, as outside of a trace: torch writes only plain tensors so. Unknown ones are as torch has them."""
+    if tensor.dim() == 0:
+        with contextlib.suppress(DataDependentOutputException):
+            return format(tensor.item(), spec)
+    return object.__format__(tensor, spec)
+
+
 @contextlib.contextmanager
 def tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
     """All that tracing needs around it; the stack may take more."""
@@ -156,6 +167,7 @@ def tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
         stack.enter_context(shortcuts())
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(_whole_kernels())
+        stack.enter_context(mock.patch.object(FunctionalTensor, "__format__", _format))
         stack.enter_context(recorded())
         # modules skip checks of data, and optimisers skip checks of devices, as under torch.compile
         stack.enter_context(torch.compiler._compile_session_context())
@@ -212,6 +224,9 @@ def explain(error: BaseException, what: str) -> tuple[str, str]:
     elif is_data_dependent(error):
         why = "the shape of a result depends on data (a boolean mask, nonzero, unique)"
         hint = f"shapes must be fixed: multiply by the mask, or use torch.where or masked_fill; {_OTHERWISE}"
+    elif ".numpy() is not supported" in first_line(error):
+        why = "`.numpy()` takes a tensor out of PyTorch, where no tracer follows"
+        hint = "compute it with operations of torch"
     else:
         why = f"{type(error).__name__}: {first_line(error)}"
         hint = "it must run on these inputs, without knowing the data; try `module(*inputs)` in eager mode first"

@@ -7,6 +7,7 @@ reads one (`.item()`, `.tolist()`, `if t:`, a boolean mask) gets it; without a v
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import weakref
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from placekit_core import ImporterError
 from placekit_torch.shortcuts import ShapeMode, ordinary
 from placekit_torch.where import calling_line
 
@@ -26,6 +28,9 @@ _LARGE = (
     1024 * _SMALL
 )  # elements of one that follows from known ones, while all kept ones take less than `_MEMORY` bytes
 _MEMORY = 2**29
+SPARSE = (
+    "only dense tensors are imported: use a dense layer (sparse=False), or gather and scatter (index_select, index_add)"
+)
 _aten = torch.ops.aten
 _CREATED = frozenset(
     getattr(_aten, name)
@@ -48,7 +53,8 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
     numbers (`topk`, `argmax`) are taken in turn, so that a router's experts get equal loads; `sort` leaves the order as it is.
 
     Attributes:
-        routed: the lines that read values which depend on such positions.
+        routed: the lines that read values which depend on such positions of the largest numbers.
+        ordered: the lines that read values which depend on the order of numbers that are sorted.
         reads: the lines that read values of the example: of its whole numbers and booleans, or with `values` of all tensors.
         drawn: the lines that compare a single random number with a rate above 0.
     """
@@ -59,7 +65,9 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         self.reads: dict[str, None] = {}
         self.drawn: dict[str, None] = {}
         self.routed: dict[str, None] = {}
-        self._positions: Any = WeakIdKeyDictionary()  # they, and what is computed from them
+        self.ordered: dict[str, None] = {}
+        self._positions: Any = WeakIdKeyDictionary()  # of the largest numbers, and what is computed from them
+        self._places: Any = WeakIdKeyDictionary()  # of sorted numbers, and what is computed from them
         self._inputs: Any = WeakIdKeyDictionary()  # inputs with known values, and what is computed from them
         self._numbers: dict[int, torch.Tensor] = {}  # single random numbers, by id
         self._kept = 0  # bytes of large known values
@@ -77,6 +85,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self._inside:
             return super().__torch_dispatch__(op, types, args, kwargs)
+        _refuse_sparse(op)
         self._note(op, args)
         if op is _aten.index.Tensor and not self.values:
             args = self._with_positions(*args)
@@ -205,11 +214,12 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
                     self.give(found, (torch.arange(found.numel()) % choices).view(found.shape))
                 self._positions[found] = None
             return
-        given = pytree.tree_leaves((args, kwargs)) if self._positions else ()
-        if any(isinstance(t, FakeTensor) and t in self._positions for t in given):
-            if _READS & set(getattr(op, "tags", ())) and not _is_plain_index(op, args):
-                self.routed.setdefault(calling_line())
-            self._follow(self._positions, args, kwargs, result)
+        for group, lines in ((self._positions, self.routed), (self._places, self.ordered)):
+            given = pytree.tree_leaves((args, kwargs)) if group else ()
+            if any(isinstance(t, FakeTensor) and t in group for t in given):
+                if _READS & set(getattr(op, "tags", ())) and not _is_plain_index(op, args):
+                    lines.setdefault(calling_line())
+                self._follow(group, args, kwargs, result)
 
     def _sort(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Take numbers to be sorted already, as far as their positions matter."""
@@ -219,7 +229,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             with no_dispatch():
                 order = torch.arange(places.shape[dim]).expand(places.transpose(dim, -1).shape)
                 self.give(places, order.transpose(dim, -1).contiguous())
-            self._positions[places] = None
+            self._places[places] = None
 
     def _give_value(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         packet = getattr(op, "_overloadpacket", None)
@@ -267,6 +277,16 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         large = [t for t in tensors if t.numel() > _SMALL]
         size = sum(t.numel() * t.element_size() for t in large)
         return not large or (self._kept + size <= _MEMORY and all(t.numel() <= _LARGE for t in large))
+
+
+@functools.cache
+def _refuse_sparse(op: Any) -> None:
+    """Raise ImporterError for an operator of sparse tensors."""
+    if "sparse" in str(op):
+        raise ImporterError(
+            f"{op} makes or reads a sparse tensor, which has no fixed number of bytes{calling_line()}",
+            SPARSE,
+        )
 
 
 def _is_real(tensor: torch.Tensor) -> bool:

@@ -298,3 +298,18 @@ def test_step_arguments() -> None:
     assert Step(None, [x, 2]).arguments == ((x, 2), {})
     assert Step(None, {"a": x}).arguments == ((), {"a": x})
     assert Step(None, x, targets=x).loss_arguments == (x,)
+
+
+class OneDict(nn.Linear):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return super().forward(batch["x"])
+
+
+@pytest.mark.parametrize("tracer", ["joint", "export"])
+def test_a_dict_that_is_one_argument(tracer: Any) -> None:
+    inputs = {"x": torch.randn(2, 3)}
+    with pytest.raises(ImporterError, match=r"OneDict\.forward\(batch\) does not take the inputs") as error:
+        import_module(OneDict(3, 3), inputs, mode="inference", tracer=tracer)
+    assert "(x) is keyword arguments" in error.value.hint
+    assert "(module, (dict,))" in error.value.hint
+    import_module(OneDict(3, 3), (inputs,), mode="inference", tracer=tracer)

@@ -249,10 +249,11 @@ class Pooled(nn.Linear):
 
 def test_pooling_keeps_as_many_rows_as_it_would() -> None:
     part = torch.tensor([0, 0, 0, 0, 1, 1, 1])
-    with pytest.warns(UserWarning, match="positions of the largest numbers"):
+    with pytest.warns(UserWarning, match="taken to be in order already") as said:
         graph = import_module(Pooled(8, 8), (torch.randn(7, 8), part), mode="inference").graph
     picked = [t for t, v in enumerate(graph.tensor_producer) if graph.op_name[v].startswith("index")]
     assert [graph.shape(t) for t in picked][-1] == (4, 8)
+    assert not any("experts" in str(w.message) for w in said)
 
 
 def test_picking_rows_at_unknown_places_gives_unknown_numbers() -> None:
@@ -263,3 +264,33 @@ def test_picking_rows_at_unknown_places_gives_unknown_numbers() -> None:
 
     with pytest.raises(ImporterError, match="depends on the data"):
         import_module(Picked(8, 8), (torch.rand(7, 8), torch.arange(7)), mode="inference")
+
+
+class Named(nn.Linear):
+    """As Switch Transformers: the number of an expert is part of a name."""
+
+    def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
+        assert "Tensor" in f"{x.sum()}", "an unknown number is no error: it may be for a log"
+        return super().forward(x) * {"expert_3": 2.0}[f"expert_{chosen[0]}"]
+
+
+def test_known_numbers_in_texts() -> None:
+    with pytest.warns(UserWarning, match=r"(?s)values of this example.*expert_\{chosen\[0\]\}"):
+        graph = import_module(Named(4, 4), (torch.randn(2, 4), torch.tensor([3])), mode="inference").graph
+    assert "aten.mul" in graph.op_type.vocabulary
+
+
+class Sparse(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sparse.mm(x.to_sparse(), self.weight)
+
+
+def test_sparse_tensors_are_refused() -> None:
+    with pytest.raises(
+        ImporterError, match=r"(?s)aten\._to_sparse.*sparse tensor.*x\.to_sparse\(\), self.*dense layer"
+    ):
+        import_module(Sparse(4, 4), torch.randn(4, 4), mode="inference")
+    module = nn.Linear(4, 4)
+    module.register_buffer("edges", torch.eye(4).to_sparse_coo())
+    with pytest.raises(ImporterError, match=r"has a tensor of torch\.sparse_coo with shape \(4, 4\)"):
+        import_module(module, torch.randn(2, 4), mode="inference")
