@@ -14,6 +14,11 @@ from placekit_models.extras import library
 from placekit_models.network import Mode, Network
 from placekit_models.options import Asked
 
+_KINDS = ("segmentation", "video", "optical_flow", "detection", "quantization")
+"""Modules of torchvision.models with other networks than classifiers of images."""
+_FRAMES = 16
+"""Images of a video: as many as the networks of torchvision were trained with."""
+
 
 def network(asked: Asked, source: str) -> Network:
     """The network that `timm:NAME` or `torchvision:NAME` names. Raises ImporterError."""
@@ -31,16 +36,27 @@ def network(asked: Asked, source: str) -> Network:
             raise unknown("model of timm", name, timm.list_models(), ImporterError, "timm.list_models()")
         return Network(name, mode, functools.partial(_timm, timm, asked, mode))
     models = library("torchvision", source).models
-    known = [n for n in models.list_models() if hasattr(models, n)]
-    if name not in known:
-        there = name in models.list_models()
-        error = unknown("classifier of torchvision", name, known, ImporterError, "torchvision.models.list_models()")
-        raise (
-            ImporterError(f"{name} is no classifier: placekit cannot make up its targets", error.hint)
-            if there
-            else error
+    if name not in models.list_models():
+        raise unknown(
+            "model of torchvision", name, models.list_models(), ImporterError, "torchvision.models.list_models()"
         )
-    return Network(name, mode, functools.partial(_torchvision, models, asked, mode))
+    kind = next((k for k in _KINDS if name in models.list_models(module=getattr(models, k))), "classification")
+    if kind == "detection":
+        raise ImporterError(
+            f"{name} detects objects: how many boxes torchvision::nms and its thresholds keep depends on data, so that the"
+            " shapes after them are not fixed",
+            "place its backbone: model=FILE.py:FUNCTION, where the function returns (model.backbone, images)",
+        )
+    if kind == "quantization":
+        raise ImporterError(
+            f"{name} runs kernels of 8 bits that only CPUs have", f"give torchvision:{name.removeprefix('quantized_')}"
+        )
+    if mode == "train" and kind in ("segmentation", "optical_flow"):
+        raise ImporterError(
+            f"{name} is no classifier: placekit cannot make up its targets",
+            "mode=inference needs none; to train it, write a function with your loss: model=FILE.py:FUNCTION",
+        )
+    return Network(name, mode, functools.partial(_torchvision, models, kind, asked, mode))
 
 
 def _timm(timm: Any, asked: Asked, mode: Mode) -> Step:
@@ -66,17 +82,24 @@ def _has_positions(timm: Any, name: str) -> bool:
         return hasattr(timm.create_model(name, pretrained=False), "patch_embed")
 
 
-def _torchvision(models: Any, asked: Asked, mode: Mode) -> Step:
+def _torchvision(models: Any, kind: str, asked: Asked, mode: Mode) -> Step:
     weights = models.get_model_weights(asked.name)
     best = next(iter(weights), None)  # says the size of images; its weights are not loaded
     preset = best.transforms() if best is not None else None
-    size = asked.image or (preset.crop_size[0] if preset is not None and getattr(preset, "crop_size", None) else 224)
+    sizes = [getattr(preset, each, None) for each in ("crop_size", "resize_size")]
+    size = asked.image or next((each[0] for each in sizes if each), 224)
     options: dict[str, Any] = {"image_size": size} if asked.image and asked.name.startswith("vit_") else {}
     if asked.name in ("inception_v3", "googlenet"):
         options["init_weights"] = False  # else they warn that this will be the default
+    if kind == "segmentation":
+        options["weights_backbone"] = None  # else it would be downloaded
     model = models.get_model(asked.name, weights=None, **options)
-    classes = len(best.meta["categories"]) if best is not None else 1000
-    return _step(model, (asked.batch, 3, size, size), classes, asked, mode)
+    classes = len(best.meta.get("categories", ())) if best is not None else 1000
+    frames = (_FRAMES,) if kind == "video" else ()
+    step = _step(model, (asked.batch, 3, *frames, size, size), classes, asked, mode)
+    if kind == "optical_flow":
+        step.inputs = (step.inputs, step.inputs.clone())
+    return step
 
 
 def _step(model: Any, shape: tuple[int, ...], classes: int, asked: Asked, mode: Mode) -> Step:

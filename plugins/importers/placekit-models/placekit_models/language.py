@@ -116,9 +116,12 @@ class _Model:
             try:
                 return record(model, inputs, cache_argument(self.cls), self.crossed)
             except (AttributeError, NotImplementedError, TypeError, ValueError, IndexError) as e:
+                what = first_line(e)
+                if getattr(self.cls, "_is_stateful", False):
+                    what = "it keeps the state of a recurrence or convolution, which placekit does not model"
                 raise ImporterError(
-                    f"the cache of {self.cls.__name__} is not made of keys and values alone: {first_line(e)}",
-                    "mode=inference is the pass without a cache",
+                    f"the cache of {self.cls.__name__} is not made of keys and values alone: {what}",
+                    "mode=inference is the pass over a whole sequence, without a cache",
                 ) from e
             except RuntimeError as e:
                 raise ImporterError(

@@ -275,6 +275,11 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
         ({**LLAMA, "intermediate_size": -4}, {}, "no LlamaForCausalLM can be built as .* negative dimension -4"),
         ({**LLAMA, "vocab_size": 0}, {}, "no LlamaForCausalLM can be built as"),
         ({**LLAMA, "num_key_value_heads": 3}, {}, "LlamaForCausalLM does not run as .* says"),
+        (
+            {"model_type": "mamba", "hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 16},
+            {},
+            "it keeps the state of a recurrence.*\n  mode=inference is the pass over a whole sequence",
+        ),
         ({**LLAMA, "quantization_config": "gptq"}, {}, "`quantization_config` is 'gptq', not a mapping"),
     ],
 )

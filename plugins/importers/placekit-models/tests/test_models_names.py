@@ -12,10 +12,12 @@ import torch
 from placekit_models import configurations
 from placekit_models.importer import split
 from placekit_models.shipped import shipped
+from placekit_torch.vision import declare_torchvision
 
 from placekit_core import ImporterError, load_programs, place
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
+declare_torchvision()  # before timm and torchvision are imported
 
 OWN = """
 import torch
@@ -150,8 +152,10 @@ def test_a_function_of_ones_own(tmp_path: Path) -> None:
     ("model", "options", "message"),
     [
         ("timm:resnet5", {}, "no model of timm named 'resnet5'\n  did you mean 'resnet50'"),
-        ("torchvision:resnet5", {}, "no classifier of torchvision named 'resnet5'"),
-        ("torchvision:fcn_resnet50", {}, "fcn_resnet50 is no classifier"),
+        ("torchvision:resnet5", {}, "no model of torchvision named 'resnet5'"),
+        ("torchvision:fcn_resnet50", {"mode": "train"}, "is no classifier: .*targets\n  mode=inference needs none"),
+        ("torchvision:fasterrcnn_resnet50_fpn", {}, "detects objects: how many boxes torchvision::nms"),
+        ("torchvision:quantized_resnet18", {}, r"kernels of 8 bits.*\n  give torchvision:resnet18"),
         ("timm:resnet18", {"mode": "decode"}, "generates no text, so it has no mode=decode"),
         ("timm:resnet18", {"context": 3}, "has no context"),
         ("diffusers:stable-diffusion-v1-5/stable-diffusion-v1-5/unet", {"weights": "int8"}, "has no weights"),
@@ -183,6 +187,22 @@ def test_images(model: str, image: int | None, positions: int) -> None:
     assert graph.persistent_bytes[graph.op_type.is_value("parameter")].sum() == 4 * parameters
     side = image or 224
     assert graph.persistent_bytes[graph.op_type.is_value("input")].tolist() == [4 * 2 * 3 * side * side]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("lraspp_mobilenet_v3_large", [3 * 64 * 64]),
+        ("r3d_18", [3 * 16 * 64 * 64]),
+        ("raft_small", [3 * 128 * 128, 3 * 128 * 128]),
+    ],
+)
+def test_other_networks_for_images(name: str, inputs: list[int]) -> None:
+    """Segmentation, a video of 16 images, and the optical flow between two."""
+    pytest.importorskip("torchvision")
+    graph = load_programs(model=f"torchvision:{name}", image=128 if name == "raft_small" else 64)[0].graph
+    assert graph.persistent_bytes[graph.op_type.is_value("input")].tolist() == [4 * n for n in inputs]
 
 
 @pytest.mark.slow
