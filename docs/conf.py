@@ -20,7 +20,7 @@ ROOT = DOCS.parent
 project = "placekit"
 release = version = __version__
 copyright = "the authors of placekit, Apache-2.0"
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_nb", "sphinx.ext.autodoc"]  # of MyST and notebooks: myst_nb includes myst_parser
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
@@ -35,6 +35,7 @@ html_logo = "_static/placekit.svg"
 highlight_language = "text"  # of a block without a language
 
 myst_heading_anchors = 4
+nb_execution_mode = "off"  # notebooks are shown as docs/notebooks.py ran them
 
 default_role = "code"
 autodoc_member_order = "bysource"

@@ -58,10 +58,17 @@ def plots(folder: Path) -> None:
     """The plots of research whose values are in CSV files."""
     for name in CURVES:
         table = RESEARCH / f"{name}.csv"
-        command = [sys.executable, BENCHMARKS / "curves.py", "--from", table, "--plot", folder / f"{name}.svg"]
+        command = [
+            sys.executable,
+            str(BENCHMARKS / "curves.py"),
+            "--from",
+            str(table),
+            "--plot",
+            str(folder / f"{name}.svg"),
+        ]
         subprocess.run(command, check=True)
-    families = [sys.executable, BENCHMARKS / "placeto_families.py", "cifar10", "nmt", "ptb", "--table"]
-    subprocess.run([*families, "--plot", folder / "placeto_families.svg"], check=True, stdout=subprocess.DEVNULL)
+    families = [sys.executable, str(BENCHMARKS / "placeto_families.py"), "cifar10", "nmt", "ptb", "--table"]
+    subprocess.run([*families, "--plot", str(folder / "placeto_families.svg")], check=True, stdout=subprocess.DEVNULL)
     fidelity(folder / "fidelity.svg", RESEARCH / "fidelity.csv")
 
 

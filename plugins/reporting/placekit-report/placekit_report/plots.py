@@ -35,7 +35,7 @@ SIZES = {
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
 }
-RC: dict[str, Any] = {
+RC: Any = {
     **SIZES,
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER,
