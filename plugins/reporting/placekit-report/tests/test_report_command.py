@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from placekit_report import placekit_next_steps
 from placekit_report.again import command
 from placekit_report.command import complete, main, reopened
 from placekit_report.curves import other_seeds, read_history
@@ -314,6 +315,13 @@ def test_a_measured_run_is_not_measured_again(tmp_path: Path, monkeypatch: pytes
 
 def forbidden(*_: Any) -> None:
     raise AssertionError("it measured again")
+
+
+def test_the_next_step_is_to_open_the_page(tmp_path: Path) -> None:
+    result: Any = None
+    assert placekit_next_steps(tmp_path, result) == []
+    (tmp_path / PAGE).touch()
+    assert placekit_next_steps(tmp_path, result) == [f"open {tmp_path / PAGE} in a browser"]
 
 
 def test_reopening_keeps_sessions_open_until_the_end(tmp_path: Path, graph_file: Path) -> None:
