@@ -24,6 +24,8 @@ WORK = 5_000_000
 LEAST = 20
 """Moves that are tried of any graph, however large."""
 BEST = 5
+ROUNDING = 1e-9
+"""Relative difference from which a value is another one."""
 FULL = 0.9
 """Share of a device's memory from which more memory is looked at."""
 
@@ -197,7 +199,7 @@ class _Tried:
         """The best of them."""
         fits = self.fitting(self.problem.cluster.memory_bytes)
         best = fits[np.sort(np.unique(self.group[fits], return_index=True)[1])[:BEST]]
-        tried, better = len(self.group), int((self.values[fits] < self.value_s).sum())
+        tried, better = len(self.group), int((self.values[fits] < self.value_s * (1 - ROUNDING)).sum())
         text = f"{better or 'none'} of {tried} single moves that were simulated would be faster"
         if tried < self.possible:
             first = "those on the critical path" if self.on_path else "groups with most seconds"
