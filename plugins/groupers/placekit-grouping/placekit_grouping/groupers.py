@@ -204,6 +204,7 @@ class AutoGrouper(Grouper):
         )
         if side.any():
             note += "; gradients of weights and updates are placed one by one"
+        note += "; grouper=none may find faster placements that split layers"
         return replace(Grouping.of(key, names).check(graph), note=note)
 
 

@@ -58,6 +58,7 @@ def test_layers_are_groups() -> None:
     names = [grouping.name(i) for i in range(grouping.count)]
     assert sorted(names) == ["embed", "head", *(f"model.layers.{i}" for i in range(8))]
     assert grouping.note.startswith("grouper auto: each of the 8 layers in model.layers is placed whole")
+    assert grouping.note.endswith("; grouper=none may find faster placements that split layers")
 
 
 @pytest.mark.parametrize(
@@ -116,4 +117,4 @@ def test_weights_of_a_training_step_stay_free() -> None:
     assert all(group[f"w{i}"] == group[f"u{i}"] for i in range(120))
     assert len({group[f"{kind}{i}"] for kind in "gw" for i in range(120)}) == 240
     assert group["slope of embed"] != group["embed"], "what is in no layer is placed one by one"
-    assert grouping.note.endswith("gradients of weights and updates are placed one by one")
+    assert "gradients of weights and updates are placed one by one; grouper=none" in grouping.note
