@@ -105,6 +105,6 @@ def _svg(fig: Figure) -> bytes:
         for kind in ("fill", "stroke")
     ]
     dark = f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>\n"
-    plain = re.sub(r"<metadata>.*?</metadata>\s*", "", text.getvalue(), count=1, flags=re.DOTALL)
+    plain = re.sub(r"<metadata>.*?</metadata>\s*|<!DOCTYPE.*?>\s*", "", text.getvalue(), count=2, flags=re.DOTALL)
     fonts = plain.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
     return fonts.replace("<defs>", f"{dark}<defs>", 1).encode()
