@@ -93,7 +93,7 @@ def overview(registry: Registry) -> str:
     """The commands that are installed, in groups."""
     from placekit_core.cli.console import wrapped
 
-    lines = ["usage: placekit COMMAND ...     `placekit COMMAND --help` describes one"]
+    lines = [wrapped("`placekit COMMAND --help` describes one", "  ", f"{'usage: placekit COMMAND ...':32}")]
     entries = [registry.command(name) for name in sorted(registry.commands) if len(registry.commands[name]) == 1]
     known = [*GROUPS, *sorted({e.command.group for e in entries} - set(GROUPS))]
     width = max((len(e.command.name) for e in entries), default=0)

@@ -6,7 +6,7 @@ import argparse
 import textwrap
 from typing import Any, NoReturn
 
-from placekit_core.cli.console import WIDTH
+from placekit_core.cli.console import columns
 from placekit_core.contracts.errors import ConfigError
 
 OPTIONS = "what to place and how; `placekit run --help` lists the options"
@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command: str, description: str, options: bool | str = False, **more: Any) -> None:
         self.takes_options = options
         super().__init__(
-            prog=f"placekit {command}", description=textwrap.fill(description, WIDTH), allow_abbrev=False,
+            prog=f"placekit {command}", description=textwrap.fill(description, columns()), allow_abbrev=False,
             formatter_class=_Help, **more,
         )  # fmt: skip
 
@@ -46,4 +46,4 @@ class Parser(argparse.ArgumentParser):
 
 class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=24, width=WIDTH)
+        super().__init__(prog, max_help_position=24, width=columns())

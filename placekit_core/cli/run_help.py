@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from placekit_core.cli.arguments import without_folders, words
 from placekit_core.cli.choices import GROUPS, choices, chosen_models
-from placekit_core.cli.console import WIDTH, wrapped
+from placekit_core.cli.console import columns, wrapped
 from placekit_core.contracts.errors import ConfigError, unknown
 from placekit_core.contracts.files import parse_text, parse_yaml, read_bytes, reading
 from placekit_core.contracts.hookspecs import KINDS, Component
@@ -24,24 +24,20 @@ from placekit_core.run.detection import chosen_by
 from placekit_core.run.entries import Choice
 from placekit_core.run.registry import BUILT_IN, LISTING, Registry
 
-_HEAD = """\
-usage: placekit run [FILE] [OPTION=VALUE ...]
-
-Places a program on a machine. FILE is a program in a file; without one,
-`workload` or `importer` says what is placed.
-
-  placekit run +policy=NAME                      another method
-  placekit run FILE +cluster=v100x8              a file, on another machine
-  placekit run -m policy=NAME,NAME seed=1,2,3    a sweep: every combination
-  placekit run resume=DIR                        go on with a run or a sweep"""
-_TAIL = """\
-more:
-  placekit run policy=NAME --help     the options of a component or preset
-  placekit run --help all             all names, and the options of everything
-  placekit run --cfg job OPTION=...   the configuration that the options give
-  --config-dir DIR                    a folder of your own presets
-  --hydra-help                        launchers, sweepers, the rest of Hydra
-`placekit COMMAND --help` explains the other commands."""
+_ABOUT = "Places a program on a machine. FILE is a program in a file; without one, `workload` or `importer` says what is placed."
+_EXAMPLES = {
+    "placekit run +policy=NAME": "another method",
+    "placekit run FILE +cluster=v100x8": "a file, on another machine",
+    "placekit run -m policy=NAME,NAME seed=1,2,3": "a sweep: every combination",
+    "placekit run resume=DIR": "go on with a run or a sweep",
+}
+_MORE = {
+    "placekit run policy=NAME --help": "the options of a component or preset",
+    "placekit run --help all": "all names, and the options of everything",
+    "placekit run --cfg job OPTION=...": "the configuration that the options give",
+    "--config-dir DIR": "a folder of your own presets",
+    "--hydra-help": "launchers, sweepers, the rest of Hydra",
+}
 _HIDDEN = (*SECTIONS, "cluster", "workload", "python_objects")  # groups, and what no command line sets
 _DEFAULTS = {"run_dir": "outputs/DATE/TIME"}  # as conf/config.yaml makes it
 
@@ -69,7 +65,19 @@ def help_text(argv: list[str], registry: Registry) -> str:
             _run_options(False),
             _default_components(registry),
         ]
-    return "\n\n".join([_HEAD, *parts, _TAIL])
+    head = ["usage: placekit run [FILE] [OPTION=VALUE ...]", "", wrapped(_ABOUT, ""), "", *_examples(_EXAMPLES)]
+    tail = ["more:", *_examples(_MORE), wrapped("`placekit COMMAND --help` explains the other commands.", "")]
+    return "\n\n".join(["\n".join(head), *parts, "\n".join(tail)])
+
+
+def _examples(rows: Mapping[str, str]) -> list[str]:
+    """Commands and what they do, beside each other if there is room."""
+    column = max(map(len, rows)) + 5
+    if column + max(map(len, rows.values())) <= columns():
+        return [f"  {command:{column - 2}}{meaning}" for command, meaning in rows.items()]
+    return [
+        line for pair in rows.items() for line in (wrapped(pair[0], " " * 6, "  "), wrapped(pair[1], " " * 6, " " * 6))
+    ]
 
 
 def _named(argv: list[str], registry: Registry) -> list[tuple[str, str]]:
@@ -83,7 +91,7 @@ def _named(argv: list[str], registry: Registry) -> list[tuple[str, str]]:
 def _groups(registry: Registry, everything: bool) -> str:
     """The groups, each with its default and its other choices."""
     defaults = defaults_list(conf_dir() / "config.yaml")
-    lines = ["groups: the default, and the other choices (GROUP=NAME or +GROUP=NAME):"]
+    lines = [wrapped("groups: the default, and the other choices (GROUP=NAME or +GROUP=NAME):")]
     for group in GROUPS:
         names = [n for n in choices(group.partition("@")[0], registry) if n != defaults.get(group)]
         default = defaults.get(group, "null")
@@ -92,7 +100,7 @@ def _groups(registry: Registry, everything: bool) -> str:
             lines.append(wrapped(" ".join(names), " " * 6, first))
             continue
         number = len(names)
-        while len(first + _some(names, number)) > WIDTH:
+        while len(first + _some(names, number)) > columns():
             names = names[:-1]
         lines.append((first + _some(names, number)).rstrip())
     return "\n".join(lines)
@@ -122,7 +130,7 @@ def _short_options(registry: Registry) -> Iterator[str]:
 
 def _default_components(registry: Registry) -> str:
     """The options of the default components, their names and values only."""
-    lines = ["options of the default components (`--help` after one says what they mean):"]
+    lines = [wrapped("options of the default components (`--help` after one says what they mean):")]
     for section in (s for s in SECTIONS if s not in ("proxy", "trainer")):
         for name, model in chosen_models({}, section, registry).items():
             options = " ".join(key for key, _ in _options("", model, short=12))
@@ -232,6 +240,6 @@ def _values(annotation: Any) -> str:
 
 def _wrapped(first: str, text: str) -> list[str]:
     """A name and its meaning: on one line where they fit, else the meaning below, indented."""
-    if len(first) <= 32 and len(text) <= WIDTH - 36:
+    if len(first) <= 32 and len(text) <= columns() - 36:
         return [f"{first:34}{text}".rstrip()]
     return [wrapped(first.lstrip(), " " * 8, " " * (len(first) - len(first.lstrip()))), wrapped(text, " " * 6, " " * 6)]

@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
+from placekit_core.run import terminal
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -18,8 +20,9 @@ class Finding:
 
 def working(text: str) -> None:
     """Show on a terminal what is being checked; the next call, and the next line of the report, replace the text."""
-    if sys.stderr.isatty():
-        print(f"\r{text:79.79}\r", end="", file=sys.stderr, flush=True)
+    if terminal.is_terminal(sys.stderr):
+        room = terminal.columns(sys.stderr) - 1
+        print(f"\r{text:{room}.{room}}\r", end="", file=sys.stderr, flush=True)
 
 
 def ok(text: str) -> Finding:

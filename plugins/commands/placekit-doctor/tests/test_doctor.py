@@ -114,6 +114,7 @@ def test_lines_come_as_soon_as_they_are_known(
     monkeypatch.setattr(Doctor, "sections", lambda _: {"title": section})
     monkeypatch.setattr("sys.stderr", stream := io.StringIO())
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", "xterm")
     doctor.main([], installed())
     assert done == ["title\n", "  ok    first\n"]
     shown = [text.rstrip() for text in stream.getvalue().split("\r")]
