@@ -149,7 +149,7 @@ def test_two_runs_show_their_differences_and_what_moved() -> None:
     found = read(page)
     assert "Modules that moved: 1" in found.text
     assert re.search(r"layers\.1</th><td>rtx4090:0 → rtx3090:0</td>", page)
-    assert b["value_s"] - a["value_s"] in found.values
+    assert abs(b["value_s"] - a["value_s"]) in found.values
     assert re.search(r"policy</th><td>portfolio</td><td>etf</td>", page)
 
 

@@ -78,7 +78,7 @@ function memoryChart(root, program, end) {
     held.push(last);
   }
   const options = () => ({
-    padding: [8, 10, 0, 0],
+    padding: [8, 22, 0, 0],
     cursor: { sync: { key: "memory" }, y: false, points: { size: 6 }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: { range: [0, 1.06 * Math.max(m.peak_bytes, shown || 0) || 1] } },
     axes: [axis(seconds, 30, { space: 70 }), axis(shortBytes, 62, { splits: byteMarks })],
@@ -111,7 +111,7 @@ function searchChart(root, program) {
   const high = Math.max(...ends, means.length ? means[Math.floor(0.8 * (means.length - 1))] : 0);
   const room = 0.06 * (high - low || high);
   const options = () => ({
-    padding: [8, 10, 0, 0],
+    padding: [8, 22, 0, 0],
     cursor: { y: false, points: { size: 6 } },
     scales: { x: { time: false }, y: { range: (u, a, b) => [Math.max(low - room, 0), high + room] } },
     axes: [axis((x) => (across === "seconds" ? seconds(x) : x.toLocaleString("en")), 30, { space: 70 }), axis(seconds, 70)],

@@ -42,8 +42,10 @@ def between(x: float | None, y: float | None, show: Callable[[float | None], Chi
     if x == y:
         return tag("span", "same", class_="soft")
     sign = "+" if y > x else "−"
-    share = f" ({100 * (y / x - 1):+.1f}%)".replace("-", "−") if x and show is not percent else ""
-    return number(y - x, tag("span", sign, show(abs(y - x)), share))
+    if show is percent:
+        return number(y - x, f"{sign}{100 * abs(y - x):.1f} points")
+    share = f" ({sign}{100 * abs(y / x - 1):.1f}%)" if x and abs(y / x) < 10 else f" ({y / x:,.0f}×)" if x else ""
+    return tag("span", sign, show(abs(y - x)), share)
 
 
 def room(program: Data) -> float | None:

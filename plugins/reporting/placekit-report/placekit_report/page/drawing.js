@@ -10,7 +10,13 @@ class Rectangles {
     this.size = 0;
   }
 
+  // A rectangle that touches the one before it makes that one wider: fewer to fill.
   add(x, y, w, h) {
+    const before = this.size - 4;
+    if (before >= 0 && this.values[before + 1] === y && Math.abs(this.values[before] + this.values[before + 2] - x) < 0.02) {
+      this.values[before + 2] = x + w - this.values[before];
+      return;
+    }
     if (this.size + 4 > this.values.length) {
       const grown = new Float32Array(2 * this.values.length);
       grown.set(this.values);
@@ -119,7 +125,7 @@ function layTrack(line, events, range, place, lists, state) {
     }
     flush();
     const left = Math.max(a, -2), right = Math.min(b, width + 2);
-    const w = Math.max(1, right - left - (right - left > 4 ? 1 : 0));
+    const w = Math.max(1, right - left - (right - left > 6 ? 1 : 0));
     lists.plain[dimmed[e] * 11 * LEVELS + kind * LEVELS + LEVELS - 1].add(left, y, w, h);
     if (critical[e]) lists.chain.add(left, y + h, w, 3);
     if (hits[e]) lists.hits.add(left, y - 2, w, h + 2);
@@ -132,13 +138,20 @@ function layTrack(line, events, range, place, lists, state) {
   flush();
 }
 
+// A name in so many characters: without its middle, because names of micro-batches and layers differ in their ends.
+function shortened(name, fit) {
+  if (name.length <= fit) return name;
+  const tail = Math.max(2, Math.floor(fit / 3));
+  return fit > 4 ? name.slice(0, fit - 1 - tail) + "…" + name.slice(-tail) : "";
+}
+
 function drawLabels(context, paint, lists, events, char) {
   context.textBaseline = "middle";
   for (let i = 0; i < lists.labels.length; i += 6) {
     const [e, x, y, w, h, dim] = lists.labels.slice(i, i + 6);
     const fit = Math.floor((w - 7) / char);
     const name = events.nameOf(e);
-    const shown = name.length <= fit ? name : fit > 3 ? name.slice(0, fit - 1) + "…" : "";
+    const shown = shortened(name, fit);
     if (!shown) continue;
     const kind = events.colour[e] < 0 ? 10 : events.colour[e];
     context.globalAlpha = dim ? 0.5 : 1;

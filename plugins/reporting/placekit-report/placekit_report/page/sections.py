@@ -9,7 +9,7 @@ from placekit_core import units
 from placekit_report.page.markup import Child, Markup, bar, count, number, percent, seconds, signed, size, table, tag
 
 Data = Mapping[str, Any]
-OBJECTIVES = {"makespan": "step time"}
+OBJECTIVES = {"makespan": "step time", "step": "step time"}
 WHOLE = "(outside modules)"
 LONGEST, HOLDERS, CUTS = 12, 6, 15
 
@@ -130,6 +130,9 @@ def memory(program: Data) -> Markup | None:
     parts = []
     for i, (name, m) in enumerate(zip(program["devices"]["name"], program["memory"]["device"], strict=True)):
         peak, capacity, holders = m["peak_bytes"], m["capacity_bytes"], m["holders"]
+        if not peak:
+            parts.append(tag("div", tag("h4", badge(i), name, tag("small", "holds nothing")), class_="device"))
+            continue
         share = percent(peak / capacity) if capacity and peak is not None else None
         line: list[Child] = [size(peak), " at ", seconds(m["peak_s"])]
         if share is not None:

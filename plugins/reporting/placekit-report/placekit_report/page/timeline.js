@@ -199,8 +199,7 @@ class Timeline {
       const name = this.events.tracks.name[lane.track];
       c.fillStyle = lane.device ? paint.ink : paint.soft;
       const fit = Math.floor(((this.narrow ? this.width : this.gutter) - 12) / this.char);
-      const half = (fit - 1) >> 1;
-      const shown = name.length <= fit ? name : name.slice(0, half) + "…" + name.slice(-half);
+      const shown = shortened(name, fit);
       c.fillText(shown, this.narrow ? 2 : 6, (this.narrow ? lane.top + 7 : lane.y + lane.h / 2) - top + 0.5);
     }
     c.fillStyle = paint.paper;
@@ -223,19 +222,21 @@ class Timeline {
   // Lines between the lanes where the critical path changes from one to another.
   drawChain(top) {
     const { context: c, events, view } = this;
+    const lanes = [];
+    this.lanes.forEach((l) => (lanes[l.track] = l));
     c.strokeStyle = this.paint.critical;
     c.lineWidth = 1;
     c.globalAlpha = 0.6;
     c.beginPath();
-    let drawn = "";
+    const drawn = new Set();
     for (let i = 1; i < events.chain.length; i++) {
       const a = events.chain[i - 1], b = events.chain[i];
       if (events.track[a] === events.track[b] || events.start[b] < view.from || events.end[a] > view.to) continue;
-      const from = this.laneOf(a), to = this.laneOf(b);
+      const from = lanes[events.track[a]], to = lanes[events.track[b]];
       const x = Math.round(this.x(events.start[b])) + 0.5;
-      const key = `${x} ${events.track[a]} ${events.track[b]}`;
-      if (!from || !to || key === drawn) continue;
-      drawn = key;
+      const key = (x * 4096 + events.track[a]) * 4096 + events.track[b];
+      if (!from || !to || drawn.has(key)) continue;
+      drawn.add(key);
       c.moveTo(Math.min(x, this.x(events.end[a])), from.y + from.h + 1.5 - top);
       c.lineTo(x, (to.y > from.y ? to.y : to.y + to.h + 3) - top);
     }
