@@ -17,6 +17,8 @@ COLOURS = 10
 CUTS = 200
 """Rows of the table of what crosses devices."""
 OTHER = "other"
+LAYERS, RUNS = 4, 8
+"""Layers of a list that are joined to runs, and runs of all lists together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,13 +94,13 @@ def module_table(problem: Problem, device: NDArray[np.int16], op_s: NDArray[np.f
 def colours(problem: Problem, op_s: NDArray[np.float64]) -> tuple[list[str], NDArray[np.int64]]:
     """Names of the colours, most seconds first, and [n] the colour of each operation.
 
-    A colour is a module with all below it. Layers of a list share their colours: `layers.*.mlp`. A network without modules
-    is coloured by the types of its operations.
+    A colour is a module with all below it, or a run of the layers of a list (`layers.0-3`). A network without modules is
+    coloured by the types of its operations.
     """
     graph = problem.graph
     labels = graph.module if any(graph.module.vocabulary) else graph.op_type
     if labels is graph.module:
-        key, names = _parts(Labels(labels.codes, _joined(labels.vocabulary)), op_s)
+        key, names = _parts(Labels(labels.codes, _joined(labels.vocabulary)), op_s, graph.kernel)
     else:
         key, names = labels.codes.astype(np.int64), list(labels.vocabulary)
     ran = graph.kernel
@@ -112,42 +114,57 @@ def colours(problem: Problem, op_s: NDArray[np.float64]) -> tuple[list[str], NDA
 
 
 def _joined(paths: Sequence[str]) -> tuple[str, ...]:
-    """Paths in which the number of a module with modules of its own is `*`: its siblings are alike."""
+    """Paths, those in layers of a list replaced by runs of about equal length: `layers.0-3`.
+
+    A list has at least `LAYERS` numbered modules with modules of their own.
+    """
     tree = Tree.of(paths)
     inner = {tree.names[i] for i in tree.parent[1:]}
-    found = list[str]()
+    numbers: dict[str, list[int]] = {}
+    for name in tree.names:
+        above, _, last = name.rpartition(".")
+        if last.isdigit() and name in inner and not any(word.isdigit() for word in above.split(".")):
+            numbers.setdefault(above, []).append(int(last))
+    lists = {above: sorted(found) for above, found in numbers.items() if len(found) >= LAYERS}
+    run: dict[str, str] = {}
+    for above, found in lists.items():
+        for part in np.array_split(found, min(len(found), max(2, RUNS // len(lists)))):
+            told = f"{part[0]}" if len(part) == 1 else f"{part[0]}-{part[-1]}"
+            run |= {".".join(filter(None, (above, str(i)))): ".".join(filter(None, (above, told))) for i in part}
+    joined = []
     for path in paths:
         words = path.split(".")
-        for i, word in enumerate(words):
-            if word.isdigit() and ".".join(path.split(".")[: i + 1]) in inner:
-                words[i] = "*"
-        found.append(".".join(words))
-    return tuple(found)
+        heads = (".".join(words[: i + 1]) for i in range(len(words)))
+        head = next((h for h in heads if h in run), "")
+        joined.append(run[head] if head else path)
+    return tuple(joined)
 
 
-def _parts(labels: Labels, op_s: NDArray[np.float64]) -> tuple[NDArray[np.int64], list[str]]:
+def _parts(labels: Labels, op_s: NDArray[np.float64], kernel: NDArray[np.bool_]) -> tuple[NDArray[np.int64], list[str]]:
     """The modules that get a colour, before the smallest are joined: [n] part of each operation, and the parts' names.
 
-    The largest part is replaced by its children as long as there are colours for them.
+    The largest part is replaced by its children as long as there are colours for them. The whole network is always replaced.
     """
     tree = Tree.of(labels.vocabulary)
     k = len(tree.names)
     node = tree.node[labels.codes]
     total = tree.below(np.bincount(node, op_s, minlength=k))
+    own = np.bincount(node[kernel], minlength=k) > 0  # then it stays a part for these operations
     children: dict[int, list[int]] = {}
     for i in range(1, k):
         children.setdefault(int(tree.parent[i]), []).append(i)
-    parts, split = {0}, set[int]()
-    while True:
-        can = [i for i in sorted(parts - split) if i in children and total[i] * COLOURS >= total[0]]
-        can = [i for i in can if len(parts) == 1 or len(parts) + len(children[i]) <= COLOURS]
+    parts, split, used = {0}, set[int](), 1
+    while used <= COLOURS:
+        added = {i: len(children[i]) - (not own[i]) for i in parts - split if i in children}
+        can = [i for i, more in sorted(added.items()) if used + more <= COLOURS or used == 1]
         if not can:
             break
         largest = max(can, key=lambda i: float(total[i]))
-        split.add(largest)  # it stays a part for the operations of its own
-        parts |= set(children[largest])
-        if len(children[largest]) > 1 and len(parts - split) > COLOURS:
+        if total[largest] * COLOURS < total[0]:
             break
+        split.add(largest)
+        parts |= set(children[largest])
+        used += added[largest]
     part = np.zeros(k, np.int64)
     for i in range(1, k):
         part[i] = i if i in parts else part[tree.parent[i]]
