@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import sys
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 from placekit_torch.vision import declare_torchvision
 
@@ -13,10 +17,27 @@ from placekit_core import ImporterError
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Inside, the libraries of Hugging Face do not use the network, whatever the environment says; it is restored afterwards."""
+    try:
+        with mock.patch.dict(os.environ, _OFFLINE):
+            _read_environment()
+            yield
+    finally:
+        _read_environment()
+
+
+def _read_environment() -> None:
+    """Have huggingface_hub, if it is imported, read again whether it may use the network: it does so at its import only."""
+    constants: Any = sys.modules.get("huggingface_hub.constants")
+    if constants is not None:
+        text = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+        constants.HF_HUB_OFFLINE = text.upper() in ("1", "ON", "YES", "TRUE")
+
+
 def library(name: str, prefix: str) -> Any:
     """The library `name`, which models `prefix:...` need. Raises ImporterError with the command that installs it."""
-    for key, value in _OFFLINE.items():
-        os.environ.setdefault(key, value)
     try:
         declare_torchvision()  # transformers and timm import it, too
         return importlib.import_module(name)

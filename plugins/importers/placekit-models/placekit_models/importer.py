@@ -14,6 +14,7 @@ from placekit_torch.importer import import_program
 
 from placekit_core import Importer, ImporterError, Program
 from placekit_models.experts import read_chosen
+from placekit_models.extras import offline
 from placekit_models.network import Network
 from placekit_models.options import Asked, ModelOptions
 from placekit_models.shipped import shipped
@@ -29,7 +30,11 @@ class ModelImporter(Importer):
     options_class = ModelOptions
 
     def load(self) -> list[Program]:
-        """One program, named after the network and the mode. Raises ImporterError."""
+        """One program, named after the network and the mode. Raises ImporterError. Nothing is read from the network."""
+        with offline():
+            return [self._load()]
+
+    def _load(self) -> Program:
         o: ModelOptions = self.options
         source, name = split(o.model)
         asked = Asked(
@@ -44,7 +49,7 @@ class ModelImporter(Importer):
         program = import_program(builder, name=title, mode=traced, seed=o.seed, recipe=recipe, kernels=o)
         if found.routing is not None:
             program = dataclasses.replace(program, graph=read_chosen(program.graph, *found.routing))
-        return [program]
+        return program
 
 
 def split(model: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from placekit_models import configurations
+from placekit_models.extras import offline
 from placekit_models.importer import split
 from placekit_models.shipped import shipped
 from placekit_torch.vision import declare_torchvision
@@ -146,6 +148,23 @@ def test_a_function_of_ones_own(tmp_path: Path) -> None:
         load_programs(model=f"{path}:step", mode="decode")
     with pytest.raises(ImporterError, match=r"no file .*nope\.py"):
         load_programs(model="nope.py:step")
+
+
+@pytest.mark.parametrize("before", ["0", None])
+def test_the_network_is_not_used_whatever_the_environment_says(
+    before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    if before is not None:
+        monkeypatch.setenv("HF_HUB_OFFLINE", before)
+    for _ in range(2):
+        with offline():
+            assert constants.is_offline_mode()
+            assert os.environ["HF_HUB_OFFLINE"] == "1"
+        assert not constants.is_offline_mode()
+        assert os.environ.get("HF_HUB_OFFLINE") == before
 
 
 @pytest.mark.parametrize(
