@@ -213,11 +213,22 @@ def _hertz(root: Path, info: str) -> float:
 
 
 def _memory(root: Path) -> int:
-    """Memory in bytes, or the limit of this process's control group, in whole MiB."""
+    """Memory in bytes, or the least limit of this process's control group and the groups around it, in whole MiB."""
     total = re.search(r"^MemTotal:\s+(\d+) kB$", _text(root, "proc/meminfo"), re.M)
     bytes_ = int(total[1]) * 2**10 if total else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _text(root, "sys/fs/cgroup/memory.max")
-    return min(bytes_, int(limit) if limit.isdecimal() else bytes_) // 2**20 * 2**20
+    limits = (_text(group, name) for group in _control_groups(root) for name in ("memory.max", "memory.limit_in_bytes"))
+    return min([bytes_, *(int(limit) for limit in limits if limit.isdecimal())]) // 2**20 * 2**20
+
+
+def _control_groups(root: Path) -> list[Path]:
+    """Folders of this process's control group and of all groups around it (version 1 and 2)."""
+    folders = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory"]
+    for line in _text(root, "proc/self/cgroup").splitlines():
+        kinds, _, path = line.partition(":")[2].partition(":")
+        if not kinds or "memory" in kinds.split(","):
+            inner = folders[bool(kinds)] / path.lstrip("/")
+            folders += [f for f in (inner, *inner.parents) if f.is_relative_to(folders[bool(kinds)])]
+    return folders
 
 
 def _text(folder: Path | None, name: str) -> str:

@@ -113,6 +113,11 @@ def test_the_cpu_is_a_device(root: Path) -> None:
     (root / "sys/fs/cgroup").mkdir(parents=True)
     (root / "sys/fs/cgroup/memory.max").write_text(f"{8 * 2**30}\n")
     assert read_computer(tool(""), root).processor.memory_bytes == 8 * 2**30
+    (root / "proc/self").mkdir()
+    (root / "proc/self/cgroup").write_text("0::/user/job\n")
+    (root / "sys/fs/cgroup/user/job").mkdir(parents=True)
+    (root / "sys/fs/cgroup/user/memory.max").write_text(f"{4 * 2**30}\n")
+    assert read_computer(tool(""), root).processor.memory_bytes == 4 * 2**30
 
 
 def test_unlike_cards_one_with_a_screen_and_one_whose_driver_says_less(root: Path) -> None:

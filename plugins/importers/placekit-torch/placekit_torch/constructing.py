@@ -27,7 +27,7 @@ from placekit_torch.where import first_line, user_line
 
 _LARGE = 64 * 2**20  # bytes from which a tensor that is no parameter is fake, too
 _SHARE = 0.8  # of the available memory, for a step that is built with real parameters
-_CONTROL_GROUP = Path("/sys/fs/cgroup")
+_CONTROL_GROUP, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 Built = TypeVar("Built")
 
@@ -170,13 +170,22 @@ def available_memory() -> int:
     found = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as lines:
         found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")] or found
-    for folder, limit, used in (
-        ("", "memory.max", "memory.current"),
-        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        group = _CONTROL_GROUP / folder
-        with contextlib.suppress(OSError, ValueError):
-            room = int((group / limit).read_text()) - int((group / used).read_text())
-            counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            found.append(room + int(counts.get("inactive_file", 0)))  # the page cache makes way
+    for group in _control_groups():
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            with contextlib.suppress(OSError, ValueError):
+                room = int((group / limit).read_text()) - int((group / used).read_text())
+                counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+                found.append(room + int(counts.get("inactive_file", 0)))  # the page cache makes way
     return max(0, min(found))
+
+
+def _control_groups() -> list[Path]:
+    """Folders of this process's control group and of all groups around it; each may limit memory (version 1 and 2)."""
+    folders = [_CONTROL_GROUP, _CONTROL_GROUP / "memory"]
+    with contextlib.suppress(OSError):
+        for line in _OWN_GROUP.read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if not kinds or "memory" in kinds.split(","):
+                inner = folders[bool(kinds)] / path.lstrip("/")
+                folders += [f for f in (inner, *inner.parents) if f.is_relative_to(folders[bool(kinds)])]
+    return list(dict.fromkeys(folders))

@@ -181,3 +181,24 @@ def test_the_page_cache_of_a_control_group_is_available(monkeypatch: pytest.Monk
     assert constructing.available_memory() == 1900
     (tmp_path / "memory.max").write_text("max\n")
     assert constructing.available_memory() > 2**20
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "limit", "used"),
+    [
+        ("0::/user/job/step", "user/job", "memory.max", "memory.current"),
+        ("4:cpu,memory:/user/job/step", "memory/user/job", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ],
+)
+def test_groups_around_the_control_group_limit_memory(
+    line: str, folder: str, limit: str, used: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(constructing, "_CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr(constructing, "_OWN_GROUP", tmp_path / "own")
+    (tmp_path / "own").write_text(f"3:freezer:/\n{line}\n")
+    around = tmp_path / folder
+    (around / "step").mkdir(parents=True)
+    for name, value in ((limit, 3000), (used, 1000)):
+        (around / name).write_text(f"{value}\n")
+    (around / "memory.stat").write_text("inactive_file 0\n")
+    assert constructing.available_memory() == 2000
