@@ -5,8 +5,9 @@
 timeline: docs/pictures/timeline.svg, a training step before and after.
 plots: docs/research/*.svg, from the CSV files beside them. Their bytes depend on the version of matplotlib.
 report: docs/pictures/report*.png, screenshots of a report. Needs chromium. They are never compared.
+compare: docs/pictures/compare*.png, screenshots of the page of a sweep; the same holds for these.
 
-The last two are made only if they are named. docs/research/learning_profile.svg is not among them: docs/research/learning.md
+All but the first are made only if they are named. docs/research/learning_profile.svg is not among them: docs/research/learning.md
 has its commands.
 """
 
@@ -27,6 +28,7 @@ CURVES = (
     "doppler_figure3", "learning_mirhoseini", "learning_post_2gpus", "learning_post_4gpus", "learning_post_8gpus",
     "placeto_curves",
 )  # fmt: skip
+TO_TIMELINE = "[...document.querySelectorAll('h2')].find(h => h.textContent === 'Timeline').scrollIntoView()"
 
 
 def timeline(folder: Path) -> None:
@@ -95,9 +97,6 @@ def fidelity(path: Path, table: Path) -> None:
 
 def report(folder: Path) -> None:
     """Screenshots of the report of Inception-V3 on four GPUs: on a wide screen and on a phone, light and dark."""
-    from PIL import Image
-    from placekit_testing.browser import Browser
-
     from placekit_core import place
 
     with tempfile.TemporaryDirectory() as work:
@@ -105,19 +104,45 @@ def report(folder: Path) -> None:
         place("inception_v3", cluster="p100x4", policy="portfolio", budget=3000, run_dir=run_dir, log=["csv", "report"])
         for screen, (width, height, scale) in {"desktop": (1280, 1400, 1.0), "phone": (360, 1000, 2.0)}.items():
             for dark in (False, True):
-                path = folder / f"report-{screen}{'-dark' * dark}.png"
-                with Browser(width, height) as browser:
-                    browser.emulate(width, height, dark=dark, scale=scale)
-                    browser.open(run_dir / "report.html")
-                    browser.settle()
-                    browser.screenshot(path)
-                with Image.open(path) as image:  # 256 colours are enough, and a third of the bytes
-                    small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-                small.save(path, optimize=True)
+                picture = folder / f"report-{screen}{'-dark' * dark}.png"
+                begin = TO_TIMELINE if screen == "phone" else ""
+                screenshot(run_dir / "report.html", picture, width, height, scale, dark, begin)
 
 
-MADE = {"timeline": timeline, "plots": plots, "report": report}
-PLACES = {"timeline": PICTURES, "plots": RESEARCH, "report": PICTURES}
+def compare(folder: Path) -> None:
+    """Screenshots of the page of a sweep: four policies, six seeds, two workloads; light and dark."""
+    placekit = Path(sys.executable).with_name("placekit")
+    sweep = "run -m +policy=etf,heft,annealing,portfolio seed=0,1,2,3,4,5 workload=chainmm_small,mlp budget.evaluations=1000"
+    with tempfile.TemporaryDirectory() as work:
+        for command in (f"{sweep} log=csv run_dir=sweep", "compare --html sweep"):
+            subprocess.run([str(placekit), *command.split()], cwd=work, check=True, stdout=subprocess.DEVNULL)
+        for dark in (False, True):
+            screenshot(Path(work) / "compare.html", folder / f"compare{'-dark' * dark}.png", 1280, 1270, 1.0, dark)
+
+
+def screenshot(
+    page: Path, picture: Path, width: int, height: int, scale: float, dark: bool, begin: str = ""
+) -> None:  # fmt: skip
+    """What a browser shows of a page in a window of this size, after a script if there is one."""
+    from PIL import Image
+    from placekit_testing.browser import Browser
+
+    with Browser(width, height) as browser:
+        browser.emulate(width, height, dark=dark, scale=scale)
+        browser.open(page)
+        if begin:
+            browser.evaluate(begin)
+        browser.settle()
+        browser.screenshot(picture)
+    with Image.open(picture) as image:  # 256 colours are enough, and a third of the bytes
+        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    small.save(picture, optimize=True)
+
+
+MADE = {"timeline": timeline, "plots": plots, "report": report, "compare": compare}
+PLACES = {"timeline": PICTURES, "plots": RESEARCH, "report": PICTURES, "compare": PICTURES}
+SCREENSHOTS = ("report", "compare")
+"""Pictures that are never compared: a browser of another version draws other pixels."""
 
 
 def differing(folder: Path, name: str) -> list[Path]:
@@ -138,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in given.names:
         with tempfile.TemporaryDirectory() as made:
             MADE[name](Path(made))
-            different = differing(Path(made), name) if given.write or name != "report" else []
+            different = differing(Path(made), name) if given.write or name not in SCREENSHOTS else []
             for path in different:
                 print(f"{path.relative_to(DOCS)} {'written' if given.write else 'differs'}")
                 if given.write:
