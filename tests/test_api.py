@@ -88,7 +88,8 @@ def test_nothing_is_written_unless_asked_for(problem: Problem, tmp_path: Path, m
     result = place(problem.graph, cluster=problem.cluster, budget=10, run_dir="kept")
     assert result.run_dir == Path("kept")
     written = {"result.json", "placement.json", "config.json", "history.csv"}  # by the core
-    written |= {"schedule.trace.json", "profile.json", "profile.png"}  # by the logger `report`, which is on by default
+    # by the logger `report`, which is on by default
+    written |= {"report.html", "schedule.trace.json", "profile.json", "profile.png"}
     assert {p.name for p in (tmp_path / "kept").iterdir()} == written
     place(problem.graph, cluster=problem.cluster, budget=10, run_dir="plain", log=())
     assert {p.name for p in (tmp_path / "plain").iterdir()} == {"result.json", "placement.json", "config.json"}

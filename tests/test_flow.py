@@ -38,6 +38,7 @@ def test_a_run_and_what_it_writes(placekit: Run, tmp_path: Path) -> None:
     files = {p.name for p in (tmp_path / "out").iterdir()}
     assert files == {
         "result.json", "placement.json", "history.csv", "schedule.trace.json", "config.json", "profile.json", "profile.png",
+        "report.html",
     }  # fmt: skip
 
     result = json.loads((tmp_path / "out" / "result.json").read_text())
