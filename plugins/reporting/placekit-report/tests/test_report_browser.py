@@ -253,6 +253,40 @@ def test_a_phone_needs_no_scrolling_to_the_side(
 
 
 @pytest.mark.slow
+def test_fingers_choose_move_and_pinch(browser: Browser, page: Page) -> None:
+    opened(browser, page(events=400), width=360, height=740, scale=2, touch=True)
+
+    def touch(kind: str, *points: tuple[float, float]) -> None:
+        found = [{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(points)]
+        browser.call("Input.dispatchTouchEvent", type=kind, touchPoints=found)
+
+    e = report(events=400)["runs"][0]["programs"][0]["timeline"]["events"]
+    event = max(range(len(e["track"])), key=lambda i: e["duration_s"][i])
+    x, y = middle(browser, event)
+    touch("touchStart", (x, y))
+    touch("touchEnd")
+    browser.settle()
+    at = frame(browser)
+    assert at["selected"] == event
+    assert browser.evaluate("document.querySelector('.details').checkVisibility()")
+    y, whole = at["y"] + 60, at["to"] - at["from"]
+    touch("touchStart", (150, y))
+    touch("touchStart", (150, y), (200, y))
+    for apart in (60, 80, 100):
+        touch("touchMove", (175 - apart / 2, y), (175 + apart / 2, y))
+    touch("touchEnd")
+    browser.settle()
+    near = frame(browser)
+    assert near["to"] - near["from"] == pytest.approx(whole / 2, rel=0.1)
+    touch("touchStart", (200, y))
+    for x in (180, 160, 140, 120):
+        touch("touchMove", (x, y))
+    touch("touchEnd")
+    browser.settle()
+    assert frame(browser)["from"] > near["from"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_has_contrast(browser: Browser, page: Page, dark: bool) -> None:
     opened(browser, page(events=400), dark=dark)

@@ -153,6 +153,12 @@ def test_two_runs_show_their_differences_and_what_moved() -> None:
     assert re.search(r"policy</th><td>portfolio</td><td>etf</td>", page)
 
 
+def test_many_devices_are_folded() -> None:
+    text = read(render(report(events=200, devices=20))).text
+    assert "12 more devices" in text  # their memory
+    assert "4 more" in text
+
+
 def test_programs_of_two_runs_are_paired_by_name() -> None:
     data = report(events=50, runs=2, programs=3)
     data["runs"][1]["programs"].reverse()

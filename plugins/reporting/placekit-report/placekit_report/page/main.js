@@ -35,7 +35,8 @@ function enliven(article) {
   article.querySelectorAll(".devices").forEach((box) => {
     const end = Math.max(0, ...ends);
     const dashed = [...box.querySelectorAll("[data-memory]")].filter((root) => memoryChart(root, programOf(root), end)).length;
-    box.before(element("p", { class: "soft note" }, (dashed ? "Dashed: capacity. " : "") + "Drag to zoom; double click to see all."));
+    const told = (dashed ? "Dashed: capacity. " : "") + "Drag to zoom; double click to see all.";
+    if (!box.closest("details")) box.before(element("p", { class: "soft note" }, told));
   });
   article.querySelectorAll("[data-search]").forEach((root) => searchChart(root, programOf(root)));
   article.querySelectorAll(".tree").forEach(growTree);

@@ -11,7 +11,7 @@ from placekit_report.page.markup import Child, Markup, bar, count, number, perce
 Data = Mapping[str, Any]
 OBJECTIVES = {"makespan": "step time", "step": "step time"}
 WHOLE = "(outside modules)"
-LONGEST, HOLDERS, CUTS = 12, 6, 15
+LONGEST, HOLDERS, CUTS, DEVICES, MEMORIES = 12, 6, 15, 16, 8
 
 
 def value_name(program: Data) -> str:
@@ -89,7 +89,7 @@ def devices(program: Data) -> Markup:
              size(capacity), size(d["bytes_in"][i]), size(d["bytes_out"][i])]
         )  # fmt: skip
     heads = ["device", "kind", "operations", "computes", "busy", "peak memory", "capacity", "receives", "sends"]
-    return table(heads, rows, caption="Devices", numeric=range(2, 9), class_="bars")
+    return table(heads, rows, caption="Devices", numeric=range(2, 9), class_="bars", keep=DEVICES)
 
 
 def badge(device: int) -> Markup:
@@ -143,7 +143,15 @@ def memory(program: Data) -> Markup | None:
         held = table(["holder", "what", "", "bytes"], rows, caption=told, numeric=(3,), class_="bars", keep=HOLDERS)
         head = tag("h4", badge(i), name, tag("small", line))
         parts.append(tag("div", head, tag("div", class_="chart", data_memory=i), held, class_="device"))
-    return tag("div", parts, class_="devices")
+    shown = tag("div", parts[:MEMORIES], class_="devices")
+    if len(parts) == len(parts[:MEMORIES]):
+        return shown
+    more = tag(
+        "details",
+        tag("summary", f"{len(parts) - MEMORIES} more devices"),
+        tag("div", parts[MEMORIES:], class_="devices"),
+    )
+    return tag("div", shown, more, class_="long")
 
 
 def cut(program: Data) -> Markup:
