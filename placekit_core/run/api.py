@@ -71,23 +71,21 @@ def place(
         cluster: a preset, a YAML file, its data, or a `Cluster`. None, or `default`, is the program's own cluster,
             else the one that the backend finds, else a preset; `auto` has this computer in place of the preset.
         policy: a policy, or a function `f(task, rng) -> Placement`; None is the default of `placekit run`.
-        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is the default of
-            `placekit run`.
+        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is as in `placekit run`.
         seed: random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
         costs: file of measured costs; an operation that it does not have gets its cost from the roofline model.
         failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
         run_dir: folder for the files that `placekit run` writes; None writes nothing.
         log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
-        baselines: policies to compare the result with, on the same backend; None is the standard ones, [] none.
+        baselines: policies to compare the result with; None is the standard ones, [] none.
         resume: continue the interrupted run in `run_dir`, with the same arguments; an error if no run has begun there.
         progress: show a progress bar.
 
     Raises:
         PlacekitError: says what is wrong, and what exists; NothingFits if no placement that fits was found.
         RunFailed: a component raised `__cause__` after something was evaluated; before that, this is raised itself.
-        Interrupted: on Ctrl-C.
-        NothingFits, RunFailed, Interrupted and BoundError have a `result` with everything found until then.
+        Interrupted: on Ctrl-C. It, NothingFits, RunFailed and BoundError have a `result` with all that was found until then.
     """
     if resume and run_dir is None:
         raise ConfigError("resume=True without a run_dir", "give the run_dir of the run that was interrupted")

@@ -28,7 +28,7 @@ from placekit_core.run.placing import place_one
 from placekit_core.run.registry import Registry
 
 MOST_EVALUATIONS = 16
-"""Evaluations that one baseline may make. The standard ones make one, and only `single_device` more where it does not fit."""
+"""Evaluations that one baseline may make. Most make one: of the placement that they return."""
 SHARE, LEAST_S = 0.1, 20.0
 """On a backend that measures, no further baseline begins after this share of the seconds of the search, or these seconds."""
 
@@ -44,7 +44,7 @@ def chosen(config: RunConfig, registry: Registry) -> list[Entry]:
             if issubclass(entry.load(), LearnablePolicy):
                 raise ConfigError(
                     f"baselines: policy {entry.component.name!r} needs training, and a baseline is placed without",
-                    "train it in a run of its own, and compare the two: placekit compare DIR DIR",
+                    "train it in a run of its own, and compare the two",
                 )
     else:
         alone = [only[0] for (kind, _), only in registry.entries.items() if kind == "policy" and len(only) == 1]

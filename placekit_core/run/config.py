@@ -92,7 +92,7 @@ class RunConfig(_Section):
     )
     baselines: Names | None = Field(
         default=None,
-        description="policies to compare the result with; null: the standard ones, such as `single_device`; []: none",
+        description="policies to compare the result with; null: those that are made for it; []: none",
     )
     run_dir: str = Field(default="", description="folder of the run's files, or of a sweep")
     workload: str = Field(default="", description="name of the program in results; empty: its own name")

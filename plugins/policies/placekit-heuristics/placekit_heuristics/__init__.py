@@ -13,7 +13,7 @@ class SingleDeviceOptions(Options):
 
     device: str | None = Field(
         None,
-        description="name of the device; default: the fastest for the whole graph among those that hold its parameters",
+        description="name of the device; default: the fastest for the whole graph on which it fits",
     )
 
 
