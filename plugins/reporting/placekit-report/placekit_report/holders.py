@@ -33,7 +33,7 @@ def holders_of(
     copy: NDArray[np.bool_],
     bytes_: NDArray[np.float64],
 ) -> tuple[Holder, ...]:
-    """What holds the memory of `device`: its persistent bytes, and allocations of `bytes_` [a] for `tensor` [a].
+    """What holds the memory of a device: its persistent bytes, and allocations of `bytes_` [a] for `tensor` [a].
 
     `copy` [a] is True for tensors of other devices. A tensor is saved for the backward pass if an operation of the forward pass
     wrote it and one of the backward pass reads it (a copy: on this device). A gradient was written by the backward pass, and an

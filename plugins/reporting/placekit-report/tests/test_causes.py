@@ -125,7 +125,7 @@ def check(problem: Problem, schedule: Schedule, causes: Causes, exact: bool) -> 
         assert events.end_s[path[-1]] == schedule.end_s
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     case=problems(max_n=24, max_devices=4), prefetch=st.sampled_from([None, 0, 2]), noise=st.sampled_from([0.0, 0.3])
 )
@@ -141,7 +141,7 @@ def test_causes_of_simulations(case: Case, prefetch: int | None, noise: float) -
     assert derived.derived
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(case=problems(max_n=24, max_devices=4))
 def test_causes_of_barriers_are_exact(case: Case) -> None:
     problem = case.problem

@@ -30,7 +30,7 @@ def curves(backend: Backend, problem: Problem, placement: Placement) -> tuple[De
     return memory.devices
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     case=problems(max_n=24, max_devices=4),
     order=st.sampled_from(["priority", "fifo", "depth_first", "random"]),
