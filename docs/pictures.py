@@ -28,7 +28,7 @@ CURVES = (
     "doppler_figure3", "learning_mirhoseini", "learning_post_2gpus", "learning_post_4gpus", "learning_post_8gpus",
     "placeto_curves",
 )  # fmt: skip
-TO_TIMELINE = "[...document.querySelectorAll('h2')].find(h => h.textContent === 'Timeline').scrollIntoView()"
+TO_TIMELINE = "document.querySelector('[role=toolbar]').closest('section').scrollIntoView()"
 
 
 def timeline(folder: Path) -> None:
@@ -102,7 +102,7 @@ def report(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as work:
         run_dir = Path(work) / "inception"
         place("inception_v3", cluster="p100x4", policy="portfolio", budget=3000, run_dir=run_dir, log=["csv", "report"])
-        for screen, (width, height, scale) in {"desktop": (1280, 1400, 1.0), "phone": (360, 1000, 2.0)}.items():
+        for screen, (width, height, scale) in {"desktop": (1280, 1400, 1.0), "phone": (360, 740, 1.0)}.items():
             for dark in (False, True):
                 picture = folder / f"report-{screen}{'-dark' * dark}.png"
                 begin = TO_TIMELINE if screen == "phone" else ""
