@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from placekit_compare.curves import AXES, History, histories
 from placekit_compare.plots import Styles, curves, distribution, gaps
-from placekit_compare.ranking import contests, difference, doubt, verdict, winners
+from placekit_compare.ranking import contests, doubt, lead, verdict, winners
 from placekit_compare.rows import Row, places
 from placekit_compare.svg import Style, element, markup, palette
 from placekit_compare.text import ONCE, ONE_DEVICE, TEXTS, cells_of, coverage, without
@@ -76,7 +76,7 @@ def _overview(found: Sequence[Sequence[Row]], styles: Styles) -> list[str]:
             cells += [_number(first, head) or "-" for head in ("median", "gap", ONE_DEVICE)]
             if len(contest) > 1:
                 why = doubt(contest)
-                cells += [_escaped(difference(contest).partition(", ")[2]), _escaped(f"no: {why}" if why else "yes")]
+                cells += [_escaped(lead(contest)), _escaped(f"no: {why}" if why else "yes")]
             lines.append(cells if len(contest) > 1 else [*cells, "-", "-"])
     if not lines:
         return []

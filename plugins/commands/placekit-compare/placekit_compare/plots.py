@@ -77,7 +77,7 @@ def gaps(found: Sequence[Sequence[Row]], names: Sequence[str], styles: Styles) -
 def curves(found: Sequence[tuple[Row, Sequence[History]]], name: str, styles: Styles) -> str:
     """The best value so far against `name` (evaluations or seconds): the median over runs in steps, its interval as a band.
 
-    A mark is where a search ended; what it found is drawn on to the right as a thin line.
+    A mark is where the searches ended, over a bar for the last interval; what they found is drawn on to the right as a thin line.
     """
     lines = [(row, median_curve(histories, name)) for row, histories in found]
     lines = [(row, points) for row, points in lines if points]
@@ -100,7 +100,8 @@ def curves(found: Sequence[tuple[Row, Sequence[History]]], name: str, styles: St
         text = f"{row.label}: {seconds(last.median_s)} after {_plain(last.x)} {words}"
         band = _band(drawn, up) if any(p.high_s > p.low_s for _, p in drawn) else ""
         line = _path(_steps([(x, up(p.median_s)) for x, p in drawn]), "line", **style.dashes)
-        parts.append(_group(style, band + _path(end, "after") + line + style.mark(x, up(last.median_s), text)))
+        ends = _path(f"M{number(x)} {number(up(last.low_s))}V{number(up(last.high_s))}", "range")
+        parts.append(_group(style, band + _path(end, "after") + line + ends + style.mark(x, up(last.median_s), text)))
     said = "; ".join(f"{row.label} {seconds(points[-1].median_s)}" for row, points in lines)
     return _svg(232, "".join(parts), (f"Best value against {words}", f"at the end: {said}"))
 

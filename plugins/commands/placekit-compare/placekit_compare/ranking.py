@@ -37,14 +37,22 @@ def doubt(contest: Sequence[Row]) -> str:
     return f"its interval overlaps that of {_some(near)}" if near else ""
 
 
-def difference(contest: Sequence[Row]) -> str:
-    """The best row of a contest beside the next one, in words."""
+def lead(contest: Sequence[Row]) -> str:
+    """How far the best row of a contest is ahead of the next one: `1.0% below heft`."""
     first, second = contest[0], contest[1]
     if first.median_s is None or second.median_s is None:
         raise ValueError("a contest is between rows with values")
     less = 1 - first.median_s / second.median_s if second.median_s else 0.0
-    words = f"{percent(abs(less))} {'below' if less > 0 else 'above'} {second.label}"
-    return f"{first.label} {seconds(first.median_s)}, {words if less else f'as good as {second.label}'}"
+    return (
+        f"{percent(abs(less))} {'below' if less > 0 else 'above'} {second.label}"
+        if less
+        else f"as good as {second.label}"
+    )
+
+
+def difference(contest: Sequence[Row]) -> str:
+    """The best row of a contest beside the next one, in words."""
+    return f"{contest[0].label} {seconds(contest[0].median_s)}, {lead(contest)}"
 
 
 def verdict(contest: Sequence[Row]) -> str:
