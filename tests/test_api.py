@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 import subprocess
 import sys
@@ -12,18 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placekit_report import frame, html
+from placekit_report import html
 from placekit_testing.fakes import FakeBackend, FakeLearnable, FakeTrainer
 from placekit_testing.small import chain, machine
 
 import placekit_core
 from placekit_core import (
-    BoundError,
     Cluster,
     ConfigError,
     ImporterError,
     Interrupted,
-    NothingFits,
     PlacekitError,
     Placement,
     Placements,
@@ -31,9 +28,6 @@ from placekit_core import (
     Problem,
     Program,
     RunError,
-    RunFailed,
-    Schedule,
-    Session,
     Task,
     installed,
     load_cluster,
@@ -314,66 +308,6 @@ def test_resume_of_a_folder_in_which_no_run_has_begun(problem: Problem, tmp_path
     assert not (tmp_path / "typo").exists()
 
 
-class Unscheduled(FakeBackend):
-    """Executes a program no second time."""
-
-    def open(self, problem: Problem, executable: Any = None) -> Session:
-        session = super().open(problem, executable)
-
-        def schedule(placement: Placement) -> Schedule:
-            raise RuntimeError("the device\nis gone")
-
-        session.schedule = schedule
-        return session
-
-
-def test_a_schedule_that_fails_costs_no_result(problem: Problem, tmp_path: Path) -> None:
-    result = place(
-        problem.graph,
-        cluster=problem.cluster,
-        policy="random",
-        budget=20,
-        backend=Unscheduled(),
-        run_dir=tmp_path / "r",
-    )
-    assert result.value_s is not None
-    assert result.schedule is None
-    assert result.summary.notes == [f"there is no schedule of {problem.graph.name!r}: RuntimeError: the device is gone"]
-    assert result.summary == load_summary(tmp_path / "r")
-    assert load_placement(tmp_path / "r" / "placement.json", problem).same_as(result.placement)
-    assert "is gone" in html(result), "the loggers and tables take a result without a schedule"
-    assert {"device", "memory_bytes"} <= set(frame(result, "devices"))
-
-
-class Unbounded(FakeBackend):
-    """Fails to prove a bound."""
-
-    def open(self, problem: Problem, executable: Any = None) -> Session:
-        session = super().open(problem, executable)
-
-        def lower_bound() -> float:
-            raise RuntimeError("no memory for the bound")
-
-        session.lower_bound = lower_bound
-        return session
-
-
-def test_a_bound_that_fails_costs_no_result(problem: Problem, tmp_path: Path) -> None:
-    run_dir = tmp_path / "r"
-    result = place(
-        problem.graph, cluster=problem.cluster, policy="random", budget=20, backend=Unbounded(), run_dir=run_dir
-    )
-    assert result.value_s is not None
-    assert result.summary.bound_s is None
-    failed = f"the backend failed to prove a bound of {problem.graph.name!r}: RuntimeError: no memory for the bound"
-    assert result.summary.notes == [failed]
-    assert result.summary == load_summary(run_dir)
-    with placekit_core.search(problem.graph, cluster=problem.cluster, budget=20, backend=Unbounded()) as s:
-        s.evaluate(np.zeros(problem.g, np.int16))
-    assert s.result is not None
-    assert s.result.summary.notes == [failed]
-
-
 def test_two_runs_in_one_folder(problem: Problem, tmp_path: Path) -> None:
     def nested(task: Task, rng: np.random.Generator) -> Placement:
         with pytest.raises(RunError, match="another run is writing in"):
@@ -381,62 +315,6 @@ def test_two_runs_in_one_folder(problem: Problem, tmp_path: Path) -> None:
         return task.problem.placement([0] * task.problem.g)
 
     assert place(problem.graph, cluster=problem.cluster, policy=nested, run_dir=tmp_path / "r").value_s is not None
-
-
-def test_what_a_failing_policy_had_found_is_kept(problem: Problem) -> None:
-    def unlucky(task: Task, rng: np.random.Generator) -> Placement:
-        task.evaluate(task.problem.placement([0] * task.problem.g).batch())
-        raise ZeroDivisionError("my bug")
-
-    with pytest.raises(RunFailed, match="ZeroDivisionError: my bug") as e:
-        place(problem.graph, cluster=problem.cluster, policy=unlucky)
-    assert isinstance(e.value.__cause__, ZeroDivisionError)
-    result = e.value.result
-    assert result.summary.status == "failed"
-    assert result.placement is not None
-    assert result.placement.device.tolist() == [0] * problem.g
-    assert result.run_dir is None
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_an_error_of_placekit_keeps_its_message_and_hint(problem: Problem, begun: bool) -> None:
-    def refuses(task: Task, rng: np.random.Generator) -> Placement:
-        if begun:
-            task.evaluate(task.problem.placement([0] * task.problem.g).batch())
-        raise ConfigError("not this program", "another one")
-
-    with pytest.raises(PlacekitError, match=r"not this program\n  another one") as e:
-        place(problem.graph, cluster=problem.cluster, policy=refuses)
-    assert type(e.value) is (RunFailed if begun else ConfigError)
-    assert (e.value.message, e.value.hint) == ("not this program", "another one")
-
-
-def test_failures_with_results_cross_process_boundaries(problem: Problem) -> None:
-    def unlucky(task: Task, rng: np.random.Generator) -> Placement:
-        task.evaluate(task.problem.placement([0] * task.problem.g).batch())
-        raise ZeroDivisionError("my bug")
-
-    with pytest.raises(RunFailed) as e:
-        place(problem.graph, cluster=problem.cluster, policy=unlucky)
-    again = pickle.loads(pickle.dumps(e.value))
-    assert str(again) == str(e.value)
-    assert again.result.summary == e.value.result.summary
-
-
-def test_a_value_below_the_bound_is_an_error(problem: Problem, tmp_path: Path) -> None:
-    def liar(task: Task, rng: np.random.Generator) -> Placement:
-        task.evaluate.prove(1.0)
-        return task.problem.placement([0] * task.problem.g)
-
-    with pytest.raises(
-        BoundError, match=r"below its proven bound of 1 s\n  this is a bug in backend .* 'liar' proved"
-    ) as e:
-        place(problem.graph, cluster=problem.cluster, policy=liar, run_dir=tmp_path / "r")
-    written = load_summary(tmp_path / "r")
-    assert written.status == "failed", "no sweep skips it, and no table ranks it"
-    assert written.value_s is not None, "what was found is written all the same"
-    assert e.value.result.placement is not None
-    assert isinstance(e.value, RunError)
 
 
 def test_nothing_to_place() -> None:
@@ -454,16 +332,6 @@ def test_an_object_of_an_own_class_is_not_taken_for_the_installed_one(problem: P
     place(problem.graph, cluster=problem.cluster, policy=installed_class(), run_dir=tmp_path / "installed")
     assert load_summary(tmp_path / "own").config["python_objects"] == ["programs", "policy"]
     assert load_summary(tmp_path / "installed").config["python_objects"] == ["programs"]
-
-
-def test_a_failure_is_not_hidden_by_the_report_of_it(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unlucky(task: Task, rng: np.random.Generator) -> Placement:
-        task.evaluate(task.problem.placement([0] * task.problem.g).batch())
-        monkeypatch.setattr("placekit_core.run.pipeline.report", lambda *_: 1 / 0)
-        raise KeyError("the real one")
-
-    with pytest.raises(KeyError, match="the real one"):
-        place(problem.graph, cluster=problem.cluster, policy=unlucky)
 
 
 def test_a_proxy_and_a_trainer_as_objects(problem: Problem) -> None:
@@ -499,26 +367,6 @@ def test_names_of_the_package() -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]", "importing the package loads none of its modules"
     assert (Path(placekit_core.__file__).parent / "py.typed").is_file()
-
-
-def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the files of the run, in the table of runs, and where its placement is asked for."""
-    from placekit_compare.rows import rows
-    from placekit_compare.text import show
-    from placekit_torch import apply
-
-    with pytest.raises(NothingFits, match="could be measured") as e:
-        place(
-            chain(6), cluster=machine(), policy="random", backend=FakeBackend(failing=1.0), budget=20,
-            run_dir=tmp_path / "run",
-        )  # fmt: skip
-    found = load_summary(tmp_path / "run")
-    assert found == e.value.result.summary
-    assert found.error == found.programs[0].error == "the fake failed"
-    show(rows([found], installed()))
-    assert "failed" in capsys.readouterr().out
-    with pytest.raises(RunError, match=r"could not measure a placement of .*: the fake failed"):
-        apply.main([str(tmp_path / "run")], installed())
 
 
 def test_a_proxy_budget_that_nobody_used_is_said(tmp_path: Path) -> None:
