@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placekit_core import Command, Component, hookimpl
@@ -18,6 +19,7 @@ from placekit_torch.pt2_options import Pt2Options
 from placekit_torch.step import Step as Step
 
 if TYPE_CHECKING:
+    from placekit_core import Result
     from placekit_torch.dispatching import dispatch as dispatch
     from placekit_torch.export import device_map as device_map, pipeline as pipeline
     from placekit_torch.importer import import_module as import_module
@@ -96,6 +98,19 @@ def placekit_commands() -> list[Command]:
             completer="placekit_torch.evaluate:complete",
         ),
     ]
+
+
+@hookimpl
+def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
+    """`placekit apply` for one PyTorch module on several devices, except towers, which a device map cannot hold."""
+    if len(result.programs) != 1 or "programs" in result.summary.config["python_objects"]:
+        return []
+    [program] = result.programs
+    graph, placement = program.problem.graph, program.placement
+    if placement is None or "torch" not in graph.attributes or "tower" in graph.columns:
+        return []
+    several = len(set(placement.device.tolist())) > 1
+    return [f"placekit apply {run_dir} # the placement as a device_map"] if several else []
 
 
 @hookimpl

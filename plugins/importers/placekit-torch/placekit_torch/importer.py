@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from pydantic import ValidationError
 
-from placekit_core import Importer, ImporterError, Program, unknown
+from placekit_core import Importer, ImporterError, Program, report_progress, unknown
 from placekit_torch.attention import attention_as
 from placekit_torch.capture import Captured, Mode, capture
 from placekit_torch.data_parallel import import_towers, shares_of
@@ -50,6 +50,7 @@ def import_program(
     kernels = kernels or Kernels()  # type: ignore[call-arg]
 
     def trace(built: Builder) -> Captured:
+        report_progress(f"building {name}")
         captured = capture(built, mode, name, seed, kernels)
         if kernels.fusion == "pointwise":
             fuse_chains(captured)
@@ -59,6 +60,7 @@ def import_program(
         if len(shares_of(kernels)) > 1:
             return import_towers(builder, name, mode, seed, recipe or {}, kernels, trace)
         captured = trace(builder)
+        report_progress("making a graph of the trace")
         lowered = lower(captured, name, {"mode": mode, "torch": torch.__version__})
     executable = TorchExecutable(lowered, builder, captured.constants, mode, seed, recipe or {})
     return Program(lowered.graph, executable=executable)

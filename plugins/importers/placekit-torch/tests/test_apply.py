@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import placekit_torch
 import pytest
 from numpy.random import Generator
 from placekit_torch.apply import FORMATS
@@ -235,3 +237,21 @@ def test_completion(placekit: Run, run: Path) -> None:
     assert complete("placekit apply run --") == ["--format ", "--out "]
     assert complete("placekit apply run --format ") == [f"{name} " for name in sorted(FORMATS)]
     assert complete("placekit apply run --out ch") == ["chain.graph.npz "]
+
+
+def test_what_to_do_next() -> None:
+    """A run of one PyTorch module on several devices says that it can be applied."""
+
+    def steps(device: list[int], **attributes: str) -> list[str]:
+        builder = chain()
+        builder.attributes = attributes
+        policy = lambda task, rng: task.problem.placement(device)  # noqa: E731
+        result = placekit_core.place(builder.build(), cluster="p100x4", policy=policy, budget=1)
+        config = {**result.summary.config, "python_objects": []}
+        return placekit_torch.placekit_next_steps(
+            Path("out"), replace(result, summary=result.summary.model_copy(update={"config": config}))
+        )
+
+    assert steps([0, 0, 1, 2], torch="2.13") == ["placekit apply out # the placement as a device_map"]
+    assert steps([0, 0, 0, 0], torch="2.13") == []
+    assert steps([0, 0, 1, 2]) == []
