@@ -16,6 +16,8 @@ from placekit_core import Cluster, PlacekitError, Registry, load_cluster, parse_
 KINDS = {k: k for k in ("importer", "grouper", "policy", "trainer", "backend")} | {"proxy": "backend"}
 DEFAULTS = {"grouper": "auto", "policy": "portfolio", "trainer": "auto", "backend": "simulator", "proxy": "simulator"}
 """What `placekit run` takes for a section that its command line does not name."""
+OWN = "CLUSTER.yaml"
+"""Stands for a machine that is none of the presets."""
 _PLAIN = re.compile(r"[\w\-.:/@+*%]+")
 _WORDS = ("null", "true", "false", "nan", "inf")
 
@@ -23,10 +25,10 @@ _WORDS = ("null", "true", "false", "nan", "inf")
 def command(config: Mapping[str, Any], registry: Registry) -> str:
     """`placekit run ...`, with the options that are not the defaults.
 
-    A run with Python objects has none: the text says that its script makes it.
+    A run with Python objects has none; the text is then a comment, which says so.
     """
     if config["python_objects"]:
-        return f"its Python script: {', '.join(config['python_objects'])} were objects of a Python program"
+        return f"# placed by a Python program, with objects of its own: {', '.join(config['python_objects'])}"
     words = [*_program(config, registry)]
     for section in DEFAULTS:
         words += _section(config, section, registry, DEFAULTS[section])
@@ -35,7 +37,8 @@ def command(config: Mapping[str, Any], registry: Registry) -> str:
         words += [f"{name}={_value(value)}"] * (value not in (None, 0))
     for name, value in {**_flat("costs", config["costs"]), "failing_signal_s": config["failing_signal_s"]}.items():
         words += [f"{name}={_value(value)}"] * (value is not None)
-    return " ".join(["placekit run", *map(shlex.quote, words)])
+    text = " ".join(["placekit run", *map(shlex.quote, words)])
+    return f"{text}  # its machine is the section `cluster` of config.json" if f"cluster={OWN}" in words else text
 
 
 def _flat(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +97,7 @@ def _cluster(data: Mapping[str, Any], registry: Registry) -> Iterator[str]:
                     return
             except PlacekitError:
                 pass
-    yield "cluster=THE_CLUSTER_IN_CONFIG.json"
+    yield f"cluster={OWN}"
 
 
 def _defaults(kind: str, name: str, registry: Registry) -> dict[str, Any]:
