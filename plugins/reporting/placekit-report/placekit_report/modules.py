@@ -64,7 +64,7 @@ class Tree:
 def module_table(problem: Problem, device: NDArray[np.int16], op_s: NDArray[np.float64]) -> dict[str, Any]:
     """`modules` of a report: the tree of modules with the seconds, persistent bytes and kernels of each.
 
-    `device`, `op_s` are the device and the seconds of each operation, [n].
+    Takes the device of each operation and its seconds there, both [n].
     """
     graph, size = problem.graph, problem.cluster.size
     tree = Tree.of(graph.module.vocabulary)

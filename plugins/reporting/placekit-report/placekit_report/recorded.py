@@ -37,7 +37,7 @@ class _Trace(FileModel):
 
 
 def read_schedule(folder: Path, problem: Problem, device: NDArray[np.int16], value_s: float) -> Schedule:
-    """The schedule that `write_trace` wrote of a placement; `device` is [n], `value_s` the step that was timed.
+    """The schedule that `write_trace` wrote of a placement, with the device of each operation [n]; `value_s` is the run's value.
 
     Raises RunError if the trace cannot be read, or is not of this placement.
     """
