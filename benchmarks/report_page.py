@@ -1,14 +1,19 @@
 """How large a report is, how long it takes to write, and how long a frame takes while zooming, in a headless Chromium.
 
-`python benchmarks/report_page.py REPORT.html... [--events N]`: `--events` repeats the steps of the first program's timeline until
-there are N events. A frame is one drawing of the timeline's canvas; Chromium draws in software (`--disable-gpu`).
+`python benchmarks/report_page.py REPORT.html... [--events N] [--write]`: `--events` adds a row for each report in which the
+step of the first program's timeline is repeated until there are N events; `--write` keeps the table in
+benchmarks/results/report_page.md. `python benchmarks/report.py --keep DIR` makes reports. A frame is one drawing of the
+timeline's canvas; Chromium draws in software (`--disable-gpu`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import re
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -16,8 +21,9 @@ from typing import Any
 
 from placekit_report.page import render
 from placekit_report.page.page import scripts, styles
-from placekit_testing.browser import Browser
+from placekit_testing.browser import Browser, chromium
 
+RESULT = Path(__file__).parent / "results" / "report_page.md"
 DATA = re.compile(r'<script type="application/json" id="placekit-data">(.*?)</script>', re.S)
 ZOOM = """(() => {
   const t = placekit.timelines[0], v = t.view, times = [];
@@ -45,36 +51,66 @@ def repeated(timeline: dict[str, Any], events: int) -> None:
     timeline["critical"] = [place[e + step * size] for step in range(times) for e in timeline["critical"]]
 
 
+def row(browser: Browser, name: str, data: dict[str, Any], path: Path) -> str:
+    """Make the page, open it, zoom."""
+    began = time.perf_counter()
+    page = render(data).encode()
+    seconds = time.perf_counter() - began
+    path.write_bytes(page)
+    began = time.perf_counter()
+    browser.open(path)
+    browser.settle()
+    opened = time.perf_counter() - began
+    times = browser.evaluate(ZOOM)
+    size = len(data["runs"][0]["programs"][0]["timeline"]["events"]["track"])
+    median = times[len(times) // 2]
+    return f"| {name} | {size:,} | {len(page) / 1e3:,.0f} | {seconds:.2f} | {opened:.2f} | {median:.1f} | {times[-1]:.1f} |"
+
+
 def main() -> None:
-    """A row per report."""
+    """A row per report, and one with its step repeated."""
     parser = argparse.ArgumentParser()
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT.html")
     parser.add_argument("--events", type=int, default=0, help="repeat the timeline until it has so many events")
+    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results")
     args = parser.parse_args()
-    print(f"page without data: {len((scripts() + styles()).encode()) / 1e3:.0f} kB of scripts and styles")
-    print(f"{'report':30} {'events':>7} {'kB':>6} {'render s':>8} {'open s':>6} {'frame ms: median':>16} {'worst':>6}")
+    own = len((scripts() + styles()).encode()) / 1e3
+    lines = [
+        "# The page of a report in a browser",
+        "",
+        "`python benchmarks/report_page.py REPORT.html... --events 50000 --write`, with the reports of",
+        f"`python benchmarks/report.py --keep DIR`. Scripts and styles, without data: {own:.0f} kB. A frame draws the canvas of the",
+        "timeline, about 1,100 pixels wide, in software; 60 frames zoom in and out.",
+        "",
+        "| report | events | kB | render, s | open, s | frame: median, ms | worst, ms |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
     with Browser() as browser, tempfile.TemporaryDirectory() as folder:
         for report in args.reports:
             found = DATA.search(report.read_text())
             if found is None:
                 raise SystemExit(f"{report} is not a report of placekit")
+            name, path = report.parent.name or report.stem, Path(folder) / "report.html"
             data = json.loads(found[1])
-            timeline = data["runs"][0]["programs"][0]["timeline"]
+            lines.append(row(browser, name, data, path))
             if args.events:
-                repeated(timeline, args.events)
-            began = time.perf_counter()
-            page = render(data).encode()
-            seconds = time.perf_counter() - began
-            path = Path(folder) / "report.html"
-            path.write_bytes(page)
-            began = time.perf_counter()
-            browser.open(path)
-            browser.settle()
-            opened = time.perf_counter() - began
-            times = browser.evaluate(ZOOM)
-            size = len(timeline["events"]["track"])
-            row = f"{len(page) / 1e3:6.0f} {seconds:8.2f} {opened:6.2f} {times[len(times) // 2]:16.1f} {times[-1]:6.1f}"
-            print(f"{report.parent.name or report.stem:30} {size:7d} {row}")
+                repeated(data["runs"][0]["programs"][0]["timeline"], args.events)
+                lines.append(row(browser, f"{name}, step repeated", data, path))
+    lines += [
+        "",
+        f"machine: {os.cpu_count()} cores, Python {platform.python_version()}, {version()}; load {os.getloadavg()[0]:.1f}",
+    ]
+    print("\n".join(lines))
+    if args.write:
+        RESULT.write_text("\n".join(lines) + "\n")
+
+
+def version() -> str:
+    """Name and version of the browser."""
+    program = chromium()
+    assert program is not None
+    found = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    return " ".join(found.split()[:2])
 
 
 if __name__ == "__main__":

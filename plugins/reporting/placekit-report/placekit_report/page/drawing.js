@@ -45,7 +45,7 @@ function patternTile(kind, ink, scale) {
   const c = tile.getContext("2d");
   c.scale(scale, scale);
   c.strokeStyle = c.fillStyle = ink;
-  c.globalAlpha = 0.3;
+  c.globalAlpha = 0.24;
   c.lineWidth = 1.2;
   const line = (...p) => {
     c.beginPath();

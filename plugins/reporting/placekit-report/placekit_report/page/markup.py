@@ -45,7 +45,7 @@ def number(value: float | None, shown: str, **attributes: Any) -> Markup:
 
 
 def seconds(value: float | None) -> Markup:
-    return number(value, units.seconds(value).replace("us", "µs"))
+    return number(value, units.seconds(value).replace("us", "µs") if value else "0")
 
 
 def size(value: float | None) -> Markup:

@@ -46,7 +46,13 @@ def numbers(program: Data, run: Data) -> Markup:
         second = card("proven bound", seconds(bound), "no placement can be faster")
     else:
         below = [percent(gap), " above it: at most ", percent(gap / (1 + gap)), " is left to gain"]
-        second = card("proven bound", seconds(bound), below if gap > 0 else "reached: no placement can be faster")
+        if gap < 5e-4:  # would read as 0.0%
+            below = [
+                "reached, to " if gap > 0 else "reached",
+                number(gap, f"{gap:.1g}" if gap else ""),
+                ": no placement is faster",
+            ]
+        second = card("proven bound", seconds(bound), below)
     if room is None:
         third = card("memory headroom", "–", "no device has a limit, or no placement was measured")
     else:

@@ -226,7 +226,7 @@ class Timeline {
     this.lanes.forEach((l) => (lanes[l.track] = l));
     c.strokeStyle = this.paint.critical;
     c.lineWidth = 1;
-    c.globalAlpha = 0.6;
+    c.globalAlpha = 0.5;
     c.beginPath();
     const drawn = new Set();
     for (let i = 1; i < events.chain.length; i++) {
@@ -234,7 +234,8 @@ class Timeline {
       if (events.track[a] === events.track[b] || events.start[b] < view.from || events.end[a] > view.to) continue;
       const from = lanes[events.track[a]], to = lanes[events.track[b]];
       const x = Math.round(this.x(events.start[b])) + 0.5;
-      const key = (x * 4096 + events.track[a]) * 4096 + events.track[b];
+      // One line in four pixels for each pair of lanes: more would hide what is behind them.
+      const key = (Math.floor(x / 4) * 4096 + events.track[a]) * 4096 + events.track[b];
       if (!from || !to || drawn.has(key)) continue;
       drawn.add(key);
       c.moveTo(Math.min(x, this.x(events.end[a])), from.y + from.h + 1.5 - top);
