@@ -23,8 +23,8 @@ from placekit_report.modules import OTHER
 from placekit_report.style import COLOURS, GREY, on
 from placekit_report.timeline import Items
 
-BLOCKS = 700
-"""Blocks of a picture, at most: it stays below 200 kB."""
+BLOCKS, LETTERS = 600, 60
+"""Blocks of a picture, and letters of a name in a tooltip, at most: with these, it stays below 200 kB."""
 WIDTH, PAD, RIGHT = 880, 14, 78
 DEVICE, LINK, GAP = 24, 13, 4  # heights of lanes, and what is between them
 LETTER = 6.5  # width at 11 px, a little more than that of common fonts
@@ -212,18 +212,18 @@ def _tooltip(d: _Drawn, lane: Lane, block: Block) -> str:
     longest = max(rows, key=lambda i: (items.end_s[i] - items.start_s[i], -i))
     seconds, start = units.seconds(block.busy_s), units.seconds(block.start_s)
     bytes_ = units.mebibytes(float(items.bytes_[rows].sum()))
-    phase, module = PHASES[block.phase], items.module[longest]
+    phase, module, name = PHASES[block.phase], _cut(items.module[longest], LETTERS), _cut(items.name[longest], LETTERS)
     if len(rows) == 1 and lane.link:
-        return f"{items.name[longest]}\n{lane.name}\n{seconds} from {start}, {bytes_}"
+        return f"{name}\n{lane.name}\n{seconds} from {start}, {bytes_}"
     if len(rows) == 1:
         of = ", ".join(x for x in (module, items.kind[longest], phase) if x and x not in items.name[longest])
-        return f"{items.name[longest]}\n{of or phase}\n{seconds} from {start}" + (
+        return f"{name}\n{of or phase}\n{seconds} from {start}" + (
             f", output {bytes_}" if items.bytes_[longest] else ""
         )
-    what = "transfers" if lane.link else f"operations, most in {items.colours[block.colour]}, {phase}"
+    what = "transfers" if lane.link else f"operations, most in {_cut(items.colours[block.colour], LETTERS)}, {phase}"
     of = units.seconds(block.end_s - block.start_s)
     length = units.seconds(float(items.end_s[longest] - items.start_s[longest]))
-    return f"{len(rows)} {what}\n{seconds} of {of} from {start}, {bytes_}\nlongest: {items.name[longest]}, {length}"
+    return f"{len(rows)} {what}\n{seconds} of {of} from {start}, {bytes_}\nlongest: {name}, {length}"
 
 
 def _ticks(end_s: float, scale: _Scale, top: float, bottom: float) -> list[str]:

@@ -18,6 +18,7 @@ from placekit_testing.small import machine
 
 from placekit_core import Labels, Problem, Schedule, Spans, units
 
+LONG = ".".join(["decoder"] * 20)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -28,12 +29,13 @@ def scheduled(problem: Problem, seed: int = 0) -> Schedule:
     return fakes.FakeBackend().open(problem).schedule(problem.placement(device))
 
 
-def one_after_another(n: int, devices: int = 2) -> Panel:
-    """`n` operations in turn on each device of some, of 1 to 2 us with pauses; modules of 40 and phases."""
+def one_after_another(n: int, devices: int = 8) -> Panel:
+    """`n` operations one after another, on any device, of 1 to 2 us with pauses; seven modules in turn, three phases."""
     graph = fakes.chain(n).graph
-    module = Labels.of(f"layers.{i // 40}.part{i % 3}" for i in range(graph.n))
+    module = Labels.of(f"{LONG}.part{i % 7}" for i in range(graph.n))
     phase = (np.arange(graph.n) * 3 // graph.n).astype(np.uint8)
-    problem = Problem.of(graph.replace(module=module, phase=phase), machine(devices))
+    names = tuple(f"{LONG}.{name}" for name in graph.op_name)
+    problem = Problem.of(graph.replace(op_name=names, module=module, phase=phase), machine(devices))
     rng = np.random.default_rng(1)
     length, pause = rng.uniform(1e-6, 2e-6, graph.n), rng.exponential(5e-7, graph.n)
     length[~graph.kernel] = pause[~graph.kernel] = 0.0
@@ -83,7 +85,7 @@ def test_tooltips_have_the_numbers_of_the_schedule(make: Callable[[], Problem]) 
 def test_the_picture_of_many_operations_is_small_and_its_areas_are_their_seconds() -> None:
     panel = one_after_another(10_000)
     text = svg([panel])
-    assert len(text.encode()) < 200_000
+    assert 100_000 < len(text.encode()) < 200_000
     found = list(rectangles(text))
     assert len(found) <= BLOCKS
     p = profile(panel.problem, panel.schedule)
@@ -94,7 +96,8 @@ def test_the_picture_of_many_operations_is_small_and_its_areas_are_their_seconds
     assert busy == pytest.approx(sum(d.compute_s for d in p.devices), rel=1e-3)
     lane = next(r for r in ElementTree.fromstring(text).iter(f"{SVG}rect") if r.get("class") == "lane")
     full = float(lane.get("width", "")) * float(lane.get("height", ""))  # the whole step of one device
-    area = sum(float(r.get("width", "")) * float(r.get("height", "")) for r, _ in found)
+    sides = [(float(r.get("width", "")), float(r.get("height", ""))) for r, _ in found]
+    area = sum((w + 0.5 * (w > 3.5)) * h for w, h in sides)  # wide blocks leave half a pixel free
     assert area / full * p.makespan_s == pytest.approx(busy, rel=0.02)
 
 
