@@ -20,7 +20,7 @@ from placekit_report.resources import is_same, more_of_each
 MOST = 2000
 """Single moves that are tried at most."""
 WORK = 5_000_000
-"""Operations that all moves together may simulate: fewer moves of a large graph are tried. About a second."""
+"""Operations, edges and transfers that all moves together may simulate: fewer moves of a large graph are tried."""
 LEAST = 20
 """Moves that are tried of any graph, however large."""
 BEST = 5
@@ -118,7 +118,8 @@ def what_would_change(
         return Change(
             used, binds, reason="single moves and other machines are not looked at: the placement has no value"
         )
-    tried = _Tried(problem, placement, _critical_s(problem, schedule, causes), session, value_s)
+    critical_s, transfers = _critical_s(problem, schedule, causes), len(schedule.transfer_tensor)
+    tried = _Tried(problem, placement, critical_s, transfers, session, value_s)
     resources, made = _resources(problem, placement, backend, value_s)
     for name, value in tried.with_more_memory(now.peak_bytes[0]):
         resources.append((name, value))
@@ -166,16 +167,22 @@ def binding(causes: Causes) -> Binding:
 class _Tried:
     """The single moves that were simulated: [t] groups, the devices that they would move to, values, and [t, D] peaks.
 
-    `critical_s`: [g] see `_critical_s`; groups with most of it are tried first.
+    `critical_s`: [g] see `_critical_s`; groups with most of it are tried first. `transfers`: their number now.
     """
 
     def __init__(
-        self, problem: Problem, placement: Placement, critical_s: NDArray[np.float64], session: Session, value_s: float
+        self,
+        problem: Problem,
+        placement: Placement,
+        critical_s: NDArray[np.float64],
+        transfers: int,
+        session: Session,
+        value_s: float,
     ) -> None:
         self.problem, self.placement, self.value_s, self.on_path = problem, placement, value_s, critical_s.any()
         device, graph = placement.device, problem.graph
         self.possible = int(problem.allowed.sum()) - problem.g
-        count = min(MOST, self.possible, max(LEAST, WORK // max(graph.n + graph.e, 1)))
+        count = min(MOST, self.possible, max(LEAST, WORK // max(graph.n + graph.e + transfers, 1)))
         size = problem.cluster.size
         others = ((g, d) for g in _by_weight(problem, placement, critical_s) for d in range(size) if d != device[g])
         chosen = list(_first(count, ((g, d) for g, d in others if problem.allowed[g, d])))
@@ -253,7 +260,8 @@ def _critical_s(problem: Problem, schedule: Schedule, causes: Causes) -> NDArray
 def _by_weight(problem: Problem, placement: Placement, critical_s: NDArray[np.float64]) -> list[int]:
     """Groups that have a choice: by their seconds on the critical path, then by those of all their operations."""
     seconds = problem.group_s[np.arange(problem.g), placement.device]
-    return [int(i) for i in np.lexsort((-seconds, -critical_s)) if problem.allowed[i].sum() > 1]
+    order = np.lexsort((-seconds, -critical_s))
+    return [int(i) for i in order[problem.allowed.sum(axis=1)[order] > 1]]
 
 
 def _first(count: int, rows: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
