@@ -22,6 +22,12 @@ Run = Callable[..., object]
 FAST = ["workload=mlp", "budget.evaluations=20", "log=csv"]
 
 
+@pytest.fixture(autouse=True)
+def without_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error is the error alone."""
+    monkeypatch.setenv("PLACEKIT_QUIET", "1")
+
+
 def fails(outcome, *words: str) -> None:
     """Failed with a short error that holds all the words."""
     assert outcome.code == 1, outcome

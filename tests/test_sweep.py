@@ -473,7 +473,7 @@ def test_ctrl_c_while_results_are_written_ends_the_sweep(
         signal.raise_signal(signal.SIGINT)
         return write(*args, **kwargs)
 
-    monkeypatch.setattr("placekit_report.trace.write_trace", pressed)
+    monkeypatch.setattr("placekit_report.logger.write_trace", pressed)
     outcome = placekit("run", *SWEEP[:-1])
     assert outcome.code == 130
     [only] = results(tmp_path / "sweep").values()

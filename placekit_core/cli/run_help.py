@@ -65,9 +65,9 @@ def help_text(argv: list[str], registry: Registry) -> str:
             _run_options(False),
             _default_components(registry),
         ]
-    head = ["usage: placekit run [FILE] [OPTION=VALUE ...]", "", wrapped(_ABOUT, ""), "", *_examples(_EXAMPLES)]
+    first = ["usage: placekit run [FILE] [OPTION=VALUE ...]", "", wrapped(_ABOUT, ""), "", *_examples(_EXAMPLES)]
     tail = ["more:", *_examples(_MORE), wrapped("`placekit COMMAND --help` explains the other commands.", "")]
-    return "\n\n".join(["\n".join(head), *parts, "\n".join(tail)])
+    return "\n\n".join(["\n".join(first), *parts, "\n".join(tail)])
 
 
 def _examples(rows: Mapping[str, str]) -> list[str]:

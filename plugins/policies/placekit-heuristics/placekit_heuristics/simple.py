@@ -30,8 +30,8 @@ class SingleDevice(Policy):
     """Everything on one device.
 
     Groups that may not run there (CPU operations) go to the allowed device that is fastest for all of them. Without
-    `device`: the device of least total time on which it fits, tried one by one. If it fits on none, it is on the device of least
-    total time that holds the persistent bytes, or else of all, and the backend reports that it does not fit.
+    `device`: the device of least total time on which it fits, tried one by one among those that hold the persistent bytes. If
+    none holds them, it is on the device of least total time, and the backend reports that it does not fit.
     """
 
     name = "single_device"
@@ -40,7 +40,7 @@ class SingleDevice(Policy):
     """Type of the device, `cpu` or `gpu`; any if empty."""
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The placement; nothing is evaluated if `device` is given. Raises ClusterError if the device does not exist."""
+        """The placement; evaluates only devices that are tried. Raises ClusterError if the device does not exist."""
         problem = task.problem
         if self.options.device is None:
             return _first_that_fits(task, devices_of(problem, self.device_type))
@@ -115,14 +115,12 @@ def fastest_single(problem: Problem, devices: Sequence[int]) -> NDArray[np.int16
 
 
 def _first_that_fits(task: Task, devices: Sequence[int]) -> Placement:
-    """Everything on the first of `devices`, the fastest first, on which it fits; on the first one if it fits on none."""
-    placements = [task.problem.placement(device) for device in fastest_first(task.problem, devices)]
-    for placement in placements:
-        if task.evaluate.remaining <= 0:
-            break
-        if task.evaluate(placement.batch()).fits[0]:
+    """Everything on the first of `devices`, the fastest first, on which it fits; the last one is not evaluated."""
+    *others, last = [task.problem.placement(device) for device in fastest_first(task.problem, devices)]
+    for placement in others:
+        if task.evaluate.remaining <= 0 or task.evaluate(placement.batch()).fits[0]:
             return placement
-    return placements[0]
+    return last
 
 
 def fastest_first(problem: Problem, devices: Sequence[int]) -> list[NDArray[np.int16]]:
