@@ -1,9 +1,6 @@
 """The style of all plots with matplotlib: readable without colours, and in the dark.
 
-with plots.style():
-    fig = plots.figure(6, 4)
-    ...
-plots.save(fig, path)
+Make a figure within `style()`, with `figure(width, height)`, and write it with `save(fig, path)`.
 """
 
 from __future__ import annotations
