@@ -153,6 +153,31 @@ def test_two_runs_show_their_differences_and_what_moved() -> None:
     assert re.search(r"policy</th><td>portfolio</td><td>etf</td>", page)
 
 
+def test_one_evaluation_is_no_curve() -> None:
+    data = report(events=50)
+    assert "data-search" in render(data)
+    [program] = data["runs"][0]["programs"]
+    program["search"] = [{key: x[:1] if isinstance(x, list) else x for key, x in program["search"][0].items()}]
+    assert "data-search" not in {name for name, _ in read(render(data)).attributes}
+
+
+@pytest.mark.parametrize(
+    ("gap", "text"),
+    [
+        (0.0, "reached: no placement is faster"),
+        (1e-9, "within rounding"),
+        (1e-4, "within 0.1%"),
+        (0.25, "25.0% above it"),
+    ],
+)
+def test_a_gap_is_told_in_words(gap: float, text: str) -> None:
+    data = report(events=50)
+    data["runs"][0]["programs"][0]["gap"] = gap
+    found = read(render(data))
+    assert text in found.text
+    assert gap in found.values
+
+
 def test_many_devices_are_folded() -> None:
     text = read(render(report(events=200, devices=20))).text
     assert "12 more devices" in text  # their memory

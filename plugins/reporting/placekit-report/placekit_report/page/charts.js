@@ -107,8 +107,8 @@ function searchChart(root, program) {
   };
   const ends = found.flatMap((s) => s.best_s).filter((x) => x !== null);
   const means = found.flatMap((s) => s.mean_s).filter((x) => x !== null).sort((a, b) => a - b);
-  const low = Math.min(...ends, program.bound_s || Infinity);
-  const high = Math.max(...ends, means.length ? means[Math.floor(0.8 * (means.length - 1))] : 0);
+  const low = ends.reduce((a, b) => Math.min(a, b), program.bound_s || Infinity);
+  const high = ends.reduce((a, b) => Math.max(a, b), means.length ? means[Math.floor(0.8 * (means.length - 1))] : 0);
   const room = 0.06 * (high - low || high);
   const options = () => ({
     padding: [8, 22, 0, 0],

@@ -29,7 +29,7 @@ def differences(run_a: Data, run_b: Data, a: Data, b: Data) -> Markup:
         row(f"{name} computes", of_device(a, name, "compute_s"), of_device(b, name, "compute_s"), seconds)
     for name in dict.fromkeys([*a["devices"]["name"], *b["devices"]["name"]]):
         row(f"{name} at its peak", of_device(a, name, "peak_bytes"), of_device(b, name, "peak_bytes"), size)
-    numbers = table(["number", "A", "B", "B − A"], rows, caption="The numbers of both runs", numeric=(1, 2, 3))
+    numbers = table(["number", "A", "B", "B − A"], rows, caption="The numbers of both runs", numeric=(1, 2, 3), keep=16)
     one, two = run_a["summary"], run_b["summary"]
     settings = [[k, shown(one.get(k)), shown(two.get(k))] for k in SETTINGS if one.get(k) != two.get(k)]
     return tag("div", numbers, table(["setting", "A", "B"], settings, caption="Settings that differ"), class_="grid")

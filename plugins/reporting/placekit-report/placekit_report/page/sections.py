@@ -47,10 +47,10 @@ def numbers(program: Data, run: Data) -> Markup:
     else:
         below = [percent(gap), " above it: at most ", percent(gap / (1 + gap)), " is left to gain"]
         if gap < 5e-4:  # would read as 0.0%
+            within = f"reached within {'0.1%' if gap > 1e-6 else 'rounding'}" if gap else "reached"
             below = [
-                "reached, to " if gap > 0 else "reached",
-                number(gap, f"{gap:.1g}" if gap else ""),
-                ": no placement is faster",
+                number(gap, within),
+                ": no placement is faster" if gap < 1e-6 else ": nothing worth the search is left",
             ]
         second = card("proven bound", seconds(bound), below)
     if room is None:
@@ -195,7 +195,8 @@ def search(program: Data) -> Markup | None:
             ]
         )
     heads = ["search", "evaluations", "took", "best", "above the best"]
-    chart = tag("div", class_="chart wide", data_search=True)
+    curves = any(len(s["evaluations"]) > 1 for s in found)  # one evaluation is no curve
+    chart = tag("div", class_="chart wide", data_search=True) if curves else None
     return tag("div", chart, table(heads, rows, caption="Where each search ended", numeric=range(1, 5)))
 
 

@@ -226,20 +226,23 @@ class Timeline {
     this.lanes.forEach((l) => (lanes[l.track] = l));
     c.strokeStyle = this.paint.critical;
     c.lineWidth = 1;
-    c.globalAlpha = 0.5;
-    c.beginPath();
-    const drawn = new Set();
+    // Where changes are closer than pixels are, lines would hide what is behind them: there are none until it is zoomed.
+    const lines = [], crowd = new Map();
     for (let i = 1; i < events.chain.length; i++) {
       const a = events.chain[i - 1], b = events.chain[i];
       if (events.track[a] === events.track[b] || events.start[b] < view.from || events.end[a] > view.to) continue;
       const from = lanes[events.track[a]], to = lanes[events.track[b]];
-      const x = Math.round(this.x(events.start[b])) + 0.5;
-      // One line in four pixels for each pair of lanes: more would hide what is behind them.
-      const key = (Math.floor(x / 4) * 4096 + events.track[a]) * 4096 + events.track[b];
-      if (!from || !to || drawn.has(key)) continue;
-      drawn.add(key);
-      c.moveTo(Math.min(x, this.x(events.end[a])), from.y + from.h + 1.5 - top);
-      c.lineTo(x, (to.y > from.y ? to.y : to.y + to.h + 3) - top);
+      if (!from || !to) continue;
+      const x = Math.round(this.x(events.start[b])) + 0.5, near = Math.floor(x / 10);
+      crowd.set(near, (crowd.get(near) || 0) + 1);
+      lines.push([near, Math.min(x, this.x(events.end[a])), from.y + from.h + 1.5, x, to.y > from.y ? to.y : to.y + to.h + 3]);
+    }
+    c.globalAlpha = 0.6;
+    c.beginPath();
+    for (const [near, x, y, toX, toY] of lines) {
+      if (crowd.get(near) > 4) continue;
+      c.moveTo(x, y - top);
+      c.lineTo(toX, toY - top);
     }
     c.stroke();
     c.globalAlpha = 1;
