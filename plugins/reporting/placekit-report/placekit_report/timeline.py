@@ -27,7 +27,8 @@ class Items:
 
     Attributes:
         shown: [m] False for sources, which take no time.
-        device, stream: [m] where it runs; of a transfer, where it comes from.
+        device: [m] where it runs; of a transfer, where it comes from.
+        stream: [m] its stream there.
         to: [m] where a transfer goes; -1 for computations.
         start_s, end_s: [m].
         name: m names.
