@@ -153,6 +153,19 @@ def test_two_runs_show_their_differences_and_what_moved() -> None:
     assert re.search(r"policy</th><td>portfolio</td><td>etf</td>", page)
 
 
+def test_changes_are_relative_to_what_is_simulated_now() -> None:
+    """Of a measured run, that is another value than its own."""
+    data = report(events=50)
+    [program] = data["runs"][0]["programs"]
+    change = program["change"]
+    change |= {"now_s": 2 * change["moves"]["value_s"][0], "reason": "links are not looked at"}
+    change["moves"]["text"] = "all 12 moves were tried"
+    found = read(render(data))
+    assert "−50.0%" in found.text
+    assert "all 12 moves were tried" in found.text
+    assert "links are not looked at" in found.text
+
+
 def test_one_evaluation_is_no_curve() -> None:
     data = report(events=50)
     assert "data-search" in render(data)

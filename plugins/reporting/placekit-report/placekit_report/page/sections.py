@@ -205,19 +205,25 @@ def change(program: Data) -> Markup | None:
     c = program["change"]
     if c is None:
         return None
-    name, own = value_name(program), program["value_s"]
+    # What is simulated here is compared with the simulated value, which of a measured run is not its own.
+    name, own = value_name(program), c.get("now_s") or program["value_s"]
     pairs = zip(c["utilisation"]["name"], c["utilisation"]["share"], strict=True)
     used = [[n, bar(s), percent(s)] for n, s in pairs]
-    m, r = c["moves"], c["resources"]
-    moves = [[g, way(f, t), seconds(v), changed(v, own)]
-             for g, f, t, v in zip(m["group"], m["from"], m["to"], m["value_s"], strict=True)]  # fmt: skip
-    better = [[n, seconds(v), changed(v, own)] for n, v in zip(r["name"], r["value_s"], strict=True)]
     told = "How much of the step each is in use"
-    parts = [table(["resource", "", "in use"], used, caption=told, numeric=(2,), class_="bars", keep=12)]
-    told = "With more of one resource, simulated again" + (f" (now {units.seconds(own)})" if own else "")
-    parts.append(table(["with", name, "change"], better, caption=told, numeric=(1, 2), keep=10))
-    told = "The single moves with the largest effect"
-    parts.append(table(["moved alone", "to", name, "change"], moves, caption=told, numeric=(2, 3)))
+    parts: list[Child] = [table(["resource", "", "in use"], used, caption=told, numeric=(2,), class_="bars", keep=12)]
+    m, r = c["moves"], c["resources"]
+    if r["name"]:
+        better = [[n, seconds(v), changed(v, own)] for n, v in zip(r["name"], r["value_s"], strict=True)]
+        told = "With more of one resource, simulated again" + (f" (now {units.seconds(own)})" if own else "")
+        parts.append(table(["with", name, "change"], better, caption=told, numeric=(1, 2), keep=10))
+    if m["group"]:
+        moves = [[g, way(f, t), seconds(v), changed(v, own)]
+                 for g, f, t, v in zip(m["group"], m["from"], m["to"], m["value_s"], strict=True)]  # fmt: skip
+        told = "The single moves with the largest effect"
+        found = table(["moved alone", "to", name, "change"], moves, caption=told, numeric=(2, 3))
+        parts.append([found, tag("p", m["text"], class_="soft note") if m.get("text") else None])
+    if c.get("reason"):
+        parts.append(tag("p", c["reason"], class_="soft"))
     return tag("div", binds(c["binding"]), tag("div", [tag("div", p) for p in parts], class_="columns"))
 
 
