@@ -16,20 +16,29 @@ INSTALLED = """
 from placekit_core import installed
 print(*(p.distribution for p in installed().packages))
 """
+PLUGIN_AND_TESTS = """
+import sys, pytest
+from placekit_core.cli.main import main
+tests, sys.argv = sys.argv[1], ["placekit", "plugins"]
+if main():
+    sys.exit("placekit plugins says that one is broken")
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--collect-only", tests]))
+"""
+"""Lists plugins, and imports the tests in a folder; that they pass is seen elsewhere."""
 TESTING = ("placekit-testing", "hypothesis")  # what tests may use besides
 WITHOUT_TORCH = ("placekit-sim", "placekit-grouping", "placekit-heuristics", "placekit-search", "placekit-formats",
                  "placekit-einsum", "placekit-compare")  # fmt: skip
 """What docs/install.md names for an installation without torch, and `compare`."""
 
 
-def import_all(python: Path, folder: Path, **env: str) -> None:
-    """Import every module of the package in `folder`, and all packages that they name, in functions too."""
+def importing(folder: Path) -> str:
+    """Code that imports every module of the package in `folder`, and all packages that they name, in functions too."""
     package = package_of(folder)
     paths = [p.relative_to(folder).with_suffix("") for p in sorted(package.rglob("*.py")) if "templates" not in p.parts]
     modules = [".".join(p.parts).removesuffix(".__init__") for p in paths] + sorted(
         {module for p in paths for module, _ in imported((folder / p).with_suffix(".py"))}
     )
-    run(python, "python", "-c", f"import importlib\nfor m in {modules!r}: importlib.import_module(m)", **env)
+    return f"import importlib\nfor m in {modules!r}: importlib.import_module(m)\n"
 
 
 def needed(plugin: Path) -> set[str]:
@@ -56,15 +65,13 @@ def test_tests_import_declared_plugins(plugin: Path) -> None:
 def test_a_plugin_needs_only_what_it_declares(plugin: Path, tmp_path: Path) -> None:
     needs = needed(plugin)
     python = make_venv(tmp_path / "venv", needs)
-    import_all(python, plugin)
-    run(python, "placekit", "plugins")  # fails if one is broken
-    found = run(python, "python", "-c", INSTALLED).stdout.split()
-    assert plugin.name in found
-    assert set(found) <= needs  # it is as alone as it says
-    how = "-q", "-p", "no:cacheprovider", "--collect-only"  # its tests are imported; that they pass is seen elsewhere
-    done = run(python, "pytest", *how, str(plugin / "tests"), cwd=tmp_path, code=None)
+    code = INSTALLED + importing(plugin) + PLUGIN_AND_TESTS  # one process: torch takes seconds to import
+    done = run(python, "python", "-c", code, str(plugin / "tests"), cwd=tmp_path, code=None)
     skipped = done.returncode == 5 and "SKIPPED" in done.stdout  # its tests say that they need another plugin
     assert done.returncode == 0 or skipped, done.stdout + done.stderr
+    found = done.stdout.splitlines()[0].split()
+    assert plugin.name in found
+    assert set(found) <= needs  # it is as alone as it says
 
 
 def test_the_core_alone(tmp_path: Path) -> None:
@@ -113,7 +120,7 @@ def test_an_undeclared_dependency_is_found(tmp_path: Path, declared: bool) -> No
         data.write_text(data.read_text().replace('"numpy>=1.26"', '"numpy>=1.26", "networkx"'))
     python = make_venv(tmp_path / "venv", closure(*project(folder)["project"]["dependencies"]))
     if declared:
-        import_all(python, folder, PYTHONPATH=str(folder))
+        run(python, "python", "-c", importing(folder), PYTHONPATH=str(folder))
     else:
         with pytest.raises(AssertionError, match="No module named 'networkx'"):
-            import_all(python, folder, PYTHONPATH=str(folder))
+            run(python, "python", "-c", importing(folder), PYTHONPATH=str(folder))
