@@ -167,13 +167,13 @@ class TestStages:
         monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
         with Progress(lines=True) as bar:
             bar.stage("placing")
-            for now[0] in (1.0, 61.0, 62.0, 125.0, 200.0, 241.0):
+            for now[0] in (1.0, 11.0, 12.0, 25.0, 39.0, 41.0):
                 bar.row("net", {"evaluations": 10 * now[0], "best_s": 1.0}, Ledger(10_000))
         assert capsys.readouterr().err.splitlines() == [
             "placing",
-            "  0%, 610 evaluations, best 1 s",
-            "  0%, 1,250 evaluations, best 1 s",
-            "  0%, 2,410 evaluations, best 1 s",
+            "  0%, 110 evaluations, best 1 s",
+            "  0%, 250 evaluations, best 1 s",
+            "  0%, 410 evaluations, best 1 s",
         ]
 
 

@@ -18,7 +18,7 @@ from placekit_core.run import terminal
 from placekit_core.run.pipeline import Observer
 
 _BAR, _CLOCK = 16, 10  # columns of the bar, and of spinner and clock with their gaps
-EVERY_S = 60.0
+EVERY_S = 10.0
 """Where there is no bar, a line says how far a stage is after these seconds, and then again after twice as many."""
 
 

@@ -1,11 +1,14 @@
-"""How the loops of this library are compiled; importing it imports numba."""
+"""How the loops of this library are compiled; importing it imports numba, and lets every compilation be told."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from numba import njit
+from numba.core import event
 from numba.core.options import DefaultOptions
+
+from placekit_core import report_progress
 
 UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
 """Options of `njit` for functions that allocate nothing, and return arrays only to functions compiled in the same way:
@@ -16,3 +19,16 @@ COUNTED: dict[str, Any] = dict.fromkeys(UNCOUNTED, True)
 
 compiled: Any = njit(cache=True, **UNCOUNTED)
 inlined: Any = njit(cache=True, forceinline=True, **UNCOUNTED)
+
+
+class _Told(event.Listener):
+    """Reports what is being compiled: the first run on a computer takes minutes longer than the next ones."""
+
+    def on_start(self, event: Any) -> None:
+        report_progress(f"compiling {event.data['dispatcher'].py_func.__name__}, once on this computer")
+
+    def on_end(self, event: Any) -> None:
+        """The next report takes the place of this one."""
+
+
+event.register("numba:compile", _Told())  # type: ignore[no-untyped-call]
