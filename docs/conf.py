@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from pydantic import BaseModel
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
@@ -75,6 +76,8 @@ benchmarks/*
 """
 SECTIONS = Config(napoleon_use_ivar=True, napoleon_attr_annotations=False)
 ARRAY = re.compile(r"~?numpy\.ndarray\[tuple\[~?typing\.Any, \.\.\.\], ~?numpy\.dtype\[([^\[\]]*)\]\]")
+WIDE = 88  # characters that fit where the page's own contents stand beside it
+COLUMN = re.compile(r"\S {2,}\S")
 ALIGNED = re.compile(r"\S {3,}\S")
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 
@@ -163,6 +166,14 @@ def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: An
     return True if name in ("model_config", "model_post_init") else None
 
 
+def mark_wide(app: Sphinx, doctree: nodes.document) -> None:
+    """Printed tables that are wider than the page scroll; all else in a block of commands goes on in the next line."""
+    for block in doctree.findall(nodes.literal_block):
+        printed = [line for line in block.astext().splitlines() if not line.startswith(("$ ", "> "))]
+        if any(len(line) > WIDE and len(COLUMN.findall(line)) > 2 for line in printed):
+            block["classes"].append("wide")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     write_pages()
@@ -171,3 +182,4 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", render)
     app.connect("autodoc-process-signature", shorten)
     app.connect("autodoc-skip-member", skip)
+    app.connect("doctree-read", mark_wide)
