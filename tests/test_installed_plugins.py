@@ -91,8 +91,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def command(python: Path, tmp_path: Path) -> Callable[..., CompletedProcess[str]]:
-    """Run `placekit ARGS` there, in an empty folder."""
+def command(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CompletedProcess[str]]:
+    """Run `placekit ARGS` there, in an empty folder; standard error has warnings and errors only."""
+    monkeypatch.setenv("PLACEKIT_QUIET", "1")
     return lambda *args, code=0: venvs.run(python, "placekit", *args, cwd=tmp_path, code=code)
 
 
