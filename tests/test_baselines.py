@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,9 @@ def test_a_family_compares_means(placekit: Any) -> None:
     assert None not in values
     mean_s, value_s = float(np.mean([v or 0.0 for v in values])), summary.value_s
     assert value_s is not None
-    assert f"{compared(value_s, mean_s)} single_device" in " ".join(done.out.split())
+    text = " ".join(done.out.split())
+    assert f"{compared(value_s, mean_s)} single_device" in text
+    assert re.search(r"note: \w+( on p100:0)? is faster for 'placeto_ptb-0\d': ", text)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from placekit_core.run.run_directory import PLACEMENT, RESULT
 def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, status: str) -> Result:
     """The result for every program; writes the placements. result.json is written last (`commit`)."""
     config, registry, backend, trainer = assembly.config, assembly.registry, assembly.backend, assembly.trainer
-    found = tuple(_report_program(s, run_dir) for s in searches)
+    found = tuple(_report_program(s, run_dir, len(searches) > 1) for s in searches)
     programs = [p.summary for p in found]
     single = len(programs) == 1
     values = [p.value_s for p in programs if p.value_s is not None]
@@ -82,7 +82,7 @@ def commit(result: Result, run_dir: Path) -> None:
     write_json(run_dir / RESULT, result.summary.model_dump(mode="json"))
 
 
-def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
+def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResult:
     evaluate, problem = s.evaluate, s.problem
     s.directory.mkdir(parents=True, exist_ok=True)
     best, schedule, measurements = evaluate.best, None, None
@@ -103,7 +103,7 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
         bound = proven if bound is None else bound if proven is None else max(bound, proven)
     except Exception as e:  # nor must a bound
         notes.append(f"the backend failed to prove a bound of {s.name!r}: {reason(e)}")
-    notes += beaten(s)
+    notes += beaten(s, family)
     kernels = int(problem.graph.kernel.sum())
     measured = problem.costs.measured[problem.graph.kernel]
     summary = ProgramSummary(
@@ -135,13 +135,14 @@ def _report_program(s: OpenProgram, run_dir: Path) -> ProgramResult:
     return ProgramResult(summary, problem, placement, measurements, schedule, tuple(evaluate.history))
 
 
-def beaten(s: OpenProgram) -> list[str]:
-    """The note that a baseline is faster than what was found, if one is."""
+def beaten(s: OpenProgram, family: bool) -> list[str]:
+    """The note that a baseline is faster than what was found, if one is; it names the program if there are several."""
     value_s = s.evaluate.best.value_s if s.evaluate.best else None
     fastest = fastest_of(s)
     if value_s is None or fastest is None or not fastest.value_s or value_s / fastest.value_s - 1 < LEAST_GAIN:
         return []
-    return [f"{fastest.label} is faster: {seconds(fastest.value_s)}"]
+    which = f" for {s.name!r}" if family else ""
+    return [f"{fastest.label} is faster{which}: {seconds(fastest.value_s)}"]
 
 
 def fastest_of(s: OpenProgram) -> Baseline | None:
