@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
 HEAD = "| name | what it is |\n|---|---|\n"
 BLOCK = re.compile(
-    rf"(?:{re.escape(HEAD)}(?:\|[^\n]*\n)*\n)?(?P<block>^```\{{eval-rst\}}\n(?P<text>.*?)^```$)", re.MULTILINE | re.DOTALL
+    rf"(?:{re.escape(HEAD)}(?:\|[^\n]*\n)*\n)?(?P<block>^```\{{eval-rst\}}\n(?P<text>.*?)^```$)",
+    re.MULTILINE | re.DOTALL,
 )
 DIRECTIVE = re.compile(
     r"^\.\. auto(?P<kind>module|class|function|data):: (?P<target>\S+)\n(?P<options>(?:   .*\n)*)", re.M
