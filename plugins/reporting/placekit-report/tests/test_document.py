@@ -18,7 +18,7 @@ from placekit_report.modules import COLOURS, CUTS, NODES, OTHER, Tree, colours, 
 from placekit_report.timeline import HIDDEN, Items, lanes, timeline
 from placekit_testing import fakes
 from placekit_testing.small import machine
-from report_data import check, embedded, network
+from report_data import check, embedded, network, no_picture as no_picture
 
 from placekit_core import (
     Cluster,
@@ -34,6 +34,7 @@ from placekit_core import (
     place,
 )
 
+pytestmark = pytest.mark.usefixtures("no_picture")
 for plugin in ("placekit_grouping", "placekit_sim"):
     pytest.importorskip(plugin, reason="a run needs a grouper and a simulator")
 
@@ -89,7 +90,6 @@ def test_the_page_changes_no_result_and_is_the_same_each_time(tmp_path: Path) ->
     assert texts[0] == texts[1]
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")  # profile.png has no font for them
 @pytest.mark.parametrize("odd", ["</script><script>alert(1)</script>", "<!--", "日本 é \u2028 \\ \" ' &amp;"])
 def test_any_name_is_data(tmp_path: Path, odd: str) -> None:
     data = run(tmp_path / "r", network(2, f"net {odd}", odd))
