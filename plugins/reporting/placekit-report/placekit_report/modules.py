@@ -106,7 +106,9 @@ def colours(problem: Problem, op_s: NDArray[np.float64]) -> tuple[list[str], NDA
     ran = graph.kernel
     seconds = np.bincount(key[ran], op_s[ran], minlength=len(names))
     present = np.flatnonzero(np.bincount(key[ran], minlength=len(names)))
-    order = sorted(present.tolist(), key=lambda i: (-seconds[i], names[i]))
+    order = sorted(
+        present.tolist(), key=lambda i: (-float(f"{seconds[i]:.2g}"), i)
+    )  # alike ones as they follow each other
     shown = order if len(order) <= COLOURS else order[: COLOURS - 1]
     colour = np.full(len(names), len(shown))
     colour[shown] = np.arange(len(shown))
@@ -143,7 +145,8 @@ def _joined(paths: Sequence[str]) -> tuple[str, ...]:
 def _parts(labels: Labels, op_s: NDArray[np.float64], kernel: NDArray[np.bool_]) -> tuple[NDArray[np.int64], list[str]]:
     """The modules that get a colour, before the smallest are joined: [n] part of each operation, and the parts' names.
 
-    The largest part is replaced by its children as long as there are colours for them. The whole network is always replaced.
+    The largest part is replaced by its children as long as there are colours for them. The whole network is always replaced,
+    and so is a part with most of the seconds: then the smallest parts have no colour of their own.
     """
     tree = Tree.of(labels.vocabulary)
     k = len(tree.names)
@@ -156,7 +159,8 @@ def _parts(labels: Labels, op_s: NDArray[np.float64], kernel: NDArray[np.bool_])
     parts, split, used = {0}, set[int](), 1
     while used <= COLOURS:
         added = {i: len(children[i]) - (not own[i]) for i in parts - split if i in children}
-        can = [i for i, more in sorted(added.items()) if used + more <= COLOURS or used == 1]
+        most = {i for i in added if total[i] > total[0] / 2 and added[i] < COLOURS}
+        can = [i for i, more in sorted(added.items()) if used + more <= COLOURS or used == 1 or i in most]
         if not can:
             break
         largest = max(can, key=lambda i: float(total[i]))

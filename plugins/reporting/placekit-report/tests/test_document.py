@@ -229,12 +229,30 @@ class TestModules:
         ("lists", "names"),
         [
             (["h"], ["h.0-1", "h.2-3", "h.4-5", "h.6-7", "h.8", "h.9", "h.10", "h.11"]),
+            (
+                ["model.h", "model.a", "model.b", "model.c", "d", "e"],
+                [
+                    "model.h.0-1",
+                    "model.h.2-3",
+                    "model.h.4-5",
+                    "model.h.6-7",
+                    "model.h.8",
+                    "model.h.9",
+                    "model.h.10",
+                    "model.h.11",
+                    "model.a",
+                    OTHER,
+                ],
+            ),
             (["a.h", "b"], ["a.h.0-2", "a.h.3-5", "a.h.6-8", "a.h.9-11", "b.0-2", "b.3-5", "b.6-8", "b.9-11"]),
         ],
     )
     def test_layers_of_a_list_are_joined_to_runs(self, lists: list[str], names: list[str]) -> None:
         b = GraphBuilder("listed")
         for layers in lists:
+            if len(lists) > 2 and layers != lists[0]:
+                b.add(layers, flops=1e8, outputs=[8], module=layers)
+                continue
             for i in range(12):
                 for module in (
                     f"{layers}.{i}",
@@ -245,7 +263,7 @@ class TestModules:
                     b.add(f"{module}/op", flops=1e9, outputs=[8], module=module)
         problem = Problem.of(b.build(), machine())
         found, colour = colours(problem, problem.op_s[:, 0])
-        assert sorted(found) == sorted(names)
+        assert found == names
         assert found[colour[0]] == names[0]
 
     def test_a_network_without_modules_is_coloured_by_types(self) -> None:
