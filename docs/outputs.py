@@ -26,6 +26,7 @@ always differ.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import subprocess
@@ -36,7 +37,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests")]
+from forked import commands  # noqa: E402
 from venvs import environment, make_venv  # noqa: E402
 
 PROGRAMS = ("placekit", "python", "pytest", "pip", "cat", "head", "ls")
@@ -136,11 +138,15 @@ def steps(block: Block) -> list[Step]:
     return found
 
 
-def run(command: str, folder: Path, python: Path, quiet: bool = True) -> Printed:
-    """What a command prints in the environment of `python`, without trailing blanks; with `quiet`, no stages of runs."""
+def run(command: str, folder: Path, python: Path, quiet: bool = True, programs: Path | None = None) -> Printed:
+    """What a command prints in the environment of `python`, without trailing blanks; with `quiet`, no stages of runs.
+
+    The shell looks for programs in `programs` first.
+    """
     kept = {k: v for k, v in environment(python).items() if not k.startswith("HYDRA_") and k != "PLACEKIT_QUIET"}
     variables = {**kept, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
     variables |= {"PLACEKIT_QUIET": "1"} if quiet else {}
+    variables |= {"PATH": f"{programs}{os.pathsep}{variables['PATH']}"} if programs else {}
     done = subprocess.run(
         command, shell=True, cwd=folder, env=variables, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
@@ -204,12 +210,17 @@ class Difference:
 
 def replay(text: str, slow: bool = False) -> Iterator[tuple[Block, list[Step], list[Printed]]]:
     """Run a document: every ```console block that is run, with its commands and what each printed."""
-    with tempfile.TemporaryDirectory(prefix="placekit-docs-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="placekit-docs-") as temporary, contextlib.ExitStack() as stack:
         folder = Path(temporary) / "folder"
         folder.mkdir()
         for name in ("benchmarks", "docs"):
             (folder / name).symlink_to(ROOT / name)
-        python = make_venv(Path(temporary) / "venv") if installs(text) else Path(sys.executable)
+        python, programs = Path(sys.executable), None
+        if installs(text):
+            python = make_venv(Path(temporary) / "venv")
+        elif text.count("\n$ placekit ") > 1:
+            programs = Path(temporary) / "programs"
+            stack.enter_context(commands(programs))
         for block in blocks(text):
             if block.file is not None:
                 path = folder / block.file
@@ -223,7 +234,7 @@ def replay(text: str, slow: bool = False) -> Iterator[tuple[Block, list[Step], l
                 lacks = "needs" in block.comments and block.comments["needs"] not in os.environ
                 if "not run" not in block.comments and not lacks and (slow or "slow" not in block.comments):
                     quiet = "stages" not in block.comments
-                    yield block, found, [run(step.command, folder, python, quiet) for step in found]
+                    yield block, found, [run(s.command, folder, python, quiet, programs) for s in found]
 
 
 def check(text: str, slow: bool = False, refresh: bool = False) -> tuple[str, list[Difference]]:

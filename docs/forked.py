@@ -1,0 +1,89 @@
+"""Runs `placekit` in processes that are forked from one which has imported torch: an import takes seconds, a fork none.
+
+For `outputs.py`, which runs hundreds of commands. In `with commands(folder):`, `folder/placekit` is a program like `placekit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PRELOADED = ("placekit_core.cli.run", "placekit_torch.importer", "placekit_search.chain", "placekit_report.logger",
+             "placekit_sim.simulator", "placekit_pipeline.chain", "scipy.sparse.csgraph", "matplotlib.figure")  # fmt: skip
+"""Modules that most runs import anyway."""
+CLIENT = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    asked = json.dumps([sys.argv, os.getcwd(), dict(os.environ)]).encode()
+    socket.send_fds(server, [len(asked).to_bytes(4, "big")], [0, 1, 2])
+    server.sendall(asked)
+    sys.exit(int(server.makefile().read() or 1))
+"""
+"""The program: hands its arguments, folder, environment and streams over, and ends with the exit code that comes back."""
+
+
+@contextlib.contextmanager
+def commands(folder: Path) -> Iterator[None]:
+    """Inside, there is a program `placekit` in `folder`, which is created; its environment is that of its caller."""
+    folder.mkdir()
+    address, program = str(folder / "socket"), folder / "placekit"
+    program.write_text(CLIENT.format(python=sys.executable, address=address))
+    program.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen()
+        variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        server = subprocess.Popen(
+            [sys.executable, __file__, str(listening.fileno())], pass_fds=[listening.fileno()], env=variables,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    try:
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def serve(listening: socket.socket) -> int:
+    """Answer requests until the process is ended; returns in the forked processes only, with their exit code."""
+    from placekit_core.cli.main import main
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that wait for a command
+    while True:
+        connection, _ = listening.accept()
+        if os.fork():
+            connection.close()
+            continue
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        length, streams, _, _ = socket.recv_fds(connection, 4, 3)
+        asked = connection.makefile("rb").read(int.from_bytes(length, "big"))
+        child = os.fork()
+        if child:
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            connection.sendall(str(code if code >= 0 else 128 - code).encode())
+            os._exit(0)
+        listening.close()
+        connection.close()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        sys.argv, cwd, variables = json.loads(asked)
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(variables)
+        return main()
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder, from which no command imports
+    for name in PRELOADED:
+        __import__(name)
+    sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))
