@@ -1,17 +1,21 @@
 """Runs `placekit` in processes that are forked from one which has imported torch: an import takes seconds, a fork none.
 
-For `outputs.py`, which runs hundreds of commands. In `with commands(folder):`, `folder/placekit` is a program like `placekit`.
+For `outputs.py`, which runs a hundred commands: in `with commands(folder, python):`, `folder/placekit` is a program like
+`placekit`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
+import site
 import socket
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,8 +35,8 @@ with socket.socket(socket.AF_UNIX) as server:
 
 
 @contextlib.contextmanager
-def commands(folder: Path) -> Iterator[None]:
-    """Inside, there is a program `placekit` in `folder`, which is created; its environment is that of its caller."""
+def commands(folder: Path, python: Path) -> Iterator[None]:
+    """Inside, there is a program `placekit` in `folder`, which is created. It runs what `python` has installed by then."""
     folder.mkdir()
     address, program = str(folder / "socket"), folder / "placekit"
     program.write_text(CLIENT.format(python=sys.executable, address=address))
@@ -42,7 +46,7 @@ def commands(folder: Path) -> Iterator[None]:
         listening.listen()
         variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
         server = subprocess.Popen(
-            [sys.executable, __file__, str(listening.fileno())], pass_fds=[listening.fileno()], env=variables,
+            [str(python), __file__, str(listening.fileno())], pass_fds=[listening.fileno()], env=variables,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
     try:
@@ -79,6 +83,8 @@ def serve(listening: socket.socket) -> int:
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(variables)
+        site.addsitedir(sysconfig.get_path("purelib"))  # what has been installed meanwhile
+        importlib.invalidate_caches()
         return main()
 
 

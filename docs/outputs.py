@@ -92,8 +92,10 @@ def documents() -> list[Path]:
 
 
 def installs(text: str) -> bool:
-    """Whether a document installs packages."""
-    return re.search(r"^\$ pip ", text, re.M) is not None
+    """Whether a document installs packages: `pip` in a block that is run."""
+    return re.search(r"^\$ pip ", text, re.M) is not None and any(
+        line.startswith("$ pip ") for block in blocks(text) if "not run" not in block.comments for line in block.lines
+    )
 
 
 def blocks(text: str) -> list[Block]:
@@ -218,9 +220,9 @@ def replay(text: str, slow: bool = False) -> Iterator[tuple[Block, list[Step], l
         python, programs = Path(sys.executable), None
         if installs(text):
             python = make_venv(Path(temporary) / "venv")
-        elif text.count("\n$ placekit ") > 1:
+        if text.count("\n$ placekit ") > 1:
             programs = Path(temporary) / "programs"
-            stack.enter_context(commands(programs))
+            stack.enter_context(commands(programs, python))
         for block in blocks(text):
             if block.file is not None:
                 path = folder / block.file
