@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.random import Generator
-from placekit_testing.fakes import FakeBackend
+from placekit_testing.fakes import FakeBackend, FakeSession
 from placekit_testing.pytest_plugin import Outcome
 from placekit_testing.registries import use_registry
 from placekit_testing.small import chain, machine
@@ -19,9 +19,11 @@ from placekit_core import (
     Cluster,
     Component,
     ConfigError,
+    Measurements,
     NothingFits,
     Options,
     Placement,
+    Placements,
     PluginError,
     Policy,
     Problem,
@@ -140,6 +142,21 @@ def test_a_plugin_declares_a_baseline_and_its_failure_costs_nothing(
     assert [n for n in result.summary.notes if "own" in n] == notes
 
 
+def test_what_cannot_be_measured_is_not_said_to_be_too_large(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate = FakeSession.evaluate
+
+    def without_driver(session: FakeSession, placements: Placements) -> Measurements:
+        m, one = evaluate(session, placements), (placements.device == placements.device[:, :1]).all(axis=1)
+        error = tuple("no driver" if x else None for x in one)
+        return Measurements(np.where(one, np.nan, m.value_s), m.peak_bytes, m.fits & ~one, error)
+
+    monkeypatch.setattr(FakeSession, "evaluate", without_driver)
+    result = place(problem.graph, cluster=problem.cluster, policy="round_robin", backend=FakeBackend())
+    assert "single_device" not in found(result)
+    assert "baseline 'single_device' failed: BackendError: no driver" in result.summary.notes
+    assert "single_device does not fit" not in repr(result)
+
+
 def test_a_faster_baseline_is_said(problem: Problem, placekit: Any) -> None:
     done: Outcome = placekit(
         "run", "importer=mlp", "policy=random", "log=[]", "run_dir=r", "baselines=[single_device]", "cluster=p100x4"
@@ -213,6 +230,9 @@ def test_a_family_compares_means(placekit: Any) -> None:
         (1.0, 1.0004, "as fast as"),
         (1.041, 1.0, "4.1% slower than"),
         (3.0, 1.0, "3.0x as slow as"),
+        (0.0, 0.0, "as fast as"),
+        (0.0, 1.0, "faster than"),
+        (1.0, 0.0, "slower than"),
     ],
 )
 def test_words(value_s: float, base_s: float, said: str) -> None:

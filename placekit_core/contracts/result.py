@@ -50,6 +50,10 @@ LEAST_GAIN = 0.0005
 
 def compared(value_s: float, base_s: float) -> str:
     """How a value compares with another one: `1.6% faster than`, `2.3x as fast as`, `as fast as`, `4.1% slower than`."""
+    if value_s == base_s:  # also if a step takes no time
+        return "as fast as"
+    if not value_s or not base_s:
+        return "faster than" if value_s < base_s else "slower than"
     gain, loss = base_s / value_s - 1, value_s / base_s - 1
     if gain >= 1:
         return f"{1 + gain:.1f}x as fast as"
@@ -63,8 +67,8 @@ def compared(value_s: float, base_s: float) -> str:
 class Baseline(FileModel):
     """What another policy's placement of the same problem costs, on the same backend. Times in seconds, memory in bytes.
 
-    `value_s` is null if the placement does not fit or could not be measured; `device` is the only one that runs kernels, empty
-    if there are several; `note` holds what the policy noted.
+    `value_s` is null if the placement does not fit; `device` is the only one that runs kernels, empty if there are several;
+    `note` holds what the policy noted.
     """
 
     policy: str

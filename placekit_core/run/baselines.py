@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placekit_core.contracts.errors import ConfigError, NotApplicable
+from placekit_core.contracts.errors import BackendError, ConfigError, NotApplicable
 from placekit_core.contracts.interfaces import LearnablePolicy
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.placement import Placement
@@ -79,7 +79,7 @@ def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Int
 
 
 def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> Baseline:
-    """One baseline. Raises what its policy or the backend raises."""
+    """One baseline. Raises what its policy or the backend raises, BackendError if it could not be measured."""
     backend, problem = assembly.backend, search.problem
     evaluate = BudgetedEvaluator(
         problem, search.session, Ledger(MOST_EVALUATIONS), deterministic=backend.deterministic,
@@ -89,9 +89,10 @@ def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> Baselin
     policy, name = entry.build(entry.options({})), entry.component.name
     place_one(policy, task, Streams(assembly.config.seed)(f"baseline/{name}"), None, None)
     best = evaluate.best
+    if best is None and evaluate.last_error:  # nobody knows whether it fits
+        raise BackendError(evaluate.last_error)
     if best is None:
-        why = [evaluate.last_error] if evaluate.last_error else []
-        return Baseline(policy=name, value_s=None, fits=False, note="; ".join([*why, *evaluate.notes]))
+        return Baseline(policy=name, value_s=None, fits=False, note="; ".join(evaluate.notes))
     peak = dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True))
     device = _only_device(problem, best.placement)
     note = "; ".join(evaluate.notes)
