@@ -257,10 +257,9 @@ def _change(problem: Problem, change: Change) -> dict[str, Any]:
 
 
 def _baselines(own: ProgramSummary) -> dict[str, list[Any]]:
-    """The placements that the result is compared with, as result.json has them; none of a run of an older version."""
-    rows = own.model_dump(mode="json").get("baselines") or []
-    names = {"name": "policy", "value_s": "value_s", "fits": "fits", "note": "note"}
-    return {key: [row.get(source) for row in rows] for key, source in names.items()}
+    """The placements that the result is compared with, as result.json has them."""
+    names = {"name": "label", "value_s": "value_s", "fits": "fits", "note": "note"}
+    return {key: [getattr(b, source) for b in own.baselines] for key, source in names.items()}
 
 
 DEVICES = (

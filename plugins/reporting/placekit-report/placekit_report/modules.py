@@ -13,6 +13,8 @@ from placekit_core import Labels, Problem, Schedule
 
 NODES = 4_000
 """Modules that a report has at most: those with the most seconds. The figures of a module include all modules below it."""
+DEEPEST = 100
+"""Levels of the tree: what is deeper is one node, so that neither Python nor a browser runs out of stack."""
 COLOURS = 10
 CUTS = 200
 """Rows of the table of what crosses devices."""
@@ -42,13 +44,17 @@ class Tree:
         index, parent, depth = {"": 0}, [-1], [0]
 
         def add(path: str) -> int:
-            found = index.get(path)
-            if found is None:
-                above = add(path.rpartition(".")[0])
-                found = index[path] = len(parent)
-                parent.append(above)
-                depth.append(depth[above] + 1)
-            return found
+            node, parts = index.get(path), path.split(".", DEEPEST - 1)
+            if node is not None:
+                return node
+            node = 0
+            for i in range(1, len(parts) + 1):
+                name, above = ".".join(parts[:i]), node
+                node = index.setdefault(name, len(parent))
+                if node == len(parent):
+                    parent.append(above)
+                    depth.append(depth[above] + 1)
+            return node
 
         node = [add(path) for path in paths]
         return cls(tuple(index), *(np.asarray(x, np.int32) for x in (parent, depth, node)))

@@ -73,7 +73,9 @@ def check_numbers(program: dict[str, Any], summary: dict[str, Any]) -> None:
         assert program[key] == summary[key], key
     peaks = dict(zip(program["devices"]["name"], program["devices"]["peak_bytes"], strict=True))
     assert {k: v for k, v in peaks.items() if v is not None} == summary["peak_bytes"]
-    assert program["baselines"]["value_s"] == [b["value_s"] for b in summary.get("baselines", [])]
+    baselines = summary["baselines"]
+    assert program["baselines"]["value_s"] == [b["value_s"] for b in baselines]
+    assert program["baselines"]["name"] == [b["policy"] + f" on {b['device']}" * bool(b["device"]) for b in baselines]
     own = program["search"][0]
     if own["best_s"] and summary["value_s"] is not None and own["best_s"][-1] is not None:
         assert own["evaluations"][-1] == summary["evaluations"]

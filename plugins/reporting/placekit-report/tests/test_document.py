@@ -14,7 +14,7 @@ import pytest
 from placekit_report.curves import POINTS, curve
 from placekit_report.document import TIMELINES, Part, Run, Simulation, document
 from placekit_report.logger import PAGE
-from placekit_report.modules import COLOURS, CUTS, NODES, OTHER, Tree, colours, cut_table, module_table
+from placekit_report.modules import COLOURS, CUTS, DEEPEST, NODES, OTHER, Tree, colours, cut_table, module_table
 from placekit_report.timeline import HIDDEN, Items, lanes, timeline
 from placekit_testing import fakes
 from placekit_testing.small import machine
@@ -90,7 +90,9 @@ def test_the_page_changes_no_result_and_is_the_same_each_time(tmp_path: Path) ->
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("odd", ["</script><script>alert(1)</script>", "<!--", "日本 é \u2028 \\ \" ' &amp;"])
+@pytest.mark.parametrize(
+    "odd", ["</script><script>alert(1)</script>", "<!--", ".x" * 1500, "日本 é \u2028 \\ \" ' &amp;"]
+)
 def test_any_name_is_data(tmp_path: Path, odd: str) -> None:
     data = run(tmp_path / "r", network(2, f"net {odd}", odd))
     [p] = data["runs"][0]["programs"]
@@ -214,6 +216,13 @@ class TestModules:
         assert tree.parent.tolist() == [-1, 0, 1, 2, 1]
         assert tree.depth.tolist() == [0, 1, 2, 3, 2]
         assert tree.node.tolist() == [3, 0, 4]
+
+    def test_a_tree_is_no_deeper_than_a_browser_shows(self) -> None:
+        path = ".".join("m" * 3000)
+        tree = Tree.of([path, "m"])
+        assert tree.names[tree.node[0]] == path
+        assert tree.depth.tolist() == list(range(DEEPEST + 1))
+        assert tree.parent.tolist() == list(range(-1, DEEPEST))
 
     def test_few_colours_for_many_modules(self) -> None:
         b = GraphBuilder("wide")

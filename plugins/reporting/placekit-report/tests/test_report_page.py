@@ -12,7 +12,7 @@ from made_report import HOSTILE, report
 from placekit_report.page import render
 from placekit_report.page.page import FOLDER, SCRIPTS, scripts, sha256, styles
 
-LIMIT = 150_000
+LIMIT = 155_000
 
 
 class Reader(HTMLParser):
@@ -189,6 +189,15 @@ def test_a_gap_is_told_in_words(gap: float, text: str) -> None:
     found = read(render(data))
     assert text in found.text
     assert gap in found.values
+
+
+def test_the_device_of_a_module_is_read_aloud() -> None:
+    data = report(events=50)
+    [program] = data["runs"][0]["programs"]
+    names, on = program["devices"]["name"], program["modules"]["device_seconds"]
+    told = [name for key, name in read(render(data)).attributes if key == "aria-label" and name in names]
+    assert len(told) == sum(any(seconds) for seconds in on)
+    assert told[0] == names[on[0].index(max(on[0]))]
 
 
 def test_many_devices_are_folded() -> None:

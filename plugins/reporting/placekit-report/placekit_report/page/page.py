@@ -48,22 +48,27 @@ def render(data: Mapping[str, Any]) -> str:
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         "body": text([header(data), [program(data, of) for of in programs(data)], footer(data)]),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda m: values[m[1]], (FOLDER / "template.html").read_text())
+    return re.sub(r"\{\{(\w+)\}\}", lambda m: values[m[1]], _file("template.html"))
 
 
 @cache
 def scripts() -> str:
     """The library and the page's own code. The library's first comment has an address, which its licence replaces."""
-    library = (FOLDER / "vendor/uPlot.iife.min.js").read_text()
-    licence = (FOLDER / "vendor/LICENSE").read_text()
+    library = _file("vendor/uPlot.iife.min.js")
+    licence = _file("vendor/LICENSE")
     library = re.sub(r"\A/\*!.*?\*/", lambda _: f"/* uPlot 1.6.32\n{licence}*/", library, flags=re.S)
-    own = "\n".join((FOLDER / name).read_text() for name in SCRIPTS)
+    own = "\n".join(map(_file, SCRIPTS))
     return f'{library}\n(() => {{\n"use strict";\n{own}\n}})();\n'
 
 
 @cache
 def styles() -> str:
-    return (FOLDER / "vendor/uPlot.min.css").read_text() + (FOLDER / "page.css").read_text()
+    return _file("vendor/uPlot.min.css") + _file("page.css")
+
+
+def _file(name: str) -> str:
+    """A file of the page, in UTF-8 whatever the locale."""
+    return (FOLDER / name).read_text(encoding="utf-8")
 
 
 def sha256(code: str) -> str:

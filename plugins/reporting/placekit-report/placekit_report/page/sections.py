@@ -98,9 +98,13 @@ def devices(program: Data) -> Markup:
     return table(heads, rows, caption="Devices", numeric=range(2, 9), class_="bars", keep=DEVICES)
 
 
-def badge(device: int) -> Markup:
-    """The mark of a device: a colour, and its number, so that the colour is not needed."""
-    return tag("i", str(device), class_=f"d c{device % 9}", aria_hidden="true")
+def badge(device: int, name: str = "") -> Markup:
+    """The mark of a device: a colour, and its number, so that the colour is not needed.
+
+    With the `name`, it is read aloud; without, its name stands beside it.
+    """
+    told = {"role": "img", "aria_label": name} if name else {"aria_hidden": "true"}
+    return tag("i", str(device), class_=f"d c{device % 9}", **told)
 
 
 def critical(program: Data) -> Markup | None:

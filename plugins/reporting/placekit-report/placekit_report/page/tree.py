@@ -33,23 +33,23 @@ def modules(program: Data) -> Markup | None:
         tag("span", "operations"),
         class_="head",
     )
-    return tag("div", legend, tag("div", head, branch(m, children, -1), class_="tree"))
+    return tag("div", legend, tag("div", head, branch(m, names, children, -1), class_="tree"))
 
 
-def branch(m: Data, children: dict[int, list[int]], parent: int) -> list[Markup]:
-    """The lines below a module. Python's stack is deep enough: paths of modules are short."""
+def branch(m: Data, devices: Sequence[str], children: dict[int, list[int]], parent: int) -> list[Markup]:
+    """The lines below a module. Python's stack is deep enough: the tree has a limit (`modules.DEEPEST`)."""
     found = []
     for i in children.get(parent, ()):
         below = children.get(i)
         line = [
-            tag("span", main_device(m["device_seconds"][i]), label(m, i)),
+            tag("span", main_device(m["device_seconds"][i], devices), label(m, i)),
             seconds(m["seconds"][i]),
             size(m["bytes"][i]),
             count(m["operations"][i]),
         ]
         if below:
             opened = m["depth"][i] < OPEN_DEPTH
-            found.append(tag("details", tag("summary", line, data_m=i), branch(m, children, i), open=opened))
+            found.append(tag("details", tag("summary", line, data_m=i), branch(m, devices, children, i), open=opened))
         else:
             found.append(tag("p", line, data_m=i))
     return found
@@ -62,10 +62,11 @@ def label(m: Data, module: int) -> str:
     return name.removeprefix(above) or "(whole network)"
 
 
-def main_device(seconds_on: Sequence[float]) -> Markup | None:
+def main_device(seconds_on: Sequence[float], devices: Sequence[str]) -> Markup | None:
     """The badge of the device that computes the most of a module."""
     most = max(seconds_on, default=0.0)
-    return badge(list(seconds_on).index(most)) if most > 0 else None
+    device = list(seconds_on).index(most) if most > 0 else -1
+    return badge(device, devices[device]) if device >= 0 else None
 
 
 def shares(m: Data) -> NDArray[np.float64]:
