@@ -9,7 +9,8 @@ from placekit_compare.ranking import contests, difference
 from placekit_compare.rows import Row, load, places, rows
 from placekit_compare.statistics import Interval
 from placekit_core import Registry
-from placekit_core.cli.console import WIDTH, table, width, wrapped
+from placekit_core.cli import console
+from placekit_core.cli.console import table, width, wrapped
 from placekit_core.contracts.result import compared
 from placekit_core.contracts.units import percent, seconds
 
@@ -70,13 +71,13 @@ def _show_table(found: Sequence[Row]) -> None:
 
 
 def _fits(columns: Sequence[str], cells: Sequence[Sequence[str]], once: Mapping[str, str]) -> bool:
-    """Whether the table has 80 columns at most, with its headings wrapped."""
+    """Whether the terminal is as wide as the table, with its headings wrapped."""
     total = -2
     for i, head in enumerate(columns):
         texts = [row[i] for row in cells]
         if head not in once or len(set(texts)) > 1:
             total += 2 + max(map(width, [*head.split(), *texts]))
-    return total <= WIDTH
+    return total <= console.columns()
 
 
 def without(

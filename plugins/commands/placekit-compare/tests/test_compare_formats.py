@@ -171,8 +171,15 @@ def test_rows_are_compared_with_the_best_single_device(base: Summary) -> None:
     assert [row.gain for row in rows([*found, *elsewhere], installed()) if row.first.policy == "b"] == [None]
 
 
-def test_the_column_of_the_single_device_is_there_if_it_fits(base: Summary, capsys: pytest.CaptureFixture[str]) -> None:
-    for policy, beside in (("a", True), ("a_policy_with_a_name_of_36_characters", False)):
+def test_the_column_of_the_single_device_is_there_if_it_fits(
+    base: Summary, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for policy, beside, wide in (
+        ("a", True, 80),
+        ("a", False, 50),
+        ("a_policy_with_a_name_of_36_characters", False, 80),
+    ):
+        monkeypatch.setattr("placekit_core.cli.console.columns", lambda wide=wide: wide)
         show(rows(baselines(runs(base, policy, [1.0, 1.25, 2.0]), ("single_device", "gpu:0", 1.4)), installed()))
         text = capsys.readouterr().out
         assert ("vs one" in text, "+12.0%" in text) == (beside, beside)

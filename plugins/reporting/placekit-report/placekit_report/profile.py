@@ -210,7 +210,7 @@ class _Intervals:
 
     def covered(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> float:
         """Seconds in which at least one of these rows goes on."""
-        return _covered(self.start_s[rows], self.end_s[rows])
+        return covered(self.start_s[rows], self.end_s[rows])
 
 
 def _sends(problem: Problem, schedule: Schedule) -> _Intervals:
@@ -239,7 +239,7 @@ def _transfers(names: Sequence[str], sends: _Intervals) -> Iterable[TransferProf
         )
 
 
-def _covered(start: NDArray[np.float64], end: NDArray[np.float64]) -> float:
+def covered(start: NDArray[np.float64], end: NDArray[np.float64]) -> float:
     """Seconds in which at least one of the intervals [start, end) goes on."""
     order = np.argsort(start, kind="stable")
     begin, until = start[order], np.maximum.accumulate(end[order])  # `until`: last end of all that began so far

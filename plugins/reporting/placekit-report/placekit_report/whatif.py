@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from placekit_core import Backend, Placement, Placements, Problem, Schedule, Session, units
 from placekit_report.causes import LAUNCHES, WAITING, Causes
 from placekit_report.events import Events
+from placekit_report.profile import covered
 from placekit_report.resources import is_same, more_of_each
 
 MOST = 2000
@@ -147,7 +148,7 @@ def utilisation(problem: Problem, schedule: Schedule) -> Utilisation:
     for c, a, b in sorted(links):
         name = _spaced(routes.channels[c].name) if a < 0 else f"{names[a]} -> {names[b]}"
         rows.append((name, "link", np.asarray(links[c, a, b])))
-    busy_s = np.asarray([_covered(events, own) for *_, own in rows], np.float64)
+    busy_s = np.asarray([covered(events.start_s[own], events.end_s[own]) for *_, own in rows], np.float64)
     share = busy_s / schedule.end_s if schedule.end_s > 0 else np.zeros(len(rows))
     return Utilisation(tuple(name for name, *_ in rows), tuple(kind for _, kind, _ in rows), busy_s, share)
 
@@ -301,12 +302,3 @@ def _spaced(channel: str) -> str:
     """The name of a channel with spaces around its arrow."""
     arrow = "<->" if "<->" in channel else "->"
     return f" {arrow} ".join(channel.split(arrow, 1))
-
-
-def _covered(events: Events, rows: NDArray[np.integer]) -> float:
-    """Seconds in which at least one of these events goes on."""
-    if not len(rows):
-        return 0.0
-    order = rows[np.argsort(events.start_s[rows], kind="stable")]
-    start, until = events.start_s[order], np.maximum.accumulate(events.end_s[order])
-    return float(until[-1] - start[0] - np.maximum(start[1:] - until[:-1], 0.0).sum())
