@@ -124,10 +124,11 @@ def html(result: Result) -> str:
 
 
 def _baselines(p: ProgramResult) -> str:
-    """A row for each simple placement of the same program, and how much slower it is than the one that was found."""
+    """A row for each simple placement of the same program, and how much longer it takes than the one that was found."""
     own, rows = p.summary.value_s, []
     for b in p.summary.baselines:
-        more = f"{units.percent(b.value_s / own - 1)} more" if own and b.fits and b.value_s is not None else ""
+        share = b.value_s / own - 1 if own and b.value_s is not None else None
+        more = "" if share is None else f"{units.percent(abs(share))} {'less' if share < 0 else 'more'}"
         value = units.seconds(b.value_s) if b.fits else "does not fit"
         rows.append([b.label, value, more, b.note])
     if not rows:

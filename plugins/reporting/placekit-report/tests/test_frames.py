@@ -94,11 +94,13 @@ def test_notebook_display_has_the_baselines(problem: Problem) -> None:
     assert p.summary.value_s is not None
     beside = [
         Baseline(policy="one <gpu>", value_s=1.5 * p.summary.value_s, fits=True, device="gpu:0"),
+        Baseline(policy="faster", value_s=0.8 * p.summary.value_s, fits=True),
         Baseline(policy="large", value_s=None, fits=False, note="as large as it is"),
     ]
     p = replace(p, summary=p.summary.model_copy(update={"baselines": beside}))
     page = html(replace(result, programs=(p,)))
     assert "one &lt;gpu&gt; on gpu:0" in page
     assert "50.0% more" in page
+    assert "20.0% less" in page
     assert "does not fit" in page
     assert "as large as it is" in page
