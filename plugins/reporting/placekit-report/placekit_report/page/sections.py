@@ -223,7 +223,7 @@ def change(program: Data) -> Markup | None:
     if m["group"]:
         moves = [[g, way(f, t), seconds(v), changed(v, own)]
                  for g, f, t, v in zip(m["group"], m["from"], m["to"], m["value_s"], strict=True)]  # fmt: skip
-        told = "The single moves with the largest effect"
+        told = "The best single moves"
         found = table(["moved alone", "to", name, "change"], moves, caption=told, numeric=(2, 3))
         parts.append([found, tag("p", m["text"], class_="soft note") if m.get("text") else None])
     if c.get("reason"):
