@@ -101,6 +101,9 @@ def test_those_asked_for_in_their_order(problem: Problem) -> None:
     result = place(problem.graph, cluster=problem.cluster, policy="random", baselines=["heft", "etf", "heft"])
     assert [b.policy for b in result.summary.programs[0].baselines] == ["heft", "etf"]
     assert found(place(problem.graph, cluster=problem.cluster, policy="random", baselines=[])) == {}
+    refused = place(problem.graph, cluster=problem.cluster, policy="random", baselines=["data_parallel"])
+    assert found(refused) == {}
+    assert [n for n in refused.summary.notes if n.startswith("baseline 'data_parallel' does not apply: ")]
     searching = place(problem.graph, cluster=problem.cluster, policy="random", baselines=["annealing"])
     assert found(searching)["annealing"].fits, "within MOST_EVALUATIONS"
 

@@ -1,7 +1,8 @@
 """Baselines: standard placements of the same problem, measured beside the result of a run.
 
 They are evaluated when the search has ended, through the same session of the backend, by evaluators of their own: they take
-nothing of the budget, are in no history, and change no random number. A policy that refuses the problem is left out.
+nothing of the budget, are in no history, and change no random number. A policy that refuses the problem is left out; if it was
+asked for, a note says so.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Int
                 return
             try:
                 found.append(_evaluated(assembly, search, entry))
-            except NotApplicable:  # it is for other programs or machines
-                continue
+            except NotApplicable as e:  # it is for other programs or machines
+                if assembly.config.baselines is not None:  # somebody asked for it
+                    search.evaluate.note(f"baseline {entry.component.name!r} does not apply: {e.message}")
             except KeyboardInterrupt:
                 return
             except Exception as e:
