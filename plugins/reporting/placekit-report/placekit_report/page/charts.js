@@ -109,7 +109,8 @@ function searchChart(root, program) {
   const means = found.flatMap((s) => s.mean_s).filter((x) => x !== null).sort((a, b) => a - b);
   const low = ends.reduce((a, b) => Math.min(a, b), program.bound_s || Infinity);
   const high = ends.reduce((a, b) => Math.max(a, b), means.length ? means[Math.floor(0.8 * (means.length - 1))] : 0);
-  const room = 0.06 * (high - low || high);
+  // Values that the axis would give the same text lie on one line: rounding must not look like a gap.
+  const room = 0.06 * (high - low > 1e-4 * high ? high - low : high) || 1;
   const options = () => ({
     padding: [8, 22, 0, 0],
     cursor: { y: false, points: { size: 6 } },
