@@ -131,6 +131,7 @@ def test_a_wrong_name_fails_before_anything_runs(
     [
         (None, []),
         (ZeroDivisionError("by\nzero"), ["baseline 'own' failed: ZeroDivisionError: by zero"]),
+        (SystemExit(3), ["baseline 'own' failed: SystemExit: 3"]),
         (KeyboardInterrupt(), []),
     ],
 )
@@ -143,6 +144,18 @@ def test_a_plugin_declares_a_baseline_and_its_failure_costs_nothing(
     assert result.value_s is not None
     assert ("own" in found(result)) == (error is None)
     assert [n for n in result.summary.notes if "own" in n] == notes
+
+
+@pytest.mark.usefixtures("registry")
+def test_the_placement_is_written_before_baselines_run(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A baseline that ends the process of a backend that measures must not cost what was found."""
+    monkeypatch.setattr(Refusing, "error", BaseException("the process ends"))
+    with pytest.raises(BaseException, match="the process ends"):
+        place(problem.graph, cluster=problem.cluster, policy="heft", run_dir=tmp_path / "run")
+    assert (tmp_path / "run" / "placement.json").is_file()
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_what_cannot_be_measured_is_not_said_to_be_too_large(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,3 +253,9 @@ def test_a_family_compares_means(placekit: Any) -> None:
 )
 def test_words(value_s: float, base_s: float, said: str) -> None:
     assert compared(value_s, base_s) == said
+
+
+def test_measured_values_within_two_deviations_are_not_told_apart() -> None:
+    assert compared(1.0, 1.016, 0.01) == "within the noise of"
+    assert compared(1.0, 1.016, 0.007) == "1.6% faster than"
+    assert compared(1.0, 1.0, 0.01) == "as fast as"

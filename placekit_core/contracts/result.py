@@ -48,10 +48,15 @@ LEAST_GAIN = 0.0005
 """Values that differ by less are called equal: as a percentage with one digit, the difference is 0.0%."""
 
 
-def compared(value_s: float, base_s: float) -> str:
-    """How a value compares with another one: `1.6% faster than`, `2.3x as fast as`, `as fast as`, `4.1% slower than`."""
+def compared(value_s: float, base_s: float, spread_s: float | None = None) -> str:
+    """How a value compares with another one: `1.6% faster than`, `2.3x as fast as`, `as fast as`, `4.1% slower than`.
+
+    Measured values that differ by less than two of their standard deviations `spread_s` are not told apart.
+    """
     if value_s == base_s:  # also if a step takes no time
         return "as fast as"
+    if spread_s and abs(value_s - base_s) < 2 * spread_s:
+        return "within the noise of"
     if not value_s or not base_s:
         return "faster than" if value_s < base_s else "slower than"
     gain, loss = base_s / value_s - 1, value_s / base_s - 1
@@ -162,10 +167,9 @@ class Summary(Found):
         base_s = sum(b.value_s or 0.0 for _, b in pairs) / len(pairs)
         if any(p.value_s is None for p, _ in pairs):
             return base_s, f"{name} takes {seconds(base_s)}"
-        return (
-            base_s,
-            f"{compared(sum(p.value_s or 0.0 for p, _ in pairs) / len(pairs), base_s)} {name} ({seconds(base_s)})",
-        )
+        value_s = sum(p.value_s or 0.0 for p, _ in pairs) / len(pairs)
+        spread_s = pairs[0][0].spread_s if len(pairs) == 1 else None
+        return base_s, f"{compared(value_s, base_s, spread_s)} {name} ({seconds(base_s)})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ from placekit_core.run.python_arguments import (
     configure,
 )
 from placekit_core.run.registry import installed
-from placekit_core.run.report import bound_error, commit, report
+from placekit_core.run.report import bound_error, commit, record, report
 
 
 def place(
@@ -208,6 +208,7 @@ class Search:
                 # report the failure of the block, not one that follows from it
                 with contextlib.suppress(*([Exception] if status == "failed" else [])):
                     if status == "finished":
+                        record(opened)
                         add_baselines(self._parts, [opened])
                     result = report(self._parts, [opened], folder, status)
                     wrong = bound_error(result)

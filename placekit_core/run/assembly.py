@@ -18,6 +18,7 @@ from placekit_core.contracts.errors import ConfigError, explain
 from placekit_core.contracts.grouping import Grouping
 from placekit_core.contracts.interfaces import Backend, Grouper, LearnablePolicy, Policy, Trainer
 from placekit_core.contracts.ledger import Ledger
+from placekit_core.contracts.measurement import Schedule
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.progress import report_progress
@@ -66,7 +67,8 @@ class PythonObjects:
 class OpenProgram:
     """One program that is being placed: its problem, the backend open on it, and the task for the policy.
 
-    `baselines` are added at the end of the run (baselines.py).
+    `baselines` are added at the end of the run (baselines.py), after its placement was `recorded` with its `schedule`
+    (report.py).
     """
 
     program: Program
@@ -76,6 +78,8 @@ class OpenProgram:
     task: Task
     directory: Path
     baselines: Sequence[Baseline] = ()
+    recorded: bool = False
+    schedule: Schedule | None = None
 
     @property
     def name(self) -> str:

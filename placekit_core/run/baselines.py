@@ -74,7 +74,7 @@ def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Int
                     search.evaluate.note(f"baseline {entry.component.name!r} does not apply: {e.message}")
             except KeyboardInterrupt:
                 return
-            except Exception as e:
+            except (Exception, SystemExit) as e:
                 search.evaluate.note(f"baseline {entry.component.name!r} failed: {reason(e)}")
             if stop is not None and stop.asked:
                 return

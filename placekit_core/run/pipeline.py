@@ -33,7 +33,7 @@ from placekit_core.run.interruption import Interruption
 from placekit_core.run.lifecycle import Lifecycle, reason, warn
 from placekit_core.run.placing import place_one
 from placekit_core.run.registry import Registry
-from placekit_core.run.report import bound_error, commit, report, why_nothing_fits
+from placekit_core.run.report import bound_error, commit, record, report, why_nothing_fits
 from placekit_core.run.trained import load_policy, save_policy
 
 
@@ -94,6 +94,8 @@ def run(
             status = placing.place(saved)
             if status == "finished":
                 observer.stage("evaluating the baselines")
+                for search in placing.searches:
+                    record(search)
                 add_baselines(assembly, placing.searches, stop)
 
             observer.stage(f"writing to {run_dir}")

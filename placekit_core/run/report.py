@@ -82,17 +82,31 @@ def commit(result: Result, run_dir: Path) -> None:
     write_json(run_dir / RESULT, result.summary.model_dump(mode="json"))
 
 
+def record(s: OpenProgram) -> None:
+    """Write the placement found, and take its schedule from the backend; once.
+
+    It comes before the baselines: one that ends the process of a backend that measures must cost neither.
+    """
+    if s.recorded:
+        return
+    s.recorded = True
+    s.directory.mkdir(parents=True, exist_ok=True)
+    best = s.evaluate.best
+    if best is None:
+        return
+    save_placement(best.placement, s.problem, s.directory / PLACEMENT)
+    try:
+        s.schedule = s.session.schedule(best.placement)  # a backend that measures executes the program for it
+    except Exception as e:  # a step that fails must not cost what took hours to find
+        s.evaluate.note(f"there is no schedule of {s.name!r}: {reason(e)}")
+
+
 def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResult:
     evaluate, problem = s.evaluate, s.problem
-    s.directory.mkdir(parents=True, exist_ok=True)
-    best, schedule, measurements = evaluate.best, None, None
+    best, measurements = evaluate.best, None
+    record(s)
     notes = list(evaluate.notes)
     if best is not None:
-        save_placement(best.placement, problem, s.directory / PLACEMENT)
-        try:
-            schedule = s.session.schedule(best.placement)  # a backend that measures executes the program for it
-        except Exception as e:  # a step that fails must not cost what took hours to find
-            notes.append(f"there is no schedule of {s.name!r}: {reason(e)}")
         spread = None if best.spread_s is None else np.array([best.spread_s])
         measurements = Measurements(
             np.array([best.value_s]), best.peak_bytes[None, :], np.array([True]), (None,), spread
@@ -132,7 +146,7 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResul
         directory=str(s.directory.relative_to(run_dir)),
     )
     placement = best.placement if best else None
-    return ProgramResult(summary, problem, placement, measurements, schedule, tuple(evaluate.history))
+    return ProgramResult(summary, problem, placement, measurements, s.schedule, tuple(evaluate.history))
 
 
 def beaten(s: OpenProgram, family: bool) -> list[str]:
@@ -141,6 +155,8 @@ def beaten(s: OpenProgram, family: bool) -> list[str]:
     fastest = fastest_of(s)
     if value_s is None or fastest is None or not fastest.value_s or value_s / fastest.value_s - 1 < LEAST_GAIN:
         return []
+    if s.evaluate.best and s.evaluate.best.spread_s and value_s - fastest.value_s < 2 * s.evaluate.best.spread_s:
+        return []  # within the noise
     which = f" for {s.name!r}" if family else ""
     return [f"{fastest.label} is faster{which}: {seconds(fastest.value_s)}"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import Backend, Placement, Placements, Problem, Schedule, Session, units
+from placekit_core import Backend, PlacekitError, Placement, Placements, Problem, Schedule, Session, units
 from placekit_report.causes import LAUNCHES, WAITING, Causes
 from placekit_report.events import Events
 from placekit_report.profile import covered
@@ -275,7 +275,7 @@ def _resources(
 ) -> tuple[list[tuple[str, float]], int]:
     """Name and value for each machine with more of one resource, and how many were simulated.
 
-    Resources that change no second of the program are left out.
+    Resources that change no second of the program are left out, and machines that the backend refuses.
     """
     rows: list[tuple[str, float]] = []
     made = 0
@@ -283,7 +283,10 @@ def _resources(
         changed = resource.problem(problem)
         if is_same(problem, changed):
             continue
-        session = backend.open(changed)
+        try:
+            session = backend.open(changed)
+        except PlacekitError:  # not a machine for this backend: nothing is known of it
+            continue
         try:
             value = float(session.evaluate(placement.batch()).value_s[0])
         finally:

@@ -155,7 +155,7 @@ function listen(t) {
     "/": () => t.input.focus(),
     Enter: () => (t.selected >= 0 ? t.open() : t.select(Math.max(tabbed(false), -1), true)),
     Escape: () => {
-      released = t.selected < 0;
+      released = true;
       t.select(-1);
     },
   };
