@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import csv
 import math
 import statistics
 from collections.abc import Sequence
@@ -11,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from placekit_report.curves import FILE, read_history as read_rows
+
 from placekit_compare.rows import Row
 from placekit_compare.statistics import median_interval
-from placekit_core import HISTORY, RunError
-from placekit_core.contracts.files import parse_text, read_bytes, reading
-from placekit_core.run.csv_log import FILE
+from placekit_core import HISTORY
 
 AXES = ("evaluations", "seconds")
 
@@ -45,11 +44,8 @@ class Point(NamedTuple):
 
 def read_history(path: Path) -> History:
     """The history of a run of one program. Raises RunError if there is no readable file."""
-    with reading(path, RunError):
-        found = csv.DictReader(parse_text(read_bytes(path)).splitlines())
-        if tuple(found.fieldnames or ()) != HISTORY:
-            raise ValueError(f"its columns are not {', '.join(HISTORY)}")
-        lines = [(float(r["evaluations"]), float(r["seconds"]), float(r["best_s"] or "inf")) for r in found]
+    columns = [HISTORY.index(name) for name in ("evaluations", "seconds", "best_s")]
+    lines = [tuple(row[i] for i in columns) for row in read_rows(path.parent)]
     lines = [line for line in lines if all(map(math.isfinite, line))]
     kept = [line for i, line in enumerate(lines) if i in (0, len(lines) - 1) or line[2] < lines[i - 1][2]]
     return History(*([line[column] for line in kept] for column in range(3)))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from placekit_core import HISTORY, RunError, parse_json, parse_text, read_bytes
+from placekit_core import HISTORY, RunError, parse_json, parse_text, read_bytes, reading
 
 FILE = "history.csv"
 POINTS = 1_000
@@ -54,14 +54,14 @@ def _kept(best: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dty
 def read_history(folder: Path) -> list[tuple[float, ...]]:
     """The rows of `history.csv`, also of a run that has not ended; empty cells are NaN. Raises RunError."""
     path = folder / FILE
-    try:
-        lines = csv.reader(parse_text(read_bytes(path, _MAX_BYTES)).splitlines())
-        head = next(lines, None)
-        if head != list(HISTORY):
-            raise ValueError(f"its first line is not {','.join(HISTORY)}")
-        return [tuple(float(cell) if cell else math.nan for cell in row) for row in lines if len(row) == len(HISTORY)]
-    except (OSError, ValueError, csv.Error) as e:
-        raise RunError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from None
+    with reading(path, RunError):
+        lines = csv.reader(parse_text(read_bytes(path, _MAX_BYTES)).splitlines(), strict=True)
+        try:
+            if next(lines, None) != list(HISTORY):
+                raise ValueError(f"its first line is not {','.join(HISTORY)}")
+            return [tuple(float(c) if c else math.nan for c in row) for row in lines if len(row) == len(HISTORY)]
+        except csv.Error as e:
+            raise ValueError(e) from None
 
 
 def other_seeds(run_dir: Path, config: Mapping[str, Any]) -> Iterator[tuple[int, Path]]:
