@@ -225,7 +225,10 @@ def test_commands_that_cannot_be_used() -> None:
 def test_what_plugins_contribute() -> None:
     found = texts(Doctor(installed()).plugins(), "ok")
     assert "placekit-doctor: command completion, command doctor, command quickstart" in found
-    for distribution, own in (("placekit-partitioning", "a library"), ("placekit-report", "command report, logger report")):
+    for distribution, own in (
+        ("placekit-partitioning", "a library"),
+        ("placekit-report", "command report, logger report"),
+    ):
         if distribution in {p.distribution for p in installed().packages}:
             assert f"{distribution}: {own}" in found
 
