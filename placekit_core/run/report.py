@@ -185,17 +185,16 @@ def why_nothing_fits(searches: Sequence[OpenProgram]) -> tuple[str, str]:
     e = s.evaluate
     tried = f"{e.evaluations} evaluation{'' if e.evaluations == 1 else 's'}"
     fitting = fastest_of(s)
-    if fitting is not None:
-        return (
-            f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}",
-            f"policy={fitting.policy} finds one: {seconds(fitting.value_s)}",
-        )
-    if e.last_error:
+    if e.last_error and fitting is None:
         return f"no placement of {s.name!r} could be measured in {tried}", e.last_error
-    over = f"; the closest is over by {e.least_over_bytes / 2**20:.0f} MiB on a device" if e.evaluations else ""
-    if over and s.problem.cluster.withheld_bytes:
-        over += ", whose reserve and headroom are not used"
+    over = ""
+    if e.evaluations and not e.last_error:
+        over = f"; the closest is over by {e.least_over_bytes / 2**20:.0f} MiB on a device"
+        over += ", whose reserve and headroom are not used" if s.problem.cluster.withheld_bytes else ""
+    found = f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}{over}"
+    if fitting is not None:
+        return found, f"policy={fitting.policy} finds one: {seconds(fitting.value_s)}"
     return (
-        f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}{over}",
+        found,
         ("give it a larger budget, " if e.progress >= 1 else "take ") + "another policy, or a cluster with more memory",
     )
