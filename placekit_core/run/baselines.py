@@ -72,6 +72,8 @@ def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Int
             except NotApplicable as e:  # it is for other programs or machines
                 if assembly.config.baselines is not None:  # somebody asked for it
                     search.evaluate.note(f"baseline {entry.component.name!r} does not apply: {e.message}")
+            except BackendError as e:
+                search.evaluate.note(f"baseline {entry.component.name!r} has no value: {e.message}")
             except KeyboardInterrupt:
                 return
             except (Exception, SystemExit) as e:

@@ -12,9 +12,11 @@ import pytest
 import yaml
 from placekit_doctor.completion import complete
 from placekit_doctor.quickstart import FILES, NEXT
-from placekit_inspect.computer import Computer, Gpu, Processor
 
 from placekit_core import ClusterError, installed, load_cluster, place
+
+computers = pytest.importorskip("placekit_inspect.computer")
+Computer, Gpu, Processor = computers.Computer, computers.Gpu, computers.Processor
 
 CPU = Processor("Fast CPU", 8, 3e9, 32, 32 * 2**30)
 CARDS = [Gpu(i, f"NVIDIA GeForce RTX {n}", 24 * 2**30, 0, 4, 8) for i, n in enumerate((4090, 3090))]

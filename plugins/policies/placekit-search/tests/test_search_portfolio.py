@@ -260,6 +260,7 @@ def test_policies_with_one_sample_are_asked_once() -> None:
         samples: int = 1
 
     class Asked(Policy):
+        name = "asked"
         options_class = Sampled
 
         def place(self, task: Task, *_: Any) -> Placement:

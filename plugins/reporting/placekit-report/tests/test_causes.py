@@ -7,15 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from placekit_pipeline.pipeline import Pipeline
 from placekit_report.causes import WHY, Causes, copies_of, explain
 from placekit_report.events import AHEAD, DEVICE, INPUT, LINK, NONE, TRANSFER, Events
 from placekit_scheduling.tracing import run_traced
-from placekit_sim.simulator import BulkSynchronous, Simulator
 from placekit_testing.strategies import Case, problems, random_placements
 from report_examples import DEVICES, SECONDS, three_on_two, with_seconds
 
 from placekit_core import BackendError, GraphBuilder, Problem, Schedule
+
+Pipeline = pytest.importorskip("placekit_pipeline.pipeline").Pipeline
+simulator = pytest.importorskip("placekit_sim.simulator")
+BulkSynchronous, Simulator = simulator.BulkSynchronous, simulator.Simulator
 
 
 def test_a_chain_of_three_on_two_devices() -> None:

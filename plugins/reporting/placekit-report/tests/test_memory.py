@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
-from placekit_pipeline.pipeline import Pipeline
 from placekit_report.memory import HOLDERS, DeviceMemory, memory_over_time, thinned
-from placekit_sim.simulator import BulkSynchronous, Simulator
 from placekit_testing.strategies import Case, machine, problems, random_placements, random_step
 
 from placekit_core import Backend, CostTable, GraphBuilder, Placement, Problem
+
+Pipeline = pytest.importorskip("placekit_pipeline.pipeline").Pipeline
+simulator = pytest.importorskip("placekit_sim.simulator")
+BulkSynchronous, Simulator = simulator.BulkSynchronous, simulator.Simulator
 
 
 def curves(backend: Backend, problem: Problem, placement: Placement) -> tuple[DeviceMemory, ...]:

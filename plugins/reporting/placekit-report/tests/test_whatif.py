@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from placekit_pipeline.pipeline import Pipeline
 from placekit_report import whatif
 from placekit_report.causes import explain
 from placekit_report.resources import launch_share, more_of_each, scaled_costs
 from placekit_report.whatif import Change, what_would_change
-from placekit_sim.simulator import Simulator
 from placekit_testing.strategies import random_placements, random_problem
 from report_examples import DEVICES, SECONDS, three_on_two, with_seconds
 
 from placekit_core import Backend, Cluster, CostTable, Placement, Placements, Problem
+
+Pipeline = pytest.importorskip("placekit_pipeline.pipeline").Pipeline
+Simulator = pytest.importorskip("placekit_sim.simulator").Simulator
 
 
 def change_of(problem: Problem, placement: Placement, backend: Backend | None = None) -> Change:
