@@ -46,16 +46,18 @@ def finish(process: subprocess.Popen[str]) -> None:
 
 
 def outcome(run_dir: Path) -> dict[str, Any]:
-    """Everything that a run wrote, without the columns of time and the folder's own name."""
+    """Everything that a run wrote, without the columns of time and the folder's own name.
+
+    `report.html` shows both, and is made of what is compared here.
+    """
     result = json.loads((run_dir / "result.json").read_text())
     for part in (result, *result["programs"]):
         part.pop("seconds")
     result["config"].pop("run_dir")
     with (run_dir / "history.csv").open() as f:
         history = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(f)]
-    bits = {
-        p.name: p.read_bytes() for p in run_dir.iterdir() if p.name not in ("result.json", "config.json", "history.csv")
-    }
+    apart = ("result.json", "config.json", "history.csv", "report.html")
+    bits = {p.name: p.read_bytes() for p in run_dir.iterdir() if p.name not in apart}
     return {"result": result, "history": history, **bits}
 
 
