@@ -245,8 +245,9 @@ def test_what_to_do_next() -> None:
     def steps(device: list[int], **attributes: str) -> list[str]:
         builder = chain()
         builder.attributes = attributes
-        policy = lambda task, rng: task.problem.placement(device)  # noqa: E731
-        result = placekit_core.place(builder.build(), cluster="p100x4", policy=policy, budget=1)
+        result = placekit_core.place(
+            builder.build(), cluster="p100x4", policy=lambda task, rng: task.problem.placement(device), budget=1
+        )
         config = {**result.summary.config, "python_objects": []}
         return placekit_torch.placekit_next_steps(
             Path("out"), replace(result, summary=result.summary.model_copy(update={"config": config}))
