@@ -252,6 +252,10 @@ def check(text: str, slow: bool = False, refresh: bool = False) -> tuple[str, li
         for step, got in zip(found, printed, strict=True):
             same = agrees(step.output, got.lines, block.comments.get("varies", ""))
             wrong = f"exit code {got.code}" if got.code and not fails else ""
+            if (
+                "Traceback (most recent call last):" in got.lines
+            ):  # no document shows one, also where a command should fail
+                wrong = "a traceback"
             stays = bool(wrong) or (same and not (refresh and step.output.count("...") < 2))
             new += step.shown + (step.output if stays else shortened(step.output, got.lines))
             if not same or wrong:

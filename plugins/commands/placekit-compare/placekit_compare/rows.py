@@ -22,13 +22,15 @@ class Row:
     """Runs that differ only in their seed. Times in seconds, medians over the runs that fit.
 
     `folders` are those of `runs`, in the same order; empty if the runs are not in folders. `one_device_s` is the best baseline
-    on one device, of these runs and of those that may be compared with them; None if they have none.
+    on one device, of these runs and of those that may be compared with them; None if they have none. `one_device` is that
+    device; empty if it is not the same for all programs.
     """
 
     label: str
     runs: list[Summary]
     folders: list[Path] = field(default_factory=list)
     one_device_s: float | None = None
+    one_device: str = ""
 
     @property
     def first(self) -> Summary:
@@ -109,6 +111,7 @@ class Row:
             "coverage": interval and interval.coverage,
             "bound_s": first.bound_s,
             "gap": self.gap,
+            "one_device": self.one_device,
             "one_device_s": self.one_device_s,
             "gain": self.gain,
             "evaluations": self.evaluations,
@@ -151,27 +154,35 @@ def rows(results: Sequence[Summary], registry: Registry, folders: Sequence[Path]
             label,
             list(g.values()),
             [folders[i] for i in g] if folders else [],
-            single[contest_key(results[next(iter(g))])],
+            *single.get(contest_key(results[next(iter(g))]), ()),
         )
         for label, g in zip(named, groups.values(), strict=True)
     ]
     return sorted(found, key=lambda r: (*place_of(r.first), r.rank))
 
 
-def _single_devices(results: Sequence[Summary]) -> dict[str, float | None]:
-    """Seconds of the best single device in each contest; None if no baseline there computes on one device.
+def _single_devices(results: Sequence[Summary]) -> dict[str, tuple[float, str]]:
+    """Seconds and name of the best single device in each contest that has a baseline on one device.
 
     Each baseline counts with the median over the runs that have it for all their programs, and with the mean over these.
     """
     values: dict[str, dict[str, list[float]]] = {}
+    devices: dict[tuple[str, str], set[str]] = {}
     for r in results:
-        by_policy = values.setdefault(contest_key(r), {})
-        pairs = [(b.policy, b.value_s) for p in r.programs for b in p.baselines if b.device and b.value_s is not None]
-        for policy in dict.fromkeys(name for name, _ in pairs):
-            found = [value for name, value in pairs if name == policy]
-            if len(found) == len(r.programs):
-                by_policy.setdefault(policy, []).append(statistics.fmean(found))
-    return {key: min(map(statistics.median, each.values()), default=None) for key, each in values.items()}
+        contest = contest_key(r)
+        found: dict[str, list[float]] = {}
+        for b in [b for p in r.programs for b in p.baselines if b.device and b.value_s is not None]:
+            found.setdefault(b.policy, []).append(b.value_s)
+            devices.setdefault((contest, b.policy), set()).add(b.device)
+        for policy, seconds in found.items():
+            if len(seconds) == len(r.programs):
+                values.setdefault(contest, {}).setdefault(policy, []).append(statistics.fmean(seconds))
+    best = {}
+    for contest, by_policy in values.items():
+        median_s, policy = min((statistics.median(seconds), policy) for policy, seconds in by_policy.items())
+        names = devices[contest, policy]
+        best[contest] = (median_s, names.pop() if len(names) == 1 else "")
+    return best
 
 
 def places(table_rows: Sequence[Row]) -> list[list[Row]]:

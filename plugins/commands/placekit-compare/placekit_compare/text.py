@@ -20,13 +20,14 @@ ONCE = {
     "backend": "backend {}",
     "policy": "policy {}",
     "bound": "bound {}",
+    "one device": "one device {}",
     "seeds": "number of seeds {}",
 }
 """Columns that become words above the table if all rows agree."""
 TEXTS = ("workload", "cluster", "backend", "policy")
 """The columns of text, which come first; the others are numbers."""
 ONE_DEVICE = "vs one device"
-"""The column that compares with the best single device."""
+"""The column that compares with the best single device; the column `one device` names it."""
 
 
 def show_folder(folder: Path, registry: Registry) -> None:
@@ -60,12 +61,12 @@ def _show_table(found: Sequence[Row]) -> None:
     once = ONCE if len(found) > 1 else {k: v for k, v in ONCE.items() if k != "policy"}
     columns, cells = cells_of(found)
     first = found[0]
-    if ONE_DEVICE in columns and _fits(*without(columns, cells, ONE_DEVICE), once) and not _fits(columns, cells, once):
-        columns, cells = without(columns, cells, ONE_DEVICE)
-        table(columns, cells, left=len(TEXTS), once=once)
+    narrow = without(columns, cells, "one device", ONE_DEVICE)
+    if ONE_DEVICE in columns and _fits(*narrow, once) and not _fits(columns, cells, once):
+        table(*narrow, left=len(TEXTS), once=once)
         if first.median_s is not None and first.one_device_s is not None:
             words = compared(first.median_s, first.one_device_s)
-            print(wrapped(f"{first.label} is {words} the best single device ({seconds(first.one_device_s)})"))
+            print(wrapped(f"{first.label} is {words} the best single device, {_one_device(first)}"))
         return
     table(columns, cells, left=len(TEXTS), once=once)
 
@@ -99,6 +100,7 @@ def cells_of(found: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         "interval": lambda row: extent(row.interval),
         "bound": lambda row: seconds(row.first.bound_s),
         "gap": lambda row: percent(row.gap),
+        "one device": _one_device,
         ONE_DEVICE: lambda row: "-" if row.gain is None else _signed(row.gain),
         "evals": lambda row: f"{row.evaluations:.0f}",
         "seconds": lambda row: f"{row.search_s:.1f}",
@@ -107,8 +109,13 @@ def cells_of(found: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     if not any(row.interval for row in found):
         del columns["interval"]
     if all(row.gain is None for row in found):
-        del columns[ONE_DEVICE]
+        del columns["one device"], columns[ONE_DEVICE]
     return list(columns), [[cell(row) for cell in columns.values()] for row in found]
+
+
+def _one_device(row: Row) -> str:
+    """Seconds of the best single device, and its name."""
+    return seconds(row.one_device_s) + (f" ({row.one_device})" if row.one_device else "")
 
 
 def _signed(ratio: float) -> str:

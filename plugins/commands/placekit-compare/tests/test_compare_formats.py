@@ -183,7 +183,8 @@ def test_the_column_of_the_single_device_is_there_if_it_fits(
         show(rows(baselines(runs(base, policy, [1.0, 1.25, 2.0]), ("single_device", "gpu:0", 1.4)), installed()))
         text = capsys.readouterr().out
         assert ("vs one" in text, "+12.0%" in text) == (beside, beside)
-        assert ("is 12.0% faster than the best single device (1.4 s)" in " ".join(text.split())) == (not beside)
+        assert ("one device 1.4 s (gpu:0), number of seeds 3" in " ".join(text.split())) == beside
+        assert ("is 12.0% faster than the best single device, 1.4 s (gpu:0)" in " ".join(text.split())) == (not beside)
 
 
 class Page(HTMLParser):

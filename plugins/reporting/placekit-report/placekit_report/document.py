@@ -127,8 +127,10 @@ def _truth(run: Run) -> str:
     share = sum(shares) / len(shares) if shares else 0.0
     costs = "costs of the roofline model" if not share else "measured costs"
     if 0 < share < 1:
+        mean = "a mean of " if len(set(shares)) > 1 else ""
         costs = (
-            f"measured costs for {units.percent(share)} of the kernels and costs of the roofline model for the others"
+            f"measured costs for {mean}{units.percent(share)} of the kernels"
+            " and costs of the roofline model for the others"
         )
     if s.simulated:
         return f"Everything is simulated by backend {s.backend!r} on the machine {s.cluster!r}, with {costs}."
