@@ -185,16 +185,13 @@ def why_nothing_fits(searches: Sequence[OpenProgram]) -> tuple[str, str]:
     e = s.evaluate
     tried = f"{e.evaluations} evaluation{'' if e.evaluations == 1 else 's'}"
     fitting = fastest_of(s)
-    if e.last_error and fitting is None:
-        return f"no placement of {s.name!r} could be measured in {tried}", e.last_error
+    known = f"policy={fitting.policy} finds one: {seconds(fitting.value_s)}" if fitting is not None else ""
+    if e.last_error:
+        return f"no placement of {s.name!r} has a value after {tried}", "; ".join(filter(None, [e.last_error, known]))
     over = ""
-    if e.evaluations and not e.last_error:
+    if e.evaluations:
         over = f"; the closest is over by {e.least_over_bytes / 2**20:.0f} MiB on a device"
         over += ", whose reserve and headroom are not used" if s.problem.cluster.withheld_bytes else ""
     found = f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}{over}"
-    if fitting is not None:
-        return found, f"policy={fitting.policy} finds one: {seconds(fitting.value_s)}"
-    return (
-        found,
-        ("give it a larger budget, " if e.progress >= 1 else "take ") + "another policy, or a cluster with more memory",
-    )
+    more = "give it a larger budget, " if e.progress >= 1 else "take "
+    return found, known or f"{more}another policy, or a cluster with more memory"
