@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     for path in given.files or sorted(EXAMPLES.glob("*.ipynb")):
         book = run(path)
         different = differences(path, book)
-        if given.write:
+        if given.write and different:
             path.write_text(nbformat.writes(book, indent=1) + "\n")
         failed |= bool(different) and not given.write
         print(f"{path.name}: {'as before' if not different else f'cells {different} differ'}")

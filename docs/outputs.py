@@ -93,7 +93,7 @@ def documents() -> list[Path]:
 
 def installs(text: str) -> bool:
     """Whether a document installs packages: `pip` in a block that is run."""
-    return re.search(r"^\$ pip ", text, re.M) is not None and any(
+    return any(
         line.startswith("$ pip ") for block in blocks(text) if "not run" not in block.comments for line in block.lines
     )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -115,3 +117,14 @@ def circles(graph: dict[str, frozenset[str]]) -> list[list[str]]:
         reach[start] = seen
     found = {frozenset(m for m in graph if m in reach[n] and n in reach[m]) for n in graph if n in reach[n]}
     return sorted(sorted(c) for c in found)
+
+
+def script(name: str) -> ModuleType:
+    """A script of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"placekit_docs_{name}", ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module

@@ -104,8 +104,56 @@ def test_those_asked_for_in_their_order(problem: Problem) -> None:
     refused = place(problem.graph, cluster=problem.cluster, policy="random", baselines=["data_parallel"])
     assert found(refused) == {}
     assert [n for n in refused.summary.notes if n.startswith("baseline 'data_parallel' does not apply: ")]
-    searching = place(problem.graph, cluster=problem.cluster, policy="random", baselines=["annealing"])
-    assert found(searching)["annealing"].fits, "within MOST_EVALUATIONS"
+
+
+def test_a_search_that_is_cut_short_says_so(problem: Problem) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy="random", baselines=["annealing", "heft"])
+    assert {name: b.stopped_after for name, b in found(result).items()} == {"annealing": 16, "heft": None}
+    assert " annealing after 16 evaluations (" in result.summary.against_baselines
+
+
+def test_other_options_are_another_policy(problem: Problem) -> None:
+    second = place(problem.graph, cluster=problem.cluster, policy={"name": "single_device", "device": "gpu:1"})
+    assert found(second)["single_device"].device == "gpu:0"
+
+
+class Unsteady(FakeBackend):
+    """A backend that measures on a machine that is slower from one measurement to the next, by `drift`."""
+
+    deterministic, drift = False, 1.0
+
+    def open(self, problem: Problem, executable: Any = None) -> FakeSession:
+        class Slowing(FakeSession):
+            factor = 1.0
+
+            def evaluate(self, placements: Placements) -> Measurements:
+                m = super().evaluate(placements)
+                self.factor *= Unsteady.drift
+                return Measurements(m.value_s * self.factor, m.peak_bytes, m.fits, m.error)
+
+        return Slowing(problem)
+
+
+def test_measured_baselines_are_compared_with_what_is_measured_beside_them(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Unsteady, "drift", 1.5)
+    first = lambda task, rng: task.problem.placement([0] * task.problem.g)  # noqa: E731
+    result = place(
+        problem.graph,
+        cluster=problem.cluster,
+        policy=first,
+        backend=Unsteady(),
+        budget=1,
+        baselines=["heft", "single_device"],
+    )
+    heft, single = (found(result)[name] for name in ("heft", "single_device"))
+    assert (single.value_s, single.beside_s) == (result.value_s, None), "the same placement is measured once"
+    assert heft.value_s is not None
+    assert heft.beside_s is not None
+    assert heft.beside_s == pytest.approx(result.value_s * 1.5**2)
+    assert "as fast as single_device on gpu:0" in result.summary.against_baselines
+    assert f"{compared(heft.beside_s, heft.value_s)} heft" in result.summary.against_baselines
 
 
 @pytest.mark.parametrize(
@@ -214,6 +262,20 @@ def test_a_search_of_ones_own_has_them_too(problem: Problem) -> None:
     assert "as fast as single_device on gpu:0" in s.result.summary.against_baselines
 
 
+@pytest.mark.usefixtures("registry")
+def test_ctrl_c_in_the_baselines_of_ones_own_search_ends_the_program(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Refusing, "error", KeyboardInterrupt())
+    with (
+        pytest.raises(KeyboardInterrupt),
+        search(problem.graph, cluster=problem.cluster, budget=5, run_dir=tmp_path / "run") as s,
+    ):
+        s.evaluate(np.zeros((5, problem.g), int))
+    assert s.result is not None
+    assert load_summary(tmp_path / "run").status == "finished", "nothing is lost"
+
+
 def test_measuring_them_takes_a_share_of_the_search(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeBackend, "simulated", False)
     monkeypatch.setattr(baselines, "LEAST_S", -1.0)
@@ -237,6 +299,17 @@ def test_a_family_compares_means(placekit: Any) -> None:
     text = " ".join(done.out.split())
     assert f"{compared(value_s, mean_s)} single_device" in text
     assert re.search(r"note: \w+( on p100:0)? is faster for 'placeto_ptb-0\d': ", text)
+
+
+def test_a_family_of_which_a_baseline_takes_some(problem: Problem) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy="heft", baselines=["round_robin"])
+    [program] = result.summary.programs
+    fits = program.model_copy(update={"value_s": 1.0, "baselines": [Baseline(policy="b", value_s=2.0, fits=True)]})
+    not_there = fits.model_copy(update={"baselines": [Baseline(policy="b", value_s=None, fits=False)]})
+    of = lambda *programs: result.summary.model_copy(update={"programs": list(programs)}).against_baselines  # noqa: E731
+    assert of(fits, not_there, fits) == "2.0x as fast as b for 2 of 3 (2 s)"
+    assert of(not_there, not_there) == "b does not fit"
+    assert of(fits, fits) == "2.0x as fast as b (2 s)"
 
 
 @pytest.mark.parametrize(

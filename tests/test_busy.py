@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 from placekit_testing.fakes import FakeBackend
 
-from placekit_core import Problem, place, usable_cores
+from placekit_core import Problem, place
 from placekit_core.run import busy
 
 
@@ -26,10 +27,11 @@ def notes(problem: Problem, backend: FakeBackend) -> list[str]:
 def test_a_busy_computer_is_said_once(
     problem: Problem, measuring: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(busy, "busy_cores", lambda: float(usable_cores()))
+    monkeypatch.setattr(busy, "busy_cores", lambda: 3.0)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
     [note] = notes(problem, measuring)
-    assert f" {usable_cores():.1f} of {usable_cores()} cores: " in note
-    monkeypatch.setattr(busy, "busy_cores", lambda: 0.4 * usable_cores())
+    assert " 3.0 of 4 cores: " in note
+    monkeypatch.setattr(busy, "busy_cores", lambda: 1.9)
     assert notes(problem, measuring) == []
     monkeypatch.setattr(FakeBackend, "others", lambda self: "12.00 GiB of cuda:0")
     assert notes(problem, measuring) == [
@@ -42,33 +44,24 @@ def test_a_simulation_does_not_care(problem: Problem, monkeypatch: pytest.Monkey
     assert notes(problem, FakeBackend()) == []
 
 
-@pytest.mark.parametrize(
-    ("load", "used_s", "running", "cores"),
-    [
-        (8.0, 0.0, 6.0, 6.0),  # some of what the average remembers has ended
-        (8.0, 120.0, 7.0, 6.0),  # this process was at work itself
-        (1.0, 600.0, 3.0, 0.0),
-        (3.0, 0.0, float("inf"), 3.0),
-    ],
-)
-def test_cores_of_others(
-    load: float, used_s: float, running: float, cores: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(os, "times", lambda: os.times_result((used_s, 0.0, 0.0, 0.0, 0.0)))
-    monkeypatch.setattr(busy, "_running", lambda: running)
-    assert busy.busy_cores() == cores
+@pytest.mark.parametrize(("own_s", "cores"), [(0.0, 3.0), (1.0, 2.0), (9.0, 0.0)])
+def test_cores_of_others(own_s: float, cores: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within one second, the cores were busy for three; how long this process has lived does not matter."""
+    stat, ticks = tmp_path / "stat", os.sysconf("SC_CLK_TCK")
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(os, "times", lambda: os.times_result((600 + own_s * (now[0] - 100), 60.0, 0.0, 0.0, 0.0)))
+
+    def pass_a_second(_: float) -> None:
+        now[0] += 1
+        stat.write_text(f"cpu  {5000 + 2 * ticks} 0 {70 + ticks} 999999 4444 0 0 0 0 0\ncpu0 1 2 3\n")
+
+    stat.write_text("cpu  5000 0 70 888888 333 0 0 0 0 0\ncpu0 1 2 3\n")
+    monkeypatch.setattr(time, "sleep", pass_a_second)
+    assert busy.busy_cores(stat) == cores
 
 
-def test_what_the_system_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "loadavg").write_text("0.52 0.58 0.59 4/1013 12345\n")
-    assert busy._running(tmp_path / "loadavg") == 3
-    assert busy._running(tmp_path / "none") == float("inf")
-    (tmp_path / "loadavg").write_text("0.52\n")
-    assert busy._running(tmp_path / "loadavg") == float("inf")
-
-    def fail() -> tuple[float, float, float]:
-        raise OSError
-
-    monkeypatch.setattr(os, "getloadavg", fail)
-    assert busy.busy_cores() == 0.0
+def test_a_system_that_does_not_tell(tmp_path: Path) -> None:
+    assert busy.busy_cores(tmp_path / "none") == 0.0
+    (tmp_path / "stat").write_text("nothing here\n")
+    assert busy.busy_cores(tmp_path / "stat") == 0.0

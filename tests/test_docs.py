@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 import subprocess
@@ -23,25 +22,14 @@ from placekit_core.contracts import hookspecs
 from placekit_core.run.config import RunConfig
 from placekit_core.run.entries import Entry
 from placekit_core.run.registry import PLURAL, discover
-from tests.repo import lazy_names, modules, tracked
+from tests.repo import lazy_names, modules, script, tracked
 from tests.test_links import dead_on_site
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = sorted(ROOT.glob("plugins/*/*/README.md"))
 
 
-def load(name: str) -> ModuleType:
-    """A script of the documentation."""
-    spec = importlib.util.spec_from_file_location(f"placekit_docs_{name}", ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-outputs, reference_tables = load("outputs"), load("reference_tables")
+outputs, reference_tables = script("outputs"), script("reference_tables")
 
 
 def documents() -> list[Path]:

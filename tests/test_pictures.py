@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
+
+from tests.repo import script
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SVGS = sorted([*DOCS.glob("pictures/*.svg"), *DOCS.glob("research/*.svg")])
 NOTEBOOKS = sorted(DOCS.glob("examples/*.ipynb"))
 LIMIT = 250_000
-
-
-def script(name: str) -> ModuleType:
-    """A module of docs/, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"placekit_docs_{name}", DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("path", SVGS, ids=lambda p: p.name)

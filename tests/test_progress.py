@@ -117,6 +117,13 @@ class TestTerminal:
             "placing with a policy of a rather long name: at most 10,000 evaluations"
         )
 
+    def test_the_width_is_that_of_this_very_stream(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+        own, side = pty.openpty()
+        with os.fdopen(own, "rb"), os.fdopen(side, "w") as stream:
+            fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
+            assert terminal.columns(stream) == 50
+
     @pytest.mark.parametrize(("columns", "width"), [(200, 80), (72, 72), (20, 40)])
     def test_widths(self, columns: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
         stream = io.StringIO()
@@ -213,6 +220,13 @@ class TestReports:
         assert any(text.startswith(said) for text in heard), heard
 
 
+def _a_text(run_dir: Path) -> Any:
+    return "look"
+
+
+_a_text.__name__ = "placekit_next_steps"
+
+
 class TestNextSteps:
     @pytest.fixture
     def registry(self, monkeypatch: pytest.MonkeyPatch) -> Registry:
@@ -234,8 +248,14 @@ class TestNextSteps:
         self.add(registry, "first", ["first"], tryfirst=True)
         self.add(registry, "some", ["more\nlines", "more  lines"])
         self.add(registry, "broken", None)
+        module = types.ModuleType("text")
+        module.placekit_next_steps = hookimpl(_a_text)  # type: ignore[attr-defined]
+        registry.add("text", module, "placekit-text", "1.0")
         result: Any = None
-        with pytest.warns(UserWarning, match="plugin 'broken' does not say what to do next: TypeError"):
+        with (
+            pytest.warns(UserWarning, match="plugin 'text' does not say .*: TypeError: 'look' is no list of strings"),
+            pytest.warns(UserWarning, match="plugin 'broken' does not say what to do next: TypeError"),
+        ):
             steps = next_steps(registry, Path("r"), result)
         assert steps == ["first r", "more lines r", "last r"]
 

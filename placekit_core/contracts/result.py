@@ -73,20 +73,33 @@ class Baseline(FileModel):
     """What another policy's placement of the same problem costs, on the same backend. Times in seconds, memory in bytes.
 
     `value_s` is null if the placement does not fit; `device` is the only one that runs kernels, empty if there are several;
-    `note` holds what the policy noted.
+    `note` holds what the policy noted. `beside_s` is the run's own placement, measured once more right after this one, where
+    values vary. `stopped_after`: evaluations after which the search of the policy was ended; null if it ended by itself.
     """
 
     policy: str
     value_s: float | None
+    spread_s: float | None = None
+    beside_s: float | None = None
     fits: bool
     device: str = ""
     peak_bytes: dict[str, float] = Field(default={})
+    stopped_after: int | None = None
     note: str = ""
 
     @property
     def label(self) -> str:
-        """The policy, and the device if it is only one."""
-        return f"{self.policy} on {self.device}" if self.device else self.policy
+        """The policy, the device if it is only one, and where its search was cut short."""
+        name = f"{self.policy} on {self.device}" if self.device else self.policy
+        return name if self.stopped_after is None else f"{name} after {self.stopped_after} evaluations"
+
+    def against(self, value_s: float, spread_s: float | None) -> tuple[float, float | None]:
+        """The value of the run's placement to compare with `value_s` of this one, and the deviation of their difference.
+
+        `value_s` and `spread_s` are those of the run.
+        """
+        deviation_s = math.hypot(spread_s or 0.0, self.spread_s or 0.0)
+        return value_s if self.beside_s is None else self.beside_s, deviation_s or None
 
 
 class ProgramSummary(Found):
@@ -161,15 +174,17 @@ class Summary(Found):
         """The mean of a baseline over programs (infinite if it does not fit), and how the result compares with it."""
         first, count = pairs[0][1], len(self.programs)
         one = all(b.label == first.label for _, b in pairs)
-        name = (first.label if one else first.policy) + (f" for {len(pairs)} of {count}" if len(pairs) < count else "")
-        if any(b.value_s is None for _, b in pairs):
+        fitting = [(p, b) for p, b in pairs if b.value_s is not None]
+        used = len(fitting or pairs)
+        name = (first.label if one else first.policy) + (f" for {used} of {count}" if used < count else "")
+        if not fitting:
             return math.inf, f"{name} does not fit"
-        base_s = sum(b.value_s or 0.0 for _, b in pairs) / len(pairs)
-        if any(p.value_s is None for p, _ in pairs):
+        base_s = sum(b.value_s or 0.0 for _, b in fitting) / used
+        if any(p.value_s is None for p, _ in fitting):
             return base_s, f"{name} takes {seconds(base_s)}"
-        value_s = sum(p.value_s or 0.0 for p, _ in pairs) / len(pairs)
-        spread_s = pairs[0][0].spread_s if len(pairs) == 1 else None
-        return base_s, f"{compared(value_s, base_s, spread_s)} {name} ({seconds(base_s)})"
+        ours = [b.against(p.value_s or 0.0, p.spread_s) for p, b in fitting]
+        value_s = sum(value for value, _ in ours) / used
+        return base_s, f"{compared(value_s, base_s, ours[0][1] if used == 1 else None)} {name} ({seconds(base_s)})"
 
 
 @dataclass(frozen=True, eq=False)

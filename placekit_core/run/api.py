@@ -207,9 +207,10 @@ class Search:
             if status == "finished" or evaluate.evaluations:
                 # report the failure of the block, not one that follows from it
                 with contextlib.suppress(*([Exception] if status == "failed" else [])):
+                    interrupted = False
                     if status == "finished":
                         record(opened)
-                        add_baselines(self._parts, [opened])
+                        interrupted = add_baselines(self._parts, [opened])
                     result = report(self._parts, [opened], folder, status)
                     wrong = bound_error(result)
                     result = result if wrong is None else wrong.result
@@ -219,6 +220,8 @@ class Search:
                     if wrong is not None and status == "finished":
                         wrong.result = self.result
                         raise wrong
+                    if interrupted:  # the result is complete, and the program that asked for it still has to end
+                        raise KeyboardInterrupt
         return spent
 
     @property

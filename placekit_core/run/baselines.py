@@ -17,6 +17,7 @@ from placekit_core.contracts.interfaces import LearnablePolicy
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.placement import Placement
 from placekit_core.contracts.problem import Problem
+from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import Baseline
 from placekit_core.contracts.task import Task
 from placekit_core.run.assembly import Assembly, OpenProgram
@@ -29,13 +30,15 @@ from placekit_core.run.placing import place_one
 from placekit_core.run.registry import Registry
 
 MOST_EVALUATIONS = 16
-"""Evaluations that one baseline may make. Most make one: of the placement that they return."""
+"""Evaluations that one baseline may make; a search that is cut short says so. Most make one: of what they return."""
 SHARE, LEAST_S = 0.1, 20.0
 """On a backend that measures, no further baseline begins after this share of the seconds of the search, or these seconds."""
 
 
 def chosen(config: RunConfig, registry: Registry) -> list[Entry]:
     """The baselines of a run, without its own policy: those asked for, else the policies that declare themselves as such.
+
+    The run's policy with other options than the default ones is another policy: it may be compared with its own default.
 
     Raises PluginError for a policy that does not exist, ConfigError for one that needs training.
     """
@@ -50,23 +53,32 @@ def chosen(config: RunConfig, registry: Registry) -> list[Entry]:
     else:
         alone = [only[0] for (kind, _), only in registry.entries.items() if kind == "policy" and len(only) == 1]
         found = sorted((e for e in alone if e.component.baseline), key=lambda e: (e.distribution, e.component.name))
-    return [entry for entry in found if entry.component.name != config.policy["name"]]
+    own = {key: value for key, value in config.policy.items() if key != "name"}
+    return [e for e in found if e.component.name != config.policy["name"] or e.options(own) != e.options({})]
 
 
-def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Interruption | None = None) -> None:
-    """Evaluate the baselines of every program. What goes wrong is a note, and Ctrl-C ends it: neither costs the result."""
+def compared_programs(searches: Sequence[OpenProgram]) -> list[OpenProgram]:
+    """The programs that are compared with baselines; on one device, every placement is the same."""
+    return [search for search in searches if search.problem.cluster.size > 1]
+
+
+def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Interruption | None = None) -> bool:
+    """Evaluate the baselines of every program. What goes wrong is a note, and Ctrl-C ends it: neither costs the result.
+
+    Returns whether a KeyboardInterrupt ended it.
+    """
     entries = chosen(assembly.config, assembly.registry)
     began = time.perf_counter()
-    for search in searches:
-        if search.problem.cluster.size == 1:  # every placement is the same
-            continue
+    searches = compared_programs(searches)
+    for number, search in enumerate(searches):
         found: list[Baseline] = []
         search.baselines = found
-        for entry in entries:
+        for i, entry in enumerate(entries):
+            report_progress(f"baseline {entry.component.name}", (number + i / len(entries)) / len(searches))
             spent, limit_s = time.perf_counter() - began, max(LEAST_S, SHARE * search.evaluate.ledger.seconds)
             if not assembly.backend.simulated and spent > limit_s:
                 search.evaluate.note(f"no further baselines were measured after {spent:.0f} s")
-                return
+                return False
             try:
                 found.append(_evaluated(assembly, search, entry))
             except NotApplicable as e:  # it is for other programs or machines
@@ -75,11 +87,12 @@ def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Int
             except BackendError as e:
                 search.evaluate.note(f"baseline {entry.component.name!r} has no value: {e.message}")
             except KeyboardInterrupt:
-                return
+                return True
             except (Exception, SystemExit) as e:
                 search.evaluate.note(f"baseline {entry.component.name!r} failed: {reason(e)}")
             if stop is not None and stop.asked:
-                return
+                return False
+    return False
 
 
 def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> Baseline:
@@ -98,9 +111,18 @@ def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> Baselin
     if best is None:
         return Baseline(policy=name, value_s=None, fits=False, note="; ".join(evaluate.notes))
     peak = dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True))
-    device = _only_device(problem, best.placement)
-    note = "; ".join(evaluate.notes)
-    return Baseline(policy=name, value_s=best.value_s, fits=True, device=device, peak_bytes=peak, note=note)
+    ours, value_s, spread_s, beside_s = search.evaluate.best, best.value_s, best.spread_s, None
+    if ours is not None and not backend.deterministic:  # a machine has slow minutes
+        if best.placement.same_as(ours.placement):
+            value_s, spread_s = ours.value_s, ours.spread_s
+        else:
+            again = search.session.evaluate(ours.placement.batch())
+            beside_s = float(again.value_s[0]) if again.fits[0] else None
+    return Baseline(
+        policy=name, value_s=value_s, spread_s=spread_s, beside_s=beside_s, fits=True, peak_bytes=peak,
+        device=_only_device(problem, best.placement), note="; ".join(evaluate.notes),
+        stopped_after=evaluate.evaluations if evaluate.ledger.remaining <= 0 else None,
+    )  # fmt: skip
 
 
 def _only_device(problem: Problem, placement: Placement) -> str:

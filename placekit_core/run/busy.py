@@ -6,18 +6,18 @@ import os
 import time
 from pathlib import Path
 
-from placekit_core.contracts.cores import usable_cores
 from placekit_core.contracts.interfaces import Backend
 from placekit_core.run.lifecycle import warn
 
 BUSY = 0.5
 """Share of the cores that others must keep busy to be worth a note."""
-_SAMPLES, _GAP_S = 5, 0.01
+WINDOW_S = 0.3
+"""How long it watches them."""
 
 
 def busy_note(backend: Backend) -> str:
     """A sentence about other programs at work on this computer or on the devices of `backend`; empty if there are none."""
-    cores, others = usable_cores(), busy_cores()
+    cores, others = os.cpu_count() or 1, busy_cores()
     parts = [f"{others:.1f} of {cores} cores"] if others >= BUSY * cores else []
     try:
         parts += [text] if (text := backend.others()) else []
@@ -26,28 +26,26 @@ def busy_note(backend: Backend) -> str:
     return f"measured while other programs used {' and '.join(parts)}: the values may be too high" if parts else ""
 
 
-def busy_cores() -> float:
-    """How many cores other processes keep busy: the load average of the last minute, less what this process has used.
+def busy_cores(stat: Path = Path("/proc/stat")) -> float:
+    """How many cores of the computer other processes keep busy during `WINDOW_S`; 0 where the system does not tell.
 
-    Where the system tells how many threads run now, it is at most these: a minute later, the load average still remembers a
-    program that has ended. 0 where the system has no load average.
+    What this process and its ended children use is not counted; a child that is still at work is.
     """
     try:
-        load = os.getloadavg()[0]
-    except (AttributeError, OSError):
+        began, busy_s, own_s = time.perf_counter(), _busy_s(stat), _own_s()
+        time.sleep(WINDOW_S)
+        others_s = (_busy_s(stat) - busy_s) - (_own_s() - own_s)
+        return max(0.0, others_s / (time.perf_counter() - began))
+    except (OSError, ValueError, IndexError):
         return 0.0
-    used = os.times()
-    own = (used.user + used.system + used.children_user + used.children_system) / 60
-    return max(0.0, min(load - own, _running()))
 
 
-def _running(path: Path = Path("/proc/loadavg")) -> float:
-    """The mean number of running threads besides this one, in a few looks; infinite if the system does not tell."""
-    looks = []
-    for _ in range(_SAMPLES):
-        try:
-            looks.append(int(path.read_text().split()[3].partition("/")[0]) - 1)
-        except (OSError, ValueError, IndexError):
-            return float("inf")
-        time.sleep(_GAP_S)
-    return sum(looks) / len(looks)
+def _busy_s(stat: Path) -> float:
+    """Seconds that all cores together have been busy since the computer started (man 5 proc: idle and iowait are not)."""
+    times = [int(text) for text in stat.read_text().splitlines()[0].split()[1:9]]
+    return (sum(times) - times[3] - times[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_s() -> float:
+    """Seconds of processor time of this process and its ended children."""
+    return sum(os.times()[:4])

@@ -233,7 +233,10 @@ class BudgetedEvaluator(Evaluator):
         self.ledger.restore(saved.ledger)
         self.least_over_bytes = saved.least_over_bytes
         self.proven_s = saved.proven_s
-        self.notes, self.last_error = list(saved.notes), saved.last_error
+        self.notes = list(
+            dict.fromkeys([*saved.notes, *self.notes])
+        )  # the present session may have noted something already
+        self.last_error = saved.last_error
         self.history = [tuple(row) for row in saved.history.tolist()]
         best = saved.best
         if best is not None:

@@ -118,6 +118,8 @@ def next_steps(registry: Registry, run_dir: Path, result: Result) -> list[str]:
     for implementation in reversed(hooks):  # pluggy calls the last one first
         try:
             lines: Any = implementation.function(*(known[a] for a in implementation.argnames))
+            if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+                raise TypeError(f"{lines!r} is no list of strings")
             found += [" ".join(line.split()) for line in lines]
         except (Exception, SystemExit) as e:
             warn(f"plugin {implementation.plugin_name!r} does not say what to do next", e)

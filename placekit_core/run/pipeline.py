@@ -25,7 +25,7 @@ from placekit_core.contracts.result import Result
 from placekit_core.contracts.task import Task
 from placekit_core.run import run_directory, stages
 from placekit_core.run.assembly import Assembly, OpenProgram, PythonObjects, distributions
-from placekit_core.run.baselines import add_baselines, chosen
+from placekit_core.run.baselines import add_baselines, chosen, compared_programs
 from placekit_core.run.checkpoint import CHECKPOINT, CheckpointTooLargeError, Saved, load_saved, save_checkpoint
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 from placekit_core.run.failures import Interrupted, NothingFits, RunFailed
@@ -93,9 +93,10 @@ def run(
             observer.stage(stages.search(config, placing.searches))
             status = placing.place(saved)
             if status == "finished":
-                observer.stage("evaluating the baselines")
                 for search in placing.searches:
                     record(search)
+                if chosen(config, registry) and compared_programs(placing.searches):
+                    observer.stage("evaluating the baselines")
                 add_baselines(assembly, placing.searches, stop)
 
             observer.stage(f"writing to {run_dir}")

@@ -39,7 +39,7 @@ class Progress(Observer):
             transient=True,
         )
         self._task: TaskID | None = None
-        self._stage, self._began, self._next_s = "", time.monotonic(), EVERY_S
+        self._began, self._next_s = time.monotonic(), EVERY_S
 
     def __enter__(self) -> Progress:
         self._bars.start()
@@ -54,7 +54,7 @@ class Progress(Observer):
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(text, total=None, note="")
-        self._stage, self._began, self._next_s = text, time.monotonic(), EVERY_S
+        self._began, self._next_s = time.monotonic(), EVERY_S
 
     def say(self, text: str) -> None:
         """A line that stays."""

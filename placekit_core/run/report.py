@@ -151,12 +151,12 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResul
 
 def beaten(s: OpenProgram, family: bool) -> list[str]:
     """The note that a baseline is faster than what was found, if one is; it names the program if there are several."""
-    value_s = s.evaluate.best.value_s if s.evaluate.best else None
-    fastest = fastest_of(s)
-    if value_s is None or fastest is None or not fastest.value_s or value_s / fastest.value_s - 1 < LEAST_GAIN:
+    best, fastest = s.evaluate.best, fastest_of(s)
+    if best is None or fastest is None or not fastest.value_s:
         return []
-    if s.evaluate.best and s.evaluate.best.spread_s and value_s - fastest.value_s < 2 * s.evaluate.best.spread_s:
-        return []  # within the noise
+    value_s, deviation_s = fastest.against(best.value_s, best.spread_s)
+    if value_s / fastest.value_s - 1 < LEAST_GAIN or value_s - fastest.value_s < 2 * (deviation_s or 0.0):
+        return []  # equal, or within the noise
     which = f" for {s.name!r}" if family else ""
     return [f"{fastest.label} is faster{which}: {seconds(fastest.value_s)}"]
 

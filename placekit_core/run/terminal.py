@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from typing import TextIO
 
 WIDTH, NARROWEST = 80, 40
@@ -24,7 +23,19 @@ def columns(stream: TextIO) -> int:
     """The columns for text on this stream: fewer than `WIDTH` on a narrow terminal only."""
     if not stream.isatty():
         return WIDTH
-    return max(NARROWEST, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+    try:
+        wide = int(os.environ.get("COLUMNS", "")) or WIDTH
+    except ValueError:
+        wide = _wide(stream)
+    return max(NARROWEST, min(WIDTH, wide))
+
+
+def _wide(stream: TextIO) -> int:
+    """The columns of this very terminal: standard output may be a file while standard error is none."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or WIDTH
+    except (OSError, ValueError):
+        return WIDTH
 
 
 def quiet() -> bool:

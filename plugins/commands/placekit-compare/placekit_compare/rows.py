@@ -171,9 +171,10 @@ def _single_devices(results: Sequence[Summary]) -> dict[str, tuple[float, str]]:
     for r in results:
         contest = contest_key(r)
         found: dict[str, list[float]] = {}
-        for b in [b for p in r.programs for b in p.baselines if b.device and b.value_s is not None]:
-            found.setdefault(b.policy, []).append(b.value_s)
-            devices.setdefault((contest, b.policy), set()).add(b.device)
+        for b in (b for p in r.programs for b in p.baselines):
+            if b.device and b.value_s is not None:
+                found.setdefault(b.policy, []).append(b.value_s)
+                devices.setdefault((contest, b.policy), set()).add(b.device)
         for policy, seconds in found.items():
             if len(seconds) == len(r.programs):
                 values.setdefault(contest, {}).setdefault(policy, []).append(statistics.fmean(seconds))

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 from placekit_torch.vision import declare_torchvision
 
@@ -20,11 +19,17 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
     """Inside, the libraries of Hugging Face do not use the network, whatever the environment says; it is restored afterwards."""
+    before = {name: os.environ.get(name) for name in _OFFLINE}
+    os.environ.update(_OFFLINE)
+    _read_environment()
     try:
-        with mock.patch.dict(os.environ, _OFFLINE):
-            _read_environment()
-            yield
+        yield
     finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         _read_environment()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -30,8 +31,12 @@ class ModelImporter(Importer):
     options_class = ModelOptions
 
     def load(self) -> list[Program]:
-        """One program, named after the network and the mode. Raises ImporterError. Nothing is read from the network."""
-        with offline():
+        """One program, named after the network and the mode. Raises ImporterError.
+
+        For a model by name, nothing is read from the network; a function of the user's may do as it likes.
+        """
+        own = split(self.options.model)[0] == "file"
+        with contextlib.nullcontext() if own else offline():
             return [self._load()]
 
     def _load(self) -> Program:

@@ -150,6 +150,23 @@ def test_a_function_of_ones_own(tmp_path: Path) -> None:
         load_programs(model="nope.py:step")
 
 
+ASKS = """
+import os
+from torch import nn
+def step():
+    os.environ["SEEN"] = os.environ.get("HF_HUB_OFFLINE", "-")
+    return nn.Linear(3, 3), (__import__("torch").ones(2, 3),)
+"""
+
+
+def test_a_users_function_finds_the_environment_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("SEEN", "")
+    (tmp_path / "asks_model.py").write_text(ASKS)
+    load_programs(model=f"{tmp_path / 'asks_model.py'}:step", mode="inference")
+    assert os.environ["SEEN"] == "0"
+
+
 @pytest.mark.parametrize("before", ["0", None])
 def test_the_network_is_not_used_whatever_the_environment_says(
     before: str | None, monkeypatch: pytest.MonkeyPatch

@@ -281,8 +281,8 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
 
 @functools.cache
 def _refuse_sparse(op: Any) -> None:
-    """Raise ImporterError for an operator of sparse tensors."""
-    if "sparse" in str(op):
+    """Raise ImporterError for an operator of sparse tensors; a user's own may be called so, too."""
+    if op.namespace in ("aten", "prims") and "sparse" in str(op):
         raise ImporterError(
             f"{op} makes or reads a sparse tensor, which has no fixed number of bytes{calling_line()}",
             SPARSE,

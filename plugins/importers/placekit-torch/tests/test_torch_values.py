@@ -285,6 +285,26 @@ class Sparse(nn.Linear):
         return torch.sparse.mm(x.to_sparse(), self.weight)
 
 
+@torch.library.custom_op("placekit_tests::block_sparse_product", mutates_args=())
+def block_sparse_product(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@block_sparse_product.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+class CalledSparse(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(block_sparse_product(x))
+
+
+def test_an_operator_of_ones_own_may_be_called_sparse() -> None:
+    graph = import_module(CalledSparse(), torch.randn(4, 4), mode="inference").graph
+    assert any("block_sparse_product" in name for name in graph.op_type.vocabulary)
+
+
 def test_sparse_tensors_are_refused() -> None:
     with pytest.raises(
         ImporterError, match=r"(?s)aten\._to_sparse.*sparse tensor.*x\.to_sparse\(\), self.*dense layer"

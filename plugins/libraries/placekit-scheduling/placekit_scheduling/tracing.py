@@ -54,7 +54,8 @@ def run_traced(
     tensor, dst = (ints[at : at + copies] for at in (trace.copy_tensor, trace.copy_dst))
     number = np.arange(copies)
     if problem.cluster.multicast:
-        number = np.unique(tensor, return_index=True)[1][np.unique(tensor, return_inverse=True)[1]]
+        _, first, same = np.unique(tensor, return_index=True, return_inverse=True)
+        number = first[same]
     return Traced(
         value_s=float(value_s),
         peak_bytes=peak_bytes,
