@@ -175,6 +175,12 @@ def show_result(result: Summary, run_dir: str | Path) -> None:
 
 
 def show_next(steps: Sequence[str]) -> None:
-    """What the user may do next, at most `_STEPS` lines, on standard error."""
+    """What the user may do next, at most `_STEPS` lines, on standard error.
+
+    A comment behind a command is left out where it does not fit: the rest of it, on a line of its own, would be pasted as a
+    command.
+    """
     for number, step in enumerate(steps[:_STEPS]):
-        print(wrapped(step, " " * 8, "      " if number else "next: "), file=sys.stderr)
+        head = "      " if number else "next: "
+        command, comment, _ = step.partition(" # ")
+        print(wrapped(command if comment and width(head + step) > columns() else step, " " * 8, head), file=sys.stderr)

@@ -22,8 +22,8 @@ MACHINE, FIELDS = "machine.yaml", "machine_fields.yaml"
 EXAMPLE = "rtx4090_3090"
 """The machine that ships and stands for this computer where it has no GPU."""
 NEXT = (
-    "placekit run model=model.py:make cluster=machine.yaml grouper=module run_dir=first",
-    "placekit apply first",
+    "placekit run model=model.py:make cluster=machine.yaml grouper=module run_dir=mine",
+    "placekit apply mine",
     "python place.py",
 )
 

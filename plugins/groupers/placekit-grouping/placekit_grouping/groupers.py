@@ -191,7 +191,7 @@ class AutoGrouper(Grouper):
         """The groups, with a note that says which were chosen and why; `rng` is not used."""
         layers, fine = find_layers(graph, self.options), Grouping.colocated(graph)
         if isinstance(layers, str):
-            return replace(fine, note=layers and f"grouper auto: operations are placed one by one, because {layers}")
+            return replace(fine, note=layers and f"grouper auto: no layers are placed whole, because {layers}")
         whole = ModuleGrouper(blocks=layers.patterns).group(graph, rng)
         layer = np.asarray([layers.has(whole.name(i)) for i in range(whole.count)], np.bool_)
         side = beside(graph, whole)

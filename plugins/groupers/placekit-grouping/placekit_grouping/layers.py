@@ -48,7 +48,7 @@ class Layers:
 
 
 def find_layers(graph: Graph, options: AutoOptions) -> Layers | str:
-    """The layers of `graph`, or why its operations are placed one by one: the end of a sentence, empty for small graphs."""
+    """The layers of `graph`, or why none is placed whole: the end of a sentence, empty for small graphs."""
     forward = graph.kernel & (graph.phase == FORWARD)
     if int(forward.sum()) < options.min_kernels:
         return ""

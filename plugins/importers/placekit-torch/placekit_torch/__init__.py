@@ -109,8 +109,12 @@ def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
     graph, placement = program.problem.graph, program.placement
     if placement is None or "torch" not in graph.attributes or "tower" in graph.columns:
         return []
-    several = len(set(placement.device.tolist())) > 1
-    return [f"placekit apply {run_dir} # the placement as a device_map"] if several else []
+    if len(set(placement.device.tolist())) == 1:
+        return []
+    device = program.problem.expand(placement.device).tolist()
+    pairs = {(graph.module.codes[v], device[v]) for v in graph.kernel.nonzero()[0].tolist() if graph.phase[v] == 0}
+    whole = len({module for module, _ in pairs}) == len(pairs)
+    return [f"placekit apply {run_dir} # {'the placement as' if whole else 'whole modules, in'} a device_map"]
 
 
 @hookimpl

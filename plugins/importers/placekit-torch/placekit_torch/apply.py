@@ -104,9 +104,12 @@ def _evaluated(name: str, folder: Path, registry: Registry) -> str:
         return form.text
     found = cost(run.problem, backend, form, run.placement, bound_s)
     if found.worse is not None:
+        remedy = ""
+        if form.conflicts and run.config.grouper["name"] != "module":
+            remedy = "; grouper=module places whole modules, and placekit_cuda.PlacedStep trains with this placement"
         warnings.warn(
             f"{name} is {percent(found.worse)} slower than the placement:"
-            f" {seconds(found.form_s)} instead of {seconds(found.placed_s)}",
+            f" {seconds(found.form_s)} instead of {seconds(found.placed_s)}{remedy}",
             stacklevel=1,
         )
     if why:

@@ -244,6 +244,7 @@ def test_what_to_do_next() -> None:
 
     def steps(device: list[int], **attributes: str) -> list[str]:
         builder = chain()
+        builder.add("embed/relu", outputs=[4], flops=1.0, module="embed")
         builder.attributes = attributes
         result = placekit_core.place(
             builder.build(), cluster="p100x4", policy=lambda task, rng: task.problem.placement(device), budget=1
@@ -253,6 +254,7 @@ def test_what_to_do_next() -> None:
             Path("out"), replace(result, summary=result.summary.model_copy(update={"config": config}))
         )
 
-    assert steps([0, 0, 1, 2], torch="2.13") == ["placekit apply out # the placement as a device_map"]
-    assert steps([0, 0, 0, 0], torch="2.13") == []
-    assert steps([0, 0, 1, 2]) == []
+    assert steps([0, 0, 1, 2, 0], torch="2.13") == ["placekit apply out # the placement as a device_map"]
+    assert steps([0, 0, 1, 2, 1], torch="2.13") == ["placekit apply out # whole modules, in a device_map"]
+    assert steps([0, 0, 0, 0, 0], torch="2.13") == []
+    assert steps([0, 0, 1, 2, 0]) == []

@@ -91,7 +91,9 @@ def test_a_form_that_is_slower_is_warned_of(placekit: Run, run: Path) -> None:
     done = placekit("apply", "wide")
     assert json.loads(done.out) == {"": 0}
     assert re.search(
-        r"warning: device_map is 100\.0% slower than the placement: (\S+ s) instead of (\S+ s)\n", done.err
+        r"warning: device_map is 100\.0% slower than the placement: (\S+ s) instead of (\S+ s);"
+        r" grouper=module places whole modules, and placekit_cuda\.PlacedStep trains with this placement\n",
+        done.err,
     )
 
 
