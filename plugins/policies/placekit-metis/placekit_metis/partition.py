@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,7 +40,7 @@ class Metis(Partitioning):
 
     def parts(self, parts: Parts, rng: Generator) -> NDArray[np.int64]:
         """[k] the part of each vertex."""
-        if len(parts.groups) <= len(parts.targets):  # METIS leaves parts empty, and says so on standard output
+        if len(parts.groups) <= len(parts.targets):  # METIS leaves parts empty
             part = np.empty(len(parts.groups), np.int64)
             part[np.argsort(-parts.load, kind="stable")] = np.argsort(-parts.speed, kind="stable")[: len(part)]
             return part
@@ -47,16 +52,38 @@ class Metis(Partitioning):
             ufactor=max(round(1000 * self.options.imbalance), 1),
         )
         exchange = parts.exchange
-        _, found = pymetis.part_graph(
-            len(share),
-            pymetis.CSRAdjacency(exchange.ptr.tolist(), exchange.neighbour.tolist()),
-            vweights=np.maximum(parts.load, 1).tolist(),
-            eweights=np.maximum(integers(exchange.bytes_.astype(np.float64)), 1).tolist(),
-            tpwgts=share.tolist(),
-            recursive=False,
-            options=options,
-        )
+        with _silent():
+            _, found = pymetis.part_graph(
+                len(share),
+                pymetis.CSRAdjacency(exchange.ptr.tolist(), exchange.neighbour.tolist()),
+                vweights=np.maximum(parts.load, 1).tolist(),
+                eweights=np.maximum(integers(exchange.bytes_.astype(np.float64)), 1).tolist(),
+                tpwgts=share.tolist(),
+                recursive=False,
+                options=options,
+            )
         return np.asarray(found, np.int64)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Inside, what C code prints is dropped: METIS complains of empty parts on standard output, where the result belongs."""
+    flush = ctypes.CDLL(None).fflush
+    sys.stdout.flush()
+    flush(None)
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is no standard output
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        flush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def load() -> Any:

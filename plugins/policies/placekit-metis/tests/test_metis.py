@@ -108,6 +108,14 @@ def test_no_gpu() -> None:
     assert np.bincount(placed(Metis(cpu=True), problem)[0]).tolist() == [5, 5]
 
 
+def test_what_metis_complains_of_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    """With hardly more groups than devices, it complains on standard output, where the result belongs."""
+    print("before")
+    placed(Metis(), Problem.of(line(9), fakes.gpus(8)))
+    print("after")
+    assert capfd.readouterr().out == "before\nafter\n"
+
+
 def test_fewer_groups_than_devices_are_one_per_device(capfd: pytest.CaptureFixture[str]) -> None:
     b = GraphBuilder("three")
     for i in range(3):
