@@ -109,9 +109,13 @@ def test_no_gpu() -> None:
 
 
 def test_what_metis_complains_of_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    """With hardly more groups than devices, it complains on standard output, where the result belongs."""
+    """Where the work is in fewer groups than there are devices, it complains on standard output, where the result belongs."""
+    b = GraphBuilder("star")
+    [x] = b.add("first", outputs=[8], flops=1e9)
+    for i in range(9):
+        b.add(f"op{i}", inputs=[x], outputs=[8], flops=1e12 if i == 0 else 1.0)
     print("before")
-    placed(Metis(), Problem.of(line(9), fakes.gpus(8)))
+    placed(Metis(), Problem.of(b.build(), fakes.gpus(8)))
     print("after")
     assert capfd.readouterr().out == "before\nafter\n"
 
