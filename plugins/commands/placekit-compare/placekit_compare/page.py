@@ -60,8 +60,9 @@ _HELP = (
     "A row groups runs that differ only in their seed. Times are those of one step; the median is over the seeds.",
     "The best row is bold only where it is distinguishable from all others: every row has at least six seeds, and its interval"
     " does not overlap another one.",
-    "In plots, every seed is a mark. Bars and bands are the intervals of medians, lines across the marks the medians. A policy"
-    " has the same colour and the same shape everywhere. A value appears under the pointer.",
+    "In plots, every seed is a mark. Bars and bands are the intervals of medians, lines across the marks the medians. The"
+    " proven bound (dashed) and the best single device (dotted) are shown where they are near the values. Rows of one"
+    " label have the same colour and the same shape everywhere. A value appears under the pointer.",
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Sequence
 
@@ -29,7 +30,7 @@ _SHARED = {name: words for name, words in ONCE.items() if name != "policy"}
 def csv_table(table_rows: Sequence[Row], _command: str) -> str:
     """A line per row, with the fields of `--json`; numbers read back exactly. Names of columns that end with `_s`: seconds.
 
-    `seeds` are separated by spaces, a missing value is empty, and `best` says whether the row is distinguishably the best.
+    `seeds` is a list as in JSON, a missing value is empty, and `best` says whether the row is distinguishably the best.
     """
     out = io.StringIO()
     lines = [row.data() | {"best": best} for row, best in zip(table_rows, winners(table_rows), strict=True)]
@@ -43,7 +44,7 @@ def _csv(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return " ".join(map(str, value))
+        return json.dumps(value)
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from placekit_compare.curves import History, Point, median_curve
 from placekit_compare.rows import Row
@@ -27,19 +28,24 @@ def distribution(found: Sequence[Row], styles: Styles) -> str:
     found = [row for row in found if row.values]
     values = [v for row in found for v in row.values]
     unit, scale = _unit(max(values))
-    known = {"proven bound": {r.first.bound_s for r in found}, "best single device": {r.one_device_s for r in found}}
-    lines = [(text, each.pop()) for text, each in known.items() if len(each) == 1]  # what all rows share
-    near = [(text, v) for text, v in lines if v is not None and _near(v, values)]
-    across = axis([*values, *(v for _, v in near)], _LEFT, _RIGHT, axis(values, 0, 1).log)
+    known = {
+        ("proven bound", "bound"): {r.first.bound_s for r in found},
+        ("best single device", "device"): {r.one_device_s for r in found},
+    }
+    lines = [(text, kind, each.pop()) for (text, kind), each in known.items() if len(each) == 1]  # what all rows share
+    near = [(f"{text} {seconds(v)}", kind, v) for text, kind, v in lines if v is not None and _near(v, values)]
+    across = axis([*values, *(v for _, _, v in near)], _LEFT, _RIGHT, axis(values, 0, 1).log)
     top = 4.0 + _LINE * len(near)
     bottom = top + len(found) * (_LINE + _STRIP)
     parts = [_below(across, top, bottom, f"step time, {unit}", scale)]
-    for i, (text, value) in enumerate(near):
-        parts.append(_line_across(across(value), _LINE * (i + 1) - 3, bottom, f"{text} {seconds(value)}", i))
+    labels = [_label(across(value), _LINE * (i + 1) - 3, text) for i, (text, _, value) in enumerate(near)]
+    headings = [(top + i * (_LINE + _STRIP), row.label, seconds(row.median_s)) for i, row in enumerate(found)]
+    words = [*labels, *(text for y, left, right in headings for text in _heading(y, left, right))]
+    for label, (_, kind, value) in zip(labels, near, strict=True):
+        parts.append(_path(_around(across(value), label.y - 9, bottom, words), f"reference {kind}"))
+    parts += [text.drawn for text in words]
     for i, row in enumerate(found):
         y = top + i * (_LINE + _STRIP)
-        title = seconds(row.median_s)
-        parts.append(_heading(y, row.label, title))
         marks = [(across(v), f"{row.label}, seed {seed}: {seconds(v)}", v) for seed, v in _by_seed(row)]
         middle = None if row.median_s is None else across(row.median_s)
         parts.append(_strip(y + _LINE + _STRIP / 2, marks, _pixels(across, row.interval), middle, styles[row.label]))
@@ -57,7 +63,7 @@ def gaps(found: Sequence[Sequence[Row]], names: Sequence[str], styles: Styles) -
     parts = [_grid(ticks, 4.0, bottom, "gap to the proven bound" + (", logarithmic" if log else ""))]
     for i, (rows, name) in enumerate(zip(found, names, strict=True)):
         y = 4.0 + i * (_LINE + _STRIP)
-        parts.append(_heading(y, name, ""))
+        parts += [text.drawn for text in _heading(y, name)]
         centres = [across(base + row.gap) for row in rows if row.gap is not None]
         levels = stacked(centres, _MARK, _LEVELS)
         for row, x, level in zip(rows, centres, levels, strict=True):
@@ -152,12 +158,22 @@ def _pixels(across: Axis, interval: Interval | None) -> tuple[float, float] | No
     return None if interval is None else (across(interval.low), across(interval.high))
 
 
-def _heading(y: float, left: str, right: str) -> str:
+class _Words(NamedTuple):
+    """A piece of text: its ends, its baseline, and how it is drawn."""
+
+    left: float
+    right: float
+    y: float
+    drawn: str
+
+
+def _heading(y: float, left: str, right: str = "") -> list[_Words]:
     """The line of text above a strip."""
-    room = _RIGHT - _LEFT - (len(right) + 2) * LETTER
-    return _text(_LEFT, y + 11, shortened(left, room), class_="name") + (
-        _text(_RIGHT, y + 11, right, "end") if right else ""
-    )
+    y += 11
+    wide = (len(right) + 1) * LETTER
+    name = shortened(left, _RIGHT - _LEFT - wide - LETTER)
+    found = [_Words(_LEFT, _LEFT + (len(name) + 1) * LETTER, y, _text(_LEFT, y, name, class_="name"))]
+    return [*found, _Words(_RIGHT - wide, _RIGHT, y, _text(_RIGHT, y, right, "end"))] if right else found
 
 
 def _below(across: Axis, top: float, bottom: float, title: str, scale: float) -> str:
@@ -176,11 +192,21 @@ def _grid(ticks: Sequence[tuple[float, str]], top: float, bottom: float, title: 
     return "".join(parts) + _text(_RIGHT, bottom + 28, title, "end")
 
 
-def _line_across(x: float, y: float, bottom: float, text: str, kind: int) -> str:
-    """A line through all strips, with its text at the side where it has room."""
-    right = x + (len(text) + 1) * LETTER < WIDTH
-    line = _path(f"M{number(x)} {number(y - 9)}V{number(bottom)}", f"reference r{kind}")
-    return line + _text(x + (4 if right else -4), y, text, "start" if right else "end")
+def _label(x: float, y: float, text: str) -> _Words:
+    """The text of a line across the strips, at the side where it has room."""
+    wide = (len(text) + 1) * LETTER
+    if x + wide < WIDTH:
+        return _Words(x + 4, x + 4 + wide, y, _text(x + 4, y, text))
+    return _Words(x - 4 - wide, x - 4, y, _text(x - 4, y, text, "end"))
+
+
+def _around(x: float, top: float, bottom: float, words: Sequence[_Words]) -> str:
+    """A line down that leaves out the texts which it would strike through."""
+    parts = []
+    for text in sorted((w for w in words if w.left - 2 < x < w.right + 2), key=lambda w: w.y):
+        parts.append(f"M{number(x)} {number(top)}V{number(text.y - 11)}")
+        top = text.y + 4
+    return "".join([*parts, f"M{number(x)} {number(top)}V{number(bottom)}"])
 
 
 def _thinned(drawn: Sequence[tuple[float, Point]]) -> list[tuple[float, Point]]:

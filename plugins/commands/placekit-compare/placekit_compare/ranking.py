@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from placekit_compare.identity import contest_key
 from placekit_compare.rows import Row
-from placekit_compare.statistics import COVERAGE, apart
+from placekit_compare.statistics import COVERAGE, ROUNDING, apart
+from placekit_core.contracts.result import LEAST_GAIN
 from placekit_core.contracts.units import percent, seconds
 
 
@@ -32,7 +33,7 @@ def doubt(contest: Sequence[Row]) -> str:
         return f"{first.lost} of {len(first.seeds)} runs of {first.label} do not fit"
     few = [r.label for r in contest if r.interval is None or r.interval.coverage < COVERAGE]
     if few:
-        return f"fewer than six seeds of {_some(few)}"
+        return "fewer than six seeds" + (f" of {_some(few)}" if len(few) < len(contest) else "")
     near = [r.label for r in others if not apart(first.interval, r.interval)]
     return f"its interval overlaps that of {_some(near)}" if near else ""
 
@@ -43,11 +44,10 @@ def lead(contest: Sequence[Row]) -> str:
     if first.median_s is None or second.median_s is None:
         raise ValueError("a contest is between rows with values")
     less = 1 - first.median_s / second.median_s if second.median_s else 0.0
-    return (
-        f"{percent(abs(less))} {'below' if less > 0 else 'above'} {second.label}"
-        if less
-        else f"as good as {second.label}"
-    )
+    if abs(less) < ROUNDING:
+        return f"as good as {second.label}"
+    size = percent(abs(less)) if abs(less) >= LEAST_GAIN else "less than 0.1%"
+    return f"{size} {'below' if less > 0 else 'above'} {second.label}"
 
 
 def difference(contest: Sequence[Row]) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 COVERAGE = 0.95
+ROUNDING = 1e-9
+"""Values that differ relatively by less are equal: sums in another order differ so."""
 
 
 class Interval(NamedTuple):
@@ -36,8 +38,13 @@ def median_interval(values: Sequence[float]) -> Interval | None:
         k, outside = k + 1, more
 
 
+def meet(lower: Interval, higher: Interval) -> bool:
+    """Whether the interval of a higher median begins within the other one, up to rounding."""
+    return lower.high >= higher.low * (1 - ROUNDING)
+
+
 def apart(lower: Interval | None, higher: Interval | None) -> bool:
     """Whether the first median is distinguishably lower: both intervals reach 95 % (six values or more), and do not meet."""
     if lower is None or higher is None or min(lower.coverage, higher.coverage) < COVERAGE:
         return False
-    return lower.high < higher.low
+    return not meet(lower, higher)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from placekit_compare.ranking import contests, difference
+from placekit_compare.ranking import contests, difference, doubt
 from placekit_compare.rows import Row, load, places, rows
-from placekit_compare.statistics import Interval
+from placekit_compare.statistics import Interval, meet
 from placekit_core import Registry
 from placekit_core.cli import console
 from placekit_core.cli.console import table, width, wrapped
@@ -144,11 +144,11 @@ def extent(interval: Interval | None) -> str:
 def best(contest: Sequence[Row]) -> str:
     """The best row of a contest beside the next one, and what makes that uncertain."""
     first, second = contest[0], contest[1]
-    if first.interval is None or second.interval is None:
-        note = " (one seed)"
-    else:
-        note = " (intervals overlap)" if first.interval.high >= second.interval.low else ""
     if first.lost or second.lost:
         row = first if first.lost else second
-        note = f" ({row.lost} of {len(row.seeds)} runs of {row.label} do not fit)"
-    return f"best: {difference(contest)}{note}"
+        note = f"{row.lost} of {len(row.seeds)} runs of {row.label} do not fit"
+    elif first.interval is None or second.interval is None:
+        note = "one seed"
+    else:
+        note = "intervals overlap" if meet(first.interval, second.interval) else doubt(contest)
+    return f"best: {difference(contest)}" + (f" ({note})" if note else "")

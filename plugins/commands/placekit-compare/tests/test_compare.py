@@ -105,7 +105,7 @@ def test_median_interval_and_best(finished: Summary, capsys: pytest.CaptureFixtu
     assert head.split() == ["policy", "median", "interval", "gap", "evals", "seconds"]
     assert "quick 2 s 1 … 3 s 100.0% " in quick, "the median of the gaps"
     assert "slow 4 s 4 … 4 s" in slow
-    assert best == "best: quick 2 s, 50.0% below slow"
+    assert best == "best: quick 2 s, 50.0% below slow (fewer than six seeds)"
     assert coverage == "an interval holds the median with a probability of 75% with 3 seeds"
 
 
@@ -119,8 +119,11 @@ def test_every_coverage_is_told(finished: Summary, capsys: pytest.CaptureFixture
     ("second", "ending"),
     [
         ([3.0, 3.5, 9.0], "42.9% below b (intervals overlap)"),
-        ([3.1, 3.5, 9.0], "42.9% below b"),
+        ([3.1, 3.5, 9.0], "42.9% below b (fewer than six seeds)"),
         ([2.0, 2.0, 2.0], "as good as b (intervals overlap)"),
+        ([2.0 + 3e-15] * 3, "as good as b (intervals overlap)"),
+        ([2.0008] * 3, "less than 0.1% below b (intervals overlap)"),
+        ([2.002] * 3, "0.1% below b (intervals overlap)"),
         ([4.0], "50.0% below b (one seed)"),
         ([None, None], None),
     ],
@@ -131,6 +134,21 @@ def test_who_is_best(finished: Summary, second: list[float | None], ending: str 
     assert best == ([] if ending is None else [f"best: a 2 s, {ending}"])
     if ending is None:
         assert "none fits" in lines[3]
+
+
+def test_a_best_row_without_a_note_is_distinguishable(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
+    first = copies(finished, "a", [1.0] * 6)
+    for others, note in (
+        ([copies(finished, "b", [2.0] * 6)], ""),
+        ([copies(finished, "b", [2.0] * 5)], " (fewer than six seeds of b)"),
+        ([copies(finished, "b", [2.0] * 6), copies(finished, "c", [3.0] * 2)], " (fewer than six seeds of c)"),
+        (
+            [copies(finished, "b", [2.0] * 6), copies(finished, "c", [0.5, *[3.0] * 5])],
+            " (its interval overlaps that of c)",
+        ),
+    ):
+        text = " ".join(shown([*first, *(r for each in others for r in each)], capsys))
+        assert f"best: a 1 s, 50.0% below b{note} an interval holds" in text
 
 
 def test_the_median_is_of_what_fits(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
