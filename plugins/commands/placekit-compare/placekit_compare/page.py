@@ -16,7 +16,7 @@ from placekit_compare.plots import Styles, curves, distribution, gaps
 from placekit_compare.ranking import contests, doubt, lead, verdict, winners
 from placekit_compare.rows import Row, places
 from placekit_compare.svg import Style, element, markup, palette
-from placekit_compare.text import ONCE, ONE_DEVICE, TEXTS, cells_of, coverage, without
+from placekit_compare.text import ONCE, ONE_DEVICE, TEXTS, cells_of, coverage, name, without
 from placekit_core import RunError
 from placekit_core.contracts.units import percent
 
@@ -71,9 +71,13 @@ def _overview(found: Sequence[Sequence[Row]], styles: Styles) -> list[str]:
     heads = ["workload", "best", "median", "gap", ONE_DEVICE, "beside the next one", "distinguishable"]
     lines = []
     for number, rows in enumerate(found):
-        for contest in contests(rows) or [[row] for row in rows if row.values][:1]:
+        valued = sorted((row for row in rows if row.values), key=lambda row: row.first.status != "finished")
+        for contest in contests(rows) or [[row] for row in valued[:1]]:
             first = contest[0]
-            cells = [element("a", _name(first, found), href=f"#place{number}"), _keyed(first.label, styles)]
+            cells = [
+                element("a", _name(first, found), href=f"#place{number}"),
+                _keyed(first.label, styles, name(first)),
+            ]
             cells += [_number(first, head) or "-" for head in ("median", "gap", ONE_DEVICE)]
             if len(contest) > 1:
                 why = doubt(contest)
@@ -123,9 +127,9 @@ def _figures(rows: Sequence[Row], styles: Styles) -> list[str]:
     if len(known) > MOST_CURVES:
         notes.append(f"the curves are those of the {MOST_CURVES} best of {len(known)} rows")
     known = known[:MOST_CURVES]
-    for name in AXES if known else ():
-        caption = f"Medians over the seeds, and their intervals. {_BATCHES if name == AXES[0] else ''}".rstrip()
-        shown.append(_figure(curves(known, name, styles), caption))
+    for axis in AXES if known else ():
+        caption = f"Medians over the seeds, and their intervals. {_BATCHES if axis == AXES[0] else ''}".rstrip()
+        shown.append(_figure(curves(known, axis, styles), caption))
     legend = [_legend([row.label for row, _ in known], styles)] if known else []
     said = [element("p", _sentence("; ".join(notes)), class_="soft")] if notes else []
     return [markup("div", "".join(shown), class_="figures"), *legend, *said]

@@ -129,7 +129,7 @@ def _markdown(text: str) -> str:
 def _latex(text: str) -> str:
     """Text for LaTeX: characters with a meaning are escaped, and numbers stand close to their units."""
     escaped = "".join(_LATEX.get(c, c) for c in " ".join(text.split()))
-    escaped = re.sub(r"(?<=\d) (us|ms|s)(?= …|$)", lambda m: r"\,$\mu$s" if m[1] == "us" else rf"\,{m[1]}", escaped)
+    escaped = re.sub(r"(?<=\d) (us|ms|s)(?= …| \(|$)", lambda m: r"\,$\mu$s" if m[1] == "us" else rf"\,{m[1]}", escaped)
     escaped = re.sub(r"^-(?=\d)", "$-$", escaped.replace("--", "-{}-"))
     return escaped.replace(" … ", "--")
 

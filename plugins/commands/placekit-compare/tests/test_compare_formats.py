@@ -16,6 +16,8 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from placekit_compare.curves import History, median_curve, read_history
+from placekit_compare.page import page as drawn
+from placekit_compare.papers import latex
 from placekit_compare.ranking import contests, doubt, winners
 from placekit_compare.rows import Row, rows
 from placekit_compare.text import show
@@ -366,3 +368,22 @@ def test_histories_keep_improvements_and_the_last_row(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(RunError, match="is damaged"):
             read_history(path)
+
+
+def test_an_unfinished_run_is_not_the_best_of_a_finished_one(base: Summary) -> None:
+    def overview(*found: Summary) -> str:
+        text = drawn(rows(list(found), installed()), "", Path(), [])
+        return text[text.index("The best of each workload") :].partition("</table>")[0]
+
+    [slow], [fast] = runs(base, "slow", [2.0]), runs(base, "fast", [1.5], status="interrupted")
+    assert "slow" in overview(slow, fast)
+    assert "fast" not in overview(slow, fast)
+    assert "fast (interrupted)" in overview(fast)
+
+
+def test_units_in_brackets_are_latex_too(base: Summary) -> None:
+    one = Baseline(policy="single_device", device="gpu:0", value_s=152.7e-6, fits=True)
+    [run] = runs(base, "a", [1e-4])
+    run = run.model_copy(update={"programs": [run.programs[0].model_copy(update={"baselines": [one]})]})
+    [other] = runs(base, "b", [2e-4], workload="another")
+    assert r"152.7\,$\mu$s (gpu:0)" in latex(rows([run, other], installed()), "")
