@@ -98,8 +98,12 @@ def reopened(folder: Path, registry: Registry, stack: contextlib.ExitStack) -> R
         rows = [(seed, _history(path / own.directory, notes)) for seed, path in others]
         parts.append(opened.part(i, histories[i], rows))
     page = None
-    if not any(part.found for part in parts) and (page := written(folder / PAGE, summary)):
-        notes = [f"{notes[0]}; what {PAGE} of the run says is shown"]
+    if not any(part.found for part in parts) and os.path.isfile(folder / PAGE):
+        page = written(folder / PAGE, summary)
+        told = f"what {PAGE} of the run says is shown"
+        if page is None:
+            told = f"{PAGE} of the run cannot stand in: another version of placekit made it, or it was changed"
+        notes = [f"{notes[0]}; {told}"]
     return Run(shown(folder), summary, parts, command(summary.config, registry), tuple(dict.fromkeys(notes)), page)
 
 

@@ -30,6 +30,7 @@ from placekit_report.memory import DeviceMemory, memory_over_time, thinned
 from placekit_report.modules import cut_table, module_table
 from placekit_report.profile import profile
 from placekit_report.timeline import timeline
+from placekit_report.together import colour_together
 from placekit_report.whatif import Change, what_would_change
 
 FORMAT, VERSION = "placekit-report", 1
@@ -87,7 +88,7 @@ class Run:
 def document(runs: Sequence[Run]) -> dict[str, Any]:
     """The data of a page about one run, or about two that are compared."""
     titles = dict.fromkeys(f"{r.summary.workload} on {r.summary.cluster}" for r in runs)
-    return {
+    data = {
         "format": FORMAT,
         "version": VERSION,
         "title": " and ".join(titles),
@@ -95,6 +96,8 @@ def document(runs: Sequence[Run]) -> dict[str, Any]:
         "command": runs[0].command,
         "runs": [_run(r) for r in runs],
     }
+    colour_together(data)
+    return data
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -241,7 +244,7 @@ def _change(problem: Problem, change: Change) -> dict[str, Any]:
         "utilisation": {"name": list(change.utilisation.name), "share": change.utilisation.share},
         "binding": {"name": change.binding.name, "share": change.binding.share, "text": change.binding.text},
         "moves": {
-            "group": [problem.grouping.name(g) for g in moves.group] if moves else [],
+            "group": [group_name(problem, g) for g in moves.group] if moves else [],
             "from": [names[d] for d in moves.source] if moves else [],
             "to": [names[d] for d in moves.target] if moves else [],
             "value_s": list(moves.value_s) if moves else [],
@@ -256,6 +259,15 @@ def _change(problem: Problem, change: Change) -> dict[str, Any]:
         "now_s": change.value_s,
         "reason": change.reason,
     }
+
+
+def group_name(problem: Problem, group: int) -> str:
+    """The name of a group; of a module that has other groups inside, it says that these are not meant."""
+    grouping, graph = problem.grouping, problem.graph
+    name = grouping.name(group)
+    inside = any(other.startswith(f"{name}.") for other in grouping.names)
+    own = {graph.module.vocabulary[code] for code in graph.module.codes[grouping.group_of == group]} == {name}
+    return f"{name} (its own operations)" if inside and own else name
 
 
 def _baselines(own: ProgramSummary) -> dict[str, list[Any]]:

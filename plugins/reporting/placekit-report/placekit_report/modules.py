@@ -104,12 +104,18 @@ def colours(problem: Problem, op_s: NDArray[np.float64]) -> tuple[list[str], NDA
     coloured by the types of its operations.
     """
     graph = problem.graph
-    labels = graph.module if any(graph.module.vocabulary) else graph.op_type
-    if labels is graph.module:
-        key, names = _parts(Labels(labels.codes, _joined(labels.vocabulary)), op_s, graph.kernel)
+    modules = any(graph.module.vocabulary)
+    return coloured(graph.module if modules else graph.op_type, op_s, graph.kernel, modules)
+
+
+def coloured(
+    labels: Labels, op_s: NDArray[np.float64], ran: NDArray[np.bool_], modules: bool
+) -> tuple[list[str], NDArray[np.int64]]:
+    """As `colours`, of [n] labels, which are paths of `modules` or else types; `ran` says which of them take time."""
+    if modules:
+        key, names = _parts(Labels(labels.codes, _joined(labels.vocabulary)), op_s, ran)
     else:
         key, names = labels.codes.astype(np.int64), list(labels.vocabulary)
-    ran = graph.kernel
     seconds = np.bincount(key[ran], op_s[ran], minlength=len(names))
     present = np.flatnonzero(np.bincount(key[ran], minlength=len(names)))
     order = sorted(

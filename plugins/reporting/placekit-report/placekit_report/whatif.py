@@ -108,7 +108,7 @@ def what_would_change(
 
     `session` is open on `problem`; `backend`, its backend, opens machines with more of a resource.
     """
-    used, binds = utilisation(problem, schedule), binding(causes)
+    used, binds = utilisation(problem, schedule), binding(problem, causes)
     if backend is None or session is None or not backend.simulated:
         return Change(
             used, binds, reason="single moves and other machines are not looked at: nothing simulates this run"
@@ -153,7 +153,7 @@ def utilisation(problem: Problem, schedule: Schedule) -> Utilisation:
     return Utilisation(tuple(name for name, *_ in rows), tuple(kind for _, kind, _ in rows), busy_s, share)
 
 
-def binding(causes: Causes) -> Binding:
+def binding(problem: Problem, causes: Causes) -> Binding:
     """The largest part of the critical path."""
     if not causes.part_name:
         return Binding("", 0.0, "nothing takes time")
@@ -161,8 +161,15 @@ def binding(causes: Causes) -> Binding:
     what = {
         LAUNCHES: "launching operations",
         WAITING: "waiting, such as for the host that launches operations,",
-    }.get(name, f"the link {name}" if " -> " in name else name)
+    }.get(name, f"the {_way(problem, name)} {name}" if " -> " in name else name)
     return Binding(name, share, f"{what} takes {units.percent(share)} of the critical path")
+
+
+def _way(problem: Problem, pair: str) -> str:
+    """Whether the `FROM -> TO` of a part is one link of the machine or a route over several."""
+    a, b = pair.split(" -> ")
+    channels = {_spaced(channel.name) for channel in problem.cluster.routes.channels}
+    return "link" if {pair, f"{a} <-> {b}", f"{b} <-> {a}"} & channels else "route"
 
 
 class _Tried:

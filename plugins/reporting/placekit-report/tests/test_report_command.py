@@ -147,7 +147,20 @@ def test_an_edited_page_is_not_believed(tmp_path: Path, old: str, new: str) -> N
     assert edited != page.read_text()
     page.write_text(edited)
     assert report(str(tmp_path / "r")) == 0
-    assert embedded(page)["runs"][0]["programs"][0]["timeline"] is None
+    again = embedded(page)["runs"][0]
+    assert again["programs"][0]["timeline"] is None
+    assert "report.html of the run cannot stand in" in again["notes"][0]
+
+
+def test_two_runs_without_their_programs_and_pages(tmp_path: Path) -> None:
+    for name in "ab":
+        run(tmp_path / name, network(), cluster=machine())
+    (tmp_path / "a" / PAGE).unlink()
+    assert report(str(tmp_path / "a"), str(tmp_path / "b")) == 0
+    (tmp_path / "b" / PAGE).unlink()
+    assert report(str(tmp_path / "a"), str(tmp_path / "b")) == 0
+    data = embedded(tmp_path / "a" / "comparison.html")
+    assert [run["programs"][0]["timeline"] for run in data["runs"]] == [None, None]
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

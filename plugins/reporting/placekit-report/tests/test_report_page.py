@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from made_report import HOSTILE, report
 from placekit_report.page import render
+from placekit_report.page.markup import breakable
 from placekit_report.page.page import FOLDER, SCRIPTS, scripts, sha256, styles
 
 LIMIT = 155_000
@@ -148,9 +149,63 @@ def test_two_runs_show_their_differences_and_what_moved() -> None:
     page = render(data)
     found = read(page)
     assert "Modules that moved: 1" in found.text
-    assert re.search(r"layers\.1</th><td>rtx4090:0 → rtx3090:0</td>", page)
+    assert re.search(r"layers\.<wbr>1</th><td>rtx4090:0 → rtx3090:0</td>", page)
     assert abs(b["value_s"] - a["value_s"]) in found.values
     assert re.search(r"policy</th><td>portfolio</td><td>etf</td>", page)
+
+
+def test_runs_of_which_one_has_no_modules() -> None:
+    """Its program could not be opened again, and it has no page."""
+    data = report(events=50, runs=2)
+    for run in data["runs"]:
+        [program] = run["programs"]
+        program["modules"] = {key: [] for key in program["modules"]}
+        program["timeline"] = None
+        text = read(render(data)).text
+        assert "Differences" in text
+        assert "What moved" not in text
+
+
+def test_two_networks_have_no_module_in_common() -> None:
+    data = report(events=50, runs=2)
+    names = data["runs"][1]["programs"][0]["modules"]["name"]
+    names[1:] = [f"other.{i}" for i in range(len(names) - 1)]
+    text = read(render(data)).text
+    assert "The networks have no module in common." in text
+    assert "Modules that moved" not in text
+
+
+def test_a_module_on_several_devices_moved() -> None:
+    data = report(events=50, runs=2)
+    a, b = (run["programs"][0] for run in data["runs"])
+    for program, on in ((a, [0.8, 0.2]), (b, [0.25, 0.75])):
+        program["modules"] = {"name": [""], "parent": [-1], "depth": [0], "seconds": [1.0], "bytes": [8], "operations": [1],
+                              "device_seconds": [on]}  # fmt: skip
+    text = read(render(data)).text
+    assert "(whole network)80% rtx4090:0 + 20% rtx3090:0 → 75% rtx3090:0 + 25% rtx4090:0" in text
+    assert "more than half of its seconds" in text
+
+
+def test_what_binds_is_told_with_what_gives_the_most() -> None:
+    data = report(events=50)
+    [program] = data["runs"][0]["programs"]
+    resources = program["change"]["resources"]
+    text = read(render(data)).text
+    assert f"Of the resources below, one gives the most: {resources['name'][0]} (−20.0%)." in text
+    resources["value_s"] = [program["value_s"]] * len(resources["name"])
+    assert "More of a single resource makes it no faster." in read(render(data)).text
+
+
+def test_lines_of_names_break_after_marks() -> None:
+    assert breakable("branch_pool.1x1<b>_") == "branch_<wbr>pool.<wbr>1x1&lt;b&gt;_"
+
+
+def test_one_search_is_above_no_other() -> None:
+    data = report(events=50)
+    [program] = data["runs"][0]["programs"]
+    assert "above the best" in read(render(data)).text
+    program["search"] = program["search"][:1]
+    assert "above the best" not in read(render(data)).text
 
 
 def test_changes_are_relative_to_what_is_simulated_now() -> None:
@@ -177,10 +232,10 @@ def test_one_evaluation_is_no_curve() -> None:
 @pytest.mark.parametrize(
     ("gap", "text"),
     [
-        (0.0, "reached: no placement is faster"),
+        (0.0, "reached: no placement of these groups is faster"),
         (1e-9, "within rounding"),
         (1e-4, "within 0.1%"),
-        (0.25, "25.0% above it"),
+        (0.25, "25.0% above it: at most 20.0% is left to gain with these groups"),
     ],
 )
 def test_a_gap_is_told_in_words(gap: float, text: str) -> None:

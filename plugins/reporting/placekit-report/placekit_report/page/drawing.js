@@ -92,15 +92,20 @@ function layTrack(line, events, range, place, lists, state) {
   const { critical, dimmed, hits } = state;
   const { first, last, x0, perSecond, width } = range;
   const { y, h } = place;
-  const weight = lists.weight;
+  const { weight, phases } = lists;
+  const bar = (phase, x, w) => {
+    if (line.device && phase) lists.phase[phase].add(x, phase === 1 ? y + h - 2 : y, w, 2);
+  };
   let column = -1, most = 0, taken = 0, hit = false, chain = false, lit = false;
   const flush = () => {
     if (column < 0) return;
     const level = Math.min(LEVELS - 1, Math.floor(taken * LEVELS));
     lists.plain[(lit ? 0 : 1) * 11 * LEVELS + most * LEVELS + level].add(column, y, 1, h);
+    bar(phases.indexOf(Math.max(phases[0], phases[1], phases[2])), column, 1);
     if (chain) lists.chain.add(column, y + h, 1, 3);
     if (hit) lists.hits.add(column, y - 2, 1, h + 2);
     weight.fill(0);
+    phases.fill(0);
     taken = 0;
     column = -1;
     hit = chain = lit = false;
@@ -116,6 +121,7 @@ function layTrack(line, events, range, place, lists, state) {
         most = kind;
       }
       weight[kind] += b - a + 1e-6;
+      phases[events.phase[e]] += b - a + 1e-6;
       taken += b - a;
       if (weight[kind] > weight[most]) most = kind;
       chain = chain || critical[e] === 1;
@@ -129,11 +135,9 @@ function layTrack(line, events, range, place, lists, state) {
     lists.plain[dimmed[e] * 11 * LEVELS + kind * LEVELS + LEVELS - 1].add(left, y, w, h);
     if (critical[e]) lists.chain.add(left, y + h, w, 3);
     if (hits[e]) lists.hits.add(left, y - 2, w, h + 2);
-    if (w > 9) {
-      if (!dimmed[e]) lists.pattern[kind].add(left, y, w, h);
-      if (line.device && events.phase[e]) lists.phase[events.phase[e]].add(left, events.phase[e] === 1 ? y + h - 2 : y, w, 2);
-      if (w > 30 && h >= 14) lists.labels.push(e, left, y, w, h, dimmed[e]);
-    }
+    if (!dimmed[e]) lists.pattern[kind].add(left, y, w, h);
+    bar(events.phase[e], left, w);
+    if (w > 30 && h >= 14) lists.labels.push(e, left, y, w, h, dimmed[e]);
   }
   flush();
 }

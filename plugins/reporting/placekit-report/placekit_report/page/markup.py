@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -27,6 +28,11 @@ def text(child: Child) -> str:
     if isinstance(child, str):
         return escape(child)
     return "".join(text(c) for c in child)
+
+
+def breakable(name: str) -> Markup:
+    """A name whose line may break after `_` and `.`."""
+    return Markup(re.sub(r"(?<=[_.])(?=\w)", "<wbr>", escape(name)))
 
 
 def tag(name: str, *children: Child, **attributes: Any) -> Markup:
@@ -97,10 +103,10 @@ def table(
     head = tag("tr", [tag("th", h, scope="col", class_=k) for h, k in zip(heads, kinds, strict=True)])
     body = []
     for row in rows:
-        first, *rest = zip(row, kinds, strict=True)
-        body.append(
-            tag("tr", tag("th", first[0], scope="row", class_=first[1]), [tag("td", c, class_=k) for c, k in rest])
-        )
+        first, *rest = row
+        name = breakable(first) if isinstance(first, str) and not isinstance(first, Markup) else first
+        cells = [tag("td", c, class_=k) for c, k in zip(rest, kinds[1:], strict=True)]
+        body.append(tag("tr", tag("th", name, scope="row", class_=kinds[0]), cells))
     if not body:
         return tag("p", "None.", class_="soft")
     whole = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", body), class_=class_ or None)

@@ -46,7 +46,7 @@ def render(data: Mapping[str, Any]) -> str:
         "style": style,
         "script": script,
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        "body": text([header(data), [program(data, of) for of in programs(data)], footer(data)]),
+        "body": text([header(data), [program(data, of) for of in pairs(data)], footer(data)]),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda m: values[m[1]], _file("template.html"))
 
@@ -76,7 +76,7 @@ def sha256(code: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
-def programs(data: Data) -> list[Of]:
+def pairs(data: Data) -> list[Of]:
     """The programs of one run; or those of both that have the same name, and the first of each if none has."""
     runs = [run["programs"] for run in data["runs"]]
     if len(runs) == 1:
@@ -132,7 +132,7 @@ def program(data: Data, of: Of) -> Markup:
     """Everything about one program."""
     found = [data["runs"][r]["programs"][p] for r, p in of]
     name = found[0]["program"]
-    several = len(programs(data)) > 1
+    several = len(pairs(data)) > 1
     notes = notes_of(data, of)
     parts: list[Child] = [
         tag("h2", name) if several else None,
@@ -141,7 +141,8 @@ def program(data: Data, of: Of) -> Markup:
     ]
     if len(of) == 2:
         parts.append(section("Differences", differences(*[data["runs"][r] for r, _ in of], *found)))
-        parts.append(section("What moved", tree.moved(*found)))
+        moved = tree.moved(*found)
+        parts.append(section("What moved", moved) if moved is not None else None)
     parts += [
         both(data, of, "Baselines", baselines),
         timelines(data, of),

@@ -6,7 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from placekit_core import units
-from placekit_report.page.markup import Child, Markup, bar, count, number, percent, seconds, signed, size, table, tag
+from placekit_report.page.markup import (
+    Child,
+    Markup,
+    bar,
+    breakable,
+    count,
+    number,
+    percent,
+    seconds,
+    signed,
+    size,
+    table,
+    tag,
+)
 
 Data = Mapping[str, Any]
 OBJECTIVES = {"makespan": "step time", "step": "step time"}
@@ -43,14 +56,16 @@ def numbers(program: Data, run: Data) -> Markup:
     if bound is None:
         second = card("proven bound", "–", "nothing is proven about this program")
     elif gap is None:
-        second = card("proven bound", seconds(bound), "no placement can be faster")
+        second = card("proven bound", seconds(bound), "no placement of these groups can be faster")
     else:
-        below = [percent(gap), " above it: at most ", percent(gap / (1 + gap)), " is left to gain"]
+        below = [percent(gap), " above it: at most ", percent(gap / (1 + gap)), " is left to gain with these groups"]
         if gap < 5e-4:  # would read as 0.0%
             within = f"reached within {'0.1%' if gap > 1e-6 else 'rounding'}" if gap else "reached"
             below = [
                 number(gap, within),
-                ": no placement is faster" if gap < 1e-6 else ": nothing worth the search is left",
+                ": no placement of these groups is faster"
+                if gap < 1e-6
+                else ": nothing worth the search is left for these groups",
             ]
         second = card("proven bound", seconds(bound), below)
     if room is None:
@@ -168,9 +183,12 @@ def cut(program: Data) -> Markup:
     """The edges between devices, most bytes first."""
     c = program["cut"]
     most = max(c["bytes"], default=0) or 1
-    rows = [[[s or WHOLE, tag("span", " → ", class_="soft"), d or WHOLE], way(f, t), [bar(b / most), size(b)], count(n)]
-            for s, d, f, t, b, n in zip(c["source"], c["destination"], c["from"], c["to"], c["bytes"], c["transfers"],
-                                        strict=True)]  # fmt: skip
+    columns = zip(*(c[key] for key in ("source", "destination", "from", "to", "bytes", "transfers")), strict=True)
+    rows = []
+    for source, destination, f, to, b, n in columns:
+        arrow = tag("span", " → ", class_="soft")
+        modules = [breakable(source or WHOLE), arrow, breakable(destination or WHOLE)]
+        rows.append([modules, way(f, to), [bar(b / most), size(b)], count(n)])
     heads = ["from module to module", "devices", "bytes", "transfers"]
     left = c.get("left_out_bytes")
     rest = tag("p", "Other edges: ", size(left), class_="soft") if left else None
@@ -185,13 +203,13 @@ def search(program: Data) -> Markup | None:
         return None
     best = min((s["best_s"][-1] for s in found if s["best_s"] and s["best_s"][-1] is not None), default=None)
     rows = []
-    for i, s in enumerate(found):
+    for s in found:
         end = s["best_s"][-1] if s["best_s"] else None
         above = percent(end / best - 1) if end is not None and best else "–"
         used = s["seconds"][-1] if s["seconds"] else None
         rows.append(
             [
-                [badge(i), s["label"]],
+                s["label"],
                 count(s["evaluations"][-1] if s["evaluations"] else 0),
                 seconds(used),
                 seconds(end),
@@ -199,9 +217,11 @@ def search(program: Data) -> Markup | None:
             ]
         )
     heads = ["search", "evaluations", "took", "best", "above the best"]
+    if len(found) == 1:  # it is the best
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
     curves = any(len(s["evaluations"]) > 1 for s in found)  # one evaluation is no curve
     chart = tag("div", class_="chart wide", data_search=True) if curves else None
-    return tag("div", chart, table(heads, rows, caption="Where each search ended", numeric=range(1, 5)))
+    return tag("div", chart, table(heads, rows, caption="Where each search ended", numeric=range(1, len(heads))))
 
 
 def change(program: Data) -> Markup | None:
@@ -228,17 +248,36 @@ def change(program: Data) -> Markup | None:
         parts.append([found, tag("p", m["text"], class_="soft note") if m.get("text") else None])
     if c.get("reason"):
         parts.append(tag("p", c["reason"], class_="soft"))
-    return tag("div", binds(c["binding"]), tag("div", [tag("div", p) for p in parts], class_="columns"))
+    return tag(
+        "div", binds(c["binding"], gives_most(r, own)), tag("div", [tag("div", p) for p in parts], class_="columns")
+    )
 
 
-def binds(binding: Data | None) -> Markup | None:
-    """The sentence about what the time is spent on."""
+def binds(binding: Data | None, most: Child) -> Markup | None:
+    """The sentence about what the time is spent on, and `most`: what gives the most."""
     if not binding:
         return None
     name, told = str(binding["name"]), str(binding["text"])
     if name in told:
-        return tag("p", told[:1].upper(), told[1:], "." if not told.endswith(".") else "", class_="lead")
-    return tag("p", tag("strong", name), f" ({units.percent(binding['share'])}): {told}", class_="lead")
+        return tag("p", told[:1].upper(), told[1:], "." if not told.endswith(".") else "", most, class_="lead")
+    return tag(
+        "p",
+        tag("strong", name),
+        f" ({units.percent(binding['share'])}): {told}",
+        "." if most else "",
+        most,
+        class_="lead",
+    )
+
+
+def gives_most(resources: Data, own: float | None) -> Child:
+    """The sentence about the best machine that was simulated: what binds may give nothing, because another path takes over."""
+    if not resources["name"] or not own:
+        return None
+    best, value = resources["name"][0], resources["value_s"][0]
+    if value > own * (1 - 5e-4):  # would read as 0.0%
+        return " More of a single resource makes it no faster."
+    return [" Of the resources below, one gives the most: ", best, " (", changed(value, own), ")."]
 
 
 def changed(value: float | None, own: float | None) -> Child:

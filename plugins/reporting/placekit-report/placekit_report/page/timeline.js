@@ -19,7 +19,7 @@ class Timeline {
       plain: Array.from({ length: 2 * 11 * LEVELS }, () => new Rectangles()),
       pattern: Array.from({ length: 11 }, () => new Rectangles()),
       phase: Array.from({ length: 3 }, () => new Rectangles()),
-      chain: new Rectangles(), hits: new Rectangles(), labels: [], weight: new Float64Array(11),
+      chain: new Rectangles(), hits: new Rectangles(), labels: [], weight: new Float64Array(11), phases: new Float64Array(3),
     };
     this.build(root, label);
     this.context = this.canvas.getContext("2d");

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_report.page.markup import Markup, count, seconds, size, table, tag
+from placekit_report.page.markup import Child, Markup, breakable, count, seconds, size, table, tag
 from placekit_report.page.sections import Data, badge
 
 OPEN_DEPTH = 1
 MOVED = 15
+ROOT = "(whole network)"
 
 
 def modules(program: Data) -> Markup | None:
@@ -33,7 +34,10 @@ def modules(program: Data) -> Markup | None:
         tag("span", "operations"),
         class_="head",
     )
-    return tag("div", legend, tag("div", head, branch(m, names, children, -1), class_="tree"))
+    told = tag(
+        "p", "Bytes: what stays in memory for the whole step (parameters, optimizer state, inputs).", class_="soft"
+    )
+    return tag("div", legend, told, tag("div", head, branch(m, names, children, -1), class_="tree"))
 
 
 def branch(m: Data, devices: Sequence[str], children: dict[int, list[int]], parent: int) -> list[Markup]:
@@ -42,7 +46,7 @@ def branch(m: Data, devices: Sequence[str], children: dict[int, list[int]], pare
     for i in children.get(parent, ()):
         below = children.get(i)
         line = [
-            tag("span", main_device(m["device_seconds"][i], devices), label(m, i)),
+            tag("span", main_device(m["device_seconds"][i], devices), breakable(label(m, i))),
             seconds(m["seconds"][i]),
             size(m["bytes"][i]),
             count(m["operations"][i]),
@@ -59,7 +63,7 @@ def label(m: Data, module: int) -> str:
     """The name of a module below its parent."""
     name, parent = str(m["name"][module]), m["parent"][module]
     above = f"{m['name'][parent]}." if parent >= 0 else ""
-    return name.removeprefix(above) or "(whole network)"
+    return name.removeprefix(above) or ROOT
 
 
 def main_device(seconds_on: Sequence[float], devices: Sequence[str]) -> Markup | None:
@@ -85,13 +89,17 @@ def paths(m: Data) -> list[str]:
     return found
 
 
-def moved(first: Data, second: Data) -> Markup:
+def moved(first: Data, second: Data) -> Child:
     """The modules that compute on other devices in the second run, most seconds first; only the outermost that moved whole.
 
-    Devices are matched by name. A module counts as moved if more than half of its seconds are elsewhere.
+    Devices are matched by name. None if the modules of one run are not known.
     """
     a, b = first["modules"], second["modules"]
+    if not a["name"] or not b["name"]:
+        return None
     where = {path: i for i, path in enumerate(paths(b))}
+    if len(where) + len(a["name"]) > 2 and not {*where} & {*paths(a)} - {""}:
+        return tag("p", "The networks have no module in common.", class_="soft")
     names = sorted({*first["devices"]["name"], *second["devices"]["name"]})
     share_a, share_b = by_name(first, names), by_name(second, names)
     rows: list[tuple[float, list[Any]]] = []
@@ -105,10 +113,12 @@ def moved(first: Data, second: Data) -> Markup:
         if distance > 0.5 and ((share_a[i].max() > 0.9 and share_b[j].max() > 0.9) or i not in a["parent"]):
             covered.add(i)
             to = [named(share_a[i], names), " → ", named(share_b[j], names)]
-            rows.append((a["seconds"][i], [path, to, seconds(a["seconds"][i]), seconds(b["seconds"][j])]))
+            rows.append((a["seconds"][i], [path or ROOT, to, seconds(a["seconds"][i]), seconds(b["seconds"][j])]))
     rows.sort(key=lambda r: -r[0])
     heads = ["module", "computes on", "seconds, A", "seconds, B"]
-    return table(heads, [r for _, r in rows], caption=f"Modules that moved: {len(rows)}", numeric=(2, 3), keep=MOVED)
+    rule = tag("p", "A module moved if more than half of its seconds are on other devices in B.", class_="soft")
+    found = table(heads, [r for _, r in rows], caption=f"Modules that moved: {len(rows)}", numeric=(2, 3), keep=MOVED)
+    return [rule, found]
 
 
 def by_name(program: Data, names: Sequence[str]) -> NDArray[np.float64]:
@@ -122,6 +132,8 @@ def by_name(program: Data, names: Sequence[str]) -> NDArray[np.float64]:
 
 
 def named(share: NDArray[np.float64], names: Sequence[str]) -> str:
-    """The devices of a module, the one with the most first."""
+    """The devices of a module and their shares, the one with the most first; of a module on one device, its name alone."""
     order = [int(d) for d in np.argsort(-share, kind="stable") if share[d] >= 0.05]
-    return " + ".join(names[d] for d in order) or "nothing"
+    if len(order) == 1:
+        return names[order[0]]
+    return " + ".join(f"{share[d]:.0%} {names[d]}" for d in order) or "nothing"
