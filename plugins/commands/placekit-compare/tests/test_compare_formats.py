@@ -372,7 +372,7 @@ def test_histories_keep_improvements_and_the_last_row(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_is_not_the_best_of_a_finished_one(base: Summary) -> None:
     def overview(*found: Summary) -> str:
-        text = drawn(rows(list(found), installed()), "", Path(), [])
+        text = drawn(rows(list(found), installed(), [Path(str(i)) for i in range(len(found))]), "", Path(), [])
         return text[text.index("The best of each workload") :].partition("</table>")[0]
 
     [slow], [fast] = runs(base, "slow", [2.0]), runs(base, "fast", [1.5], status="interrupted")
