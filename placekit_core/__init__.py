@@ -105,7 +105,9 @@ if TYPE_CHECKING:
         ProgramSummary as ProgramSummary,
         Result as Result,
         Summary as Summary,
+        compared as compared,
     )
+    from placekit_core.contracts.state_file import pack_state as pack_state, unpack_state as unpack_state
     from placekit_core.contracts.task import (
         Best as Best,
         Evaluator as Evaluator,
@@ -148,7 +150,8 @@ _HOME = {
     "contracts.problem": "Problem",
     "contracts.program": "Executable Program",
     "contracts.progress": "report_progress",
-    "contracts.result": "Baseline ProgramResult ProgramSummary Result Summary",
+    "contracts.result": "Baseline ProgramResult ProgramSummary Result Summary compared",
+    "contracts.state_file": "pack_state unpack_state",
     "contracts.task": "Best Evaluator Session Task",
     "contracts.version": "__version__",
     "run.api": "Search load_programs place search",

@@ -29,7 +29,7 @@ def test_config_yaml_holds_only_fields_of_run_config() -> None:
     config = yaml.safe_load((conf_dir() / "config.yaml").read_text())
     assert set(config) - {"defaults", "hydra"} == {"run_dir"}, "every other default stands in RunConfig"
     assert "run_dir" in RunConfig.model_fields
-    sections = {"proxy"} | (groups_of(config) - {"workload", "experiment"})
+    sections = {"proxy"} | (groups_of(config) - {"parallel", "workload", "experiment"})
     assert sections == {k for k, v in RunConfig.model_fields.items() if v.is_required()}
 
 

@@ -216,8 +216,8 @@ def test_every_option_of_a_run_is_documented() -> None:
         {row[0] for row in rows} for head, rows in tables(COMMAND_LINE) if head[0] in ("group", "option")
     )
     sections = {n for n, f in RunConfig.model_fields.items() if f.is_required()}
-    assert groups == {"backend@proxy" if s == "proxy" else s for s in sections} | {"workload", "experiment"}
-    assert options == {name for name, _ in leaves(RunConfig)} - {"workload", "python_objects"}
+    assert groups == {"backend@proxy" if s == "proxy" else s for s in sections} | {"parallel", "workload", "experiment"}
+    assert options == {name for name, _ in leaves(RunConfig)} - {"workload", "parallel", "python_objects"}
 
 
 @pytest.mark.parametrize("command", sorted(installed().commands))

@@ -327,7 +327,7 @@ def test_the_clock_stops_when_the_search_ends_early(tmp_path: Path, error: type[
 
 
 def test_a_checkpoint_that_is_too_large_costs_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placekit_core.run.checkpoint.MAX_BYTES", 3000)
+    monkeypatch.setattr("placekit_core.contracts.state_file.MAX_STATE_BYTES", 3000)
     with pytest.warns(UserWarning, match="3,000 bytes; the run goes on without checkpoints") as warned:
         result = run(configure("annealing", checkpoint_s=0.0), tmp_path / "run").summary
     assert len([w for w in warned if "checkpoints" in str(w.message)]) == 1

@@ -18,7 +18,7 @@ from placekit_core import (
     save_placement,
     write_atomically,
 )
-from placekit_core.contracts import files
+from placekit_core.contracts import files, state_file
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.placement_file import read_placement
 from placekit_core.run import checkpoint
@@ -56,12 +56,12 @@ def test_no_checkpoint_is_none_and_a_damaged_one_is_an_error(tmp_path: Path) -> 
         load_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("limit", ["MAX_BYTES", "MAX_ARRAYS", "MAX_VALUES"])
+@pytest.mark.parametrize("limit", ["MAX_STATE_BYTES", "MAX_STATE_ARRAYS", "MAX_STATE_VALUES"])
 def test_a_checkpoint_that_could_not_be_read_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     save_checkpoint(tmp_path, {"a": 1})
-    monkeypatch.setattr(checkpoint, limit, 10)
+    monkeypatch.setattr(state_file, limit, 10)
     with pytest.raises(checkpoint.CheckpointTooLargeError, match="it has more than 10 "):
         save_checkpoint(tmp_path, {f"key{i}": np.arange(3) for i in range(20)})
     monkeypatch.undo()

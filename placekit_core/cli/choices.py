@@ -12,9 +12,9 @@ from placekit_core.run.assembly import SECTIONS, kind_of
 from placekit_core.run.config import conf_dir, defaults_list
 from placekit_core.run.registry import BUILT_IN, Registry
 
-DEFAULT_GROUPS = frozenset({*KINDS, "cluster", "workload", "experiment"})
+DEFAULT_GROUPS = frozenset({*KINDS, "parallel", "cluster", "workload", "experiment"})
 """The groups of the defaults list of conf/config.yaml; a test compares the two."""
-GROUPS = ("workload", *KINDS, "backend@proxy", "cluster", "experiment")
+GROUPS = ("workload", *KINDS, "backend@proxy", "parallel", "cluster", "experiment")
 """The groups in the order in which help lists them."""
 
 

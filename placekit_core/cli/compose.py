@@ -155,7 +155,7 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
 def register(registry: Registry) -> None:
     """Store the defaults of a run and of every component in Hydra."""
     store = ConfigStore.instance()
-    unset = {*SECTIONS, "cluster", "python_objects", "run_dir"}
+    unset = {*SECTIONS, "parallel", "cluster", "python_objects", "run_dir"}
     options = {k: v.get_default() for k, v in RunConfig.model_fields.items() if k not in unset}
     plain = {k: v.model_dump(mode="json") if hasattr(v, "model_dump") else v for k, v in options.items()}
     store.store(name="run_options", node=plain, provider="placekit")

@@ -38,7 +38,7 @@ _MORE = {
     "--config-dir DIR": "a folder of your own presets",
     "--hydra-help": "launchers, sweepers, the rest of Hydra",
 }
-_HIDDEN = (*SECTIONS, "cluster", "workload", "python_objects")  # groups, and what no command line sets
+_HIDDEN = (*SECTIONS, "parallel", "cluster", "workload", "python_objects")  # groups, and what no command line sets
 _DEFAULTS = {"run_dir": "outputs/DATE/TIME"}  # as conf/config.yaml makes it
 
 

@@ -242,9 +242,9 @@ class Backend(Plugin):
 
     objective: Objective = "makespan"
     """What its values are the seconds of; it may depend on the options."""
-    simulated: ClassVar[bool]
-    deterministic: ClassVar[bool]
-    parallel: ClassVar[bool] = False
+    simulated: bool
+    deterministic: bool
+    parallel: bool = False
     """`evaluate` may be called from several processes at once without changing the values."""
 
     @property

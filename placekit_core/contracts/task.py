@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +38,11 @@ class Session(ABC):
         repeats: how many times a value runs the program (micro-batches of a step).
         prefetch: if parameters and inputs of another device are copied shortly before they are read, and freed afterwards:
             for how many of the operations that read them ahead. None: the copies are made at the start, and stay.
+        at_once: how many placements it evaluates at the same time; an evaluator passes it as many at once if it has them.
     """
 
     repeats: int = 1
+    at_once: int = 1
     prefetch: int | None = None
 
     @abstractmethod
@@ -133,6 +136,13 @@ class Evaluator(ABC):
         The backend measures `best` once more; this is not counted.
         """
 
+    @abstractmethod
+    def record(self, placements: Placements, measurements: Measurements) -> None:
+        """Count and record evaluations of this problem that the same backend made in another process.
+
+        Raises ValueError if they are more than the budget has left.
+        """
+
     def prove(self, bound_s: float) -> None:
         """Record a lower bound on the objective, seconds, that a policy has proven; the run reports the highest."""
         self.proven_s = bound_s if self.proven_s is None else max(self.proven_s, bound_s)
@@ -161,6 +171,7 @@ class Task:
         executable: how to run the program for real, if its importer knows.
         proxy_evaluations: `budget.proxy_evaluations`.
         measures: whether the run's backend measures (and does not simulate).
+        backend: `{"name": ..., OPTION: ...}` of the run's backend, for other processes to build it from; empty if none can.
     """
 
     problem: Problem
@@ -169,6 +180,7 @@ class Task:
     executable: Executable | None = None
     proxy_evaluations: int | None = None
     measures: bool = False
+    backend: Mapping[str, Any] = field(default_factory=dict)
     _proxy: Evaluator | None = field(default=None, init=False, repr=False)
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -55,6 +55,7 @@ def place(
     trainer: Spec | None = None,
     backend: Spec | None = None,
     proxy: Spec | None = None,
+    parallel: str | Mapping[str, Any] | None = None,
     costs: str | Path | None = None,
     failing_signal_s: float | None = None,
     run_dir: str | Path | None = None,
@@ -74,6 +75,7 @@ def place(
         budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is as in `placekit run`.
         seed: random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
+        parallel: what evaluates on the backend in other processes, such as `{"name": "ray", "workers": 8}`; None: nothing.
         costs: file of measured costs; an operation that it does not have gets its cost from the roofline model.
         failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
         run_dir: folder for the files that `placekit run` writes; None writes nothing.
@@ -89,14 +91,11 @@ def place(
     """
     if resume and run_dir is None:
         raise ConfigError("resume=True without a run_dir", "give the run_dir of the run that was interrupted")
-    if callable(policy) and not isinstance(policy, Plugin | type):
-        policy = FunctionPolicy(getattr(policy, "__name__", type(policy).__name__), policy)
-    options = {"seed": seed, "failing_signal_s": failing_signal_s, "log": log, "baselines": baselines}
     arguments = Arguments(
-        source, about, cluster, policy, grouper, trainer, backend, proxy, budget, costs, run_dir, options
-    )
-    registry = installed()
-    config, objects = configure(arguments, NAMES, registry)
+        source, about, cluster, _policy(policy), grouper, trainer, backend, proxy, budget, costs, run_dir,
+        _run_options(seed, failing_signal_s, log, baselines, parallel),
+    )  # fmt: skip
+    config, objects = configure(arguments, NAMES, registry := installed())
     with _folder(run_dir) as folder, _observer(progress) as observer:
         try:
             result = run(config, folder, registry, resume=resume, observer=observer, objects=objects)
@@ -104,6 +103,30 @@ def place(
             e.result = _kept(e.result, run_dir)
             raise
     return _kept(result, run_dir)
+
+
+def _policy(spec: PolicySpec | None) -> PolicySpec | None:
+    """A function as a policy, anything else as it is."""
+    if callable(spec) and not isinstance(spec, Plugin | type):
+        return FunctionPolicy(getattr(spec, "__name__", type(spec).__name__), spec)
+    return spec
+
+
+def _run_options(
+    seed: int,
+    failing_signal_s: float | None,
+    log: Sequence[str] | None,
+    baselines: Sequence[str] | None,
+    parallel: str | Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """`Arguments.options`."""
+    return {
+        "seed": seed,
+        "failing_signal_s": failing_signal_s,
+        "log": log,
+        "baselines": baselines,
+        "parallel": {"name": parallel} if isinstance(parallel, str) else parallel,
+    }
 
 
 def load_programs(source: Any = None, **about: Any) -> list[Program]:
@@ -129,6 +152,7 @@ def search(
     seed: int = 0,
     grouper: Spec | None = None,
     backend: Spec | None = None,
+    parallel: str | Mapping[str, Any] | None = None,
     costs: str | Path | None = None,
     failing_signal_s: float | None = None,
     run_dir: str | Path | None = None,
@@ -147,7 +171,7 @@ def search(
                 measured = s.evaluate(devices)
         print(s.result)
     """
-    options = {"seed": seed, "failing_signal_s": failing_signal_s, "log": log, "baselines": baselines}
+    options = _run_options(seed, failing_signal_s, log, baselines, parallel)
     arguments = Arguments(
         source, about, cluster, FunctionPolicy(name), grouper, None, backend, backend, budget, costs, run_dir, options
     )

@@ -42,13 +42,15 @@ from placekit_core.run.evaluator import BudgetedEvaluator
 from placekit_core.run.registry import Registry
 
 DEFAULT_CLUSTER = "rtx4090_3090"
+INNER = "inner"
+"""The option of a backend that evaluates on another one: that backend, as `{name: ..., OPTION: ...}`."""
 SECTIONS = ("importer", "grouper", "policy", "trainer", "backend", "proxy")
 """The sections of a configuration that name a component. The section `proxy` names a backend."""
 
 
 def kind_of(section: str) -> str:
     """The kind of component that a section names."""
-    return "backend" if section == "proxy" else section
+    return "backend" if section in ("proxy", "parallel") else section
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +121,15 @@ class Assembly:
 
     @cached_property
     def backend(self) -> Backend:
-        return self.objects.backend or self.build("backend")
+        """The backend; with `parallel`, the one that evaluates on it. Raises ConfigError if no other process can build it."""
+        if self.config.parallel["name"] == NONE:
+            return self.objects.backend or self.build("backend")
+        if "backend" in self.config.python_objects:
+            raise ConfigError(
+                f"parallel={self.config.parallel['name']}: no other process can build the backend, an object of this program",
+                "give the name of an installed backend, or leave out parallel",
+            )
+        return self.build("parallel")  # type: ignore[no-any-return]
 
     @cached_property
     def proxy(self) -> Backend:
@@ -265,6 +275,7 @@ class Assembly:
             None if same else lambda: evaluator(self.proxy, ledgers[1], on_row=lambda row: _tell(row, ledgers[1])),
             program.executable,
             self.config.budget.proxy_evaluations, measures=not self.backend.simulated,
+            backend={} if "backend" in self.config.python_objects else self.config.backend,
         )  # fmt: skip
         if problem.grouping.note:
             evaluate.note(problem.grouping.note)
@@ -290,6 +301,10 @@ def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entr
     """The component that `section` names, and its checked options. Raises PluginError or ConfigError."""
     values = dict(getattr(config, section))
     entry = registry.get(kind_of(section), str(values.pop("name", "")))
+    if section == "parallel":
+        if INNER not in entry.component.config.model_fields:
+            raise ConfigError(f"parallel={entry.component.name}: this backend evaluates on no other one")
+        values[INNER] = config.backend
     return entry, entry.options(values, f"{section}.")
 
 
@@ -302,6 +317,8 @@ def validate(data: Mapping[str, Any], registry: Registry) -> RunConfig:
     for section in SECTIONS:
         if section != "trainer" or config.trainer.get("name") not in (AUTO, NONE):
             component(config, section, registry)
+    if config.parallel.get("name") != NONE:
+        component(config, "parallel", registry)
     return config
 
 
@@ -316,4 +333,5 @@ def distributions(config: RunConfig, registry: Registry, importer: bool = True) 
     names = [(kind_of(s), str(getattr(config, s)["name"])) for s in SECTIONS if importer or s != "importer"]
     if config.trainer["name"] == AUTO:
         names.append(("trainer", own_trainer(config, registry)))
+    names.append(("backend", str(config.parallel["name"])))
     return sorted({entry.distribution for name in names for entry in registry.entries.get(name, [])})

@@ -25,7 +25,7 @@ DEFAULT = "default"
 NONE = "none"
 PYTHON = "python"
 """Name of the importer in the configuration of a run whose programs were objects of a Python program."""
-CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "baselines", "python_objects"})
+CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "baselines", "parallel", "python_objects"})
 """Options that do not change the result of a run: runs that differ only in these options are the same run."""
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
 """The budget of a run without a limit: evaluations on a simulator, seconds on a backend that measures."""
@@ -76,6 +76,8 @@ class RunConfig(_Section):
     backend: dict[str, Any]
     proxy: dict[str, Any]
     cluster: dict[str, Any]
+    parallel: dict[str, Any] = Field(default={"name": NONE})
+    """A backend that evaluates placements on `backend`, in other processes; `name: none` evaluates in this one."""
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="random seed; equal seeds give equal results")
     budget: BudgetConfig = BudgetConfig()
     costs: CostsConfig = CostsConfig()

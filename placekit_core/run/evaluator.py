@@ -105,7 +105,7 @@ class BudgetedEvaluator(Evaluator):
             if left <= 0:
                 self._record(placements, parts)
                 raise BudgetExhausted(self)
-            size = max(1, int(self._rate * _CHUNK_S))
+            size = max(self.session.at_once, int(self._rate * _CHUNK_S))
             chunk = placements[done : done + int(min(left, size, len(placements) - done))]
             start = time.perf_counter()
             parts.append(self._measure(chunk))
@@ -120,10 +120,12 @@ class BudgetedEvaluator(Evaluator):
         return self.session.kernel()
 
     def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
-        if self.ledger.limit is not None and self.ledger.evaluations + evaluations > self.ledger.limit:
-            raise ValueError(f"{evaluations} evaluations charged with {self.remaining} left")
-        self._count(evaluations)
+        self._count_within(evaluations)
         self._record(self.problem.check(best), [self.session.evaluate(best)], mean_s)
+
+    def record(self, placements: Placements, measurements: Measurements) -> None:
+        self._count_within(len(self.problem.check(placements)))
+        self._record(placements, [measurements])
 
     def prefer(self, placement: Placement, within: float) -> bool:
         m = self._measure(self.problem.check(placement.batch()))
@@ -133,6 +135,12 @@ class BudgetedEvaluator(Evaluator):
         spread = None if m.spread_s is None else float(m.spread_s[0])
         self.best = Best(placement, value_s, m.peak_bytes[0], spread, self.evaluations)
         return True
+
+    def _count_within(self, evaluations: int) -> None:
+        """Count evaluations that somebody else made. Raises ValueError if they are more than the budget has left."""
+        if self.ledger.limit is not None and self.ledger.evaluations + evaluations > self.ledger.limit:
+            raise ValueError(f"{evaluations} evaluations charged with {self.remaining} left")
+        self._count(evaluations)
 
     def _count(self, evaluations: int) -> None:
         self.evaluations += evaluations

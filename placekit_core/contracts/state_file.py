@@ -1,0 +1,78 @@
+"""States as bytes: nested dicts and lists of arrays, numbers and strings, with a checksum; nothing in them is executable.
+
+Arrays are members of a zip (`.npz`), everything else is one JSON member, and the last 32 bytes are the SHA-256 of all before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core.contracts.arrays import parse_arrays
+from placekit_core.contracts.files import check_json_size, parse_json
+
+MAX_STATE_BYTES, MAX_STATE_ARRAYS, MAX_STATE_VALUES = 2**31, 100_000, 4_000_000
+_SEAL = hashlib.sha256().digest_size
+_PER_ARRAY = 1024  # more than the headers of one array have
+
+
+def pack_state(state: Mapping[str, Any]) -> bytes:
+    """The nested `state` as bytes.
+
+    Raises TypeError that names a value of another kind, and ValueError if it is too large to be read again.
+    """
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+    def strip(value: Any, path: str) -> Any:
+        if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+            arrays[f"array{len(arrays)}"] = value
+            return {"array": f"array{len(arrays) - 1}"}
+        if isinstance(value, Mapping) and all(isinstance(k, str | int) for k in value):
+            return {"items": [[k, strip(v, f"{path}.{k}")] for k, v in value.items()]}
+        if isinstance(value, list | tuple):
+            return [strip(v, f"{path}[{i}]") for i, v in enumerate(value)]
+        if isinstance(value, np.generic):
+            return value.item()
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise TypeError(
+            f"{path} of a checkpoint is a {type(value).__name__}: it holds arrays, numbers, strings, lists, dicts"
+        )
+
+    tree = json.dumps(strip(state, "state")).encode()
+    arrays["tree.json"] = np.frombuffer(tree, np.uint8)
+    if sum(a.nbytes + _PER_ARRAY for a in arrays.values()) + _SEAL > MAX_STATE_BYTES:
+        raise ValueError(f"it has more than {MAX_STATE_BYTES:,} bytes")
+    if len(arrays) > MAX_STATE_ARRAYS:
+        raise ValueError(f"it has more than {MAX_STATE_ARRAYS:,} arrays")
+    check_json_size(tree, MAX_STATE_VALUES)
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    buffer.write(hashlib.sha256(buffer.getbuffer()).digest())
+    return buffer.getvalue()
+
+
+def unpack_state(data: bytes) -> dict[str, Any]:
+    """The state that `pack_state` packed. Raises ValueError if the bytes are damaged."""
+    content, seal = data[:-_SEAL], data[-_SEAL:]
+    if hashlib.sha256(content).digest() != seal:
+        raise ValueError("its checksum is wrong")
+    arrays = parse_arrays(content, MAX_STATE_ARRAYS, len(content))  # none of them is compressed
+    try:
+        state: dict[str, Any] = _filled(parse_json(arrays["tree.json"].tobytes(), MAX_STATE_VALUES), arrays)
+    except (KeyError, TypeError) as e:
+        raise ValueError(f"its tree is wrong: {e}") from None
+    return state
+
+
+def _filled(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """The tree `value` with its arrays put back."""
+    if isinstance(value, dict):
+        return arrays[value["array"]] if "array" in value else {k: _filled(v, arrays) for k, v in value["items"]}
+    return [_filled(v, arrays) for v in value] if isinstance(value, list) else value
