@@ -28,7 +28,6 @@ class Causes:
     Attributes:
         cause: [m] the event at whose end each event started; -1: none.
         why: [m] index into `WHY`: a sentence that lacks the name of the cause.
-        waited_s: [m] seconds from the end of the cause (or from 0) to the start. 0 where a simulator says the causes.
         critical: [c] events of the critical path, in order of time.
         part_name, part_s: the parts of the critical path, most seconds first: `computing on DEVICE`, `FROM -> TO`,
             `launch overhead` (of estimated seconds), `waiting`. They add up to the end of the schedule.
@@ -37,7 +36,6 @@ class Causes:
 
     cause: NDArray[np.int32]
     why: NDArray[np.int8]
-    waited_s: NDArray[np.float64]
     critical: NDArray[np.int32]
     part_name: tuple[str, ...]
     part_s: NDArray[np.float64]
@@ -69,7 +67,6 @@ def explain(
         found = derived_causes(problem, schedule, measured) if spans is None else derived_span_causes(problem, spans)
         cause, why = found
         last = int(np.where(events.ran, events.end_s, -1.0).argmax()) if events.ran.any() else -1
-    before = np.where(cause >= 0, events.end_s[cause] if len(cause) else 0.0, 0.0)
     path = [last] if last >= 0 else []
     while path and cause[path[-1]] >= 0:
         path.append(int(cause[path[-1]]))
@@ -78,7 +75,6 @@ def explain(
     return Causes(
         cause=cause,
         why=why,
-        waited_s=np.where(events.ran, np.maximum(events.start_s - before, 0.0), 0.0),
         critical=critical,
         part_name=names,
         part_s=seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -95,15 +95,15 @@ def reopened(folder: Path, registry: Registry, stack: contextlib.ExitStack) -> R
     parts = []
     opened = _Opened(folder, summary, config, registry, stack, notes)
     for i, own in enumerate(summary.programs):
-        rows = [(seed, _history(path / own.directory, notes)) for seed, path in others]
-        parts.append(opened.part(i, histories[i], rows))
+        parts.append(opened.part(i, histories[i], list(_others(others, own.directory))))
     page = None
     if not any(part.found for part in parts) and os.path.isfile(folder / PAGE):
         page = written(folder / PAGE, summary)
         told = f"what {PAGE} of the run says is shown"
         if page is None:
             told = f"{PAGE} of the run cannot stand in: another version of placekit made it, or it was changed"
-        notes = [f"{notes[0]}; {told}"]
+        lacks = f"{opened.lacks}; {told}"
+        notes = [lacks] if page is not None else [lacks, *(note for note in notes if note != opened.lacks)]
     return Run(shown(folder), summary, parts, command(summary.config, registry), tuple(dict.fromkeys(notes)), page)
 
 
@@ -131,6 +131,13 @@ def _history(folder: Path, notes: list[str]) -> Rows:
         return []
 
 
+def _others(folders: Sequence[tuple[int, Path]], directory: str) -> Iterator[tuple[int, Rows]]:
+    """Histories of other seeds; those that have none are left out."""
+    for seed, path in folders:
+        with contextlib.suppress(RunError):
+            yield seed, read_history(path / directory)
+
+
 class _Opened:
     """The programs of a run, imported again. What cannot be opened is left out, and `notes` says why."""
 
@@ -144,7 +151,7 @@ class _Opened:
         notes: list[str],
     ) -> None:
         self.folder, self.summary, self.config = folder, summary, config
-        self.stack, self.notes = stack, notes
+        self.stack, self.notes, self.lacks = stack, notes, ""
         self.parts = Assembly(config, registry)
         self.backend = simulating(summary.config, summary.simulated, registry)
         self.programs = self._programs()
@@ -153,20 +160,21 @@ class _Opened:
         """The programs, in the order of the summary; none if they cannot be imported."""
         objects = self.config.python_objects
         if "programs" in objects:
-            self._lacks("its programs were objects of a Python program")
+            self._missing("its programs were objects of a Python program")
             return []
         try:
             found = list(self.parts.programs)
         except PlacekitError as e:
-            self._lacks(e.message)
+            self._missing(e.message)
             return []
         if len(found) != len(self.summary.programs):
-            self._lacks(f"its importer gives {len(found)} programs now, not {len(self.summary.programs)}")
+            self._missing(f"its importer gives {len(found)} programs now, not {len(self.summary.programs)}")
             return []
         return found
 
-    def _lacks(self, why: str) -> None:
-        self.notes.append(f"the program could not be opened again: {why}")
+    def _missing(self, why: str) -> None:
+        self.lacks = f"the program could not be opened again: {why}"
+        self.notes.append(self.lacks)
 
     def part(self, i: int, history: Rows, others: list[tuple[int, Rows]]) -> Part:
         """The i-th program."""
@@ -182,7 +190,7 @@ class _Opened:
                 (None, False) if placement is None else self._schedule(own, problem, placement, simulation)
             )
         except PlacekitError as e:
-            self._lacks(e.message)
+            self._missing(e.message)
             return Part(own, history, others=others)
         names = problem.cluster.device_names
         measurements = None

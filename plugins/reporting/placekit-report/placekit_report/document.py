@@ -22,12 +22,16 @@ from placekit_core import (
     Session,
     Summary,
     __version__,
+    roofline,
     units,
 )
+from placekit_core.contracts.result import Baseline, compared
 from placekit_report.causes import WHY, explain
 from placekit_report.curves import Rows, curve
 from placekit_report.memory import DeviceMemory, memory_over_time, thinned
 from placekit_report.modules import cut_table, module_table
+from placekit_report.page.markup import duration
+from placekit_report.page.sections import STEPS, value_name
 from placekit_report.profile import profile
 from placekit_report.timeline import timeline
 from placekit_report.together import colour_together
@@ -104,6 +108,12 @@ def _run(run: Run) -> dict[str, Any]:
     if run.page is not None:
         return {**run.page, "name": run.name, "notes": list(dict.fromkeys([*run.page["notes"], *run.notes]))}
     summary, notes = run.summary, list(run.notes)
+    if summary.status != "finished":
+        notes.append(
+            f"the run {'was interrupted' if summary.status == 'interrupted' else 'failed'}: it shows what was found"
+        )
+        if not summary.config["python_objects"]:
+            notes[-1] += f"; continue it: placekit run resume={run.name}"
     programs, drawn = [], 0
     for part in run.parts:
         draws = drawn < TIMELINES and part.found is not None and part.found.schedule is not None
@@ -126,15 +136,7 @@ def _run(run: Run) -> dict[str, Any]:
 def _truth(run: Run) -> str:
     """What was simulated with which costs, and what was measured."""
     s = run.summary
-    shares = [p.measured_costs for p in s.programs]
-    share = sum(shares) / len(shares) if shares else 0.0
-    costs = "costs of the roofline model" if not share else "measured costs"
-    if 0 < share < 1:
-        mean = "a mean of " if len(set(shares)) > 1 else ""
-        costs = (
-            f"measured costs for {mean}{units.percent(share)} of the kernels"
-            " and costs of the roofline model for the others"
-        )
+    costs = _costs(run)
     if s.simulated:
         return f"Everything is simulated by backend {s.backend!r} on the machine {s.cluster!r}, with {costs}."
     drawn = "the timeline is simulated, because no measured step was recorded"
@@ -150,19 +152,43 @@ def _truth(run: Run) -> str:
     return f"The {what} by backend {s.backend!r} on the machine {s.cluster!r}; {drawn}{more}."
 
 
+def _costs(run: Run) -> str:
+    """Where the seconds of the operations come from."""
+    problems = [part.found.problem for part in run.parts if part.found is not None]
+    kinds = {kind for problem in problems for kind in _estimates(problem)}
+    rest = "seconds that came with the program" if kinds == {True} else "costs of the roofline model"
+    rest += " and seconds that came with the program" if kinds == {True, False} else ""
+    shares = [p.measured_costs for p in run.summary.programs]
+    share = sum(shares) / len(shares) if shares else 0.0
+    if share in (0, 1):
+        return "measured costs" if share else rest if problems else "costs that were not measured"
+    mean = "a mean of " if len(set(shares)) > 1 else ""
+    rest = rest if problems else "costs that were not measured"
+    return f"measured costs for {mean}{units.percent(share)} of the kernels and {rest} for the others"
+
+
+def _estimates(problem: Problem) -> set[bool]:
+    """Whether kernels that were not measured have seconds of their own, other than those of the roofline model: some or all."""
+    costs, cluster = problem.costs, problem.cluster
+    measured = costs.measured[:, [costs.kinds.index(kind) for kind in cluster.device_kind]]
+    estimate = roofline(problem.graph, cluster).on(cluster)
+    return set((problem.op_s != estimate)[problem.graph.kernel[:, None] & ~measured].tolist())
+
+
 def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dict[str, Any]:
     own = part.summary
     data: dict[str, Any] = {
         "program": own.program,
         "objective": summary.objective,
         **{k: getattr(own, k) for k in ("value_s", "bound_s", "gap", "spread_s", "fits", "evaluations", "seconds")},
+        "error": own.error,
         "notes": [*own.notes, *([own.error] if own.error else [])],
         "headroom": None,
         "baselines": _baselines(own),
         "devices": _known_devices(own),
         "timeline": None,
         "modules": {k: [] for k in ("name", "parent", "depth", "seconds", "bytes", "operations", "device_seconds")},
-        "cut": {k: [] for k in ("source", "destination", "from", "to", "bytes", "transfers")} | {"left_out_bytes": 0},
+        "cut": None,
         "memory": None,
         "search": [curve(part.history, summary.seed), *(curve(rows, seed) for seed, rows in part.others)],
         "change": None,
@@ -173,12 +199,26 @@ def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dic
         data["headroom"] = _headroom(found.problem, own)
         if found.placement is not None and found.schedule is not None:
             data |= _of_schedule(part, draws, notes)
+            notes += _of_another(part, summary) if draws else []
         elif found.placement is not None:
             device = found.problem.expand(found.placement.device)
             seconds = found.problem.op_s[np.arange(found.problem.graph.n), device]
             data["modules"] = module_table(found.problem, device, seconds)
     page: dict[str, Any] = rounded(data)
     return page
+
+
+def _of_another(part: Part, summary: Summary) -> list[str]:
+    """What a simulated timeline shows if it is not what the value says."""
+    assert part.found is not None
+    assert part.found.schedule is not None
+    end_s, own = duration(part.found.schedule.end_s), part.summary
+    if summary.objective not in STEPS:
+        name = value_name({"objective": summary.objective})
+        return [f"the timeline is one whole step, of {end_s}; the value is the {name}, which is not its length"]
+    if summary.simulated and own.spread_s is not None:
+        return [f"the timeline is one simulation, of {end_s}; the value is the mean of several"]
+    return []
 
 
 def _of_schedule(part: Part, draws: bool, notes: list[str]) -> dict[str, Any]:
@@ -272,8 +312,17 @@ def group_name(problem: Problem, group: int) -> str:
 
 def _baselines(own: ProgramSummary) -> dict[str, list[Any]]:
     """The placements that the result is compared with, as result.json has them."""
-    names = {"name": "label", "value_s": "value_s", "fits": "fits", "note": "note"}
-    return {key: [getattr(b, source) for b in own.baselines] for key, source in names.items()}
+    names = {"name": "label"} | {key: key for key in ("value_s", "spread_s", "beside_s", "fits", "note")}
+    found = {key: [getattr(b, source) for b in own.baselines] for key, source in names.items()}
+    return found | {"this_run": [this_run(own, b) for b in own.baselines]}
+
+
+def this_run(own: ProgramSummary, baseline: Baseline) -> str:
+    """What the run is beside a baseline, in words; empty if one of them has no value."""
+    if own.value_s is None or baseline.value_s is None:
+        return ""
+    value_s, deviation_s = baseline.against(own.value_s, own.spread_s)
+    return f"{compared(value_s, baseline.value_s, deviation_s)} it"
 
 
 DEVICES = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placekit_core import HISTORY, PHASES, PlacekitError, ProgramResult, Result, units, unknown
+from placekit_report.document import this_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +84,7 @@ def history(p: ProgramResult) -> Columns:
 
 def programs(p: ProgramResult) -> Columns:
     """One row: the numbers of the program."""
-    values = p.summary.model_dump(exclude={"peak_bytes", "notes", "directory"})
+    values = p.summary.model_dump(exclude={"peak_bytes", "notes", "directory", "layers", "baselines"})
     return {name: [value] for name, value in values.items()}
 
 
@@ -124,17 +125,16 @@ def html(result: Result) -> str:
 
 
 def _baselines(p: ProgramResult) -> str:
-    """A row for each simple placement of the same program, and how much longer it takes than the one that was found."""
-    own, rows = p.summary.value_s, []
+    """A row for each simple placement of the same program, and how the one that was found compares with it."""
+    rows = []
     for b in p.summary.baselines:
-        share = b.value_s / own - 1 if own and b.value_s is not None else None
-        more = "" if share is None else f"{units.percent(abs(share))} {'less' if share < 0 else 'more'}"
         value = units.seconds(b.value_s) if b.fits else "does not fit"
-        rows.append([b.label, value, more, b.note])
+        value += f" ± {units.seconds(b.spread_s)}" if b.spread_s is not None else ""
+        rows.append([b.label, value, this_run(p.summary, b), b.note])
     if not rows:
         return ""
     body = "".join("<tr>" + "".join(f"<td style='{_LEFT}'>{escape(x)}</td>" for x in row) + "</tr>" for row in rows)
-    heads = "".join(f"<th style='{_LEFT}'>{x}</th>" for x in ("baseline", p.summary.program, "", ""))
+    heads = "".join(f"<th style='{_LEFT}'>{x}</th>" for x in ("baseline", p.summary.program, "this run is", ""))
     return f"<table><tr>{heads}</tr>{body}</table>"
 
 
@@ -152,10 +152,11 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     """The numbers of a result, by name."""
     s = result.summary
     value, kind = s.outcome, "simulated" if s.simulated else "measured"
+    evaluations = f"{s.evaluations} evaluation{'' if s.evaluations == 1 else 's'}"
     facts = [
         ("program", s.workload),
         ("machine", s.cluster),
-        ("policy", f"{s.policy}, seed {s.seed}, {s.evaluations} evaluations in {s.seconds:.1f} s"),
+        ("policy", f"{s.policy}, seed {s.seed}, {evaluations} in {s.seconds:.1f} s"),
         (f"{s.objective} ({kind})", value if s.spread_s is None else f"{value} ± {units.seconds(s.spread_s)}"),
         ("proven bound", f"{units.seconds(s.bound_s)}, gap {units.percent(s.gap)}"),
     ]

@@ -222,6 +222,7 @@ def cut_table(problem: Problem, schedule: Schedule) -> dict[str, Any]:
         "bytes": bytes_[shown],
         "transfers": count[shown],
         "left_out_bytes": int(bytes_[order[CUTS:]].sum()),
+        "micro_batch": schedule.op_runs is not None,
     }
 
 

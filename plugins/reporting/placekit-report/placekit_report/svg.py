@@ -278,7 +278,7 @@ def _share(share: float) -> str:
 
 
 def _colour(index: int, colours: Sequence[str]) -> str:
-    return GREY if colours[index] == OTHER else COLOURS[index % len(COLOURS)]
+    return COLOURS[index] if colours[index] != OTHER and index < len(COLOURS) else GREY
 
 
 def _used(drawn: Sequence[_Drawn]) -> list[tuple[int, int]]:

@@ -33,14 +33,12 @@ FULL = 0.9
 
 @dataclass(frozen=True, eq=False)
 class Utilisation:
-    """Seconds and share of the schedule in which each device runs something, and each link sends.
+    """The share of the schedule in which each device runs something, and each link sends.
 
     Links are the channels of the machine that can be full, in one direction; where a route has none, pairs of devices.
     """
 
     name: tuple[str, ...]
-    kind: tuple[str, ...]
-    busy_s: NDArray[np.float64]
     share: NDArray[np.float64]
 
 
@@ -57,8 +55,8 @@ class Binding:
 class Moves:
     """The single moves with the lowest values, best first: the group, its device, and the best device to move it to.
 
-    `gain` is the share of the value now that a move saves. `tried` of `possible` moves were simulated; `text` says what came
-    of it. Moves after which a device's memory does not suffice are left out.
+    `gain` is the share of the value now that a move saves; `text` says what came of all that were tried. Moves after which a
+    device's memory does not suffice are left out.
     """
 
     group: NDArray[np.int64]
@@ -66,8 +64,6 @@ class Moves:
     target: NDArray[np.int64]
     value_s: NDArray[np.float64]
     gain: NDArray[np.float64]
-    tried: int
-    possible: int
     text: str
 
 
@@ -84,7 +80,7 @@ class Resources:
 class Change:
     """What would change a placement. `moves` and `resources` are None where nothing simulates it, and `reason` says why.
 
-    `value_s` is the simulated value now, which gains are relative to; `evaluations`: how many placements were simulated.
+    `value_s` is the simulated value now, which gains are relative to.
     """
 
     utilisation: Utilisation
@@ -92,7 +88,6 @@ class Change:
     moves: Moves | None = None
     resources: Resources | None = None
     value_s: float | None = None
-    evaluations: int = 0
     reason: str = ""
 
 
@@ -121,20 +116,20 @@ def what_would_change(
         )
     critical_s, transfers = _critical_s(problem, schedule, causes), len(schedule.transfer_tensor)
     tried = _Tried(problem, placement, critical_s, transfers, session, value_s)
-    resources, made = _resources(problem, placement, backend, value_s)
+    resources = _resources(problem, placement, backend, value_s)
     for name, value in tried.with_more_memory(now.peak_bytes[0]):
         resources.append((name, value))
     resources.sort(key=lambda row: (row[1], row[0]))
     values = np.asarray([value for _, value in resources], np.float64)
     more = Resources(tuple(name for name, _ in resources), values, _gain(values, value_s))
-    return Change(used, binds, tried.moves(), more, value_s, 1 + len(tried.group) + made)
+    return Change(used, binds, tried.moves(), more, value_s)
 
 
 def utilisation(problem: Problem, schedule: Schedule) -> Utilisation:
     """How much of the schedule each device and each link is in use; links that send nothing are left out."""
     events, cluster = Events.of(problem, schedule), problem.cluster
     rows = [
-        (name, "device", np.flatnonzero(events.ran & (events.to < 0) & (events.device == d)))
+        (name, np.flatnonzero(events.ran & (events.to < 0) & (events.device == d)))
         for d, name in enumerate(cluster.device_names)
     ]
     links: dict[tuple[int, int, int], list[int]] = {}  # channel, or after all channels a pair of devices
@@ -147,10 +142,10 @@ def utilisation(problem: Problem, schedule: Schedule) -> Utilisation:
     names = cluster.device_names
     for c, a, b in sorted(links):
         name = _spaced(routes.channels[c].name) if a < 0 else f"{names[a]} -> {names[b]}"
-        rows.append((name, "link", np.asarray(links[c, a, b])))
-    busy_s = np.asarray([covered(events.start_s[own], events.end_s[own]) for *_, own in rows], np.float64)
+        rows.append((name, np.asarray(links[c, a, b])))
+    busy_s = np.asarray([covered(events.start_s[own], events.end_s[own]) for _, own in rows], np.float64)
     share = busy_s / schedule.end_s if schedule.end_s > 0 else np.zeros(len(rows))
-    return Utilisation(tuple(name for name, *_ in rows), tuple(kind for _, kind, _ in rows), busy_s, share)
+    return Utilisation(tuple(name for name, _ in rows), share)
 
 
 def binding(problem: Problem, causes: Causes) -> Binding:
@@ -226,8 +221,6 @@ class _Tried:
             target=self.target[best],
             value_s=values,
             gain=_gain(values, self.value_s),
-            tried=tried,
-            possible=self.possible,
             text=text,
         )
 
@@ -277,15 +270,12 @@ def _first(count: int, rows: Iterator[tuple[int, int]]) -> Iterator[tuple[int, i
         yield row
 
 
-def _resources(
-    problem: Problem, placement: Placement, backend: Backend, value_s: float
-) -> tuple[list[tuple[str, float]], int]:
-    """Name and value for each machine with more of one resource, and how many were simulated.
+def _resources(problem: Problem, placement: Placement, backend: Backend, value_s: float) -> list[tuple[str, float]]:
+    """Name and value for each machine with more of one resource.
 
     Resources that change no second of the program are left out, and machines that the backend refuses.
     """
     rows: list[tuple[str, float]] = []
-    made = 0
     for resource in more_of_each(problem.cluster):
         changed = resource.problem(problem)
         if is_same(problem, changed):
@@ -298,10 +288,9 @@ def _resources(
             value = float(session.evaluate(placement.batch()).value_s[0])
         finally:
             session.close()
-        made += 1
         if np.isfinite(value):
             rows.append((resource.name, value))
-    return rows, made
+    return rows
 
 
 def _gain(values: NDArray[np.float64], value_s: float) -> NDArray[np.float64]:

@@ -60,11 +60,14 @@ def program(name: str, events: int, devices: int, rng: Generator) -> dict[str, A
     spare = min(range(devices), key=lambda d: (capacity[d] - peaks[d]) / capacity[d])
     left = capacity[spare] - peaks[spare]
     return {
-        "program": name, "objective": "makespan", "value_s": end, "bound_s": end * 0.93, "gap": 1 / 0.93 - 1, "spread_s": None,
-        "fits": True, "evaluations": 2000, "seconds": 31.25, "notes": ["grouper auto: 32 layers, h.0 to h.31, are groups"],
+        "program": name, "objective": "makespan", "value_s": end, "bound_s": end * 0.93, "gap": 1 / 0.93 - 1,
+        "spread_s": None, "fits": True, "error": None, "evaluations": 2000, "seconds": 31.25,
+        "notes": ["grouper auto: 32 layers, h.0 to h.31, are groups"],
         "headroom": {"device": names[spare], "bytes": left, "share": left / capacity[spare]},
         "baselines": {"name": [f"single {names[0]}", "layers in equal parts", "data parallelism"],
                       "value_s": [end * 1.41, end * 1.12, None], "fits": [True, True, False],
+                      "spread_s": [None, end * 0.01, None], "beside_s": [None] * 3,
+                      "this_run": ["41.0% faster than it", "12.0% faster than it", ""],
                       "note": ["the best single device", "", "each device holds the whole network"]},
         "devices": {"name": names, "kind": [n.partition(":")[0] for n in names], "memory_bytes": capacity, "peak_bytes": peaks,
                     "compute_s": compute, "busy": [c / end for c in compute], "operations": [int((track == d).sum())
@@ -154,7 +157,7 @@ def modules(layers: int, devices: int, end: float, rng: Generator) -> dict[str, 
         on[min(int((i + rng.random()) / layers * devices), devices - 1)] = end / layers
         layer = add(f"layers.{i}" if i != 3 else HOSTILE, root, on)
         for part, share in (("self_attn", 0.4), ("mlp", 0.55), ("input_layernorm", 0.05)):
-            add(part, layer, on * share)
+            add(f"{found['name'][layer]}.{part}", layer, on * share)
     return found
 
 
@@ -164,6 +167,7 @@ def cut(names: list[str], layers: int) -> dict[str, Any]:
         "source": [f"layers.{i}.mlp" for i in range(len(pairs))],
         "destination": [f"layers.{i + 1}.self_attn" for i in range(len(pairs))],
         "from": [p[0] for p in pairs], "to": [p[1] for p in pairs], "bytes": [2**25] * len(pairs), "transfers": [64] * len(pairs),
+        "left_out_bytes": 0, "micro_batch": False,
     }  # fmt: skip
 
 
@@ -198,4 +202,5 @@ def change(names: list[str], end: float) -> dict[str, Any]:
         "moves": {"group": [m[0] for m in moves], "from": [m[1] for m in moves], "to": [m[2] for m in moves],
                   "value_s": [m[3] for m in moves], "gain": [1 - m[3] / end for m in moves]},
         "resources": {"name": [t[0] for t in twice], "value_s": [t[1] for t in twice], "gain": [1 - t[1] / end for t in twice]},
+        "now_s": end, "reason": "",
     }  # fmt: skip

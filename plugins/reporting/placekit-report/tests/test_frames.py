@@ -9,6 +9,7 @@ from html import escape
 import numpy as np
 import pytest
 from placekit_report import frame, html
+from placekit_report.document import this_run
 from placekit_report.frames import devices, operations
 from placekit_testing.fakes import FakeBackend, diamond
 from placekit_testing.small import chain, machine
@@ -49,6 +50,7 @@ def test_frames(problem: Problem) -> None:
     assert by_device.set_index("device")["compute_s"][busy.index].tolist() == pytest.approx(busy.tolist())
     assert frame(result, "history")["evaluations"].iloc[-1] == 50
     assert frame(result, "programs")["value_s"].tolist() == [result.value_s]
+    assert not {"baselines", "layers"} & {*frame(result, "programs")}, "cells are numbers and words"
     assert set(frame(result, "transfers")) == {"operation", "source", "destination", "bytes", "start_s", "end_s"}
     with pytest.raises(PlacekitError, match=r"no table named 'operation'\n  did you mean 'operations'"):
         frame(result, "operation")
@@ -100,7 +102,11 @@ def test_notebook_display_has_the_baselines(problem: Problem) -> None:
     p = replace(p, summary=p.summary.model_copy(update={"baselines": beside}))
     page = html(replace(result, programs=(p,)))
     assert "one &lt;gpu&gt; on gpu:0" in page
-    assert "50.0% more" in page
-    assert "20.0% less" in page
+    assert "50.0% faster than it" in page
+    assert "25.0% slower than it" in page
     assert "does not fit" in page
     assert "as large as it is" in page
+    noisy = Baseline(policy="noisy", value_s=1.5 * p.summary.value_s, spread_s=p.summary.value_s, fits=True)
+    assert this_run(p.summary, noisy) == "within the noise of it"
+    beside = noisy.model_copy(update={"spread_s": None, "beside_s": 1.5 * p.summary.value_s})
+    assert this_run(p.summary, beside) == "as fast as it", "of two that were measured one after the other"

@@ -123,13 +123,14 @@ def test_what_is_missing_is_said() -> None:
     devices = program["devices"]
     devices |= {key: [None] * 2 for key in devices if key not in ("name", "kind", "peak_bytes")}
     program["modules"] = {key: [] for key in program["modules"]}
-    program["cut"] = {key: [] for key in program["cut"]}
+    program["cut"] = None
     program["search"][0]["best_s"] = [None] * 60
     data["runs"][0]["notes"] = ["the program could not be opened again: it is gone"]
     text = read(render(data)).text
     assert "could not be opened again" in text
     assert "nothing is proven" in text
     assert "Timeline" not in text
+    assert "–the program could not be opened again" in text  # and so nobody knows the memory of its devices
 
 
 def test_nothing_that_fits_is_said() -> None:
@@ -137,6 +138,62 @@ def test_nothing_that_fits_is_said() -> None:
     [program] = data["runs"][0]["programs"]
     program |= {"value_s": None, "fits": False, "gap": None, "timeline": None, "memory": None, "change": None}
     assert "does not fit" in read(render(data)).text
+
+
+def test_measurements_that_failed_are_no_misfit() -> None:
+    data = report(events=50)
+    [program] = data["runs"][0]["programs"]
+    program |= {
+        "value_s": None,
+        "fits": False,
+        "error": "the device is gone",
+        "gap": None,
+        "timeline": None,
+        "memory": None,
+    }
+    text = read(render(data)).text
+    assert "failed" in text
+    assert "this rundoes not fit" not in text
+    assert "this runfailed" in text
+
+
+def test_baselines_are_compared_in_words() -> None:
+    text = read(render(report(events=50))).text
+    assert "this run is" in text
+    assert "12.0% faster than it" in text
+    assert re.search(r"layers in equal parts[\d.]+ ms ± [\d.]+ µs12.0% faster than it", text)
+
+
+def test_a_path_that_does_not_set_the_value_is_no_lead() -> None:
+    data = report(events=50)
+    [program] = data["runs"][0]["programs"]
+    assert "critical path. Of the resources" in read(render(data)).text
+    program["objective"] = "throughput"
+    text = read(render(data)).text
+    assert "Of the resources" not in text
+    assert "time per micro-batch" in text
+
+
+def test_edges_of_micro_batches_and_of_no_schedule() -> None:
+    data = report(events=50)
+    [program] = data["runs"][0]["programs"]
+    program["cut"]["micro_batch"] = True
+    assert "Of the first micro-batch" in read(render(data)).text
+    program["cut"] = None
+    assert "Cut edges" not in read(render(data)).text
+
+
+def test_programs_that_are_not_compared_are_named() -> None:
+    data = report(events=50, runs=2, programs=2)
+    data["runs"][1]["programs"][0]["program"] = "other"
+    text = read(render(data)).text
+    assert "only A has 'branch_0': not shown" in text
+    assert "only B has 'other': not shown" in text
+    assert text.count("Programs of this run") == 2
+    data["runs"][1]["programs"][1]["program"] = "another"
+    text = read(render(data)).text
+    assert "the runs have no program in common: 'branch_0' of A stands beside 'other' of B" in text
+    assert "only A has 'branch_1': not shown" in text
 
 
 def test_two_runs_show_their_differences_and_what_moved() -> None:

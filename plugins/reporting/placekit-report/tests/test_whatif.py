@@ -29,11 +29,8 @@ def test_a_chain_of_three_on_two_devices() -> None:
     problem = with_seconds(three_on_two(), SECONDS)
     change = change_of(problem, problem.placement(DEVICES))
     assert change.value_s == 15
-    used = zip(change.utilisation.name, change.utilisation.kind, change.utilisation.busy_s.tolist(), strict=True)
-    assert list(used) == [
-        ("gpu:0", "device", 4), ("gpu:1", "device", 4), ("gpu:0 -> gpu:1", "link", 3), ("gpu:1 -> gpu:0", "link", 5)
-    ]  # fmt: skip
-    assert change.utilisation.share[0] == 4 / 15
+    used = zip(change.utilisation.name, (15 * change.utilisation.share).tolist(), strict=True)
+    assert list(used) == [("gpu:0", 4), ("gpu:1", 4), ("gpu:0 -> gpu:1", 3), ("gpu:1 -> gpu:0", 5)]
     assert change.binding.name == "gpu:1 -> gpu:0"
     assert change.binding.text == "the link gpu:1 -> gpu:0 takes 33.3% of the critical path"
 
@@ -53,7 +50,7 @@ def test_single_moves_by_hand() -> None:
     problem = with_seconds(three_on_two(), SECONDS)
     moves = change_of(problem, problem.placement(DEVICES)).moves
     assert moves is not None
-    assert (moves.tried, moves.possible, len(moves.group)) == (5, 5, 5)
+    assert len(moves.group) == 5
     assert (moves.group[:2].tolist(), moves.source[:2].tolist(), moves.target[:2].tolist()) == ([3, 4], [1, 0], [0, 1])
     assert moves.value_s[:2].tolist() == [8, 10]
     assert moves.gain[0] == pytest.approx(7 / 15)
@@ -150,7 +147,7 @@ def test_moves_are_simulations_and_their_number_is_bounded(monkeypatch: pytest.M
     change, again = change_of(problem, placement), change_of(problem, placement)
     assert change.moves is not None
     assert again.moves is not None
-    assert change.moves.tried == 7 < change.moves.possible
+    assert " of 7 single moves" in change.moves.text
     assert len(set(change.moves.group.tolist())) == len(change.moves.group), "each group once, with its best device"
     assert "those on the critical path came first" in change.moves.text
     assert change.moves.value_s.tolist() == again.moves.value_s.tolist()

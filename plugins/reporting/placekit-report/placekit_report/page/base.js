@@ -1,7 +1,6 @@
 // Data, numbers with units, colours, elements.
 
 const DATA = JSON.parse(document.getElementById("placekit-data").textContent);
-const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 const PHASES = ["forward", "backward", "update"];
 

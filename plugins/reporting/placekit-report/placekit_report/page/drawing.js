@@ -2,6 +2,7 @@
 
 const RULER = 22;
 const LEVELS = 3;
+const FONT = '11px ui-monospace, "SFMono-Regular", "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace';
 
 // Rectangles of one colour and one opacity, four numbers each.
 class Rectangles {
@@ -84,6 +85,20 @@ class Paint {
     });
     for (const name of ["paper", "ink", "soft", "line", "lane", "critical", "match", "focus"]) this[name] = css(`--${name}`);
   }
+}
+
+// A colour and its pattern in a legend; `over` draws more on it.
+function swatchOf(paint, kind, over) {
+  const made = element("canvas", { width: 36, height: 24, class: "swatch" });
+  const c = made.getContext("2d");
+  c.fillStyle = paint.colours[kind];
+  c.fillRect(0, 0, 36, 24);
+  if (kind > 0 && kind !== 9) {
+    c.fillStyle = c.createPattern(patternTile(kind === 10 ? 4 : kind, paint.inks[kind], 2), "repeat");
+    c.fillRect(0, 0, 36, 24);
+  }
+  if (over) over(c);
+  return made;
 }
 
 // Draws the events of one track into the lists of `lists`: plain rectangles by colour and opacity, and what lies over them.

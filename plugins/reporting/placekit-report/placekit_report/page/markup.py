@@ -51,7 +51,12 @@ def number(value: float | None, shown: str, **attributes: Any) -> Markup:
 
 
 def seconds(value: float | None) -> Markup:
-    return number(value, units.seconds(value).replace("us", "µs") if value else "0")
+    return number(value, duration(value) if value else "0")
+
+
+def duration(value: float | None) -> str:
+    """Seconds as text."""
+    return units.seconds(value).replace("us", "µs")
 
 
 def size(value: float | None) -> Markup:

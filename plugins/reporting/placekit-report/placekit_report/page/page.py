@@ -86,6 +86,21 @@ def pairs(data: Data) -> list[Of]:
     return both or [[(0, 0), (1, 0)]]
 
 
+def unpaired(data: Data) -> list[str]:
+    """What a page of two runs does not compare: other programs, and programs of one run only."""
+    of = pairs(data)
+    if len(data["runs"]) == 1:
+        return []
+    names = [[p["program"] for p in run["programs"]] for run in data["runs"]]
+    found = []
+    if names[0][of[0][0][1]] != names[1][of[0][1][1]]:
+        found.append(f"the runs have no program in common: {names[0][0]!r} of A stands beside {names[1][0]!r} of B")
+    for letter, (r, own) in zip(LETTERS, enumerate(names), strict=True):
+        left = [repr(name) for i, name in enumerate(own) if (r, i) not in [pair[r] for pair in of]]
+        found += [f"only {letter} has {', '.join(left)}: not shown"] if left else []
+    return found
+
+
 def header(data: Data) -> Child:
     """Title, what was simulated or measured, the command, notes."""
     runs = data["runs"]
@@ -101,8 +116,12 @@ def header(data: Data) -> Child:
         code = tag("code", run.get("command", data["command"]))
         command = tag("pre", code, tabindex="0", role="region", aria_label="The command that made it")
         parts.append(tag("div", letter, command, class_="command"))
-    if len(data["runs"][0]["programs"]) > 1:
-        parts.append(families(runs[0]))
+    for letter, run in lettered:
+        parts += (
+            [tag("p", letter, class_="runs") if letter else None, families(run)] if len(run["programs"]) > 1 else []
+        )
+    missing = [tag("li", note) for note in unpaired(data)]
+    parts.append(tag("ul", missing, class_="notes") if missing else None)
     return tag("header", parts)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from placekit_core import units
+from placekit_report.holders import OUTSIDE
 from placekit_report.page.markup import (
     Child,
     Markup,
     bar,
     breakable,
     count,
+    duration,
     number,
     percent,
     seconds,
@@ -22,8 +23,9 @@ from placekit_report.page.markup import (
 )
 
 Data = Mapping[str, Any]
-OBJECTIVES = {"makespan": "step time", "step": "step time"}
-WHOLE = "(outside modules)"
+STEPS = ("makespan", "step")
+"""Objectives that are the time of a whole step, so that what takes the time of the timeline takes that of the value."""
+OBJECTIVES = {**dict.fromkeys(STEPS, "step time"), "throughput": "time per micro-batch"}
 LONGEST, HOLDERS, CUTS, DEVICES, MEMORIES = 12, 6, 15, 16, 8
 
 
@@ -36,7 +38,7 @@ def value_name(program: Data) -> str:
 def outcome(program: Data) -> Child:
     """The value, or that there is none."""
     if program["value_s"] is None:
-        return "does not fit" if program["evaluations"] else "not evaluated"
+        return "failed" if program["error"] else "does not fit" if program["evaluations"] else "not evaluated"
     return seconds(program["value_s"])
 
 
@@ -69,7 +71,13 @@ def numbers(program: Data, run: Data) -> Markup:
             ]
         second = card("proven bound", seconds(bound), below)
     if room is None:
-        third = card("memory headroom", "–", "no device has a limit, or no placement was measured")
+        unknown = all(b is None for b in program["devices"]["memory_bytes"])
+        why = (
+            "the program could not be opened again"
+            if unknown
+            else "no device has a limit, or no placement was measured"
+        )
+        third = card("memory headroom", "–", why)
     else:
         text = "of {} is free at its peak" if room["bytes"] >= 0 else "of {} is missing at its peak"
         third = card("memory headroom", size(room["bytes"]), [percent(room["share"]), " ", text.format(room["device"])])
@@ -81,20 +89,23 @@ def baselines(program: Data) -> Markup | None:
     b = program["baselines"]
     if not b["name"]:
         return None
-    own = program["value_s"]
-    found = [("this run", own, program["fits"], "", True)]
-    found += [(*row, False) for row in zip(b["name"], b["value_s"], b["fits"], b["note"], strict=True)]
-    most = max((v for _, v, fits, _, _ in found if v is not None and fits), default=0.0)
+    columns = zip(*(b[key] for key in ("name", "value_s", "spread_s", "fits", "this_run", "note")), strict=True)
+    found = [("this run", program["value_s"], program["spread_s"], program["fits"], "", "", True)]
+    found += [(*row, False) for row in columns]
+    most = max((v for _, v, _, fits, *_ in found if v is not None and fits), default=0.0)
     rows = []
-    for name, value, fits, note, mine in sorted(found, key=lambda f: (not f[2], f[1] is None, f[1] or 0.0)):
-        ratio = f"{value / own:.2f}×" if value is not None and own and fits else "–"
-        shown = seconds(value) if fits and value is not None else "does not fit" if not fits else "–"
+    for name, value, spread, fits, told, note, mine in sorted(
+        found, key=lambda f: (not f[3], f[1] is None, f[1] or 0.0)
+    ):
+        shown: Child = [seconds(value), [" ± ", seconds(spread)] if spread is not None else ""]
+        if not fits or value is None:
+            shown = outcome(program) if mine else "–" if fits else "does not fit"
         length = bar(value / most if fits and value and most else 0.0, "own" if mine else "bar")
-        rows.append([tag("strong", name) if mine else name, length, shown, ratio, note or ""])
-    heads = ["placement", "", value_name(program), "to this run", "note"]
+        rows.append([tag("strong", name) if mine else name, length, shown, told, note])
+    heads = ["placement", "", value_name(program), "this run is", "note"]
     if not any(b["note"]):
         heads, rows = heads[:-1], [row[:-1] for row in rows]
-    return table(heads, rows, caption="This run beside its baselines", numeric=(2, 3), class_="bars")
+    return table(heads, rows, caption="This run beside its baselines", numeric=(2,), class_="bars")
 
 
 def devices(program: Data) -> Markup:
@@ -179,21 +190,24 @@ def memory(program: Data) -> Markup | None:
     return tag("div", shown, more, class_="long")
 
 
-def cut(program: Data) -> Markup:
-    """The edges between devices, most bytes first."""
+def cut(program: Data) -> Markup | None:
+    """The edges between devices, most bytes first; None if there is no schedule."""
     c = program["cut"]
+    if c is None:
+        return None
+    one = "Of the first micro-batch; the table of devices has the whole step." if c["micro_batch"] else None
     most = max(c["bytes"], default=0) or 1
     columns = zip(*(c[key] for key in ("source", "destination", "from", "to", "bytes", "transfers")), strict=True)
     rows = []
     for source, destination, f, to, b, n in columns:
         arrow = tag("span", " → ", class_="soft")
-        modules = [breakable(source or WHOLE), arrow, breakable(destination or WHOLE)]
+        modules = [breakable(source or OUTSIDE), arrow, breakable(destination or OUTSIDE)]
         rows.append([modules, way(f, to), [bar(b / most), size(b)], count(n)])
     heads = ["from module to module", "devices", "bytes", "transfers"]
     left = c.get("left_out_bytes")
     rest = tag("p", "Other edges: ", size(left), class_="soft") if left else None
     found = table(heads, rows, caption="What crosses between devices", numeric=(2, 3), class_="bars", keep=CUTS)
-    return Markup(found + (rest or ""))
+    return Markup((tag("p", one, class_="soft") if one else "") + found + (rest or ""))
 
 
 def search(program: Data) -> Markup | None:
@@ -230,7 +244,7 @@ def change(program: Data) -> Markup | None:
     if c is None:
         return None
     # What is simulated here is compared with the simulated value, which of a measured run is not its own.
-    name, own = value_name(program), c.get("now_s") or program["value_s"]
+    name, own = value_name(program), c["now_s"]
     pairs = zip(c["utilisation"]["name"], c["utilisation"]["share"], strict=True)
     used = [[n, bar(s), percent(s)] for n, s in pairs]
     told = "How much of the step each is in use"
@@ -238,7 +252,7 @@ def change(program: Data) -> Markup | None:
     m, r = c["moves"], c["resources"]
     if r["name"]:
         better = [[n, seconds(v), changed(v, own)] for n, v in zip(r["name"], r["value_s"], strict=True)]
-        told = "With more of one resource, simulated again" + (f" (now {units.seconds(own)})" if own else "")
+        told = "With more of one resource, simulated again" + (f" (now {duration(own)})" if own else "")
         parts.append(table(["with", name, "change"], better, caption=told, numeric=(1, 2), keep=10))
     if m["group"]:
         moves = [[g, way(f, t), seconds(v), changed(v, own)]
@@ -248,26 +262,16 @@ def change(program: Data) -> Markup | None:
         parts.append([found, tag("p", m["text"], class_="soft note") if m.get("text") else None])
     if c.get("reason"):
         parts.append(tag("p", c["reason"], class_="soft"))
-    return tag(
-        "div", binds(c["binding"], gives_most(r, own)), tag("div", [tag("div", p) for p in parts], class_="columns")
-    )
+    lead = binds(c["binding"], gives_most(r, own)) if program["objective"] in STEPS else None
+    return tag("div", lead, tag("div", [tag("div", p) for p in parts], class_="columns"))
 
 
 def binds(binding: Data | None, most: Child) -> Markup | None:
     """The sentence about what the time is spent on, and `most`: what gives the most."""
     if not binding:
         return None
-    name, told = str(binding["name"]), str(binding["text"])
-    if name in told:
-        return tag("p", told[:1].upper(), told[1:], "." if not told.endswith(".") else "", most, class_="lead")
-    return tag(
-        "p",
-        tag("strong", name),
-        f" ({units.percent(binding['share'])}): {told}",
-        "." if most else "",
-        most,
-        class_="lead",
-    )
+    told = str(binding["text"])
+    return tag("p", told[:1].upper(), told[1:], ".", most, class_="lead")
 
 
 def gives_most(resources: Data, own: float | None) -> Child:

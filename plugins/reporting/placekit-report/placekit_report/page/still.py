@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import units
-from placekit_report.page.markup import Markup, tag
+from placekit_report.page.markup import Markup, duration, tag
 from placekit_report.page.sections import Data
 
 COLUMNS, TRACKS, OF_TRANSFERS = 300, 40, "ct"
@@ -30,7 +29,7 @@ def still(program: Data) -> Markup | None:
     more = len(t["tracks"]["name"]) - TRACKS
     if more > 0:
         rows.append(tag("p", tag("span", f"{more} more"), class_="soft"))
-    axis = tag("p", tag("span"), tag("span", "0", tag("span", units.seconds(t["end_s"]))), class_="axis")
+    axis = tag("p", tag("span"), tag("span", "0", tag("span", duration(t["end_s"]))), class_="axis")
     names = [tag("span", tag("i", class_=f"d c{c}"), n) for c, n in enumerate(t["colours"]["module"])]
     legend = tag("p", names, tag("span", tag("i", class_=f"d {OF_TRANSFERS}"), "transfer"), class_="legend")
     return tag("div", rows, axis, legend, class_="still")

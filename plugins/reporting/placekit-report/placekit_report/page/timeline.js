@@ -303,18 +303,7 @@ class Timeline {
   legend() {
     const { events } = this;
     const paint = new Paint(this.context, devicePixelRatio || 1);
-    const swatch = (kind, over) => {
-      const made = element("canvas", { width: 36, height: 24, class: "swatch" });
-      const c = made.getContext("2d");
-      c.fillStyle = paint.colours[kind];
-      c.fillRect(0, 0, 36, 24);
-      if (kind > 0 && kind !== 9) {
-        c.fillStyle = c.createPattern(patternTile(kind === 10 ? 4 : kind, paint.inks[kind], 2), "repeat");
-        c.fillRect(0, 0, 36, 24);
-      }
-      if (over) over(c);
-      return made;
-    };
+    const swatch = (kind, over) => swatchOf(paint, kind, over);
     const strip = (y, colour) => (c) => ((c.fillStyle = colour), c.fillRect(0, y, 36, 5));
     const buttons = events.modules.map((name, i) => element("button", { type: "button", "aria-pressed": String(this.module === i),
       title: `Pick out ${name}`, click: () => this.highlight(this.module === i ? -1 : i) }, swatch(i), name || "(no module)"));
@@ -421,5 +410,3 @@ class Timeline {
     if (this.selected >= 0 && first) first.focus();
   }
 }
-
-const FONT = '11px ui-monospace, "SFMono-Regular", "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace';

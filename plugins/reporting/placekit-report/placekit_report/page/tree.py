@@ -80,15 +80,6 @@ def shares(m: Data) -> NDArray[np.float64]:
     return found
 
 
-def paths(m: Data) -> list[str]:
-    """The path of each module from the root; names may be whole paths already."""
-    found: list[str] = []
-    for name, parent in zip(m["name"], m["parent"], strict=True):
-        above = found[parent] if parent >= 0 else ""
-        found.append(name if not above or name.startswith(f"{above}.") else f"{above}.{name}")
-    return found
-
-
 def moved(first: Data, second: Data) -> Child:
     """The modules that compute on other devices in the second run, most seconds first; only the outermost that moved whole.
 
@@ -97,14 +88,14 @@ def moved(first: Data, second: Data) -> Child:
     a, b = first["modules"], second["modules"]
     if not a["name"] or not b["name"]:
         return None
-    where = {path: i for i, path in enumerate(paths(b))}
-    if len(where) + len(a["name"]) > 2 and not {*where} & {*paths(a)} - {""}:
+    where = {path: i for i, path in enumerate(b["name"])}
+    if len(where) + len(a["name"]) > 2 and not {*where} & {*a["name"]} - {""}:
         return tag("p", "The networks have no module in common.", class_="soft")
     names = sorted({*first["devices"]["name"], *second["devices"]["name"]})
     share_a, share_b = by_name(first, names), by_name(second, names)
     rows: list[tuple[float, list[Any]]] = []
     covered: set[int] = set()
-    for i, path in enumerate(paths(a)):
+    for i, path in enumerate(a["name"]):
         j = where.get(path)
         if a["parent"][i] in covered or j is None:
             covered.add(i) if a["parent"][i] in covered else None

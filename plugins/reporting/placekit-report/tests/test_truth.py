@@ -1,0 +1,100 @@
+"""What the page says about where its numbers come from, and about runs that did not end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from placekit_report.document import Part, Run, document
+from placekit_testing.small import machine
+from report_data import network, no_picture as no_picture
+
+from placekit_core import CostTable, Placement, ProgramResult, Result, Task, place
+
+pytestmark = pytest.mark.usefixtures("no_picture")
+for plugin in ("placekit_grouping", "placekit_sim"):
+    pytest.importorskip(plugin, reason="a run needs a grouper and a simulator")
+
+
+def on_first(task: Task, rng: np.random.Generator) -> Placement:
+    return task.problem.placement(np.zeros(task.problem.g, np.int64))
+
+
+def placed(**options: Any) -> Result:
+    return place(network(1), cluster=machine(), policy=on_first, grouper="none", budget=5, **options)
+
+
+def run_of(result: Result, part: Part, **changes: Any) -> dict[str, Any]:
+    """The data of the run."""
+    summary = result.summary.model_copy(update=changes)
+    data: dict[str, Any] = document([Run("r", summary, [part], "")])["runs"][0]
+    return data
+
+
+def with_costs(p: ProgramResult, given: slice, measured: slice) -> ProgramResult:
+    """The program with seconds that came with it, and with measured ones."""
+    costs, graph = p.problem.costs, p.problem.graph
+    op_s, marks = costs.op_s.copy(), costs.measured.copy()
+    kernels = np.flatnonzero(graph.kernel)
+    op_s[kernels[given]] = op_s[kernels[measured]] = 1.0
+    marks[kernels[measured]] = True
+    problem = type(p.problem)(graph, p.problem.grouping, p.problem.cluster, CostTable(costs.kinds, op_s, marks))
+    return ProgramResult(p.summary, problem, None, None, None, p.history)
+
+
+NONE, ALL, REST = slice(0, 0), slice(None), slice(1, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "measured", "share", "text"),
+    [
+        (NONE, NONE, 0.0, "with costs of the roofline model."),
+        (ALL, NONE, 0.0, "with seconds that came with the program."),
+        (slice(0, 1), NONE, 0.0, "with costs of the roofline model and seconds that came with the program."),
+        (NONE, ALL, 1.0, "with measured costs."),
+        (
+            NONE,
+            REST,
+            0.9,
+            "with measured costs for 90.0% of the kernels and costs of the roofline model for the others.",
+        ),
+        (slice(0, 1), REST, 0.9, "90.0% of the kernels and seconds that came with the program for the others."),
+    ],
+)
+def test_where_costs_come_from(given: slice, measured: slice, share: float, text: str) -> None:
+    result = placed()
+    [p] = result.programs
+    found = with_costs(p, given, measured)
+    own = p.summary.model_copy(update={"measured_costs": share})
+    for opened in (found, None):
+        data = run_of(result, Part(own, p.history, opened), programs=[own])
+        assert data["truth_text"].endswith(text if opened or share == 1 else ".")
+        assert ("that were not measured" in data["truth_text"]) == (opened is None and share < 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [("interrupted", "the run was interrupted: it shows what was found"), ("failed", "the run failed")],
+)
+def test_runs_that_did_not_end_say_so(status: str, text: str) -> None:
+    result = placed()
+    [p] = result.programs
+    config = {**result.summary.config, "python_objects": []}
+    notes = run_of(result, Part(p.summary, p.history), status=status, config=config)["notes"]
+    assert notes[0].startswith(text)
+    assert notes[0].endswith("continue it: placekit run resume=r")
+    notes = run_of(result, Part(p.summary, p.history), status=status)["notes"]
+    assert "resume" not in notes[0], "a program of a script has no command"
+
+
+def test_timelines_that_are_not_the_value_say_what_they_are() -> None:
+    for options, text in (
+        ({}, ""),
+        ({"backend": "max_load"}, "; the value is the max load, which is not its length"),
+        ({"backend": {"name": "simulator", "noise": 0.1, "noise_repeats": 3}}, "; the value is the mean of several"),
+    ):
+        result = placed(**options)
+        [p] = result.programs
+        notes = [n for n in run_of(result, Part(p.summary, p.history, p))["notes"] if n.startswith("the timeline")]
+        assert notes == [] if not text else notes[0].endswith(text)
