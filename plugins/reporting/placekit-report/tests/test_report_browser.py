@@ -253,6 +253,34 @@ def test_a_phone_needs_no_scrolling_to_the_side(
 
 
 @pytest.mark.slow
+def test_a_phone_shows_numbers_instead_of_bars(browser: Browser, page: Page) -> None:
+    shown = "[...document.querySelectorAll('svg.bar')].filter(b => b.checkVisibility()).length"
+    opened(browser, page(events=400))
+    assert browser.evaluate(shown) > 0
+    opened(browser, page(events=400), width=360, height=740, scale=2, touch=True)
+    assert browser.evaluate(shown) == 0
+    seen = "[...document.querySelectorAll('.scroll')].find(s => s.ariaLabel.startsWith('What crosses'))"
+    assert browser.evaluate(f"{seen}.scrollWidth <= {seen}.clientWidth")
+
+
+@pytest.mark.slow
+def test_short_events_have_the_mark_of_their_phase(browser: Browser, page: Page) -> None:
+    """The last third of each device is backward; events are narrower than two pixels."""
+    opened(browser, page(events=6000))
+    dark = browser.evaluate("""(() => {
+      const t = placekit.timelines[0], [lane] = t.lanes, scale = devicePixelRatio, { events } = t;
+      const row = t.context.getImageData(0, (lane.y + lane.h - 1) * scale, t.canvas.width, 1).data;
+      const ink = (time) => { const i = 4 * Math.floor(t.x(time) * scale); return row[i] + row[i + 1] + row[i + 2] < 130; };
+      const share = (phase) => { const own = []; for (let e = events.first[0]; e < events.last[0]; e++)
+        if (events.phase[e] === phase) own.push(ink((events.start[e] + events.end[e]) / 2) ? 1 : 0);
+        return own.reduce((a, b) => a + b) / own.length; };
+      return [share(0), share(1)];
+    })()""")
+    assert dark[0] < 0.02
+    assert dark[1] > 0.95
+
+
+@pytest.mark.slow
 def test_fingers_choose_move_and_pinch(browser: Browser, page: Page) -> None:
     opened(browser, page(events=400), width=360, height=740, scale=2, touch=True)
 
@@ -328,7 +356,7 @@ def test_paper_has_tables_and_the_still_timeline(browser: Browser, page: Page) -
 def test_two_runs_share_one_time_axis(browser: Browser, page: Page) -> None:
     opened(browser, page(events=400, runs=2))
     first, second = frame(browser, 0), frame(browser, 1)
-    assert (first["from"], first["to"]) == (second["from"], second["to"])
+    assert (first["from"], first["to"], first["gutter"]) == (second["from"], second["to"], second["gutter"])
     browser.evaluate("document.querySelectorAll('.frame')[1].focus()")
     browser.key("+")
     browser.settle()

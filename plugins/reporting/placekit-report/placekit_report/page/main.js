@@ -29,7 +29,7 @@ function enliven(article) {
   article.dataset.live = "yes";
   const roots = [...article.querySelectorAll(".timeline")];
   const data = roots.map((r) => programOf(r).timeline);
-  const view = new View(Math.max(0, ...data.map((t) => t.end_s)));
+  const view = new View(Math.max(0, ...data.map((t) => t.end_s)), Math.max(0, ...data.flatMap((t) => t.tracks.name.map((n) => n.length))));
   roots.forEach((root, i) => timelines.push(new Timeline(root, data[i], view, root.dataset.label)));
   const ends = [...article.querySelectorAll(".of")].map((o) => (programOf(o).timeline || { end_s: 0 }).end_s);
   article.querySelectorAll(".devices").forEach((box) => {

@@ -96,8 +96,7 @@ class Timeline {
     const seen = Math.min(this.height, Math.max(320, Math.round(0.72 * innerHeight)));
     this.context.font = FONT;
     this.char = this.context.measureText("mmmmmmmmmm").width / 10;
-    const longest = Math.max(...name.map((n) => n.length));
-    this.gutter = this.narrow ? 0 : Math.min(Math.ceil(longest * this.char) + 18, 200);
+    this.gutter = this.narrow ? 0 : Math.min(Math.ceil(this.view.longest * this.char) + 18, 200);
     this.width = width - this.gutter;
     const scale = devicePixelRatio || 1;
     this.canvas.width = Math.round(width * scale);

@@ -1,7 +1,8 @@
-// The visible range of time, which two compared timelines share.
+// The visible range of time, which two compared timelines share; `longest` is the length of the longest name of their lanes.
 
 class View {
-  constructor(end) {
+  constructor(end, longest) {
+    this.longest = longest;
     this.end = end > 0 ? end : 1;
     this.from = 0;
     this.to = this.end;
