@@ -353,8 +353,11 @@ def test_paper_has_tables_and_the_still_timeline(browser: Browser, page: Page) -
 
 
 @pytest.mark.slow
-def test_two_runs_share_one_time_axis(browser: Browser, page: Page) -> None:
-    opened(browser, page(events=400, runs=2))
+def test_two_runs_share_one_time_axis(browser: Browser, tmp_path: Path) -> None:
+    data = report(events=400, runs=2)
+    data["runs"][1]["programs"] = report(events=400, devices=1)["runs"][0]["programs"]  # names of its lanes are shorter
+    (tmp_path / "two.html").write_text(render(data))
+    opened(browser, tmp_path / "two.html")
     first, second = frame(browser, 0), frame(browser, 1)
     assert (first["from"], first["to"], first["gutter"]) == (second["from"], second["to"], second["gutter"])
     browser.evaluate("document.querySelectorAll('.frame')[1].focus()")
