@@ -152,6 +152,31 @@ def test_an_edited_page_is_not_believed(tmp_path: Path, old: str, new: str) -> N
     assert "report.html of the run cannot stand in" in again["notes"][0]
 
 
+def test_what_a_run_lacks_comes_first(tmp_path: Path) -> None:
+    """A missing history is no reason why there is no timeline, and no matter if the page of the run has the curve."""
+    folder = tmp_path / "r"
+    run(folder, network(), cluster=machine())
+    (folder / "history.csv").unlink()
+    assert report(str(folder), "--out", str(tmp_path / "page.html")) == 0
+    [note] = embedded(tmp_path / "page.html")["runs"][0]["notes"]
+    assert note.endswith("objects of a Python program; what report.html of the run says is shown")
+    (folder / PAGE).unlink()
+    assert report(str(folder)) == 0
+    notes = embedded(folder / PAGE)["runs"][0]["notes"]
+    assert len(notes) == 2
+    assert any("the search has no curve" in note for note in notes)
+
+
+def test_other_seeds_without_a_history_are_left_out(tmp_path: Path, graph_file: Path) -> None:
+    for seed in range(3):
+        run(tmp_path / f"seed={seed}", file(graph_file), seed=seed)
+    (tmp_path / "seed=1" / "history.csv").unlink()
+    assert report(str(tmp_path / "seed=0")) == 0
+    [made] = embedded(tmp_path / "seed=0" / PAGE)["runs"]
+    assert [found["seed"] for found in made["programs"][0]["search"]] == [0, 2]
+    assert not any("curve" in note for note in made["notes"])
+
+
 def test_two_runs_without_their_programs_and_pages(tmp_path: Path) -> None:
     for name in "ab":
         run(tmp_path / name, network(), cluster=machine())

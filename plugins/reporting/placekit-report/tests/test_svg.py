@@ -10,8 +10,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from placekit_report.blocks import PAIRS, blocks, lanes
+from placekit_report.modules import OTHER
 from placekit_report.profile import profile
-from placekit_report.svg import BLOCKS, Panel, svg
+from placekit_report.style import GREY
+from placekit_report.svg import BLOCKS, Panel, _colour, svg
 from placekit_report.timeline import Items
 from placekit_testing import fakes
 from placekit_testing.small import machine
@@ -164,3 +166,9 @@ def test_a_program_of_sources_has_an_empty_picture() -> None:
     text = svg([Panel(problem, scheduled(problem))])
     assert not list(rectangles(text))
     assert "idle" in text
+
+
+def test_ten_modules_have_ten_colours() -> None:
+    names = [f"m{i}" for i in range(10)]
+    assert len({_colour(i, names) for i in range(10)}) == 10
+    assert _colour(3, ["a", "b", "c", OTHER]) == GREY
