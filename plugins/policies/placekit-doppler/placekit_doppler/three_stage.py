@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from numpy.random import Generator
-from placekit_learn.optimisers import OPTIMISERS, clipped
+from placekit_learn.optimisers import clipped
 from placekit_learn.policy_gradient import Batch, PolicyGradient, between
 from placekit_learn.ppo import ratios, surrogate_weights
 from placekit_learn.rewards import Rewards
@@ -92,7 +92,7 @@ class ThreeStage(PolicyGradient):
             with suppress(BudgetExhausted), tasks[0].evaluate.ledger.paused(), budget:
                 self._learn(policy, cheaper, rng, checkpoint)
             self.pretrained, self.begun = True, self.updates
-            self.rewards, self.optimiser = self._no_rewards(tasks), OPTIMISERS[o.optimiser]()
+            self.rewards, self.optimiser = self._no_rewards(tasks), self.new_optimiser("measured")
             for task in tasks:
                 found = [] if task.proxy.best is None else [task.proxy.best.placement.batch()]
                 for placements in (*found, policy.rollout(task.problem, 1, rng).placements):
@@ -149,7 +149,7 @@ class ThreeStage(PolicyGradient):
     def start(self, tasks: Sequence[Task]) -> None:
         super().start(tasks)
         self.imitated, self.learns, self.measured = 0, True, False
-        self.teaching = OPTIMISERS[self.options.optimiser]()
+        self.teaching = self.new_optimiser("teaching")
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "imitated": self.imitated, "teaching": self.teaching.state()}

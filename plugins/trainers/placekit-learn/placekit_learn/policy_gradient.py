@@ -153,9 +153,13 @@ class PolicyGradient(Trainer):
     def start(self, tasks: Sequence[Task]) -> None:
         """Forget everything."""
         self.updates = self.begun = 0
-        self.optimiser = OPTIMISERS[self.options.optimiser]()
+        self.optimiser = self.new_optimiser("policy")
         self.rewards, self.pretrained = self._no_rewards(tasks), False
         self.seconds = {"rollout": 0.0, "evaluate": 0.0, "update": 0.0}
+
+    def new_optimiser(self, name: str) -> Optimiser:
+        """An optimiser; `name` tells several of one trainer apart. Other processes may replace it by one that they share."""
+        return OPTIMISERS[self.options.optimiser]()
 
     def _no_rewards(self, tasks: Sequence[Task]) -> list[Worths]:
         return [self.worths(task) for task in tasks]
