@@ -33,7 +33,7 @@ from scipy.stats import spearmanr
 
 from placekit_core import EFFICIENCY, Cluster, Efficiency, Graph, Grouping, Problem, load_cluster
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 KNEE = 0.03  # up to this relative error, the fit counts squares; beyond, rather distances
 Floats = NDArray[np.float64]

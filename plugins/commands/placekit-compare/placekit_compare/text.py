@@ -60,15 +60,17 @@ def coverage(table_rows: Sequence[Row]) -> str:
 def _show_table(found: Sequence[Row]) -> None:
     once = ONCE if len(found) > 1 else {k: v for k, v in ONCE.items() if k != "policy"}
     columns, cells = cells_of(found)
+    narrower = [
+        (columns, cells),
+        without(columns, cells, "one device"),
+        without(columns, cells, "one device", ONE_DEVICE),
+    ]
+    shown = next((each for each in narrower if _fits(*each, once)), narrower[0])
+    table(*shown, left=len(TEXTS), once=once)
     first = found[0]
-    narrow = without(columns, cells, "one device", ONE_DEVICE)
-    if ONE_DEVICE in columns and _fits(*narrow, once) and not _fits(columns, cells, once):
-        table(*narrow, left=len(TEXTS), once=once)
-        if first.median_s is not None and first.one_device_s is not None:
-            words = compared(first.median_s, first.one_device_s)
-            print(wrapped(f"{first.label} is {words} the best single device, {_one_device(first)}"))
-        return
-    table(columns, cells, left=len(TEXTS), once=once)
+    if ONE_DEVICE in columns and ONE_DEVICE not in shown[0] and first.median_s and first.one_device_s is not None:
+        words = compared(first.median_s, first.one_device_s)
+        print(wrapped(f"{first.label} is {words} the best single device, {_one_device(first)}"))
 
 
 def _fits(columns: Sequence[str], cells: Sequence[Sequence[str]], once: Mapping[str, str]) -> bool:
