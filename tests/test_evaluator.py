@@ -212,6 +212,61 @@ def test_charge_counts_and_verifies(problem: Problem) -> None:
         evaluate.charge(41, batch(problem, 1))
 
 
+def test_evaluations_of_another_process_count(problem: Problem) -> None:
+    session = Table(room=3)
+    evaluate = BudgetedEvaluator(problem, session, Ledger(5))
+    found = batch(problem, 3, 1, 4)
+    measured = Table(room=3).evaluate(found)
+    evaluate.record(found, measured)
+    assert session.calls == 0, "they were made elsewhere"
+    assert (evaluate.evaluations, evaluate.remaining) == (3, 2)
+    assert evaluate.best is not None
+    assert (evaluate.best.value_s, evaluate.best.evaluation) == (2.0, 3)
+    assert evaluate.best.placement.device.sum() == 1
+    assert evaluate.history[0][2:] == (2.0, (4.0 + 2.0 + evaluate.failing_signal_s) / 3, 2.0)
+    assert evaluate.least_over_bytes == 0
+    evaluate(batch(problem, 1, 0))
+    assert session.calls == 2, "what another process measured is not taken for an answer here"
+    assert evaluate.best.value_s == 1.0
+    assert [row[0] for row in evaluate.history] == [3, 5]
+
+
+def test_no_more_than_the_budget_can_be_recorded(problem: Problem) -> None:
+    evaluate = BudgetedEvaluator(problem, Table(), Ledger(3))
+    evaluate(batch(problem, 2))
+    found = batch(problem, 0, 1, 3)
+    with pytest.raises(ValueError, match="3 evaluations charged with 2 left"):
+        evaluate.record(found, Table().evaluate(found))
+    assert (evaluate.evaluations, len(evaluate.history)) == (1, 1)
+    with pytest.raises(PlacementError, match=r"has \d+ groups, not 3"):
+        evaluate.record(Placements.of([[0, 0, 0]]), Table().evaluate(found[:1]))
+    evaluate.record(found[:2], Table().evaluate(found[:2]))
+    assert evaluate.remaining == 0
+
+
+def test_recorded_failures_say_why(problem: Problem) -> None:
+    evaluate = BudgetedEvaluator(problem, Table())
+    nan = np.array([np.nan])
+    evaluate.record(
+        batch(problem, 1), Measurements(nan, np.full((1, 2), np.nan), np.array([False]), ("no answer",), nan)
+    )
+    assert evaluate.last_error == "no answer"
+    assert evaluate.best is None
+    assert evaluate.least_over_bytes == math.inf
+
+
+def test_a_recorded_best_is_measured_again_where_values_vary(problem: Problem) -> None:
+    evaluate = BudgetedEvaluator(problem, session := Lucky(), deterministic=False)
+    found = batch(problem, 2, 1)
+    evaluate.record(found[:1], Table().evaluate(found[:1]))
+    assert session.calls == 0, "nothing to compare with"
+    evaluate.record(found[1:], Table().evaluate(found[1:]))
+    assert session.calls == 2 * TURNS
+    assert evaluate.best is not None
+    assert evaluate.best.value_s == 2.0
+    assert evaluate.evaluations == 2
+
+
 def test_state_round_trip(problem: Problem) -> None:
     evaluate = BudgetedEvaluator(problem, Table(), Ledger(10))
     evaluate(batch(problem, 3, 1))

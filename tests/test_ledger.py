@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placekit_core import Ledger, Placements, Problem, Task
+from placekit_core import BudgetExhausted, Ledger, Placements, Problem, Task
 from placekit_core.cli.arguments import quoted
 from placekit_core.cli.compose import job_name
 from placekit_core.run import evaluator
@@ -63,6 +63,35 @@ def test_the_first_call_to_a_backend_is_one_placement(problem: Problem) -> None:
     BudgetedEvaluator(problem, Slow(), deterministic=False)(batch(problem, *([1] * 20)))
     assert sizes[:2] == [1, 2], "it may take minutes, and the budget must be looked at"
     assert sum(sizes) == 20
+
+
+@pytest.mark.parametrize(("at_once", "expected"), [(1, [1] * 20), (6, [6, 6, 6, 2]), (30, [20])])
+def test_a_session_gets_as_many_at_once_as_it_asks_for(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, at_once: int, expected: list[int]
+) -> None:
+    """Even where a call takes so long that a single placement would be enough."""
+    now, sizes = [0.0], []
+    monkeypatch.setattr("placekit_core.run.evaluator.time.perf_counter", lambda: now[0])
+
+    class Slow(Table):
+        def evaluate(self, placements: Placements):
+            sizes.append(len(placements))
+            now[0] += 10
+            return super().evaluate(placements)
+
+    session = Slow()
+    session.at_once = at_once
+    BudgetedEvaluator(problem, session, deterministic=False)(batch(problem, *([1] * 20)))
+    assert sizes == expected
+
+
+def test_it_gets_no_more_than_the_budget_has_left(problem: Problem) -> None:
+    session = Table()
+    session.at_once = 8
+    evaluate = BudgetedEvaluator(problem, session, Ledger(5))
+    with pytest.raises(BudgetExhausted):
+        evaluate(batch(problem, *range(6), 0, 1))
+    assert session.calls == 5
 
 
 def test_policies_can_prove_bounds(problem: Problem) -> None:
