@@ -82,3 +82,18 @@ def test_failures(printed) -> None:
         [room, trainer] for room in ("16", "14") for trainer in ("reinforce", "ppo") for _ in range(2)
     ]
     assert rows[2].endswith("failing=signal")
+
+
+def test_the_limit_of_the_parameter_server(printed) -> None:
+    _, _, row = printed("parameter_server", "--workloads", "ffnn", "--updates", "2")
+    name, _, _, _, _, parameters, sent, _, received, *_ = row.split()
+    assert name == "ffnn"
+    assert int(parameters.replace(",", "")) * 4e-6 == pytest.approx(float(sent), abs=0.03)
+    assert float(sent) >= float(received)
+
+
+@pytest.mark.slow
+def test_costs_of_ray(printed) -> None:
+    pytest.importorskip("ray")
+    rows = printed("ray_calls", "--calls", "3")
+    assert [row.split()[0] for row in rows[-3:]] == ["here", "call", "evaluation"]

@@ -68,7 +68,7 @@ def test_a_sweep_ends_with_its_table(placekit: Run, tmp_path: Path) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert computed(outcome) == JOBS
     table = outcome.out[outcome.out.index("mlp, on rtx4090_3090") :]
-    assert [line.split()[0] for line in table.splitlines()[2:4]] == ["annealing", "etf"]
+    assert [line.split()[0] for line in table.splitlines()[3:5]] == ["annealing", "etf"]
     assert "best: annealing" in table
     assert table == placekit("compare", "sweep").out
     assert sorted(json.loads((tmp_path / "sweep" / "sweep.json").read_text())["jobs"]) == JOBS

@@ -16,16 +16,17 @@ from numpy.typing import NDArray
 
 from placekit_core import (
     Backend,
+    Baseline,
     Problem,
     ProgramResult,
     ProgramSummary,
     Session,
     Summary,
     __version__,
+    compared,
     roofline,
     units,
 )
-from placekit_core.contracts.result import Baseline, compared
 from placekit_report.causes import WHY, explain
 from placekit_report.curves import Rows, curve
 from placekit_report.memory import DeviceMemory, memory_over_time, thinned

@@ -1,0 +1,43 @@
+"""Ray for placekit: trainer `asynchronous`, and backend `ray`, which evaluates placements in other processes."""
+
+from __future__ import annotations
+
+import sys
+
+from placekit_core import Component, hookimpl
+from placekit_ray.options import AsynchronousOptions, RayOptions
+
+
+@hookimpl
+def placekit_trainers() -> list[Component]:
+    return [
+        Component(
+            name="asynchronous",
+            summary="controllers on many machines that share a policy through a parameter server",
+            config=AsynchronousOptions,
+            target="placekit_ray.asynchronous:Asynchronous",
+            paper="Mirhoseini et al. 2017, Device Placement Optimization with Reinforcement Learning, section 3.4",
+        )
+    ]
+
+
+@hookimpl
+def placekit_backends() -> list[Component]:
+    return [
+        Component(
+            name="ray",
+            summary="another backend, in processes of a Ray cluster",
+            config=RayOptions,
+            target="placekit_ray.backend:RayBackend",
+        )
+    ]
+
+
+@hookimpl
+def placekit_facts() -> dict[str, str | int | float | bool | None]:
+    """What the Ray cluster has, if this process uses one, or RAY_ADDRESS names one."""
+    if "ray" not in sys.modules:
+        return {}
+    from placekit_ray.cluster import described
+
+    return {"ray_cluster": text} if (text := described()) else {}

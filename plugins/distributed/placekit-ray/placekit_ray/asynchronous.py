@@ -1,0 +1,255 @@
+"""Trainer `asynchronous`: the driver of controllers, workers and a parameter server (Mirhoseini et al. 2017, section 3.4)."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.random import Generator
+from placekit_learn.policy_gradient import TOO_FEW, PolicyGradient
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from placekit_core import (
+    BackendError,
+    BudgetExhausted,
+    Checkpoint,
+    ConfigError,
+    LearnablePolicy,
+    State,
+    Task,
+    Trainer,
+    installed,
+    report_progress,
+)
+from placekit_ray.backend import alone, recipe_of
+from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_workers, using
+from placekit_ray.controller import Controller
+from placekit_ray.fleet import LOST, Faults
+from placekit_ray.options import AsynchronousOptions
+from placekit_ray.server import ParameterServer
+from placekit_ray.wire import measurements_from, packed, placements_from
+from placekit_ray.worker import failed
+
+_LOOK_S = 0.2  # between two looks at the server
+_CHECKPOINT_S = 1.0  # between two offers of a checkpoint; the run decides whether one is due
+
+
+class Asynchronous(Trainer):
+    """Makes the updates of another trainer in many processes.
+
+    Each of C controllers has a copy of the policy, its own random numbers and its own baseline. It draws a batch, has its W
+    workers evaluate it, computes a gradient, and sends it to the parameter server. The server applies gradients as they arrive,
+    with one optimiser, and answers with its parameters; so a gradient may be some steps late (its staleness). With `synchronous`,
+    controllers wait for each other, the mean of their gradients is one step, and equal seeds give equal results.
+
+    Attributes:
+        faults: processes that died or hung, and evaluations that were repeated.
+        staleness: for each number of steps between reading the parameters and applying the gradient, how often.
+        lost: evaluations of which no step was made, because their controller died.
+    """
+
+    name = "asynchronous"
+    options_class = AsynchronousOptions
+    options: AsynchronousOptions
+
+    def fit(
+        self,
+        policy: LearnablePolicy,
+        tasks: Sequence[Task],
+        rng: Generator,
+        state: State | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        """Train until the budget ends. Raises ConfigError, and BackendError if the cluster cannot be used."""
+        o, ledger = self.options, tasks[0].evaluate.ledger
+        about, trainer = self._about(policy, tasks)
+        about["seeds"] = list(state["seeds"]) if state else [int(s) for s in rng.integers(2**62, size=o.controllers)]
+        folder = tempfile.mkdtemp(prefix="placekit-server-")
+        actors: list[Any] = []
+        try:
+            with contextlib.ExitStack() as stack:
+                with ledger.paused():  # starting processes is not searching
+                    connect(o, o.controllers * o.workers * o.worker_cpus + 1)
+                    stack.enter_context(using())
+                    kinds = [("backend", tasks[0].backend["name"]), ("policy", policy.name), ("trainer", trainer.name)]
+                    check_versions(distributions_of(kinds))
+                    server = self._server(folder, policy, trainer, tasks, state)
+                    actors.append(server)
+                    runs = self._start(server, about, tasks, actors)
+                    while runs and not ray.get(server.ready.remote()):
+                        runs = _going_on(runs)
+                self._follow(server, runs, policy, tasks, state, about["seeds"], checkpoint)
+        finally:
+            end(actors)
+            shutil.rmtree(folder, ignore_errors=True)
+        raise BudgetExhausted(tasks[0].evaluate)
+
+    def _start(self, server: Any, about: Mapping[str, Any], tasks: Sequence[Task], actors: list[Any]) -> list[Any]:
+        """Start workers and controllers, and add them to `actors`. Returns the references of the controllers' ends."""
+        o, problem = self.options, tasks[0].problem
+        gpus = sum(problem.device_type(d) == "gpu" for d in range(problem.cluster.size))
+        workers = start_workers(o.controllers * o.workers, o, tasks[0].measures, gpus)
+        actors += workers
+        own = ray.put({key: value for key, value in about.items() if key != "workers"})
+        told = ray.put(about["workers"])
+        make: Any = ray.remote(Controller).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+        controllers = [make.remote() for _ in range(o.controllers)]
+        actors += controllers
+        return [
+            c.run.remote(i, own, told, server, workers[i * o.workers : (i + 1) * o.workers])
+            for i, c in enumerate(controllers)
+        ]
+
+    def _about(self, policy: LearnablePolicy, tasks: Sequence[Task]) -> tuple[dict[str, Any], PolicyGradient]:
+        """What controllers and workers are told, and the inner trainer. Raises ConfigError if they cannot do it."""
+        registry = installed()
+        entries = registry.entries.get(("policy", policy.name), [])
+        if len(entries) != 1 or entries[0].load() is not type(policy):
+            raise ConfigError(
+                f"trainer asynchronous: other processes cannot build policy {policy.name!r}, an object of this program",
+                "give the name of an installed policy",
+            )
+        if not tasks[0].backend:
+            raise ConfigError(
+                "trainer asynchronous: other processes cannot build the backend, an object of this program",
+                "give the name of an installed backend",
+            )
+        if any(task.pretraining is not None for task in tasks):
+            raise ConfigError(
+                "trainer asynchronous does not train on a proxy first", "leave out budget.proxy_evaluations"
+            )
+        spec = dict(self.options.inner or {"name": entries[0].component.trainer})
+        name = str(spec.pop("name", ""))
+        entry = registry.get("trainer", name)
+        trainer = entry.build(entry.options(spec, "trainer.inner."))
+        if not isinstance(trainer, PolicyGradient):
+            raise ConfigError(
+                f"trainer asynchronous cannot share the steps of trainer {name!r}",
+                "choose one that is a policy gradient of placekit-learn: trainer.inner=reinforce",
+            )
+        backend_options = {k: v for k, v in tasks[0].backend.items() if k != "name"}
+        backend = registry.build("backend", tasks[0].backend["name"], backend_options)
+        problems = [packed(task.problem) for task in tasks]
+        workers = {
+            "backend": {"name": backend.name, **alone(backend.options.model_dump(mode="json"))},
+            "problems": problems,
+            "recipes": [recipe_of(task.problem, task.executable, backend) for task in tasks],
+            "least_s": self.options.least_s,
+        }
+        return {
+            "policy": {"name": policy.name, **policy.options.model_dump(mode="json")},
+            "trainer": {"name": trainer.name, **trainer.options.model_dump(mode="json")},
+            "problems": problems,
+            "failing_signal_s": [task.evaluate.failing_signal_s for task in tasks],
+            "objective": tasks[0].evaluate.objective,
+            "timeout_s": self.options.timeout_s,
+            "workers": workers,
+        }, trainer
+
+    def _server(
+        self, folder: str, policy: LearnablePolicy, trainer: PolicyGradient, tasks: Sequence[Task], state: State | None
+    ) -> Any:
+        """Start the server on this machine: where the driver is lost, everything is."""
+        left = tasks[0].evaluate.remaining
+        about: dict[str, Any] = {
+            "parameters": policy.state_dict(), "optimiser": trainer.options.optimiser,
+            "controllers": self.options.controllers, "synchronous": self.options.synchronous,
+            "limit": None if left == float("inf") else int(left), "progress": tasks[0].evaluate.progress,
+        }  # fmt: skip
+        if state is not None:
+            count = self.options.controllers
+            about = {**state["server"], "left": [False] * count, "closed": False, "told": 0.0}
+            about["restarts"] -= count  # all are started once more, which is no fault
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        make: Any = ray.remote(ParameterServer).options(
+            num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here, max_concurrency=1000
+        )
+        server = make.remote(folder)
+        ray.get(server.begin.remote(about))
+        return server
+
+    def _follow(
+        self,
+        server: Any,
+        runs: list[Any],
+        policy: LearnablePolicy,
+        tasks: Sequence[Task],
+        state: State | None,
+        seeds: list[int],
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        """Record the evaluations as they are made, offer checkpoints, and end when the controllers have ended."""
+        ledger = tasks[0].evaluate.ledger
+        taken = int(state["taken"]) if state else 0
+        faults, offered, told = Faults(**(state["faults"] if state else {})), time.monotonic(), False
+        while runs:
+            runs = _going_on(runs)
+            taken, version = self._record(server, taken, tasks, faults)
+            report_progress(
+                f"{version:,} updates by {self.options.controllers} controllers", tasks[0].evaluate.progress
+            )
+            if not told and ledger.limit_s is not None and ledger.remaining <= 0:
+                ray.get(server.tell.remote(1.0))
+                told = True
+            elif ledger.limit_s is not None:
+                server.tell.remote(ledger.progress)
+            if checkpoint is not None and time.monotonic() - offered >= _CHECKPOINT_S:
+                offered = time.monotonic()
+                snapshot = ray.get(server.snapshot.remote())
+                taken, _ = self._record(server, taken, tasks, faults)
+                checkpoint(self._state(snapshot, taken, faults, seeds, policy))
+        taken, version = self._record(server, taken, tasks, faults)
+        snapshot = ray.get(server.snapshot.remote())
+        policy.load_state_dict({name: np.array(values) for name, values in snapshot["parameters"].items()})
+        faults.lost += int(snapshot["restarts"])
+        self.faults, self.lost = faults, int(snapshot["lost"])
+        self.staleness = {int(k): int(v) for k, v in sorted(snapshot["staleness"].items())}
+        tasks[0].evaluate.note(self._said(version))
+        if not version:
+            tasks[0].evaluate.note(TOO_FEW)
+
+    def _record(self, server: Any, taken: int, tasks: Sequence[Task], faults: Faults) -> tuple[int, int]:
+        """Take the new evaluations from the server; the number of the next one, and the server's version."""
+        found, version = ray.get(server.collect.remote(taken))
+        for number, placements, measurements, more in found:
+            tasks[number].evaluate.record(placements_from(placements), measurements_from(measurements))
+            faults.add(more)
+        return taken + len(found), int(version)
+
+    def _state(
+        self, snapshot: Mapping[str, Any], taken: int, faults: Faults, seeds: list[int], policy: LearnablePolicy
+    ) -> dict[str, Any]:
+        policy.load_state_dict({name: np.array(values) for name, values in snapshot["parameters"].items()})
+        return {"server": dict(snapshot), "taken": taken, "faults": vars(faults), "seeds": seeds}
+
+    def _said(self, version: int) -> str:
+        """What happened, for the result."""
+        total = sum(self.staleness.values())
+        late = sum(k * v for k, v in self.staleness.items()) / max(total, 1)
+        text = f"trainer asynchronous: {version:,} updates by {self.options.controllers} controllers"
+        if not self.options.synchronous:
+            most = max(self.staleness, default=0)
+            text += f"; gradients were {late:.1f} updates late on average, at most {most}"
+        if self.faults.lost or self.lost:
+            text += f"; {self.faults.lost} processes were lost, {self.faults.repeated} evaluations repeated"
+            text += f", {self.lost} not learned from"
+        return text + (f"; {self.faults.hung} evaluations gave no answer in time" if self.faults.hung else "")
+
+
+def _going_on(runs: list[Any]) -> list[Any]:
+    """The controllers that have not ended, after a moment. Raises BackendError for what one of the others raised."""
+    done, rest = ray.wait(runs, timeout=_LOOK_S)
+    for reference in done:
+        try:
+            answer = ray.get(reference)
+        except LOST as e:
+            raise BackendError(f"a controller is lost for good: {str(e).splitlines()[0]}") from None
+        if error := failed(answer):
+            raise error
+    return rest

@@ -1,0 +1,182 @@
+"""Backend `ray`: another backend in processes of a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import ray
+from pydantic import BaseModel
+
+from placekit_core import (
+    Backend,
+    BackendError,
+    Calibration,
+    Cluster,
+    ConfigError,
+    Executable,
+    Kernel,
+    Measurements,
+    Placement,
+    Placements,
+    Problem,
+    Program,
+    Schedule,
+    Session,
+    installed,
+)
+from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_workers, using
+from placekit_ray.fleet import Fleet
+from placekit_ray.options import RayOptions
+from placekit_ray.wire import packed, placements_as
+
+
+class RayBackend(Backend):
+    """Another backend, `inner`, whose `evaluate` runs in workers; all else is as there.
+
+    The values of a deterministic backend are the same to the bit. It needs the inner backend to be `parallel`, or to measure:
+    then each worker has a machine to itself.
+    """
+
+    name = "ray"
+    options_class = RayOptions
+    simulated = deterministic = True  # with the default options; each instance has what its inner backend has
+
+    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
+        super().__init__(options, **values)
+        given = dict(self.options.inner)
+        self.inner_name = str(given.pop("name", ""))
+        if self.inner_name == self.name:
+            raise ConfigError(
+                "backend 'ray' evaluates on another backend, not on itself", "set backend.inner.name=simulator"
+            )
+        entry = installed().get("backend", self.inner_name)
+        self.about = {"name": self.inner_name, **alone(entry.options(given, "backend.inner.").model_dump(mode="json"))}
+        self.inner: Backend = entry.build(entry.options(given, "backend.inner."))
+        if self.inner.simulated and not self.inner.parallel:
+            raise ConfigError(
+                f"backend {self.inner_name!r} cannot evaluate in several processes at once", "leave out parallel=ray"
+            )
+        self.objective = self.inner.objective
+        self.simulated, self.deterministic = self.inner.simulated, self.inner.deterministic
+        self.workers: Workers | None = None
+
+    @property
+    def offloads(self) -> bool:
+        return self.inner.offloads
+
+    def devices(self) -> Cluster | None:
+        return self.inner.devices()
+
+    def hardware(self) -> str:
+        return self.inner.hardware()
+
+    def others(self) -> str:
+        return self.inner.others()
+
+    def open(self, problem: Problem, executable: Executable | None = None) -> Session:
+        """Open the problem in the workers, which all open sessions share; the first one starts them.
+
+        Raises BackendError if the cluster cannot be reached, or a worker cannot open the problem.
+        """
+        if self.workers is None:
+            self.workers = Workers(self, problem)
+        return RaySession(self.workers, problem, executable)
+
+    def calibrate(self, programs: Any, cluster: Cluster | None = None, *, repeats: int) -> Calibration:
+        found: list[Program] = list(programs)
+        return self.inner.calibrate(found, cluster, repeats=repeats)
+
+
+class Workers:
+    """The workers of a backend, as long as a session is open.
+
+    Attributes:
+        fleet: the workers.
+        sessions: number of open sessions.
+    """
+
+    def __init__(self, backend: RayBackend, problem: Problem) -> None:
+        self.backend, self.sessions = backend, 0
+        o, inner = backend.options, backend.inner
+        connect(o, (o.workers or 0) * o.worker_cpus)
+        check_versions(distributions_of([("backend", backend.inner_name)]))
+        gpus = sum(problem.device_type(d) == "gpu" for d in range(problem.cluster.size))
+        self.about: dict[str, Any] = {"backend": backend.about, "problems": [], "recipes": [], "least_s": o.least_s}
+        self.fleet = Fleet(start_workers(o.workers, o, not inner.simulated, gpus), None, [], o.timeout_s)
+        self.stack = contextlib.ExitStack()
+        self.stack.enter_context(using())
+
+    def add(self, problem: Problem, executable: Executable | None) -> int:
+        """Have all workers open one more problem; its number."""
+        self.about["recipes"].append(recipe_of(problem, executable, self.backend.inner))
+        self.about["problems"].append(packed(problem))
+        self.fleet.tell(ray.put(self.about), problem.cluster.size)
+        self.sessions += 1
+        return len(self.about["problems"]) - 1
+
+    def release(self) -> None:
+        """One session is closed; without any, the workers end."""
+        self.sessions -= 1
+        if self.sessions <= 0:
+            end(self.fleet.workers)
+            self.stack.close()
+            self.backend.workers = None
+
+
+class RaySession(Session):
+    """One problem, open in all workers, and where nothing is measured also in this process."""
+
+    def __init__(self, workers: Workers, problem: Problem, executable: Executable | None) -> None:
+        self.problem, self.workers = problem, workers
+        inner = workers.backend.inner
+        self.local = inner.open(problem, None) if inner.simulated else None
+        try:
+            self.number = workers.add(problem, executable)  # it waits: the clock of the budget does not run yet
+        except BaseException:
+            if not workers.sessions:
+                workers.release()
+            raise
+        self.at_once = len(workers.fleet.workers)
+        if self.local is not None:
+            self.repeats, self.prefetch = self.local.repeats, self.local.prefetch
+
+    def evaluate(self, placements: Placements) -> Measurements:
+        """Evaluate a batch in the workers, in order."""
+        return self.workers.fleet.evaluate(self.number, self.problem.check(placements))
+
+    def schedule(self, placement: Placement) -> Schedule:
+        if self.local is not None:
+            return self.local.schedule(placement)
+        plain = placements_as(placement.batch())
+        found: Schedule = self.workers.fleet.ask(lambda worker: worker.schedule.remote(self.number, plain))
+        return found
+
+    def lower_bound(self) -> float | None:
+        return None if self.local is None else self.local.lower_bound()
+
+    def kernel(self) -> Kernel | None:
+        """That of the inner backend: a compiled search in this process evaluates faster than any message travels."""
+        return None if self.local is None else self.local.kernel()
+
+    def close(self) -> None:
+        self.workers.release()
+        if self.local is not None:
+            self.local.close()
+
+
+def recipe_of(problem: Problem, executable: Executable | None, backend: Backend) -> dict[str, Any] | None:
+    """How a worker builds the program; None where it only simulates. Raises BackendError if it cannot."""
+    if backend.simulated:
+        return None
+    if executable is None or not executable.recipe:
+        raise BackendError(
+            f"a worker cannot build {problem.graph.name!r}: it was made from objects in Python, or cannot be run",
+            "name it for an importer: model=FILE.py:FUNCTION, or importer=torch importer.module=package.module:factory",
+        )
+    return dict(executable.recipe)
+
+
+def alone(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a backend in a worker that shares its machine with others: one thread, if nobody said how many."""
+    return options | ({"threads": 1} if options.get("threads", 0) is None else {})

@@ -1,0 +1,232 @@
+"""Reaches a Ray cluster, compares what is installed on its machines, and starts workers there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from placekit_core import BackendError, installed, usable_cores
+from placekit_ray.options import ClusterOptions
+from placekit_ray.worker import Worker
+
+
+@dataclass
+class _Local:
+    """The cluster of this computer: whether this process has started it, and how many sessions and trainings use it now."""
+
+    started: bool = False
+    users: int = 0
+
+
+_local = _Local()
+_groups: dict[Any, PlacementGroup] = {}  # by the first worker: the machines that measuring workers have to themselves
+_REACH_S = 5.0
+_START_S = 60.0
+"""Seconds for a placement group to get its machines, whose resources are there."""
+
+
+def connect(options: ClusterOptions, cpus: float = 0.0) -> None:
+    """Attach to the cluster of `options`, or start one of this computer alone with at least `cpus`.
+
+    A connection that this process has already is used, unless that is to a cluster of this computer that is too small. Raises
+    BackendError if the cluster cannot be reached.
+    """
+    if ray.is_initialized():
+        if not _local.started or _local.users or sum(m["cpus"] for m in machines()) >= cpus:
+            return
+        ray.shutdown()
+        _local.started = False
+    address = options.address or os.environ.get("RAY_ADDRESS") or None
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    try:
+        if address is None:
+            ray.init("local", num_cpus=max(usable_cores(), int(cpus + 0.999)), include_dashboard=False, **common)
+            _local.started = True
+            return
+        _refuse_unreachable(address)
+        ray.init(address=address, **common)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as e:
+        raise BackendError(
+            f"the Ray cluster {address or 'of this computer'} cannot be used: {_first(e)}",
+            "`ray status` on its head says whether it runs; versions of Python and Ray must be the same everywhere",
+        ) from e
+
+
+@contextlib.contextmanager
+def using() -> Iterator[None]:
+    """Inside, the connection is kept: a cluster of this computer is not ended to start a larger one."""
+    _local.users += 1
+    try:
+        yield
+    finally:
+        _local.users -= 1
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Raise BackendError if nobody listens at HOST:PORT: Ray itself tries for a minute."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+    except OSError as e:
+        raise BackendError(
+            f"no Ray cluster answers at {address}: {e.strerror or e}",
+            "start one with `ray start --head`, or leave the address out for this computer alone",
+        ) from None
+
+
+def machines() -> list[dict[str, Any]]:
+    """The machines of the cluster that are alive: `host`, `node` (its id), and their resources `cpus` and `gpus`."""
+    nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [
+        {
+            "host": node["NodeManagerHostname"], "node": node["NodeID"],
+            "cpus": node["Resources"].get("CPU", 0.0), "gpus": node["Resources"].get("GPU", 0.0),
+        }
+        for node in nodes if node["Alive"]
+    ]  # fmt: skip
+
+
+def described() -> str:
+    """What the cluster has: that of this process, else that of RAY_ADDRESS; empty if there is neither."""
+    if not ray.is_initialized():
+        if not os.environ.get("RAY_ADDRESS"):
+            return ""
+        try:
+            connect(ClusterOptions.model_validate({}))
+        except BackendError as e:
+            return e.message
+    found = machines()
+    cpus, gpus = (sum(m[what] for m in found) for what in ("cpus", "gpus"))
+    return f"{len(found)} machine{'' if len(found) == 1 else 's'}, {cpus:g} CPUs, {gpus:g} GPUs"
+
+
+def check_versions(distributions: Sequence[str]) -> None:
+    """Raise BackendError if a machine lacks one of these distributions, or has another version or other code of one."""
+    here = _installed(distributions)
+    probe = ray.remote(num_cpus=0)(_installed_there(distributions))
+    asked = [
+        (m["host"], probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(m["node"], soft=False)).remote())
+        for m in machines()
+    ]
+    for host, reference in asked:
+        try:
+            there = ray.get(reference, timeout=_START_S)
+        except ray.exceptions.RayError as e:
+            raise BackendError(f"machine {host} of the Ray cluster does not answer: {_first(e)}") from None
+        for name, version in here.items():
+            if there.get(name) != version:
+                found = there.get(name)
+                what = f"has {name} {found}" if found else f"has no {name}"
+                raise BackendError(
+                    f"machine {host} of the Ray cluster {what}; {name} is {version} here",
+                    "install the same versions of placekit and its plugins on all machines; restart Ray if code was edited since",
+                )
+
+
+def _installed(distributions: Sequence[str]) -> dict[str, str]:
+    """What `_installed_there` returns, for this process."""
+    found: dict[str, str] = _installed_there(distributions)()
+    return found
+
+
+def _installed_there(distributions: Sequence[str]) -> Callable[[], dict[str, str]]:
+    """A function that needs none of placekit to be installed where it runs, because Ray sends a nested one with its code."""
+
+    def found() -> dict[str, str]:
+        import platform
+        from importlib.metadata import PackageNotFoundError, version
+
+        versions = {"Python": platform.python_version()}
+        for name in distributions:
+            try:
+                versions[name] = version(name)
+            except PackageNotFoundError:
+                continue
+        try:
+            from placekit_core import installed as registry
+
+            codes = registry().code(list(distributions))
+        except Exception:
+            codes = {}
+        return {
+            name: f"{number} (code {codes[name]})" if name in codes else number for name, number in versions.items()
+        }
+
+    return found
+
+
+def distributions_of(components: Sequence[tuple[str, str]]) -> list[str]:
+    """The distributions of components, (kind, name), with the core and this one."""
+    registry = installed()
+    return sorted(
+        {"placekit-core", "placekit-ray", *(registry.get(kind, name).distribution for kind, name in components)}
+    )
+
+
+def start_workers(count: int | None, options: ClusterOptions, measures: bool, gpus: int) -> list[Any]:
+    """Start workers.
+
+    Those that simulate take CPUs anywhere. One that measures is alone on its machine: no two are on one, and it takes
+    `gpus` GPUs, or all CPUs if that is 0. Raises BackendError if the cluster has too few machines or CPUs.
+    """
+    found = machines()
+    actor = ray.remote(Worker)
+    common: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
+    if not measures:
+        room = int(sum(m["cpus"] // options.worker_cpus for m in found))
+        count = count or max(room, 1)
+        if count > room:
+            raise BackendError(
+                f"{count} workers of {options.worker_cpus:g} CPUs do not fit on a Ray cluster that has room for {room}",
+                "ask for fewer workers, or set worker_cpus lower",
+            )
+        return [actor.options(num_cpus=options.worker_cpus, **common).remote() for _ in range(count)]
+    able = [m for m in found if m["gpus"] >= gpus]
+    count = count or len(able)
+    if not count or count > len(able):
+        needs = f"with {gpus} GPUs" if gpus else ""
+        raise BackendError(
+            f"{count or 1} workers that measure need as many machines {needs}".rstrip()
+            + f"; the Ray cluster has {len(able)} of {len(found)} machines",
+            "ask for fewer workers, or add machines with `ray start --address=HEAD`",
+        )
+    cpus = min(m["cpus"] for m in able)
+    bundle = {"CPU": 1.0, "GPU": float(gpus)} if gpus else {"CPU": cpus}
+    group = placement_group([bundle] * count, strategy="STRICT_SPREAD")
+    if not group.wait(_START_S):
+        raise BackendError(f"the Ray cluster has no {count} machines that are free", "`ray status` says what is in use")
+    workers = [
+        actor.options(
+            num_cpus=bundle["CPU"], num_gpus=gpus,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=i), **common,
+        ).remote()
+        for i in range(count)
+    ]  # fmt: skip
+    _groups[workers[0]] = group
+    return workers
+
+
+def end(actors: Sequence[Any]) -> None:
+    """End actors for good; those that are gone already do not matter."""
+    for actor in actors:
+        with contextlib.suppress(Exception):  # Ray may be gone itself
+            ray.kill(actor, no_restart=True)
+            if actor in _groups:
+                remove_placement_group(_groups.pop(actor))
+
+
+def _first(error: BaseException) -> str:
+    """The first line of a message of Ray's."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

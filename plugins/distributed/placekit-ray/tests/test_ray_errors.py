@@ -1,0 +1,263 @@
+"""Options, and one clear error for each plain case; no Ray is started."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from placekit_testing import fakes
+from pydantic import ValidationError
+
+pytest.importorskip("ray")
+
+import ray
+from placekit_ray import cluster
+from placekit_ray.asynchronous import Asynchronous
+from placekit_ray.backend import RayBackend, alone, recipe_of
+from placekit_ray.cluster import check_versions, connect, distributions_of, start_workers
+from placekit_ray.options import AsynchronousOptions, ClusterOptions, RayOptions
+
+from placekit_core import BackendError, ConfigError, PlacekitError, PluginError, Task, place
+
+HARMFUL = {"name": "harmful"}
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is not connected, and starts nothing."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda *args, **more: pytest.fail("Ray is started"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def test_the_inner_trainer_may_be_a_name() -> None:
+    assert AsynchronousOptions(inner="ppo").inner == {"name": "ppo"}
+    assert AsynchronousOptions(inner={"name": "ppo", "samples": 3}).inner == {"name": "ppo", "samples": 3}
+    assert AsynchronousOptions().inner is None
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"controllers": 0}, {"workers": 0}, {"timeout_s": 0}, {"least_s": -1}, {"worker_cpus": 0}, {"colour": 1}]
+)
+def test_options_are_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        AsynchronousOptions(**wrong)
+    if "controllers" not in wrong:
+        with pytest.raises(ValidationError):
+            RayOptions(**wrong)
+
+
+def closed_port() -> int:
+    """The number of a port where nobody listens."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_an_address_where_nobody_listens(form: str) -> None:
+    address, began = form.format(closed_port()), time.monotonic()
+    with pytest.raises(BackendError, match=f"no Ray cluster answers at {address}") as caught:
+        connect(ClusterOptions(address=address))
+    assert "ray start --head" in caught.value.hint
+    assert time.monotonic() - began < 10
+
+
+def test_the_address_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port()}")
+    with pytest.raises(BackendError, match="no Ray cluster answers"):
+        connect(ClusterOptions())
+
+
+@pytest.mark.usefixtures("harmful")
+def test_a_run_says_that_nobody_answers() -> None:
+    problem, address = fakes.diamond(), f"127.0.0.1:{closed_port()}"
+    for options in (
+        {"parallel": {"name": "ray", "address": address}},
+        {"trainer": {"name": "asynchronous", "address": address}, "policy": "fake_learnable"},
+    ):
+        with pytest.raises(BackendError, match="no Ray cluster answers"):
+            place(problem.graph, cluster=problem.cluster, backend="harmful", budget=10, baselines=[], **options)
+
+
+def test_what_ray_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any, **more: Any) -> None:
+        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 1.0")
+
+    monkeypatch.setattr(ray, "init", fails)
+    with pytest.raises(BackendError, match="the Ray cluster auto cannot be used: Version mismatch") as caught:
+        connect(ClusterOptions(address="auto"))
+    assert "versions of Python and Ray must be the same everywhere" in caught.value.hint
+
+
+class OneMachine:
+    """A Ray of one machine, on which functions run at once; `found` changes what they find."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, found: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        def remote(**more: Any) -> Any:
+            def wrapped(function: Callable[[], dict[str, str]]) -> Any:
+                call = SimpleNamespace(remote=lambda: found(function()))
+                return SimpleNamespace(options=lambda **more: call)
+
+            return wrapped
+
+        fake = SimpleNamespace(remote=remote, get=lambda answer, timeout: answer, exceptions=ray.exceptions)
+        monkeypatch.setattr(cluster, "ray", fake)
+        monkeypatch.setattr(cluster, "machines", lambda: [{"host": "far", "node": "0" * 56, "cpus": 4.0, "gpus": 0.0}])
+
+
+def test_versions_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = distributions_of([("backend", "simulator"), ("trainer", "reinforce")])
+    assert names == ["placekit-core", "placekit-learn", "placekit-ray", "placekit-sim"]
+    OneMachine(monkeypatch, lambda found: found)
+    check_versions(names)
+    here = cluster._installed(names)
+    assert {"Python", *names} <= here.keys()
+
+    OneMachine(monkeypatch, lambda found: {**found, "placekit-sim": "0.0.9"})
+    with pytest.raises(BackendError, match=r"machine far of the Ray cluster has placekit-sim 0\.0\.9; placekit-sim is"):
+        check_versions(names)
+    OneMachine(monkeypatch, lambda found: {k: v for k, v in found.items() if k != "placekit-learn"})
+    with pytest.raises(BackendError, match="machine far of the Ray cluster has no placekit-learn") as caught:
+        check_versions(names)
+    assert "install the same versions" in caught.value.hint
+    OneMachine(monkeypatch, lambda found: {**found, "Python": "3.9.1"})
+    with pytest.raises(BackendError, match=r"has Python 3\.9\.1; Python is 3\."):
+        check_versions(names)
+
+
+def test_changed_code_of_the_same_version_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["placekit-core", "placekit-sim"]
+    here = cluster._installed(names)["placekit-sim"]
+    assert "(code " in here
+    OneMachine(monkeypatch, lambda found: {**found, "placekit-sim": here.replace("code ", "code 0")})
+    with pytest.raises(BackendError, match=r"has placekit-sim .*code 0"):
+        check_versions(names)
+
+
+def test_too_few_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [{"host": "a", "node": "1", "cpus": 4.0, "gpus": 1.0}, {"host": "b", "node": "2", "cpus": 4.0, "gpus": 0.0}]
+    monkeypatch.setattr(cluster, "machines", lambda: found)
+    with pytest.raises(BackendError, match="9 workers of 1 CPUs do not fit on a Ray cluster that has room for 8"):
+        start_workers(9, ClusterOptions(), measures=False, gpus=0)
+    with pytest.raises(BackendError, match=r"5 workers of 1\.5 CPUs .* room for 4"):
+        start_workers(5, ClusterOptions(worker_cpus=1.5), measures=False, gpus=0)
+    with pytest.raises(BackendError, match="3 workers that measure need as many machines; the Ray cluster has 2 of 2"):
+        start_workers(3, ClusterOptions(), measures=True, gpus=0)
+    with pytest.raises(BackendError, match=r"2 workers that measure need as many machines with 1 GPUs; .* has 1 of 2"):
+        start_workers(2, ClusterOptions(), measures=True, gpus=1)
+    with pytest.raises(BackendError, match=r"1 workers that measure need as many machines with 4 GPUs; .* has 0 of 2"):
+        start_workers(None, ClusterOptions(), measures=True, gpus=4)
+
+
+def test_the_backend_evaluates_on_another_one() -> None:
+    with pytest.raises(ConfigError, match="on another backend, not on itself"):
+        RayBackend(inner={"name": "ray"})
+    with pytest.raises(PluginError, match="no backend named 'simulater'"):
+        RayBackend(inner={"name": "simulater"})
+    with pytest.raises(ConfigError, match=r"backend\.inner\.colour"):
+        RayBackend(inner={"name": "simulator", "colour": 1})
+
+
+def test_it_is_as_the_inner_one() -> None:
+    for name in ("simulator", "max_load"):
+        found = RayBackend(inner={"name": name})
+        inner = found.inner
+        assert inner.name == name
+        for key in ("simulated", "deterministic", "objective", "offloads"):
+            assert getattr(found, key) == getattr(inner, key)
+        assert found.hardware() == inner.hardware()
+        assert found.others() == inner.others()
+        devices, own = found.devices(), inner.devices()
+        assert devices is own is None or devices == own
+
+
+@pytest.mark.usefixtures("harmful")
+def test_a_backend_for_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import placekit_harmful
+
+    monkeypatch.setattr(placekit_harmful.Harmful, "parallel", False)
+    with pytest.raises(ConfigError, match="backend 'harmful' cannot evaluate in several processes at once"):
+        RayBackend(inner=HARMFUL)
+
+
+def test_a_worker_has_one_thread_unless_somebody_said_more() -> None:
+    assert alone({"threads": None, "a": 1}) == {"threads": 1, "a": 1}
+    assert alone({"threads": 4}) == {"threads": 4}
+    assert alone({"a": 1}) == {"a": 1}
+
+
+def test_a_program_that_no_worker_can_build() -> None:
+    problem = fakes.diamond()
+    assert recipe_of(problem, None, RayBackend(inner={"name": "simulator"}).inner) is None
+    inner: Any = SimpleNamespace(simulated=False)
+    for executable in (None, SimpleNamespace(recipe={})):
+        with pytest.raises(BackendError, match="a worker cannot build 'diamond'"):
+            recipe_of(problem, executable, inner)  # type: ignore[arg-type]
+    recipe = {"importer": "einsum", "options": {"program": "chainmm"}}
+    assert recipe_of(problem, SimpleNamespace(recipe=recipe), inner) == recipe  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def task(harmful: None) -> Task:
+    return replace(fakes.fake_task(fakes.diamond()), backend=HARMFUL)
+
+
+def told(task: Task, policy: Any = None, **options: Any) -> dict[str, Any]:
+    """What controllers are told."""
+    about, _ = Asynchronous(**options)._about(policy or fakes.FakeLearnable(), [task])
+    return about
+
+
+def test_what_controllers_are_told(task: Task) -> None:
+    about = told(task, inner={"name": "ppo", "samples": 3}, least_s=2.5, timeout_s=9.0)
+    assert about["policy"]["name"] == "fake_learnable"
+    assert (about["trainer"]["name"], about["trainer"]["samples"]) == ("ppo", 3)
+    assert about["timeout_s"] == 9
+    assert about["failing_signal_s"] == [task.evaluate.failing_signal_s]
+    assert about["workers"]["backend"]["name"] == "harmful"
+    assert (about["workers"]["recipes"], about["workers"]["least_s"]) == ([None], 2.5)
+    assert about["workers"]["problems"][0]["fingerprint"] == task.problem.fingerprint
+    assert told(task)["trainer"]["name"] == "reinforce", "the policy's own trainer"
+
+
+def test_a_policy_that_other_processes_cannot_build(task: Task) -> None:
+    class Own(fakes.FakeLearnable):
+        pass
+
+    class Unknown(fakes.FakeLearnable):
+        name = "unknown"
+
+    for policy in (Own(), Unknown()):
+        with pytest.raises(ConfigError, match=f"other processes cannot build policy '{policy.name}'"):
+            told(task, policy)
+
+
+def test_a_backend_that_other_processes_cannot_build(task: Task) -> None:
+    with pytest.raises(ConfigError, match="other processes cannot build the backend"):
+        told(replace(task, backend={}))
+
+
+def test_a_proxy_is_refused(task: Task) -> None:
+    proxied = replace(task, open_proxy=lambda: fakes.fake_task(fakes.diamond()).evaluate, proxy_evaluations=5)
+    with pytest.raises(ConfigError, match="does not train on a proxy first"):
+        told(proxied)
+
+
+@pytest.mark.parametrize(
+    ("inner", "message"),
+    [
+        ("asynchronous", "cannot share the steps of trainer 'asynchronous'"),
+        ("reinforse", "no trainer named 'reinforse'"),
+        ({"name": "reinforce", "colour": 1}, r"trainer\.inner\.colour"),
+        ({"samples": 3}, "trainer"),
+    ],
+)
+def test_an_inner_trainer_that_will_not_do(task: Task, inner: Any, message: str) -> None:
+    with pytest.raises(PlacekitError, match=message):
+        told(task, inner=inner)
