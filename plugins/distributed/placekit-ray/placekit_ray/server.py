@@ -293,6 +293,7 @@ class ParameterServer:
     def _release(self, controller: int) -> None:
         self.restarts += 1
         self.lives[controller] += 1
+        self.left[controller] = False
         self.granted[controller] = 0
         self.lost += self.pending[controller]
         self.pending[controller] = 0

@@ -249,7 +249,7 @@ def test_a_hanging_evaluation_fails(expected: Any) -> None:
         assert m.error == (None, "no answer within 1 s", None)
         assert m.fits.tolist() == [True, False, True]
         assert m.value_s[[0, 2]].tolist() == expected.value_s[[0, 2]].tolist()
-        assert opened.fleet.faults.hung == 1
+        assert opened.workers.fleet.faults.hung == 1
         again = opened.evaluate(PLACEMENTS[:1])
         assert again.value_s.tolist() == expected.value_s[:1].tolist()
 
@@ -261,7 +261,7 @@ def test_an_evaluation_that_ends_its_process_fails(expected: Any) -> None:
         m = opened.evaluate(PLACEMENTS)
         assert m.error == (None, "3 processes that evaluated it died", None)
         assert m.value_s[[0, 2]].tolist() == expected.value_s[[0, 2]].tolist()
-        assert (opened.fleet.faults.lost, opened.fleet.faults.hung) == (3, 0)
+        assert (opened.workers.fleet.faults.lost, opened.workers.fleet.faults.hung) == (3, 0)
 
 
 @pytest.mark.slow
@@ -270,8 +270,8 @@ def test_an_evaluation_whose_process_died_once_is_made_again(tmp_path: Path, exp
     with contextlib.closing(session(does="die", once=str(tmp_path / "done"))) as opened:
         m = opened.evaluate(PLACEMENTS)
         assert m.value_s.tolist() == expected.value_s.tolist()
-        assert opened.fleet.faults.lost == 1
-        assert opened.fleet.faults.repeated >= 1
+        assert opened.workers.fleet.faults.lost == 1
+        assert opened.workers.fleet.faults.repeated >= 1
 
 
 @pytest.mark.slow
