@@ -26,8 +26,9 @@ from placekit_core import (
     Trainer,
     installed,
     report_progress,
+    unpack_state,
 )
-from placekit_ray.backend import alone, recipe_of
+from placekit_ray.backend import RaySession, alone, recipe_of
 from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_workers, using
 from placekit_ray.controller import Controller
 from placekit_ray.fleet import LOST, Faults
@@ -37,7 +38,9 @@ from placekit_ray.wire import measurements_from, packed, placements_from
 from placekit_ray.worker import failed
 
 _LOOK_S = 0.2  # between two looks at the server
-_CHECKPOINT_S = 1.0  # between two offers of a checkpoint; the run decides whether one is due
+_CHECKPOINT_S, _RARELY = 1.0, 20.0
+"""Seconds between two offers of a checkpoint, and at least so many times what the last one took; the run decides whether to
+write it."""
 
 
 class Asynchronous(Trainer):
@@ -135,6 +138,13 @@ class Asynchronous(Trainer):
             )
         backend_options = {k: v for k, v in tasks[0].backend.items() if k != "name"}
         backend = registry.build("backend", tasks[0].backend["name"], backend_options)
+        if not backend.simulated or not backend.parallel:
+            raise ConfigError(
+                f"trainer asynchronous cannot evaluate on backend {backend.name!r} in several processes",
+                "choose a simulator, or for a backend that measures another trainer, with parallel=ray",
+            )
+        if isinstance(tasks[0].evaluate.session, RaySession):
+            raise ConfigError("trainer asynchronous has workers of its own", "leave out parallel=ray")
         problems = [packed(task.problem) for task in tasks]
         workers = {
             "backend": {"name": backend.name, **alone(backend.options.model_dump(mode="json"))},
@@ -187,6 +197,7 @@ class Asynchronous(Trainer):
         """Record the evaluations as they are made, offer checkpoints, and end when the controllers have ended."""
         ledger = tasks[0].evaluate.ledger
         taken = int(state["taken"]) if state else 0
+        every_s = _CHECKPOINT_S
         faults, offered, told = Faults(**(state["faults"] if state else {})), time.monotonic(), False
         while runs:
             runs = _going_on(runs)
@@ -195,17 +206,18 @@ class Asynchronous(Trainer):
                 f"{version:,} updates by {self.options.controllers} controllers", tasks[0].evaluate.progress
             )
             if not told and ledger.limit_s is not None and ledger.remaining <= 0:
-                ray.get(server.tell.remote(1.0))
+                _of(server.tell.remote(1.0))
                 told = True
             elif ledger.limit_s is not None:
                 server.tell.remote(ledger.progress)
-            if checkpoint is not None and time.monotonic() - offered >= _CHECKPOINT_S:
+            if checkpoint is not None and time.monotonic() - offered >= every_s:
                 offered = time.monotonic()
-                snapshot = ray.get(server.snapshot.remote())
-                taken, _ = self._record(server, taken, tasks, faults)
-                checkpoint(self._state(snapshot, taken, faults, seeds, policy))
+                # evaluations that are not taken yet are in the snapshot: taking them now would lose them at a resume
+                checkpoint(self._state(unpack_state(_of(server.snapshot.remote())), taken, faults, seeds, policy))
+                every_s = max(_CHECKPOINT_S, _RARELY * (time.monotonic() - offered))
+        _of([server.leave.remote(i) for i in range(self.options.controllers)])  # so that the last evaluations are told
         taken, version = self._record(server, taken, tasks, faults)
-        snapshot = ray.get(server.snapshot.remote())
+        snapshot = unpack_state(_of(server.snapshot.remote()))
         policy.load_state_dict({name: np.array(values) for name, values in snapshot["parameters"].items()})
         faults.lost += int(snapshot["restarts"])
         self.faults, self.lost = faults, int(snapshot["lost"])
@@ -216,7 +228,7 @@ class Asynchronous(Trainer):
 
     def _record(self, server: Any, taken: int, tasks: Sequence[Task], faults: Faults) -> tuple[int, int]:
         """Take the new evaluations from the server; the number of the next one, and the server's version."""
-        found, version = ray.get(server.collect.remote(taken))
+        found, version = _of(server.collect.remote(taken))
         for number, placements, measurements, more in found:
             tasks[number].evaluate.record(placements_from(placements), measurements_from(measurements))
             faults.add(more)
@@ -240,6 +252,14 @@ class Asynchronous(Trainer):
             text += f"; {self.faults.lost} processes were lost, {self.faults.repeated} evaluations repeated"
             text += f", {self.lost} not learned from"
         return text + (f"; {self.faults.hung} evaluations gave no answer in time" if self.faults.hung else "")
+
+
+def _of(reference: Any) -> Any:
+    """An answer of the parameter server. Raises BackendError if it is lost."""
+    try:
+        return ray.get(reference)
+    except LOST as e:
+        raise BackendError(f"the parameter server is lost: {str(e).splitlines()[0]}") from None
 
 
 def _going_on(runs: list[Any]) -> list[Any]:

@@ -130,8 +130,8 @@ class RaySession(Session):
     def __init__(self, workers: Workers, problem: Problem, executable: Executable | None) -> None:
         self.problem, self.workers = problem, workers
         inner = workers.backend.inner
-        self.local = inner.open(problem, None) if inner.simulated else None
         try:
+            self.local = inner.open(problem, None) if inner.simulated else None
             self.number = workers.add(problem, executable)  # it waits: the clock of the budget does not run yet
         except BaseException:
             if not workers.sessions:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,28 +39,42 @@ _START_S = 60.0
 def connect(options: ClusterOptions, cpus: float = 0.0) -> None:
     """Attach to the cluster of `options`, or start one of this computer alone with at least `cpus`.
 
-    A connection that this process has already is used, unless that is to a cluster of this computer that is too small. Raises
-    BackendError if the cluster cannot be reached.
+    A connection that this process has already is used, unless that is to a cluster of this computer that is too small, or another
+    address is given. Raises BackendError if the cluster cannot be reached.
     """
+    address = options.address or os.environ.get("RAY_ADDRESS") or None
+    if address is not None and address.startswith("ray://"):
+        raise BackendError(
+            f"{address}: placekit has to run on a machine of the cluster",
+            "give HOST:PORT of its head, as `ray start` says it",
+        )
     if ray.is_initialized():
-        if not _local.started or _local.users or sum(m["cpus"] for m in machines()) >= cpus:
+        other = _local.started and options.address is not None
+        if not other and (not _local.started or _local.users or sum(m["cpus"] for m in machines()) >= cpus):
             return
+        if _local.users:
+            raise BackendError(
+                f"this process uses a Ray cluster of its own, and cannot join {address} now", "end what uses it first"
+            )
         ray.shutdown()
         _local.started = False
-    address = options.address or os.environ.get("RAY_ADDRESS") or None
+    handler = signal.getsignal(signal.SIGTERM)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     try:
         if address is None:
             ray.init("local", num_cpus=max(usable_cores(), int(cpus + 0.999)), include_dashboard=False, **common)
             _local.started = True
-            return
-        _refuse_unreachable(address)
-        ray.init(address=address, **common)
+        else:
+            _refuse_unreachable(address)
+            ray.init(address=address, **common)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as e:
         raise BackendError(
             f"the Ray cluster {address or 'of this computer'} cannot be used: {_first(e)}",
             "`ray status` on its head says whether it runs; versions of Python and Ray must be the same everywhere",
         ) from e
+    finally:  # Ray ends the process at SIGTERM, and a run would rather write what it has found
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager
@@ -73,7 +89,7 @@ def using() -> Iterator[None]:
 
 def _refuse_unreachable(address: str) -> None:
     """Raise BackendError if nobody listens at HOST:PORT: Ray itself tries for a minute."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         return
     try:
@@ -205,6 +221,7 @@ def start_workers(count: int | None, options: ClusterOptions, measures: bool, gp
     bundle = {"CPU": 1.0, "GPU": float(gpus)} if gpus else {"CPU": cpus}
     group = placement_group([bundle] * count, strategy="STRICT_SPREAD")
     if not group.wait(_START_S):
+        remove_placement_group(group)
         raise BackendError(f"the Ray cluster has no {count} machines that are free", "`ray status` says what is in use")
     workers = [
         actor.options(

@@ -165,7 +165,7 @@ class Controller:
     """Trains a copy of the policy, with the parameters of the server.
 
     `about` is plain data: `policy` and `trainer` (`{"name": ..., OPTION: ...}`), `problems` (see `wire.packed`),
-    `failing_signal_s` of each, `objective`, `workers` (what each is told, see `Worker.ready`), `timeout_s`, `threads`, and the
+    `failing_signal_s` of each, `objective`, `workers` (what each is told, see `Worker.ready`), `timeout_s`, and the
     `seeds` of the controllers.
     """
 
@@ -191,7 +191,7 @@ class Controller:
         rng = np.random.default_rng(about["seeds"][index])
         policy.build(problems, rng)
         policy.load_state_dict({name: np.array(values) for name, values in link.parameters.items()})
-        fleet = Fleet(workers, workers_about, [p.cluster.size for p in problems], about["timeout_s"])
+        fleet = Fleet(workers, ray.put(workers_about), [p.cluster.size for p in problems], about["timeout_s"])
         tasks = [
             Task(p, SharedEvaluator(link, fleet, i, p, about["failing_signal_s"][i], about["objective"]))
             for i, p in enumerate(problems)

@@ -11,20 +11,31 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import ActorUnavailableError, ObjectLostError, RayActorError, WorkerCrashedError
+from ray.exceptions import (
+    ActorUnavailableError,
+    LocalRayletDiedError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    WorkerCrashedError,
+)
 
 from placekit_core import BackendError, Measurements, Placements
 from placekit_ray.wire import measurements_from, placements_as
 from placekit_ray.worker import UNREADY, failed
 
-LOST = (RayActorError, WorkerCrashedError, ObjectLostError)
+LOST = (
+    RayActorError, WorkerCrashedError, ObjectLostError, NodeDiedError, OutOfMemoryError, LocalRayletDiedError,
+)  # fmt: skip
 """Failures of Ray itself: a process or a machine is gone. An exception of a plugin is never among them."""
 PIECE_S = 0.25
 """How long one call to a worker should take: short enough that all of them end together, long beside the call itself."""
 DEATHS = 3
 """A placement whose evaluation ended so many processes counts as failed."""
-STARTS, LOST_S = 20, 120.0
-"""A worker that failed to get ready so often in a row is given up; so are all, if none is there for so many seconds."""
+STARTS, LOST_S, START_S = 20, 120.0, 1200.0
+"""A worker that died so often in a row before it was ready is given up; so are all, if none is there for `LOST_S` seconds, or
+`START_S` at first, when programs may have to be built."""
 _PAUSE_S = 0.5  # between two looks at a worker that is being restarted
 _LOOK_S = 0.2  # how long to wait for answers before looking for workers that hang
 
@@ -116,8 +127,13 @@ class Fleet:
             for reference in done:
                 worker, piece, began = busy.pop(reference)
                 answer = _answer(reference)
-                if answer is None:
-                    self._died(worker, piece, waiting, answers, self.devices[number])
+                if answer is None or answer is UNREADY:
+                    self._died(worker)
+                    if answer is UNREADY:  # the piece has ended no process, and nothing was evaluated
+                        waiting.appendleft(piece)
+                    else:
+                        why = f"{DEATHS} processes that evaluated it died"
+                        self._again(piece, waiting, answers, self.devices[number], why)
                     continue
                 if error := failed(answer):
                     self._idle.append(worker)
@@ -131,8 +147,9 @@ class Fleet:
         return Measurements.join([answers[begin] for begin in sorted(answers)])
 
     def wait(self) -> None:
-        """Wait until all workers are ready, or gone for good. Raises BackendError if none is left."""
-        while self._waking:
+        """Wait until all workers are ready, or gone for good; but not long, if some are. Raises BackendError if none is left."""
+        began = time.monotonic()
+        while self._waking and not (self._idle and time.monotonic() - began > LOST_S):
             self._woken(block=not self._idle)
             if self._waking:
                 ray.wait([reference for reference, _ in self._waking.values()], timeout=_LOOK_S)
@@ -143,10 +160,8 @@ class Fleet:
             self._woken(block=not self._idle)
             worker = self._idle[-1]
             answer = _answer(call(worker))
-            if answer is None:
-                self._idle.remove(worker)
-                self.faults.lost += 1
-                self._wake(worker, _PAUSE_S)
+            if answer is None or answer is UNREADY:
+                self._died(worker)
                 continue
             if error := failed(answer):
                 raise error
@@ -167,7 +182,7 @@ class Fleet:
 
     def _woken(self, block: bool) -> None:
         """Take in the workers that have become ready; with `block`, wait for one of them. Raises BackendError if none is left."""
-        began, gone = time.monotonic(), "their machines are gone, and no other has room"
+        began, gone = time.monotonic(), "no machine has room for them"
         while True:
             for worker, (reference, at) in list(self._waking.items()):
                 if at > time.monotonic() or not ray.wait([reference], timeout=0)[0]:
@@ -177,9 +192,10 @@ class Fleet:
                     answer = ray.get(reference)
                 except LOST as e:  # Ray is restarting it, or it died again
                     gone = str(e).splitlines()[0]
-                    self.faults.lost += not isinstance(e, ActorUnavailableError)
-                    self._failures[worker] = self._failures.get(worker, 0) + 1
-                    if self._failures[worker] < STARTS:
+                    if not isinstance(e, ActorUnavailableError):
+                        self.faults.lost += 1
+                        self._failures[worker] = self._failures.get(worker, 0) + 1
+                    if self._failures.get(worker, 0) < STARTS:
                         self._wake(worker, _PAUSE_S)
                     continue
                 if error := failed(answer):
@@ -189,19 +205,22 @@ class Fleet:
                 self._begun = True
             if not block or self._idle:
                 return
-            if not self._waking or (self._begun and time.monotonic() - began > LOST_S):
+            waited_s = time.monotonic() - began
+            if not self._waking or waited_s > (LOST_S if self._begun else START_S):
                 raise BackendError(
-                    f"no worker of the Ray cluster is left: {gone}", "`placekit doctor` says what the cluster has"
+                    f"no worker of the Ray cluster is {'left' if self._begun else 'ready'} after {waited_s:.0f} s: {gone}",
+                    "`ray status` says what the cluster has, and what is in use",
                 )
             ray.wait([reference for reference, _ in self._waking.values()], timeout=_LOOK_S)
 
-    def _died(
-        self, worker: Any, piece: _Piece, waiting: deque[_Piece], answers: dict[int, Measurements], devices: int
-    ) -> None:
-        """A worker died over a piece: make it again, one placement at a time, until it has ended too many."""
+    def _died(self, worker: Any) -> None:
+        """A worker died; those that are idle may have died with it, as a machine does: ask them whether they are ready."""
         self.faults.lost += 1
         self._wake(worker, _PAUSE_S)
-        self._again(piece, waiting, answers, devices, f"{DEATHS} processes that evaluated it died")
+        for other in self._idle:
+            if other is not worker:
+                self._wake(other, 0.0)
+        self._idle.clear()
 
     def _again(
         self, piece: _Piece, waiting: deque[_Piece], answers: dict[int, Measurements], devices: int, why: str
@@ -250,12 +269,12 @@ class Fleet:
 
 
 def _answer(reference: Any) -> Any:
-    """The answer of a worker; None if its process died, and maybe another one was started in its place."""
+    """The answer of a worker; None if its process died, UNREADY if it did before, and another one was started in its place."""
     try:
         answer = ray.get(reference)
     except LOST:
         return None
-    return None if isinstance(answer, dict) and answer.keys() == UNREADY.keys() else answer
+    return UNREADY if isinstance(answer, dict) and answer.keys() == UNREADY.keys() else answer
 
 
 def _failed_one(devices: int, why: str) -> Measurements:

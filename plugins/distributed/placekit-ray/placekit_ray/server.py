@@ -22,7 +22,8 @@ from placekit_core import pack_state, unpack_state, write_atomically
 
 Arrays = Mapping[str, Any]
 SNAPSHOT = "server.npz"
-_LOG_BYTES = 64 * 2**20  # a longer log becomes a snapshot, if it is also longer than that
+_LOG_BYTES, _SNAPSHOTS = 64 * 2**20, 4
+"""A log that is longer, and so many times as long as the last snapshot, becomes a snapshot."""
 
 
 class Log:
@@ -82,10 +83,11 @@ class ParameterServer:
         self.waiting: dict[int, tuple[tuple[Any, ...], asyncio.Future[None]]] = {}
         self.here: set[int] = set()
         self.all_here = asyncio.Event()
-        self.number = 0
+        self.number = self.saved_bytes = 0
         path = self.folder / SNAPSHOT
         if not path.is_file():  # it is told what to begin with
             return
+        self.saved_bytes = path.stat().st_size
         data = unpack_state(path.read_bytes())
         self.number = int(data["number"])
         self._restore(data["state"])
@@ -152,13 +154,15 @@ class ParameterServer:
     def _save(self) -> None:
         """Write a snapshot; a log of its own begins with it."""
         self.number += 1
-        write_atomically(self.folder / SNAPSHOT, pack_state({"number": self.number, "state": self._state()}))
+        data = pack_state({"number": self.number, "state": self._state()})
+        self.saved_bytes = len(data)
+        write_atomically(self.folder / SNAPSHOT, data)
 
     def _do(self, name: str, *arguments: Any) -> Any:
         """Carry a change out, after it was written."""
         self.log.write(name, arguments)
         answer = getattr(self, f"_{name}")(*arguments)
-        if self.log.size > _LOG_BYTES:
+        if self.log.size > max(_LOG_BYTES, _SNAPSHOTS * self.saved_bytes):
             old = self.log
             self._save()
             self.log = Log(self.folder, self.number)
@@ -250,11 +254,11 @@ class ParameterServer:
         done = max(0, min(since - self.first, len(self.recorded)))
         del self.recorded[:done]
         self.first += done
-        return self.recorded, self.version
+        return list(self.recorded), self.version
 
-    async def snapshot(self) -> dict[str, Any]:
-        """The whole state; the driver keeps it in its checkpoint."""
-        return self._state()
+    async def snapshot(self) -> bytes:
+        """The whole state, packed here, because Ray packs answers in another thread; the driver keeps it in its checkpoint."""
+        return pack_state(self._state())
 
     async def where(self) -> int:
         """The process of the server."""

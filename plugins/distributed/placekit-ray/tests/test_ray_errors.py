@@ -59,9 +59,13 @@ def closed_port() -> int:
         return int(s.getsockname()[1])
 
 
-@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
-def test_an_address_where_nobody_listens(form: str) -> None:
-    address, began = form.format(closed_port()), time.monotonic()
+def test_a_client_of_a_cluster_is_refused() -> None:
+    with pytest.raises(BackendError, match="ray://head:10001: placekit has to run on a machine of the cluster"):
+        connect(ClusterOptions.model_validate({"address": "ray://head:10001"}))
+
+
+def test_an_address_where_nobody_listens() -> None:
+    address, began = f"127.0.0.1:{closed_port()}", time.monotonic()
     with pytest.raises(BackendError, match=f"no Ray cluster answers at {address}") as caught:
         connect(ClusterOptions(address=address))
     assert "ray start --head" in caught.value.hint

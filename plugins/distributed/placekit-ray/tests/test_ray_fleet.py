@@ -166,12 +166,13 @@ def test_a_free_worker_takes_the_next_piece(fake: FakeRay) -> None:
     assert (len(busy.sizes), len(free.sizes)) == (1, 3)
 
 
-@pytest.mark.parametrize("how", [dies, restarted])
-def test_what_a_dead_worker_had_is_evaluated_again(fake: FakeRay, how: Any) -> None:
+@pytest.mark.parametrize(("how", "repeated"), [(dies, 1), (restarted, 0)])
+def test_what_a_dead_worker_had_is_evaluated_again(fake: FakeRay, how: Any, repeated: int) -> None:
+    """A process that was started in place of a dead one has evaluated nothing: that is no repetition."""
     workers = [FakeWorker(slow, how), FakeWorker(slow)]
     found, m = evaluated(workers, 6)
     check(m, 6)
-    assert (found.faults.lost, found.faults.repeated, found.faults.hung) == (1, 1, 0)
+    assert (found.faults.lost, found.faults.repeated, found.faults.hung) == (1, repeated, 0)
     assert workers[0].told == 2, "the process in its place is told again"
 
 
@@ -277,7 +278,7 @@ def test_one_that_finds_no_room_again_is_not_waited_for_for_ever(
     found, _ = evaluated([worker], 2)
     worker.script = [dies]
     worker.ready.remote = lambda about: Reference(None, NEVER)
-    with pytest.raises(BackendError, match="no worker of the Ray cluster is left: their machines are gone"):
+    with pytest.raises(BackendError, match=r"no worker of the Ray cluster is left after .* no machine has room"):
         found.evaluate(0, batch(2))
 
 

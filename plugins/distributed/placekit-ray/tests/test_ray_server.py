@@ -17,7 +17,7 @@ pytest.importorskip("ray")
 from placekit_ray import server
 from placekit_ray.server import SNAPSHOT, ParameterServer
 
-from placekit_core import pack_state
+from placekit_core import pack_state, unpack_state
 
 Call = Callable[[ParameterServer], Any]
 
@@ -169,6 +169,7 @@ def test_a_server_killed_between_two_calls_is_the_same_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_bytes: int
 ) -> None:
     monkeypatch.setattr(server, "_LOG_BYTES", log_bytes)
+    monkeypatch.setattr(server, "_SNAPSHOTS", 0)
     s = started(tmp_path / "whole")
     for number, call in enumerate(CALLS):
         do(s, call)
@@ -183,6 +184,7 @@ def test_a_server_killed_after_every_call_ends_like_one_that_lived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_bytes: int
 ) -> None:
     monkeypatch.setattr(server, "_LOG_BYTES", log_bytes)
+    monkeypatch.setattr(server, "_SNAPSHOTS", 0)
     lived = started(tmp_path / "lived")
     do(lived, *CALLS)
     s = started(tmp_path / "killed")
@@ -215,6 +217,7 @@ def test_a_server_killed_after_a_snapshot_does_not_repeat_the_old_log(
     do(s, *CALLS[:4])
     old = (tmp_path / "calls-1.log").read_bytes()
     monkeypatch.setattr(server, "_LOG_BYTES", 1)
+    monkeypatch.setattr(server, "_SNAPSHOTS", 0)
     do(s, CALLS[4])
     assert s.number > 1
     (tmp_path / "calls-1.log").write_bytes(old)  # killed before it was removed
@@ -225,7 +228,7 @@ def test_a_server_killed_after_a_snapshot_does_not_repeat_the_old_log(
 def test_it_begins_once_and_goes_on_from_a_snapshot_of_the_driver(tmp_path: Path) -> None:
     s = started(tmp_path / "first")
     do(s, *CALLS[:8])
-    state = do(s, lambda s: s.snapshot())
+    state = unpack_state(do(s, lambda s: s.snapshot()))
     before = bits(s)
     asyncio.run(s.begin(about(limit=3)))
     assert bits(s) == before, "Ray repeats the call after a restart"
@@ -375,7 +378,7 @@ def test_a_snapshot_has_the_round_that_is_not_told_yet(tmp_path: Path) -> None:
     do(s, record(1, 0, 1, 1), record(0, 0, 1, 0))
     (tmp_path / "second").mkdir()
     other = ParameterServer(str(tmp_path / "second"))
-    asyncio.run(other.begin(do(s, lambda s: s.snapshot())))
+    asyncio.run(other.begin(unpack_state(do(s, lambda s: s.snapshot()))))
     do(other, lambda s: s.leave(1), lambda s: s.leave(0))
     assert collected(other) == [0, 1]
 
