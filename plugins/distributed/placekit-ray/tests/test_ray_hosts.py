@@ -21,7 +21,7 @@ from placekit_ray.cluster import machines
 
 from placekit_core import BackendError, Grouping, Placements, Problem, place
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

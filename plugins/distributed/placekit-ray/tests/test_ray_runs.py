@@ -195,7 +195,6 @@ def killing(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.usefixtures("harmful", "local")
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_every_evaluation_is_counted_whatever_is_killed(
@@ -213,7 +212,6 @@ def test_every_evaluation_is_counted_whatever_is_killed(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.usefixtures("harmful", "local")
 def test_parallel_equals_local_when_workers_are_killed(tmp_path: Path, processes: Callable[[str], list[int]]) -> None:
     trainer = {"name": "reinforce", "samples": 20}
