@@ -165,9 +165,9 @@ def test_multirun_and_compare(placekit: Run, tmp_path: Path) -> None:
     runs = sorted((tmp_path / "sweep").glob("*/result.json"))
     assert len(runs) == 6
     out = ok(placekit("compare", "sweep"))
-    place, _, *rows = out.splitlines()
-    assert place.startswith("mlp, on rtx4090_3090, backend simulator, bound ")
-    assert place.endswith(", number of seeds 3")
+    first, second, _, *rows = out.splitlines()  # what all rows share takes two lines
+    assert first.startswith("mlp, on rtx4090_3090, backend simulator, bound ")
+    assert second.endswith(", number of seeds 3")
     assert [r.split()[0] for r in rows[:2]] == ["annealing", "critical_path"], "best first"
     values = [json.loads(p.read_text())["value_s"] for p in runs if "annealing" in str(p.parent)]
     assert f" {1e6 * statistics.median(values):.4g} us " in out
