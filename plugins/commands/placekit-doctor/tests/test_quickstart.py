@@ -125,7 +125,7 @@ def test_the_commands_run(placekit, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout)
-    result = json.loads((tmp_path / "first" / "result.json").read_text())["programs"][0]
+    result = json.loads((tmp_path / "mine" / "result.json").read_text())["programs"][0]
     assert result["fits"]
     assert json.loads(printed[1]) == json.loads((tmp_path / "device_map.json").read_text())
     assert f"{result['value_s'] * 1e3:.2f} ms" in printed[2]
