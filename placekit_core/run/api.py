@@ -75,7 +75,7 @@ def place(
         budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is as in `placekit run`.
         seed: random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
-        parallel: what evaluates on the backend in other processes, such as `{"name": "ray", "workers": 8}`; None: nothing.
+        parallel: what evaluates on the backend in other processes: its name, or its name with options; None: nothing.
         costs: file of measured costs; an operation that it does not have gets its cost from the roofline model.
         failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
         run_dir: folder for the files that `placekit run` writes; None writes nothing.

@@ -28,7 +28,7 @@ from placekit_core import (
     report_progress,
     unpack_state,
 )
-from placekit_ray.backend import RaySession, alone, recipe_of
+from placekit_ray.backend import RaySession, alone
 from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_workers, using
 from placekit_ray.controller import Controller
 from placekit_ray.fleet import LOST, Faults
@@ -84,7 +84,7 @@ class Asynchronous(Trainer):
                     check_versions(distributions_of(kinds))
                     server = self._server(folder, policy, trainer, tasks, state)
                     actors.append(server)
-                    runs = self._start(server, about, tasks, actors)
+                    runs = self._start(server, about, actors)
                     while runs and not ray.get(server.ready.remote()):
                         runs = _going_on(runs)
                 self._follow(server, runs, policy, tasks, state, about["seeds"], checkpoint)
@@ -93,11 +93,10 @@ class Asynchronous(Trainer):
             shutil.rmtree(folder, ignore_errors=True)
         raise BudgetExhausted(tasks[0].evaluate)
 
-    def _start(self, server: Any, about: Mapping[str, Any], tasks: Sequence[Task], actors: list[Any]) -> list[Any]:
+    def _start(self, server: Any, about: Mapping[str, Any], actors: list[Any]) -> list[Any]:
         """Start workers and controllers, and add them to `actors`. Returns the references of the controllers' ends."""
-        o, problem = self.options, tasks[0].problem
-        gpus = sum(problem.device_type(d) == "gpu" for d in range(problem.cluster.size))
-        workers = start_workers(o.controllers * o.workers, o, tasks[0].measures, gpus)
+        o = self.options
+        workers = start_workers(o.controllers * o.workers, o)
         actors += workers
         own = ray.put({key: value for key, value in about.items() if key != "workers"})
         told = ray.put(about["workers"])
@@ -149,7 +148,7 @@ class Asynchronous(Trainer):
         workers = {
             "backend": {"name": backend.name, **alone(backend.options.model_dump(mode="json"))},
             "problems": problems,
-            "recipes": [recipe_of(task.problem, task.executable, backend) for task in tasks],
+            "recipes": [None] * len(tasks),  # nothing is run for real
             "least_s": self.options.least_s,
         }
         return {

@@ -25,7 +25,7 @@ from placekit_core import (
     Session,
     installed,
 )
-from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_workers, using
+from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_measuring, start_workers, using
 from placekit_ray.fleet import Fleet
 from placekit_ray.options import RayOptions
 from placekit_ray.wire import packed, placements_as
@@ -101,9 +101,10 @@ class Workers:
         o, inner = backend.options, backend.inner
         connect(o, (o.workers or 0) * o.worker_cpus)
         check_versions(distributions_of([("backend", backend.inner_name)]))
-        gpus = sum(problem.device_type(d) == "gpu" for d in range(problem.cluster.size))
         self.about: dict[str, Any] = {"backend": backend.about, "problems": [], "recipes": [], "least_s": o.least_s}
-        self.fleet = Fleet(start_workers(o.workers, o, not inner.simulated, gpus), None, [], o.timeout_s)
+        gpus = sum(problem.device_type(d) == "gpu" for d in range(problem.cluster.size))
+        workers = start_workers(o.workers, o) if inner.simulated else start_measuring(o.workers, gpus)
+        self.fleet = Fleet(workers, None, [], o.timeout_s)
         self.stack = contextlib.ExitStack()
         self.stack.enter_context(using())
 

@@ -173,7 +173,7 @@ def _installed_there(distributions: Sequence[str]) -> Callable[[], dict[str, str
             from placekit_core import installed as registry
 
             codes = registry().code(list(distributions))
-        except Exception:
+        except Exception:  # whatever is broken there, it shows as other code than here
             codes = {}
         return {
             name: f"{number} (code {codes[name]})" if name in codes else number for name, number in versions.items()
@@ -190,24 +190,35 @@ def distributions_of(components: Sequence[tuple[str, str]]) -> list[str]:
     )
 
 
-def start_workers(count: int | None, options: ClusterOptions, measures: bool, gpus: int) -> list[Any]:
-    """Start workers.
+_RESTARTS: dict[str, Any] = {
+    "max_restarts": -1,
+    "max_task_retries": 0,
+}  # Ray restarts a worker, `Fleet` repeats its call
 
-    Those that simulate take CPUs anywhere. One that measures is alone on its machine: no two are on one, and it takes
-    `gpus` GPUs, or all CPUs if that is 0. Raises BackendError if the cluster has too few machines or CPUs.
+
+def start_workers(count: int | None, options: ClusterOptions) -> list[Any]:
+    """Start workers that simulate, wherever there are CPUs; None: as many as there is room for.
+
+    Raises BackendError if they do not fit.
+    """
+    room = int(sum(m["cpus"] // options.worker_cpus for m in machines()))
+    count = count or max(room, 1)
+    if count > room:
+        raise BackendError(
+            f"{count} workers of {options.worker_cpus:g} CPUs do not fit on a Ray cluster that has room for {room}",
+            "ask for fewer workers, or set worker_cpus lower",
+        )
+    make = ray.remote(Worker).options(num_cpus=options.worker_cpus, **_RESTARTS)
+    return [make.remote() for _ in range(count)]
+
+
+def start_measuring(count: int | None, gpus: int) -> list[Any]:
+    """Start workers that measure; None: one on each machine that is able to.
+
+    Each is alone on its machine, and takes `gpus` GPUs, or all CPUs if that is 0. Raises BackendError if there are too few
+    machines.
     """
     found = machines()
-    actor = ray.remote(Worker)
-    common: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
-    if not measures:
-        room = int(sum(m["cpus"] // options.worker_cpus for m in found))
-        count = count or max(room, 1)
-        if count > room:
-            raise BackendError(
-                f"{count} workers of {options.worker_cpus:g} CPUs do not fit on a Ray cluster that has room for {room}",
-                "ask for fewer workers, or set worker_cpus lower",
-            )
-        return [actor.options(num_cpus=options.worker_cpus, **common).remote() for _ in range(count)]
     able = [m for m in found if m["gpus"] >= gpus]
     count = count or len(able)
     if not count or count > len(able):
@@ -224,9 +235,9 @@ def start_workers(count: int | None, options: ClusterOptions, measures: bool, gp
         remove_placement_group(group)
         raise BackendError(f"the Ray cluster has no {count} machines that are free", "`ray status` says what is in use")
     workers = [
-        actor.options(
+        ray.remote(Worker).options(
             num_cpus=bundle["CPU"], num_gpus=gpus,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=i), **common,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=i), **_RESTARTS,
         ).remote()
         for i in range(count)
     ]  # fmt: skip

@@ -14,6 +14,7 @@ from placekit_learn.optimisers import Optimiser
 from placekit_learn.policy_gradient import PolicyGradient
 
 from placekit_core import (
+    BackendError,
     Best,
     BudgetExhausted,
     Evaluator,
@@ -24,6 +25,7 @@ from placekit_core import (
     Placement,
     Placements,
     Problem,
+    Schedule,
     Session,
     State,
     Task,
@@ -155,10 +157,10 @@ class _NoSession(Session):
     """A controller has no backend of its own."""
 
     def evaluate(self, placements: Placements) -> Measurements:
-        raise NotImplementedError
+        raise BackendError("a trainer evaluates by its evaluator, not by the session of the backend")
 
-    def schedule(self, placement: Placement) -> Any:
-        raise NotImplementedError
+    def schedule(self, placement: Placement) -> Schedule:
+        raise BackendError("a controller has no backend that makes schedules")
 
 
 class Controller:
@@ -196,7 +198,8 @@ class Controller:
             Task(p, SharedEvaluator(link, fleet, i, p, about["failing_signal_s"][i], about["objective"]))
             for i, p in enumerate(problems)
         ]
-        trainer = shared(_built("trainer", about["trainer"]), link, policy)
+        trainer: PolicyGradient = _built("trainer", about["trainer"])
+        trainer.shared = lambda name: SharedOptimiser(link, policy, name)
         fleet.wait()
         ray.get(server.arrive.remote(index))
         state = None
@@ -209,12 +212,6 @@ class Controller:
 
         trainer.fit(policy, tasks, rng, state, keep)
         return {}
-
-
-def shared(trainer: PolicyGradient, link: Link, policy: LearnablePolicy) -> PolicyGradient:
-    """The trainer, with optimisers that the server has."""
-    trainer.new_optimiser = lambda name: SharedOptimiser(link, policy, name)  # type: ignore[method-assign]
-    return trainer
 
 
 def _built(kind: str, spec: Mapping[str, Any]) -> Any:

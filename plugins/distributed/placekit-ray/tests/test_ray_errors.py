@@ -19,7 +19,7 @@ import ray
 from placekit_ray import cluster
 from placekit_ray.asynchronous import Asynchronous
 from placekit_ray.backend import RayBackend, alone, recipe_of
-from placekit_ray.cluster import check_versions, connect, distributions_of, start_workers
+from placekit_ray.cluster import check_versions, connect, distributions_of, start_measuring, start_workers
 from placekit_ray.options import AsynchronousOptions, ClusterOptions, RayOptions
 
 from placekit_core import BackendError, ConfigError, PlacekitError, PluginError, Task, place
@@ -148,15 +148,15 @@ def test_too_few_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [{"host": "a", "node": "1", "cpus": 4.0, "gpus": 1.0}, {"host": "b", "node": "2", "cpus": 4.0, "gpus": 0.0}]
     monkeypatch.setattr(cluster, "machines", lambda: found)
     with pytest.raises(BackendError, match="9 workers of 1 CPUs do not fit on a Ray cluster that has room for 8"):
-        start_workers(9, ClusterOptions(), measures=False, gpus=0)
+        start_workers(9, ClusterOptions())
     with pytest.raises(BackendError, match=r"5 workers of 1\.5 CPUs .* room for 4"):
-        start_workers(5, ClusterOptions(worker_cpus=1.5), measures=False, gpus=0)
+        start_workers(5, ClusterOptions(worker_cpus=1.5))
     with pytest.raises(BackendError, match="3 workers that measure need as many machines; the Ray cluster has 2 of 2"):
-        start_workers(3, ClusterOptions(), measures=True, gpus=0)
+        start_measuring(3, gpus=0)
     with pytest.raises(BackendError, match=r"2 workers that measure need as many machines with 1 GPUs; .* has 1 of 2"):
-        start_workers(2, ClusterOptions(), measures=True, gpus=1)
+        start_measuring(2, gpus=1)
     with pytest.raises(BackendError, match=r"1 workers that measure need as many machines with 4 GPUs; .* has 0 of 2"):
-        start_workers(None, ClusterOptions(), measures=True, gpus=4)
+        start_measuring(None, gpus=4)
 
 
 def test_the_backend_evaluates_on_another_one() -> None:

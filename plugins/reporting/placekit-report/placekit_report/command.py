@@ -132,7 +132,7 @@ def _history(folder: Path, notes: list[str]) -> Rows:
 
 
 def _others(folders: Sequence[tuple[int, Path]], directory: str) -> Iterator[tuple[int, Rows]]:
-    """Histories of other seeds; those that have none are left out."""
+    """Histories of other seeds; those that have none that can be read are left out."""
     for seed, path in folders:
         with contextlib.suppress(RunError):
             yield seed, read_history(path / directory)

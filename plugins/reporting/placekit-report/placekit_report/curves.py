@@ -20,7 +20,7 @@ POINTS = 1_000
 SEEDS = 20
 """Other seeds that a report shows at most."""
 _SEED = re.compile(r"(?<![\w.])seed=(\d+)")
-_OF_NO_RESULT = ("seed", "run_dir", "checkpoint_s", "log", "baselines", "python_objects")
+_OF_NO_RESULT = ("seed", "run_dir", "checkpoint_s", "log", "baselines", "parallel", "python_objects")
 _MAX_BYTES = 2**26
 Rows = Sequence[tuple[float, ...]]
 

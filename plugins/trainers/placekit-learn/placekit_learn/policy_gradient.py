@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -53,9 +53,11 @@ class PolicyGradient(Trainer):
         updates, begun: batches so far, and how many of them were on the proxy.
         pretrained: whether learning on the proxy is done.
         seconds: time spent on `rollout`, `evaluate` and `update`.
+        shared: makes optimisers that several processes share, by their name; None: this one has its own.
     """
 
     options_class: ClassVar[type[BaseModel]] = LearningOptions
+    shared: Callable[[str], Optimiser] | None = None
     updates: int
     begun: int
     pretrained: bool
@@ -158,8 +160,8 @@ class PolicyGradient(Trainer):
         self.seconds = {"rollout": 0.0, "evaluate": 0.0, "update": 0.0}
 
     def new_optimiser(self, name: str) -> Optimiser:
-        """An optimiser; `name` tells several of one trainer apart. Other processes may replace it by one that they share."""
-        return OPTIMISERS[self.options.optimiser]()
+        """An optimiser; `name` tells several of one trainer apart."""
+        return OPTIMISERS[self.options.optimiser]() if self.shared is None else self.shared(name)
 
     def _no_rewards(self, tasks: Sequence[Task]) -> list[Worths]:
         return [self.worths(task) for task in tasks]
