@@ -5,9 +5,9 @@
 Each run trains seq2seq with 2 controllers of 2 workers on 3 hosts of `ray.cluster_utils.Cluster` and a head, every second run
 with controllers that wait for each other; an evaluation takes 20 ms. Of the kills, half are of workers, a quarter of
 controllers, 15% of the parameter server, 10% of a host with all of its processes, in a random order, with pauses of 0.5 to 3.5
-seconds; a lost host comes back as a new one. There are as many runs as the kills need. Each has to end within its limit of
-seconds, to have recorded as many evaluations as its budget has, and to return the best placement of all that were recorded, which
-is simulated once more. `--write` keeps the report in benchmarks/results/ray_faults.md.
+seconds; a lost host comes back as a new one. A run gets at most 10 kills, and there are as many runs as the kills need. Each has
+to end within its limit of seconds, to have recorded as many evaluations as its budget has, and to return the best placement of
+all that were recorded, which is simulated once more. `--write` keeps the report in benchmarks/results/ray_faults.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import csv
 import math
 import os
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from typing import Any
 
 from placekit_ray.asynchronous import Asynchronous
 from ray.cluster_utils import Cluster
-from ray_workers import hosts, machine
+from ray_workers import hosts, machine, processes
 
 from placekit_core import PlacekitError, Result, installed, place
 
@@ -41,31 +40,12 @@ TITLES = {"worker": "ray::Worker", "controller": "ray::Controller", "server": "r
 HOSTS, CPUS = 3, 2
 PAUSE_S = (0.5, 3.5)
 LIMIT_S = 180
+KILLS = 10  # at most, in a run
 GIVE_UP = 3  # runs with something wrong
 
 
-def processes(title: str) -> list[int]:
-    """The processes below this one whose title begins so; other programs may use Ray at the same time."""
-    parents, titles = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            status, line = (folder / "status").read_text(), (folder / "cmdline").read_bytes()
-        except OSError:  # it has ended
-            continue
-        found = re.search(r"^PPid:\s*(\d+)", status, re.M)
-        parents[int(folder.name)] = int(found[1]) if found else 0
-        titles[int(folder.name)] = line.decode(errors="replace")
-
-    def ours(pid: int) -> bool:
-        while pid and pid != os.getpid():
-            pid = parents.get(pid, 0)
-        return bool(pid)
-
-    return sorted(pid for pid, text in titles.items() if text.startswith(title) and ours(pid))
-
-
 class Killer(threading.Thread):
-    """Carries out a plan of kills until it is done, or until `stop` is set."""
+    """Carries out a plan of kills until `KILLS` are done, or the plan, or until `stop` is set."""
 
     def __init__(self, cluster: Cluster, plan: deque[str], rng: random.Random) -> None:
         super().__init__(daemon=True)
@@ -74,7 +54,7 @@ class Killer(threading.Thread):
         self.done: Counter[str] = Counter()
 
     def run(self) -> None:
-        while self.plan and not self.stop.wait(self.rng.uniform(*PAUSE_S)):
+        while self.plan and self.done.total() < KILLS and not self.stop.wait(self.rng.uniform(*PAUSE_S)):
             if processes(TITLES["controller"]) and self._kill(self.plan[0]):
                 self.done[self.plan.popleft()] += 1
 

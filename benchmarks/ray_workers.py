@@ -46,6 +46,7 @@ WORKERS = (1, 2, 4, 8)
 EVALUATION_S = 0.05
 SIZES = {"10 kB": 10**4, "1 MB": 10**6, "10 MB": 10**7}
 PUSHERS = (1, 2, 4)
+PROC = Path("/proc")
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
 
 
@@ -71,6 +72,40 @@ def machine() -> str:
     """The last line of a report."""
     load = os.getloadavg()[0]
     return f"machine: {processor()}, {os.cpu_count()} cores, load {load:.1f} at the end; Ray {ray.__version__}"
+
+
+def processes(title: str) -> list[int]:
+    """The processes below this one whose title begins so; other programs may use Ray at the same time."""
+    parents, titles = {}, {}
+    for folder in PROC.glob("[0-9]*"):
+        try:
+            pid, line = int(folder.name), (folder / "cmdline").read_bytes()
+            parents[pid], titles[pid] = parent(pid), line.decode(errors="replace")
+        except OSError:  # it has ended
+            continue
+
+    def ours(pid: int) -> bool:
+        while pid and pid != os.getpid():
+            pid = parents.get(pid, 0)
+        return bool(pid)
+
+    return sorted(pid for pid, text in titles.items() if text.startswith(title) and ours(pid))
+
+
+def parent(pid: int) -> int:
+    """The process that started this one."""
+    return int(_stat(pid)[1])
+
+
+def spent(pid: int) -> float:
+    """Processor seconds of a process so far, of all its threads."""
+    user, system = _stat(pid)[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid: int) -> list[str]:
+    """What Linux says of a process, after its name."""
+    return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
 def small_problem() -> Problem:
@@ -138,8 +173,8 @@ class Pusher:
         return time.time()
 
 
-def pushed(size: int, pushers: int, seconds: float, repeats: int) -> tuple[float, float]:
-    """Updates per second of a server, and bytes on the network for each."""
+def pushed(size: int, pushers: int, seconds: float, repeats: int) -> tuple[float, ...]:
+    """Updates per second of a server; for each, bytes on the network and processor seconds of server and of its host's Ray."""
     here = ray.get_runtime_context().get_node_id()
     away = next(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here)  # type: ignore[no-untyped-call]
     at = [NodeAffinitySchedulingStrategy(node, soft=False) for node in (here, away)]
@@ -150,16 +185,22 @@ def pushed(size: int, pushers: int, seconds: float, repeats: int) -> tuple[float
         pusher: Any = ray.remote(Pusher)
         actors = [pusher.options(num_cpus=0, scheduling_strategy=at[1]).remote(server, i) for i in range(pushers)]
         ray.get([actor.push.remote(time.time() + 0.5) for actor in actors])  # to warm up
+        (pid,) = processes("ray::ParameterServer")
+        counters: list[Callable[[], float]] = [_sent, lambda: spent(pid), lambda: spent(parent(pid))]
         found = []
         for _ in range(repeats):
-            first, bytes_before, start = _version(server), int(LOOPBACK.read_text()), time.time()
+            first, before, start = _version(server), [count() for count in counters], time.time()
             end = max(ray.get([actor.push.remote(start + seconds) for actor in actors]))
             made = _version(server) - first
-            found.append((made / (end - start), (int(LOOPBACK.read_text()) - bytes_before) / made))
+            each = [(count() - b) / made for count, b in zip(counters, before, strict=True)]
+            found.append((made / (end - start), *each))
         for actor in (*actors, server):
             ray.kill(actor)
-    rate, sent = np.median(np.array(found), axis=0)
-    return float(rate), float(sent)
+    return tuple(float(x) for x in np.median(np.array(found), axis=0))
+
+
+def _sent() -> int:
+    return int(LOOPBACK.read_text())
 
 
 def _version(server: Any) -> int:
@@ -212,20 +253,21 @@ def evaluations_table(seconds: float, repeats: int) -> list[str]:
 def updates_table(seconds: float, repeats: int) -> list[str]:
     """Updates per second of the parameter server, against the size of the parameters and the number of controllers."""
     lines = [
-        "| parameters | controllers | updates /s | to one controller | to without Ray | bytes packed | bytes on the network |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| parameters | controllers | updates /s | to one controller | to without Ray | bytes packed | bytes on the network"
+        " | server ms | its host's Ray ms |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     with hosts(1, 1):
         for name, size in SIZES.items():
             without, one = alone(size, seconds), 0.0
-            lines.append(f"| {name} | without Ray | {without:,.1f} | | 1.00 | | |")
+            lines.append(f"| {name} | without Ray | {without:,.1f} | | 1.00 | | | | |")
             print(lines[-1], flush=True)
             for pushers in PUSHERS:
-                rate, sent = pushed(size, pushers, seconds, repeats)
+                rate, sent, server_s, ray_s = pushed(size, pushers, seconds, repeats)
                 one = one or rate
                 lines.append(
                     f"| {name} | {pushers} | {rate:,.1f} | {rate / one:.2f} | {rate / without:.2f}"
-                    f" | {packed_bytes(size):,} | {sent:,.0f} |"
+                    f" | {packed_bytes(size):,} | {sent:,.0f} | {server_s * 1e3:.2f} | {ray_s * 1e3:.2f} |"
                 )
                 print(lines[-1], flush=True)
     return lines
@@ -243,7 +285,8 @@ def main() -> None:
         f" {given.repeats} --write`: medians of {given.repeats} times {given.seconds:g} seconds. An evaluation takes"
         f" {EVALUATION_S * 1e3:.0f} ms.\n",
         *evaluations_table(given.seconds, given.repeats),
-        "\nThe parameter server, with Adam. An update is gradients to the server and parameters back, of 32-bit floats.\n",
+        "\nThe parameter server, with Adam. An update is gradients to the server and parameters back, of 32-bit floats. The"
+        " last columns are processor time of an update, in the server's process and in the process of Ray that its host has.\n",
         *updates_table(given.seconds, given.repeats),
         f"\n{machine()}",
     ]
