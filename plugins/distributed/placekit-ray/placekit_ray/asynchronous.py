@@ -16,6 +16,7 @@ from placekit_learn.policy_gradient import TOO_FEW, PolicyGradient
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from placekit_core import (
+    Backend,
     BackendError,
     BudgetExhausted,
     Checkpoint,
@@ -28,11 +29,11 @@ from placekit_core import (
     report_progress,
     unpack_state,
 )
-from placekit_ray.backend import RaySession, alone
+from placekit_ray.backend import RaySession, Workers, alone
 from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_workers, using
 from placekit_ray.controller import Controller
 from placekit_ray.fleet import LOST, Faults
-from placekit_ray.options import AsynchronousOptions
+from placekit_ray.options import AsynchronousOptions, ClusterOptions
 from placekit_ray.server import ParameterServer
 from placekit_ray.wire import measurements_from, packed, placements_from
 from placekit_ray.worker import failed
@@ -50,6 +51,9 @@ class Asynchronous(Trainer):
     workers evaluate it, computes a gradient, and sends it to the parameter server. The server applies gradients as they arrive,
     with one optimiser, and answers with its parameters; so a gradient may be some steps late (its staleness). With `synchronous`,
     controllers wait for each other, the mean of their gradients is one step, and equal seeds give equal results.
+
+    Workers that simulate are its own. Those that measure are the run's, of `parallel=ray`, a machine each: so what the run itself
+    measures, to tell the best placements apart, waits for its turn in the same processes.
 
     Attributes:
         faults: processes that died or hung, and evaluations that were repeated.
@@ -71,20 +75,22 @@ class Asynchronous(Trainer):
     ) -> None:
         """Train until the budget ends. Raises ConfigError, and BackendError if the cluster cannot be used."""
         o, ledger = self.options, tasks[0].evaluate.ledger
-        about, trainer = self._about(policy, tasks)
+        measuring = self._measuring(tasks)
+        about, trainer = self._about(policy, tasks, measuring)
         about["seeds"] = list(state["seeds"]) if state else [int(s) for s in rng.integers(2**62, size=o.controllers)]
         folder = tempfile.mkdtemp(prefix="placekit-server-")
         actors: list[Any] = []
         try:
             with contextlib.ExitStack() as stack:
                 with ledger.paused():  # starting processes is not searching
-                    connect(o, o.controllers * o.workers * o.worker_cpus + 1)
+                    if measuring is None:
+                        connect(o, o.controllers * o.workers * o.worker_cpus + 1)
                     stack.enter_context(using())
                     kinds = [("backend", tasks[0].backend["name"]), ("policy", policy.name), ("trainer", trainer.name)]
                     check_versions(distributions_of(kinds))
                     server = self._server(folder, policy, trainer, tasks, state)
                     actors.append(server)
-                    runs = self._start(server, about, actors)
+                    runs = self._start(server, about, actors, measuring)
                     while runs and not ray.get(server.ready.remote()):
                         runs = _going_on(runs)
                 self._follow(server, runs, policy, tasks, state, about["seeds"], checkpoint)
@@ -93,14 +99,18 @@ class Asynchronous(Trainer):
             shutil.rmtree(folder, ignore_errors=True)
         raise BudgetExhausted(tasks[0].evaluate)
 
-    def _start(self, server: Any, about: Mapping[str, Any], actors: list[Any]) -> list[Any]:
-        """Start workers and controllers, and add them to `actors`. Returns the references of the controllers' ends."""
+    def _start(self, server: Any, about: Mapping[str, Any], actors: list[Any], measuring: Workers | None) -> list[Any]:
+        """Start controllers, and workers if none measure; add them to `actors`. Returns references of the controllers' ends."""
         o = self.options
-        workers = start_workers(o.controllers * o.workers, o)
-        actors += workers
+        make: Any = ray.remote(Controller).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+        if measuring is None:
+            workers = start_workers(o.controllers * o.workers, o)
+            actors += workers
+        else:  # the machines of the workers are for measuring
+            workers = list(measuring.fleet.workers)
+            make = make.options(scheduling_strategy=_here())
         own = ray.put({key: value for key, value in about.items() if key != "workers"})
         told = ray.put(about["workers"])
-        make: Any = ray.remote(Controller).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
         controllers = [make.remote() for _ in range(o.controllers)]
         actors += controllers
         return [
@@ -108,7 +118,42 @@ class Asynchronous(Trainer):
             for i, c in enumerate(controllers)
         ]
 
-    def _about(self, policy: LearnablePolicy, tasks: Sequence[Task]) -> tuple[dict[str, Any], PolicyGradient]:
+    def _measuring(self, tasks: Sequence[Task]) -> Workers | None:
+        """The workers of parallel=ray, if they measure; None: the trainer starts its own. Raises ConfigError if it cannot."""
+        o, session, backend = self.options, tasks[0].evaluate.session, _backend(tasks[0])
+        if not isinstance(session, RaySession):
+            if not backend.simulated:
+                raise ConfigError(
+                    f"trainer asynchronous measures on backend {backend.name!r} in the workers of parallel=ray",
+                    f"add parallel=ray parallel.workers={o.controllers * o.workers}, or set trainer.controllers and"
+                    " trainer.workers: a machine for each worker",
+                )
+            if not backend.parallel:
+                raise ConfigError(
+                    f"trainer asynchronous cannot evaluate on backend {backend.name!r} in several processes",
+                    "choose another simulator",
+                )
+            return None
+        if backend.simulated:
+            raise ConfigError("trainer asynchronous has workers of its own", "leave out parallel=ray")
+        for name, field in ClusterOptions.model_fields.items():
+            if getattr(o, name) != field.default:
+                raise ConfigError(
+                    f"trainer asynchronous measures in the workers of parallel=ray: trainer.{name} has no effect",
+                    f"set parallel.{name}",
+                )
+        count = len(session.workers.fleet.workers)
+        if count != o.controllers * o.workers:
+            raise ConfigError(
+                f"{o.controllers} controllers of {o.workers} workers need {o.controllers * o.workers} machines that measure;"
+                f" parallel=ray has {count}",
+                f"set trainer.controllers and trainer.workers so that their product is {count}",
+            )
+        return session.workers
+
+    def _about(
+        self, policy: LearnablePolicy, tasks: Sequence[Task], measuring: Workers | None
+    ) -> tuple[dict[str, Any], PolicyGradient]:
         """What controllers and workers are told, and the inner trainer. Raises ConfigError if they cannot do it."""
         registry = installed()
         entries = registry.entries.get(("policy", policy.name), [])
@@ -116,11 +161,6 @@ class Asynchronous(Trainer):
             raise ConfigError(
                 f"trainer asynchronous: other processes cannot build policy {policy.name!r}, an object of this program",
                 "give the name of an installed policy",
-            )
-        if not tasks[0].backend:
-            raise ConfigError(
-                "trainer asynchronous: other processes cannot build the backend, an object of this program",
-                "give the name of an installed backend",
             )
         if any(task.pretraining is not None for task in tasks):
             raise ConfigError(
@@ -135,30 +175,28 @@ class Asynchronous(Trainer):
                 f"trainer asynchronous cannot share the steps of trainer {name!r}",
                 "choose one that is a policy gradient of placekit-learn: trainer.inner=reinforce",
             )
-        backend_options = {k: v for k, v in tasks[0].backend.items() if k != "name"}
-        backend = registry.build("backend", tasks[0].backend["name"], backend_options)
-        if not backend.simulated or not backend.parallel:
-            raise ConfigError(
-                f"trainer asynchronous cannot evaluate on backend {backend.name!r} in several processes",
-                "choose a simulator, or for a backend that measures another trainer, with parallel=ray",
-            )
-        if isinstance(tasks[0].evaluate.session, RaySession):
-            raise ConfigError("trainer asynchronous has workers of its own", "leave out parallel=ray")
         problems = [packed(task.problem) for task in tasks]
-        workers = {
-            "backend": {"name": backend.name, **alone(backend.options.model_dump(mode="json"))},
-            "problems": problems,
-            "recipes": [None] * len(tasks),  # nothing is run for real
-            "least_s": self.options.least_s,
-        }
+        if measuring is None:
+            backend = _backend(tasks[0])
+            workers = {
+                "backend": {"name": backend.name, **alone(backend.options.model_dump(mode="json"))},
+                "problems": problems,
+                "recipes": [None] * len(tasks),  # nothing is run for real
+                "least_s": self.options.least_s,
+            }
+        else:
+            workers = measuring.about
+        sessions = [task.evaluate.session for task in tasks]
         return {
             "policy": {"name": policy.name, **policy.options.model_dump(mode="json")},
             "trainer": {"name": trainer.name, **trainer.options.model_dump(mode="json")},
             "problems": problems,
             "failing_signal_s": [task.evaluate.failing_signal_s for task in tasks],
             "objective": tasks[0].evaluate.objective,
-            "timeout_s": self.options.timeout_s,
+            "timeout_s": (self.options if measuring is None else measuring.backend.options).timeout_s,
             "workers": workers,
+            "numbers": [s.number if isinstance(s, RaySession) else i for i, s in enumerate(sessions)],
+            "devices": [task.problem.cluster.size for task in tasks] if measuring is None else measuring.fleet.devices,
         }, trainer
 
     def _server(
@@ -175,9 +213,8 @@ class Asynchronous(Trainer):
             count = self.options.controllers
             about = {**state["server"], "left": [False] * count, "closed": False, "told": 0.0}
             about["restarts"] -= count  # all are started once more, which is no fault
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         make: Any = ray.remote(ParameterServer).options(
-            num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here, max_concurrency=1000
+            num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=_here(), max_concurrency=1000
         )
         server = make.remote(folder)
         ray.get(server.begin.remote(about))
@@ -251,6 +288,22 @@ class Asynchronous(Trainer):
             text += f"; {self.faults.lost} processes were lost, {self.faults.repeated} evaluations repeated"
             text += f", {self.lost} not learned from"
         return text + (f"; {self.faults.hung} evaluations gave no answer in time" if self.faults.hung else "")
+
+
+def _backend(task: Task) -> Backend:
+    """The backend of a task, built once more. Raises ConfigError if other processes could not do this."""
+    if not task.backend:
+        raise ConfigError(
+            "trainer asynchronous: other processes cannot build the backend, an object of this program",
+            "give the name of an installed backend",
+        )
+    options = {key: value for key, value in task.backend.items() if key != "name"}
+    return installed().build("backend", task.backend["name"], options)
+
+
+def _here() -> NodeAffinitySchedulingStrategy:
+    """On this machine."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def _of(reference: Any) -> Any:

@@ -219,7 +219,7 @@ def start_measuring(count: int | None, gpus: int) -> list[Any]:
     machines.
     """
     found = machines()
-    able = [m for m in found if m["gpus"] >= gpus]
+    able = [m for m in found if m["gpus"] >= gpus and m["cpus"]]
     count = count or len(able)
     if not count or count > len(able):
         needs = f"with {gpus} GPUs" if gpus else ""

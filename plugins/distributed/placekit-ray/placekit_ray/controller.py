@@ -93,14 +93,24 @@ class SharedOptimiser(Optimiser):
 
 
 class SharedEvaluator(Evaluator):
-    """The evaluator of a problem in a controller: the server keeps the budget, workers evaluate."""
+    """The evaluator of a problem in a controller: the server keeps the budget, workers evaluate.
+
+    `number` is that of the problem among those of the training, `opened` among those of the workers.
+    """
 
     objective: str | None
 
     def __init__(
-        self, link: Link, fleet: Fleet, number: int, problem: Problem, failing_signal_s: float, objective: str | None
+        self,
+        link: Link,
+        fleet: Fleet,
+        number: int,
+        opened: int,
+        problem: Problem,
+        failing_signal_s: float,
+        objective: str | None,
     ) -> None:
-        self.link, self.fleet, self.number, self.problem = link, fleet, number, problem
+        self.link, self.fleet, self.number, self.opened, self.problem = link, fleet, number, opened, problem
         self.failing_signal_s, self.objective = failing_signal_s, objective
         self.session: Session = _NoSession()
         self.ledger, self.evaluations = Ledger(), 0
@@ -122,7 +132,7 @@ class SharedEvaluator(Evaluator):
         granted = self.link.reserve(len(placements))
         if granted:
             part = placements[:granted]
-            m = self.fleet.evaluate(self.number, part)
+            m = self.fleet.evaluate(self.opened, part)
             now = dataclasses.asdict(self.fleet.faults)
             self.link.record(self.number, part, m, {name: count - self._told[name] for name, count in now.items()})
             self._told = now
@@ -167,8 +177,8 @@ class Controller:
     """Trains a copy of the policy, with the parameters of the server.
 
     `about` is plain data: `policy` and `trainer` (`{"name": ..., OPTION: ...}`), `problems` (see `wire.packed`),
-    `failing_signal_s` of each, `objective`, `workers` (what each is told, see `Worker.ready`), `timeout_s`, and the
-    `seeds` of the controllers.
+    `failing_signal_s` of each, their `numbers` in the workers, `devices` of all problems there, `objective`, `workers` (what each
+    is told, see `Worker.ready`), `timeout_s`, and the `seeds` of the controllers.
     """
 
     def run(
@@ -193,10 +203,10 @@ class Controller:
         rng = np.random.default_rng(about["seeds"][index])
         policy.build(problems, rng)
         policy.load_state_dict({name: np.array(values) for name, values in link.parameters.items()})
-        fleet = Fleet(workers, ray.put(workers_about), [p.cluster.size for p in problems], about["timeout_s"])
+        fleet = Fleet(workers, ray.put(workers_about), list(about["devices"]), about["timeout_s"])
         tasks = [
-            Task(p, SharedEvaluator(link, fleet, i, p, about["failing_signal_s"][i], about["objective"]))
-            for i, p in enumerate(problems)
+            Task(p, SharedEvaluator(link, fleet, i, opened, p, about["failing_signal_s"][i], about["objective"]))
+            for i, (opened, p) in enumerate(zip(about["numbers"], problems, strict=True))
         ]
         trainer: PolicyGradient = _built("trainer", about["trainer"])
         trainer.shared = lambda name: SharedOptimiser(link, policy, name)

@@ -18,7 +18,7 @@ pytest.importorskip("ray")
 import ray
 from placekit_ray import cluster
 from placekit_ray.asynchronous import Asynchronous
-from placekit_ray.backend import RayBackend, alone, recipe_of
+from placekit_ray.backend import RayBackend, RaySession, alone, recipe_of
 from placekit_ray.cluster import check_versions, connect, distributions_of, start_measuring, start_workers
 from placekit_ray.options import AsynchronousOptions, ClusterOptions, RayOptions
 
@@ -214,7 +214,8 @@ def task(harmful: None) -> Task:
 
 def told(task: Task, policy: Any = None, **options: Any) -> dict[str, Any]:
     """What controllers are told."""
-    about, _ = Asynchronous(**options)._about(policy or fakes.FakeLearnable(), [task])
+    trainer = Asynchronous(**options)
+    about, _ = trainer._about(policy or fakes.FakeLearnable(), [task], trainer._measuring([task]))
     return about
 
 
@@ -245,6 +246,52 @@ def test_a_policy_that_other_processes_cannot_build(task: Task) -> None:
 def test_a_backend_that_other_processes_cannot_build(task: Task) -> None:
     with pytest.raises(ConfigError, match="other processes cannot build the backend"):
         told(replace(task, backend={}))
+
+
+class InWorkers(RaySession):
+    """A session of two workers, which are no processes."""
+
+    def __init__(self, number: int, timeout_s: float | None = None) -> None:
+        fleet = SimpleNamespace(workers=["one", "other"], devices=[3, 2, 4])
+        backend = RayBackend(inner=HARMFUL, timeout_s=timeout_s)
+        self.number = number
+        self.workers: Any = SimpleNamespace(fleet=fleet, backend=backend, about={"recipes": ["a", "b", "c"]})
+
+
+def measuring(task: Task, monkeypatch: pytest.MonkeyPatch, session: Any = None) -> Task:
+    """A task on a backend that measures, in this process or in a session of workers."""
+    import placekit_harmful
+
+    monkeypatch.setattr(placekit_harmful.Harmful, "simulated", False)
+    if session is not None:
+        task.evaluate.session = session
+    return replace(task, backend={"name": "ray", "inner": HARMFUL} if session is not None else HARMFUL)
+
+
+def test_who_measures_needs_machines(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="on backend 'harmful' in the workers of parallel=ray") as caught:
+        told(measuring(task, monkeypatch), controllers=2, workers=3)
+    assert "parallel.workers=6" in caught.value.hint
+
+
+def test_the_workers_that_measure_are_those_of_the_run(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = measuring(task, monkeypatch, InWorkers(2, timeout_s=7.0))
+    about = told(measured, controllers=2, workers=1)
+    assert about["workers"] == {"recipes": ["a", "b", "c"]}
+    assert (about["numbers"], about["devices"], about["timeout_s"]) == ([2], [3, 2, 4], 7.0)
+    with pytest.raises(
+        ConfigError, match="2 controllers of 2 workers need 4 machines that measure; parallel=ray has 2"
+    ):
+        told(measured, controllers=2, workers=2)
+    with pytest.raises(ConfigError, match=r"trainer\.timeout_s has no effect") as caught:
+        told(measured, controllers=2, workers=1, timeout_s=3.0)
+    assert caught.value.hint == "set parallel.timeout_s"
+
+
+def test_workers_that_simulate_are_its_own(task: Task) -> None:
+    task.evaluate.session = InWorkers(0)
+    with pytest.raises(ConfigError, match="has workers of its own"):
+        told(replace(task, backend={"name": "ray", "inner": HARMFUL}))
 
 
 def test_a_proxy_is_refused(task: Task) -> None:

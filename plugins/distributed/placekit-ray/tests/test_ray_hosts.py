@@ -113,3 +113,23 @@ def test_one_that_measures_has_its_machine_to_itself(hosts: Callable[..., Any], 
         RayBackend(inner=inner, workers=3).open(problem, program.executable)
     with pytest.raises(BackendError, match="a worker cannot build"):
         backend.open(problem)
+
+
+def test_controllers_measure_in_the_workers_of_the_run(
+    hosts: Callable[..., Any], processes: Any, tmp_path: Path
+) -> None:
+    """A machine for each; the run measures there too, to tell the best placements apart. The head has none."""
+    pytest.importorskip("placekit_cuda.backend")
+    pytest.importorskip("placekit_einsum.importer")
+    hosts(0, 2, 2)
+    trainer = {"name": "asynchronous", "inner": {"name": "reinforce", "samples": 4}, "controllers": 2, "workers": 1}
+    backend = {"name": "cpu", "devices": 2, "steps": 1}
+    importer = {"name": "einsum", "program": "chainmm", "sizes": {"n": 16}}
+    result = place(
+        importer=importer, backend=backend, policy="fake_learnable", trainer=trainer, parallel="ray",
+        budget=40, seed=1, baselines=[], run_dir=tmp_path / "run",
+    )  # fmt: skip
+    assert (result.summary.evaluations, result.summary.simulated) == (40, False)
+    assert any("updates by 2 controllers" in note for note in result.summary.notes)
+    assert result.value_s > 0
+    assert not processes("Worker"), "they end with the run"
