@@ -102,13 +102,15 @@ class Asynchronous(Trainer):
     def _start(self, server: Any, about: Mapping[str, Any], actors: list[Any], measuring: Workers | None) -> list[Any]:
         """Start controllers, and workers if none measure; add them to `actors`. Returns references of the controllers' ends."""
         o = self.options
-        make: Any = ray.remote(Controller).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+        where: Any = "DEFAULT"
         if measuring is None:
             workers = start_workers(o.controllers * o.workers, o)
             actors += workers
         else:  # the machines of the workers are for measuring
-            workers = list(measuring.fleet.workers)
-            make = make.options(scheduling_strategy=_here())
+            workers, where = list(measuring.fleet.workers), _here()
+        make: Any = ray.remote(Controller).options(
+            num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=where
+        )
         own = ray.put({key: value for key, value in about.items() if key != "workers"})
         told = ray.put(about["workers"])
         controllers = [make.remote() for _ in range(o.controllers)]
@@ -298,7 +300,8 @@ def _backend(task: Task) -> Backend:
             "give the name of an installed backend",
         )
     options = {key: value for key, value in task.backend.items() if key != "name"}
-    return installed().build("backend", task.backend["name"], options)
+    found: Backend = installed().build("backend", task.backend["name"], options)
+    return found
 
 
 def _here() -> NodeAffinitySchedulingStrategy:
