@@ -32,7 +32,7 @@ from placekit_core import (
 from placekit_ray.backend import RaySession, Workers, alone
 from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_workers, using
 from placekit_ray.controller import Controller
-from placekit_ray.fleet import LOST, Faults
+from placekit_ray.fleet import LOST, PIECE_S, Faults
 from placekit_ray.options import AsynchronousOptions, ClusterOptions
 from placekit_ray.server import ParameterServer
 from placekit_ray.wire import measurements_from, packed, placements_from
@@ -142,14 +142,17 @@ class Asynchronous(Trainer):
             if getattr(o, name) != field.default:
                 raise ConfigError(
                     f"trainer asynchronous measures in the workers of parallel=ray: trainer.{name} has no effect",
-                    f"set parallel.{name}",
+                    "leave it out" if name == "worker_cpus" else f"set parallel.{name}",
                 )
-        count = len(session.workers.fleet.workers)
+        fleet = session.workers.fleet
+        fleet.queue_s = (fleet.timeout_s or 0.0) + 2 * PIECE_S  # the longest piece of a controller, or of the run
+        count = len(fleet.workers)
         if count != o.controllers * o.workers:
             raise ConfigError(
                 f"{o.controllers} controllers of {o.workers} workers need {o.controllers * o.workers} machines that measure;"
                 f" parallel=ray has {count}",
-                f"set trainer.controllers and trainer.workers so that their product is {count}",
+                f"set parallel.workers={o.controllers * o.workers}, or trainer.controllers and trainer.workers so that their"
+                f" product is {count}",
             )
         return session.workers
 
@@ -195,7 +198,8 @@ class Asynchronous(Trainer):
             "problems": problems,
             "failing_signal_s": [task.evaluate.failing_signal_s for task in tasks],
             "objective": tasks[0].evaluate.objective,
-            "timeout_s": (self.options if measuring is None else measuring.backend.options).timeout_s,
+            "timeout_s": self.options.timeout_s if measuring is None else measuring.fleet.timeout_s,
+            "queue_s": 0.0 if measuring is None else measuring.fleet.queue_s,
             "workers": workers,
             "numbers": [s.number if isinstance(s, RaySession) else i for i, s in enumerate(sessions)],
             "devices": [task.problem.cluster.size for task in tasks] if measuring is None else measuring.fleet.devices,
@@ -270,6 +274,11 @@ class Asynchronous(Trainer):
         for number, placements, measurements, more in found:
             tasks[number].evaluate.record(placements_from(placements), measurements_from(measurements))
             faults.add(more)
+            ledger = tasks[number].evaluate.ledger
+            if (
+                ledger.limit_s is not None
+            ):  # to record may mean to measure again, and controllers should know how late it is
+                server.tell.remote(ledger.progress)
         return taken + len(found), int(version)
 
     def _state(

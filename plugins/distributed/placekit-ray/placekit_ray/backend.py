@@ -110,7 +110,10 @@ class Workers:
 
     def add(self, problem: Problem, executable: Executable | None) -> int:
         """Have all workers open one more problem; its number."""
-        self.about["recipes"].append(recipe_of(problem, executable, self.backend.inner))
+        recipe = recipe_of(problem, executable, self.backend.inner)
+        if recipe is not None:
+            check_versions(distributions_of([("importer", str(recipe["importer"]))]))
+        self.about["recipes"].append(recipe)
         self.about["problems"].append(packed(problem))
         self.fleet.tell(ray.put(self.about), problem.cluster.size)
         self.sessions += 1

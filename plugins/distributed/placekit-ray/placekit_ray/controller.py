@@ -178,7 +178,7 @@ class Controller:
 
     `about` is plain data: `policy` and `trainer` (`{"name": ..., OPTION: ...}`), `problems` (see `wire.packed`),
     `failing_signal_s` of each, their `numbers` in the workers, `devices` of all problems there, `objective`, `workers` (what each
-    is told, see `Worker.ready`), `timeout_s`, and the `seeds` of the controllers.
+    is told, see `Worker.ready`), `timeout_s` and `queue_s` of the fleet, and the `seeds` of the controllers.
     """
 
     def run(
@@ -203,7 +203,7 @@ class Controller:
         rng = np.random.default_rng(about["seeds"][index])
         policy.build(problems, rng)
         policy.load_state_dict({name: np.array(values) for name, values in link.parameters.items()})
-        fleet = Fleet(workers, ray.put(workers_about), list(about["devices"]), about["timeout_s"])
+        fleet = Fleet(workers, ray.put(workers_about), list(about["devices"]), about["timeout_s"], about["queue_s"])
         tasks = [
             Task(p, SharedEvaluator(link, fleet, i, opened, p, about["failing_signal_s"][i], about["objective"]))
             for i, (opened, p) in enumerate(zip(about["numbers"], problems, strict=True))

@@ -78,6 +78,7 @@ class Fleet:
         about: what they are told when they start: a reference to the argument of `Worker.ready`.
         devices: number of devices of each problem.
         timeout_s: seconds after which a placement counts as failed; None: no limit.
+        queue_s: how long a call may have to wait for those of another fleet with the same workers, seconds.
         faults: what went wrong so far.
     """
 
@@ -85,6 +86,7 @@ class Fleet:
     about: Any
     devices: list[int]
     timeout_s: float | None = None
+    queue_s: float = 0.0
     faults: Faults = field(default_factory=Faults)
     _idle: list[Any] = field(default_factory=list)
     _waking: dict[Any, tuple[Any, float]] = field(default_factory=dict)  # its answer, and when to look at it
@@ -159,7 +161,11 @@ class Fleet:
         for _ in range(DEATHS):
             self._woken(block=not self._idle)
             worker = self._idle[-1]
-            answer = _answer(call(worker))
+            reference = call(worker)
+            hangs = self.timeout_s is not None and not ray.wait([reference], timeout=self.timeout_s + self.queue_s)[0]
+            if hangs:
+                ray.kill(worker, no_restart=False)
+            answer = None if hangs else _answer(reference)
             if answer is None or answer is UNREADY:
                 self._died(worker)
                 continue
@@ -206,7 +212,8 @@ class Fleet:
             if not block or self._idle:
                 return
             waited_s = time.monotonic() - began
-            if not self._waking or waited_s > (LOST_S if self._begun else START_S):
+            patience_s = START_S if self.queue_s or not self._begun else LOST_S  # a shared worker may be busy, not lost
+            if not self._waking or waited_s > patience_s:
                 raise BackendError(
                     f"no worker of the Ray cluster is {'left' if self._begun else 'ready'} after {waited_s:.0f} s: {gone}",
                     "`ray status` says what the cluster has, and what is in use",
@@ -246,7 +253,7 @@ class Fleet:
         now = time.monotonic()
         for reference, (worker, piece, began) in list(busy.items()):
             length = piece.end - piece.begin
-            if now - began < self.timeout_s * length:
+            if now - began < self.timeout_s * length + self.queue_s:
                 continue
             del busy[reference]
             ray.kill(worker, no_restart=False)

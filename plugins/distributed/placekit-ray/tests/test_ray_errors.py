@@ -252,7 +252,7 @@ class InWorkers(RaySession):
     """A session of two workers, which are no processes."""
 
     def __init__(self, number: int, timeout_s: float | None = None) -> None:
-        fleet = SimpleNamespace(workers=["one", "other"], devices=[3, 2, 4])
+        fleet = SimpleNamespace(workers=["one", "other"], devices=[3, 2, 4], timeout_s=timeout_s)
         backend = RayBackend(inner=HARMFUL, timeout_s=timeout_s)
         self.number = number
         self.workers: Any = SimpleNamespace(fleet=fleet, backend=backend, about={"recipes": ["a", "b", "c"]})
@@ -279,6 +279,7 @@ def test_the_workers_that_measure_are_those_of_the_run(task: Task, monkeypatch: 
     about = told(measured, controllers=2, workers=1)
     assert about["workers"] == {"recipes": ["a", "b", "c"]}
     assert (about["numbers"], about["devices"], about["timeout_s"]) == ([2], [3, 2, 4], 7.0)
+    assert about["queue_s"] == 7.5, "a call may wait for the longest one of the run itself"
     with pytest.raises(
         ConfigError, match="2 controllers of 2 workers need 4 machines that measure; parallel=ray has 2"
     ):

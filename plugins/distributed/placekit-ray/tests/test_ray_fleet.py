@@ -207,6 +207,22 @@ def test_a_hanging_evaluation_counts_as_failed(fake: FakeRay) -> None:
     assert worker.told == 3
 
 
+def test_a_shared_worker_that_is_busy_does_not_hang(fake: FakeRay) -> None:
+    """What another fleet has asked it comes first."""
+    _, m = evaluated([FakeWorker(slow, slow)], 2, timeout_s=0.01, queue_s=5.0)
+    assert m.fits.all()
+    assert not fake.killed
+
+
+def test_a_question_that_is_not_answered(fake: FakeRay) -> None:
+    worker = FakeWorker()
+    found = Fleet([worker], ABOUT, [PROBLEM.cluster.size], timeout_s=0.02)
+    answers = [Reference(None, NEVER), Reference("here it is")]
+    assert found.ask(lambda _: answers.pop(0)) == "here it is"
+    assert fake.killed == [worker]
+    assert found.faults.lost == 1
+
+
 def test_of_a_piece_that_hangs_only_the_placement_that_hangs_fails(fake: FakeRay) -> None:
     worker = FakeWorker()
     found, _ = evaluated([worker], 4)
