@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -163,13 +164,16 @@ def test_steps_equal_eager(kind: str) -> None:
     x = torch.randn((4, 4, 4) if kind == "transformer" else (4, 4), dtype=next(module.parameters()).dtype)
     program = import_module(module, x, loss=loss, optimizer=optimizer)
     values, eager = program.executable.initial(), optimizer(module.parameters())
+    # eager PyTorch computes a GRU cell in one kernel, whose last bit depends on the processor's vectors
+    tolerance = 1e-6 if kind == "gru cell" else 0.0
+    check = functools.partial(torch.testing.assert_close, rtol=tolerance, atol=tolerance)
     for _ in range(3):
         values, results = run_sequential(program, values)
         eager.zero_grad()
         expected = loss(module(x))
         expected.backward()
         eager.step()
-        assert torch.equal(results["loss"], expected.detach())
+        check(results["loss"], expected.detach())
         found = {program.graph.op_name[program.graph.tensor_producer[t]]: v for t, v in values.items()}
         for name, value in [*module.named_parameters(), *module.named_buffers()]:
-            assert torch.equal(found[name], value), name
+            check(found[name], value)
