@@ -145,7 +145,6 @@ class Asynchronous(Trainer):
                     "leave it out" if name == "worker_cpus" else f"set parallel.{name}",
                 )
         fleet = session.workers.fleet
-        fleet.queue_s = (fleet.timeout_s or 0.0) + 2 * PIECE_S  # the longest piece of a controller, or of the run
         count = len(fleet.workers)
         if count != o.controllers * o.workers:
             raise ConfigError(
@@ -154,6 +153,7 @@ class Asynchronous(Trainer):
                 f"set parallel.workers={o.controllers * o.workers}, or trainer.controllers and trainer.workers so that their"
                 f" product is {count}",
             )
+        fleet.queue_s = (fleet.timeout_s or 0.0) + 2 * PIECE_S  # the longest piece of a controller, or of the run
         return session.workers
 
     def _about(
@@ -275,9 +275,8 @@ class Asynchronous(Trainer):
             tasks[number].evaluate.record(placements_from(placements), measurements_from(measurements))
             faults.add(more)
             ledger = tasks[number].evaluate.ledger
-            if (
-                ledger.limit_s is not None
-            ):  # to record may mean to measure again, and controllers should know how late it is
+            if ledger.limit_s is not None:
+                # to record may have meant to measure again, for seconds, of which the controllers know nothing
                 server.tell.remote(ledger.progress)
         return taken + len(found), int(version)
 
@@ -291,7 +290,8 @@ class Asynchronous(Trainer):
         """What happened, for the result."""
         total = sum(self.staleness.values())
         late = sum(k * v for k, v in self.staleness.items()) / max(total, 1)
-        text = f"trainer asynchronous: {version:,} updates by {self.options.controllers} controllers"
+        updates, controllers = f"{version:,} update{'s'[version == 1 :]}", self.options.controllers
+        text = f"trainer asynchronous: {updates} by {controllers} controller{'s'[controllers == 1 :]}"
         if not self.options.synchronous:
             most = max(self.staleness, default=0)
             text += f"; gradients were {late:.1f} updates late on average, at most {most}"

@@ -18,7 +18,7 @@ pytest.importorskip("ray")
 import ray
 from placekit_ray import cluster
 from placekit_ray.asynchronous import Asynchronous
-from placekit_ray.backend import RayBackend, RaySession, alone, recipe_of
+from placekit_ray.backend import RayBackend, RaySession, Workers, alone, recipe_of
 from placekit_ray.cluster import check_versions, connect, distributions_of, start_measuring, start_workers
 from placekit_ray.options import AsynchronousOptions, ClusterOptions, RayOptions
 
@@ -205,6 +205,19 @@ def test_a_program_that_no_worker_can_build() -> None:
             recipe_of(problem, executable, inner)  # type: ignore[arg-type]
     recipe = {"importer": "einsum", "options": {"program": "chainmm"}}
     assert recipe_of(problem, SimpleNamespace(recipe=recipe), inner) == recipe  # type: ignore[arg-type]
+
+
+def test_importers_of_measuring_workers_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They build the program: another version of the importer may build another one."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr("placekit_ray.backend.check_versions", asked.append)
+    monkeypatch.setattr(ray, "put", lambda value: value)
+    workers = object.__new__(Workers)
+    workers.backend, workers.sessions = SimpleNamespace(inner=SimpleNamespace(simulated=False)), 0  # type: ignore[assignment]
+    workers.about, workers.fleet = {"recipes": [], "problems": []}, SimpleNamespace(tell=lambda *_: None)  # type: ignore[assignment]
+    recipe = {"importer": "einsum", "options": {"program": "chainmm"}}
+    assert workers.add(fakes.diamond(), SimpleNamespace(recipe=recipe)) == 0  # type: ignore[arg-type]
+    assert [set(names) for names in asked] == [{"placekit-core", "placekit-ray", "placekit-einsum"}]
 
 
 @pytest.fixture
