@@ -7,6 +7,7 @@ import inspect
 import os
 import platform
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -135,7 +136,11 @@ class Doctor:
         needed = {f.text for d in self.distributions for f in _requirements(d) if f.level == "ok"}
         yield from (ok(text) for text in sorted(needed - own) if not text.startswith("placekit-"))
         _ = self.loaded  # this imports the libraries of plugins
-        for name, value in facts(self.registry).items():
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = facts(self.registry)
+        yield from (warn(str(w.message), "all else works; results do not have these facts") for w in said)
+        for name, value in found.items():
             yield ok(f"{name.replace('_', ' ')}: {'none' if value is None else value}")
 
     def devices(self) -> Iterator[Finding]:

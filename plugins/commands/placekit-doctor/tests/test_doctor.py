@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -240,6 +241,17 @@ def test_versions_and_what_plugins_say_of_this_process(monkeypatch: pytest.Monke
     assert found[-2:] == ["torch cuda: none", "torch threads: 3"]
     assert f"numpy {np.__version__}" in found
     assert len(found) == len(set(found)), "what several plugins need stands there once"
+
+
+def test_a_plugin_that_cannot_say_what_this_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def facts(registry: object) -> dict[str, int]:
+        warnings.warn("plugin 'far' gives no facts: nobody answers", stacklevel=2)
+        return {"near": 1}
+
+    monkeypatch.setattr("placekit_doctor.doctor.facts", facts)
+    doctor = Doctor(installed())
+    assert texts(doctor.versions(), "warn") == ["plugin 'far' gives no facts: nobody answers"]
+    assert texts(doctor.versions(), "ok")[-1] == "near: 1"
 
 
 def test_what_measuring_backends_find(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,8 +127,8 @@ class Asynchronous(Trainer):
             if not backend.simulated:
                 raise ConfigError(
                     f"trainer asynchronous measures on backend {backend.name!r} in the workers of parallel=ray",
-                    f"add parallel=ray parallel.workers={o.controllers * o.workers}, or set trainer.controllers and"
-                    " trainer.workers: a machine for each worker",
+                    f"add parallel=ray parallel.address=HOST:PORT, and {o.controllers * o.workers} machines: one for each of"
+                    f" {o.controllers} x {o.workers} workers (trainer.controllers, trainer.workers); here is room for 1 x 1",
                 )
             if not backend.parallel:
                 raise ConfigError(
@@ -244,9 +244,7 @@ class Asynchronous(Trainer):
         while runs:
             runs = _going_on(runs)
             taken, version = self._record(server, taken, tasks, faults)
-            report_progress(
-                f"{version:,} updates by {self.options.controllers} controllers", tasks[0].evaluate.progress
-            )
+            report_progress(self._updates(version), tasks[0].evaluate.progress)
             if not told and ledger.limit_s is not None and ledger.remaining <= 0:
                 _of(server.tell.remote(1.0))
                 told = True
@@ -286,12 +284,15 @@ class Asynchronous(Trainer):
         policy.load_state_dict({name: np.array(values) for name, values in snapshot["parameters"].items()})
         return {"server": dict(snapshot), "taken": taken, "faults": vars(faults), "seeds": seeds}
 
+    def _updates(self, version: int) -> str:
+        count = self.options.controllers
+        return f"{version:,} update{'s'[version == 1 :]} by {count} controller{'s'[count == 1 :]}"
+
     def _said(self, version: int) -> str:
         """What happened, for the result."""
         total = sum(self.staleness.values())
         late = sum(k * v for k, v in self.staleness.items()) / max(total, 1)
-        updates, controllers = f"{version:,} update{'s'[version == 1 :]}", self.options.controllers
-        text = f"trainer asynchronous: {updates} by {controllers} controller{'s'[controllers == 1 :]}"
+        text = f"trainer asynchronous: {self._updates(version)}"
         if not self.options.synchronous:
             most = max(self.staleness, default=0)
             text += f"; gradients were {late:.1f} updates late on average, at most {most}"

@@ -70,7 +70,8 @@ def connect(options: ClusterOptions, cpus: float = 0.0) -> None:
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as e:
         raise BackendError(
             f"the Ray cluster {address or 'of this computer'} cannot be used: {_first(e)}",
-            "`ray status` on its head says whether it runs; versions of Python and Ray must be the same everywhere",
+            "`ray status` on its head says whether it runs; RAY_AUTH_MODE has to be the same everywhere (`ray start` takes"
+            " `token` if it is not set), and so have the versions of Python and Ray",
         ) from e
     finally:  # Ray ends the process at SIGTERM, and a run would rather write what it has found
         if threading.current_thread() is threading.main_thread():
@@ -88,10 +89,14 @@ def using() -> Iterator[None]:
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Raise BackendError if nobody listens at HOST:PORT: Ray itself tries for a minute."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
+    """Raise BackendError if nobody listens at HOST:PORT, for which Ray itself tries a minute, or if it is no such address."""
+    if address == "auto":
         return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise BackendError(
+            f"{address!r} is no address of a Ray cluster", "give HOST:PORT, as `ray start` says it, or auto"
+        )
     try:
         socket.create_connection((host, int(port)), timeout=_REACH_S).close()
     except OSError as e:
@@ -114,14 +119,14 @@ def machines() -> list[dict[str, Any]]:
 
 
 def described() -> str:
-    """What the cluster has: that of this process, else that of RAY_ADDRESS; empty if there is neither."""
+    """What the cluster has: that of this process, else that of RAY_ADDRESS; empty if there is neither.
+
+    Raises BackendError if that of RAY_ADDRESS cannot be used.
+    """
     if not ray.is_initialized():
         if not os.environ.get("RAY_ADDRESS"):
             return ""
-        try:
-            connect(ClusterOptions.model_validate({}))
-        except BackendError as e:
-            return e.message
+        connect(ClusterOptions.model_validate({}))
     found = machines()
     cpus, gpus = (sum(m[what] for m in found) for what in ("cpus", "gpus"))
     return f"{len(found)} machine{'' if len(found) == 1 else 's'}, {cpus:g} CPUs, {gpus:g} GPUs"

@@ -89,6 +89,22 @@ def test_a_run_says_that_nobody_answers() -> None:
             place(problem.graph, cluster=problem.cluster, backend="harmful", budget=10, baselines=[], **options)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "head", "head:port", ":6379"])
+def test_an_address_without_a_port(address: str) -> None:
+    with pytest.raises(BackendError, match=f"'{address}' is no address of a Ray cluster") as caught:
+        connect(ClusterOptions(address=address))
+    assert "HOST:PORT" in caught.value.hint
+
+
+def test_the_cluster_of_the_environment_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`placekit doctor` warns of it."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(BackendError, match="no Ray cluster answers"):
+        cluster.described()
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert cluster.described() == ""
+
+
 def test_what_ray_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any, **more: Any) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 1.0")
@@ -96,7 +112,7 @@ def test_what_ray_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "init", fails)
     with pytest.raises(BackendError, match="the Ray cluster auto cannot be used: Version mismatch") as caught:
         connect(ClusterOptions(address="auto"))
-    assert "versions of Python and Ray must be the same everywhere" in caught.value.hint
+    assert "so have the versions of Python and Ray" in caught.value.hint
 
 
 class OneMachine:
@@ -284,7 +300,7 @@ def measuring(task: Task, monkeypatch: pytest.MonkeyPatch, session: Any = None) 
 def test_who_measures_needs_machines(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="on backend 'harmful' in the workers of parallel=ray") as caught:
         told(measuring(task, monkeypatch), controllers=2, workers=3)
-    assert "parallel.workers=6" in caught.value.hint
+    assert "6 machines: one for each of 2 x 3 workers" in caught.value.hint
 
 
 def test_the_workers_that_measure_are_those_of_the_run(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
