@@ -18,8 +18,9 @@ from unittest import mock
 import torch
 import torch.fx as fx
 import torch.fx.traceback as fx_traceback
+from torch._subclasses import functional_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode, _can_decompose_fast
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 
@@ -80,7 +81,7 @@ def _is_functional(op: Any) -> bool:
     """Whether functionalisation only unwraps the operator's arguments and wraps its results."""
     return (
         ordinary(op)
-        and _can_decompose_fast(op, False, False) is None
+        and functional_tensor._can_decompose_fast(op, False, False) is None  # other versions of torch lack it
         and not _has_kernel(op, _Key.Functionalize)
         and op not in FunctionalTensor.metadata_fns
         and not op.python_key_table

@@ -46,6 +46,11 @@ def fake_mode(*, values: bool = False) -> TraceMode:
     return TraceMode(values=values)
 
 
+def compiling() -> Any:
+    """A context in which `torch.compiler.is_compiling()` is true, as under torch.compile."""
+    return mock.patch.object(torch.compiler, "_is_compiling_flag", True)
+
+
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.proxy_tensor", "torch._functorch.aot_autograd")
 
 
@@ -170,7 +175,7 @@ def tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
         stack.enter_context(mock.patch.object(FunctionalTensor, "__format__", _format))
         stack.enter_context(recorded())
         # modules skip checks of data, and optimisers skip checks of devices, as under torch.compile
-        stack.enter_context(torch.compiler._compile_session_context())
+        stack.enter_context(compiling())
         yield stack
 
 

@@ -18,7 +18,7 @@ from placekit_core import ImporterError
 from placekit_torch.fusion import Fused, fuse, is_fusible, is_part
 from placekit_torch.joint import with_value
 from placekit_torch.multi_tensor import TENSORS, is_multi_tensor, launches, traceable
-from placekit_torch.tracing import is_data_dependent, mark_aliases, tracing
+from placekit_torch.tracing import compiling, is_data_dependent, mark_aliases, tracing
 
 
 @dataclass
@@ -69,7 +69,7 @@ def _first_values(
     The state must not depend on the parameter. SGD's momentum is seen only after the first step, with the weight decay.
     """
     state, numbers = _Recording(), []
-    with torch.compiler._compile_session_context(), torch.no_grad():
+    with compiling(), torch.no_grad():
         for start in (torch.ones, torch.zeros):
             other, state = state.first, _Recording()
             p = start([min(d, 2) for d in parameter.shape], dtype=parameter.dtype)
