@@ -37,7 +37,7 @@ _RATE_S = 2e-2  # products grow until one takes this long
 _RATE_SIZE = 8192  # rows of the largest product
 _BANDWIDTH_BYTES = 2**28
 _SEEN = 0.05  # to derive a bandwidth, the bytes of the largest copy must take at least this share of its seconds
-_COPIES_BYTES = (4, 2**12, 2**16, 2**20, 2**22, 2**24)
+_COPIES_BYTES = (4, 2**12, 2**16, 2**20, 2**22, 2**24, 2**26, 2**28)
 _COPY_S = 2e-2  # no larger copies once one takes this much longer than the smallest
 
 
@@ -217,7 +217,7 @@ def calibrate(
         interrupted = True
     about = f"measured: medians of {repeats}{' at most' if interrupted else ''}{f'; on {hardware}' if hardware else ''}"
     data = cluster.model_dump() | {
-        "name": f"{cluster.name}_measured",
+        "name": f"{cluster.name.removesuffix('_measured')}_measured",
         "description": f"{cluster.name}, {about}",
         "kinds": {name: kind.model_dump() for name, kind in kinds.items()},
         "links": links,
@@ -315,13 +315,7 @@ def _launch_s(stream: Stream, where: torch.device, clock: Clock) -> float:
         torch.neg(one)
 
     for _ in range(clock.repeats + 1):
-        start = stream.record(timed=True)
-        for _ in range(_LAUNCHES):
-            stream.launch(tiny)
-        end = stream.record(timed=True)
-        if not end.wait(clock.timeout_s):
-            raise BackendError(f"{_LAUNCHES} launches did not end within {clock.timeout_s:g} s")
-        samples.append(end.since(start) / _LAUNCHES)
+        samples.append(clock.once(stream, tiny, _LAUNCHES))  # like operations: their figures contain a launch
     return float(np.median(samples[1:]))
 
 
@@ -348,10 +342,10 @@ def _link(cluster: Cluster, machine: Machine, src: int, dst: int, clock: Clock, 
             break
     latency, s_per_byte = fit_line(sizes, medians)
     if s_per_byte * sizes[-1] < _SEEN * medians[-1]:
-        s_per_byte = float(cluster.routes.s_per_byte[src, dst])
+        s_per_byte = medians[-1] / sizes[-1]
         notes.append(
             f"copies from {cluster.device_names[src]} to {cluster.device_names[dst]} take no longer if they are larger:"
-            " the given bandwidth of this link is kept"
+            f" the bandwidth of this link is at least the {_rounded(1e-9 / s_per_byte):g} GB/s of the largest, which it is given"
         )
     return {"latency_s": _rounded(latency), "bytes_per_s": _rounded(1 / s_per_byte)}
 

@@ -107,7 +107,8 @@ class CUDAMachine(Machine):
             CUDAStream(cuda, cuda.Stream(self.torch_device(d), priority=-1)) for d in range(len(self.gpus))
         ]
         self._links: dict[tuple[int, int], CUDAStream] = {}
-        self._watch = _Watch()
+        # a call of the CUDA runtime gives the thread a context; without one, cuBLAS warns when it is first used there
+        self._watch = _Watch(lambda: cuda.mem_get_info(self.gpus[0]))
         self._cycles_per_s = self._clock() if link_s is not None else {}
 
     @property
@@ -179,9 +180,13 @@ class CUDAMachine(Machine):
 
 
 class _Watch:
-    """The host event loop of a machine: one thread that checks which events are reached, and calls their callbacks."""
+    """The host event loop of a machine: one thread that checks which events are reached, and calls their callbacks.
 
-    def __init__(self) -> None:
+    The thread calls `begin` first.
+    """
+
+    def __init__(self, begin: Callable[[], object]) -> None:
+        self._begin = begin
         self._waiting: list[tuple[CUDAEvent, Callable[[BaseException | None], None]]] = []
         self._some, self._ended = threading.Condition(), False
         self._thread: threading.Thread | None = None
@@ -204,6 +209,7 @@ class _Watch:
             self._thread.join(timeout=1.0)
 
     def _work(self) -> None:
+        self._begin()
         while True:
             with self._some:
                 while not self._waiting and not self._ended:

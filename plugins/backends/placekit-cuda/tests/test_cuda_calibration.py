@@ -179,7 +179,9 @@ def test_a_line_is_fitted() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.005, 0.021])
-def test_a_bandwidth_that_is_not_seen_is_as_it_was_given(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bandwidth_that_is_not_seen_is_that_of_the_largest_copy(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Copies that take as long whatever their size, but for noise, also if they are slow."""
     noise = itertools.cycle([1.0, 1.02, 1.01])  # of a clock, it would be this computer's load that is tested
     monkeypatch.setattr(calibration, "_copy_s", lambda *_: seconds * next(noise))
@@ -187,11 +189,12 @@ def test_a_bandwidth_that_is_not_seen_is_as_it_was_given(seconds: float, monkeyp
     machine = CPUMachine(2)
     found = calibration._link(CLUSTER, machine, 0, 1, Clock(3, 30.0), notes)
     machine.close()
-    assert found["bytes_per_s"] == 1e8
+    assert found["bytes_per_s"] == pytest.approx(2**24 / seconds, rel=0.03), "an eighth of the memory is the largest"
     assert found["latency_s"] >= seconds
-    assert notes == [
-        "copies from a:0 to a:1 take no longer if they are larger: the given bandwidth of this link is kept"
-    ]
+    (note,) = notes
+    assert note.startswith(
+        "copies from a:0 to a:1 take no longer if they are larger: the bandwidth of this link is at least"
+    )
 
 
 def test_samples_of_several_launches_are_divided_among_them() -> None:

@@ -17,6 +17,7 @@ from placekit_cuda.engine import Engine
 from placekit_cuda.machine import Event, Machine, Stream, nbytes
 from placekit_cuda.plan import plan
 from placekit_testing.speed import mostly_slow
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
@@ -113,6 +114,8 @@ def lowered(found: Program, devices: int, monkeypatch: pytest.MonkeyPatch) -> No
     with monkeypatch.context() as patch:
         patch.setattr(torch, "Generator", Generator)
         engine = Engine(made, executable, FakeMachine(devices))
+    # where there is a GPU, torch would use each device that a fake tensor is on; fewer may be there
+    monkeypatch.setattr(fake_tensor, "init_gpu_context", lambda device: None)
     with FakeTensorMode(), torch.no_grad(), Copies():
         values = executable.initial()
         sources = [{t: on(values[t], d) for t in tensors} for d, tensors in enumerate(made.sources)]

@@ -118,6 +118,9 @@ class FakeCUDA:
     def device_count(self) -> int:
         return GPUS
 
+    def mem_get_info(self, gpu: int) -> tuple[int, int]:
+        return 0, 0
+
     def current_stream(self, device: Any) -> FakeStream:
         """What the test, as a caller, launches on."""
         if device.index not in self.default:
