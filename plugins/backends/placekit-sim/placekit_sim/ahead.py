@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from placekit_scheduling.fields import unpacked
 from placekit_scheduling.jit import UNCOUNTED
 
+from placekit_sim.machine import FIELDS
 
-@njit(cache=True, **UNCOUNTED)
-def plan_ahead(m):
+
+def _plan_ahead(m):
     """Number the copies of what sources write, and say which operation each waits for; returns how many there are.
 
     The operations of a device that read such copies are its readers, in the order of the graph. A copy serves readers of one
@@ -64,3 +65,6 @@ def plan_ahead(m):
         m.copy_reads[k] = i
         m.edge_copy[m.read_edge[i]] = k + 1
     return known, n_requested
+
+
+plan_ahead = unpacked(FIELDS, _plan_ahead, name="plan_ahead", cache=True, **UNCOUNTED)

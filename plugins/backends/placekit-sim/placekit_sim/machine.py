@@ -1,11 +1,8 @@
 """Everything that the compiled kernel works on; importing it imports numba."""
-# mypy: ignore-errors
 
 from __future__ import annotations
 
-from collections import namedtuple
-
-from placekit_scheduling.fields import Field, fields, view_of
+from placekit_scheduling.fields import Field, fields
 
 FIELDS = [
     # operations, tensors, edges, tasks, devices, groups; queues of devices and channels: from `first_shared` on they compete
@@ -13,7 +10,7 @@ FIELDS = [
     *fields("number", "order"),  # order of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
     # edges from sources; `Rules.prefetch` + 1, or 0 where all copies begin at time 0
     *fields("number", "n_reads window"),
-    *fields("flag", "memory multicast bulk noisy record"),
+    *fields("flag", "memory multicast bulk noisy ahead record"),
     # the problem
     *fields("ints", "group_of n_inputs output_ptr input_ptr input_tensor consumer_ptr consumer_op storage"),
     *fields("ints", "sources roots fixed_rank level_ptr level_op"),
@@ -24,7 +21,8 @@ FIELDS = [
     *fields("scratch_ints", "home missing rank done fresh", "n"),
     *fields("scratch_ints", "readers tensor_home first_copy n_copies", "t"),
     *fields("scratch_ints", "copy_tensor copy_dst copy_readers", "e"),
-    *fields("scratch_ints", "link child event_task starting", "tasks"),
+    *fields("scratch_ints", "link child far_task", "tasks"),
+    *fields("scratch_ints", "near_task", "span"),
     *fields("scratch_ints", "head tail free mark touched candidates", "n_queues"),
     *fields("scratch_ints", "channel_free", "n_channels"),
     *fields("scratch_ints", "to to_readers to_rank", "size"),
@@ -33,7 +31,8 @@ FIELDS = [
     *fields("scratch_ints", "open_copy open_until", "rows"),
     *fields("scratch_ints", "copy_reads copy_rank gated_after read_after requested", "n_reads"),
     *fields("scratch_ints", "edge_copy", "e_if_ahead"),
-    *fields("scratch_floats", "event_s", "tasks"),
+    *fields("scratch_floats", "near_s", "span"),
+    *fields("scratch_floats", "far_s", "tasks"),
     Field("key", "scratch_floats", "tasks", wide=True),
     *fields("scratch_floats", "used", "size"),
     # the results of a recorded run
@@ -42,7 +41,3 @@ FIELDS = [
     *fields("scratch_floats", "times", "recorded_times"),
 ]
 """Everything that `simulate` works on."""
-
-Machine = namedtuple("Machine", [field.name for field in FIELDS])
-
-machine = view_of(Machine, FIELDS)

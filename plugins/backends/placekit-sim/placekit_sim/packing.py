@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from placekit_scheduling.fields import lay_out
+from placekit_scheduling.heaps import SPAN
 
 from placekit_core import UNLIMITED, Graph, Kernel, Problem, Routes, Trace
 from placekit_sim.kernel import simulate
@@ -23,6 +24,7 @@ class Packed:
     Attributes:
         ints, floats, scratch_ints, scratch_floats: as in `placekit_core.Kernel`.
         tasks: n + e, enough for all operations and all received copies.
+        plain, record: which of the kernels it is for, see `kernel.simulate`.
         rounds: index in the integer scratch where the recorded rounds begin, in which the tasks started.
         trace: where a recorded run stores when and why everything started.
     """
@@ -32,12 +34,16 @@ class Packed:
     scratch_ints: int
     scratch_floats: int
     tasks: int
+    plain: bool
+    record: bool
     rounds: int
     trace: Trace
 
     def kernel(self, trace: Trace | None = None) -> Kernel:
         """The compiled evaluation."""
-        return Kernel(simulate, self.ints, self.floats, self.scratch_ints, self.scratch_floats, trace)
+        return Kernel(
+            simulate(self.plain, self.record), self.ints, self.floats, self.scratch_ints, self.scratch_floats, trace
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +107,7 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
     sizes = {**numbers, **{name: size if record else 0 for name, size in recorded.items()}}
     ahead = {"n_if_ahead": problem.graph.n, "e_if_ahead": problem.graph.e}
     sizes |= {name: size if numbers["window"] else 0 for name, size in ahead.items()}
+    sizes["span"] = SPAN
     sizes["rows"] = (int(arrays["read_row"].max(initial=-1)) + 1) * problem.cluster.size
     packed = lay_out(FIELDS, numbers, arrays, sizes)
     begin = packed.begin
@@ -110,6 +117,8 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
         scratch_ints=packed.scratch_ints,
         scratch_floats=packed.scratch_floats,
         tasks=tasks,
+        plain=not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead")),
+        record=record,
         rounds=begin["rounds"],
         trace=Trace(
             tasks=tasks,
@@ -143,6 +152,7 @@ def _numbers(problem: Problem, rules: Rules, arrays: Mapping[str, NDArray[Any]])
         "bulk": rules.bulk,
         "noisy": rules.transfer_factor is not None,
         "n_reads": len(arrays["read_op"]),
+        "ahead": rules.prefetch is not None,
         "window": 0 if rules.prefetch is None else min(rules.prefetch, graph.n) + 1,
     }
 

@@ -15,10 +15,10 @@ from placekit_sim.events import Run
 from placekit_sim.packing import pack
 from placekit_sim.recording import record
 from placekit_sim.rules import Rules
-from placekit_testing.strategies import Case, problems, random_placements, random_problem
+from placekit_testing.strategies import Case, problems, random_graph, random_placements, random_problem
 from sim_reference import Reference
 
-from placekit_core import Problem
+from placekit_core import Cluster, CostTable, Problem
 
 ORDERS = ("priority", "fifo", "depth_first", "breadth_first", "random")
 
@@ -78,6 +78,26 @@ def test_kernel_equals_reference_on_larger_graphs(order: Any, bulk: bool) -> Non
         rng = np.random.default_rng(seed)
         problem = random_problem(rng, 400, 8)
         assert_equal_runs(problem, rng, SimulatorOptions(ready_order=order), bulk, priorities=seed % 2 == 0)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_kernel_equals_reference_where_hundreds_of_events_are_pending(noise: float) -> None:
+    """More than the sorted list of events has room for, many of them at the same time."""
+    rng = np.random.default_rng(0)
+    graph = random_graph(rng, 600)
+    kind = {
+        "type": "gpu",
+        "flops_per_s": {"float32": 1e9},
+        "memory_bytes": 2**40,
+        "memory_bytes_per_s": 1e9,
+        "streams": 400,
+    }
+    link = {"mesh": "a:*", "bytes_per_s": 1e9, "concurrent": "unlimited"}
+    cluster = Cluster.parse({"kinds": {"a": kind}, "devices": [{"kind": "a", "count": 3}], "links": [link]})
+    op_s = rng.integers(1, 9, (graph.n, 1)) * graph.kernel[:, None] * 0.125
+    problem = Problem.of(graph, cluster, costs=CostTable(("a",), op_s, np.zeros((graph.n, 1), np.bool_)))
+    for priorities in (False, True):
+        assert_equal_runs(problem, rng, SimulatorOptions(noise=noise), False, priorities)
 
 
 @pytest.mark.slow

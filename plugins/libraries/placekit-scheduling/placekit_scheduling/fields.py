@@ -10,8 +10,11 @@ what is where: `lay_out` fills the arrays, and `view_of` makes the compiled func
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -79,6 +82,92 @@ def view_of(cls: type[Any], layout: Sequence[Field]) -> Any:
     """A compiled function (ints, floats, scratch_ints, scratch_floats) that returns a `cls` with every field of `layout`."""
     values = {field.name: _found(i, field) for i, field in enumerate(layout)}
     return builder_of(cls, "ints, floats, scratch_ints, scratch_floats", values, forceinline=True, **UNCOUNTED)
+
+
+def unpacked(
+    layout: Sequence[Field],
+    function: Callable[..., Any],
+    *signature: Any,
+    name: str = "",
+    known: Mapping[str, bool] | None = None,
+    **options: Any,
+) -> Any:
+    """Compile a function whose parameter `m` stands for all fields of `layout`.
+
+    In the compiled function, the four arrays `ints, floats, scratch_ints, scratch_floats` take the place of `m`, as a
+    parameter and as an argument of calls, and each `m.name` is a local variable, which is found once. A tuple of a hundred
+    arrays would do the same, but compiling it takes as long as all the rest.
+
+    Args:
+        name: of the compiled function. Numba confuses two of one name when they are called through `Kernel.function`.
+        known: flags whose value is fixed in this variant; what they exclude is left out.
+    """
+    _, line = inspect.getsourcelines(function)
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    [written] = tree.body
+    assert isinstance(written, ast.FunctionDef)
+    written.name, written.decorator_list = name or written.name, []
+    _Unpacking(known or {}).visit(written)
+    written.args.args = [ast.arg(n) for a in written.args.args for n in (_ARRAYS if a.arg == "m" else (a.arg,))]
+    used = {node.id for node in ast.walk(written) if isinstance(node, ast.Name)}
+    first = [f"m_{f.name} = {_found(i, f)}" for i, f in enumerate(layout) if f"m_{f.name}" in used]
+    after = int(ast.get_docstring(written) is not None)
+    written.body[after:after] = ast.parse("\n".join(first)).body
+    ast.increment_lineno(ast.fix_missing_locations(tree), line - 1)
+    names: dict[str, Any] = {}
+    exec(compile(tree, str(inspect.getsourcefile(function)), "exec"), function.__globals__, names)
+    return njit(*signature, **options)(names[written.name])
+
+
+_ARRAYS = ("ints", "floats", "scratch_ints", "scratch_floats")
+
+
+def _is_m(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "m"
+
+
+class _Unpacking(ast.NodeTransformer):
+    """Replaces `m.name` by a local variable or a known flag, `m` as an argument by the arrays, and drops what cannot be."""
+
+    def __init__(self, known: Mapping[str, bool]) -> None:
+        self.known = known
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        if not _is_m(node.value):
+            return node
+        return ast.Constant(self.known[node.attr]) if node.attr in self.known else ast.Name(f"m_{node.attr}", node.ctx)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        node.args = [x for a in node.args for x in ([ast.Name(n, ast.Load()) for n in _ARRAYS] if _is_m(a) else [a])]
+        self.generic_visit(node)
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Not) and isinstance(node.operand, ast.Constant):
+            return ast.Constant(not node.operand.value)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        deciding = isinstance(node.op, ast.Or)  # `True or x` is True, `False and x` is False
+        if any(isinstance(v, ast.Constant) and v.value is deciding for v in node.values):
+            return ast.Constant(deciding)
+        node.values = [v for v in node.values if not isinstance(v, ast.Constant)]
+        return node if len(node.values) > 1 else node.values[0] if node.values else ast.Constant(not deciding)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Constant):
+            return node.body if node.test.value else node.orelse
+        return node
+
+    def visit_If(self, node: ast.If) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Constant):
+            return (node.body if node.test.value else node.orelse) or ast.Pass()
+        return node
 
 
 def _found(i: int, field: Field) -> str:

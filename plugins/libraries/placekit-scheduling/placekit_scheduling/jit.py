@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 from numba.core import event
 from numba.core.options import DefaultOptions
@@ -19,6 +20,15 @@ COUNTED: dict[str, Any] = dict.fromkeys(UNCOUNTED, True)
 
 compiled: Any = njit(cache=True, **UNCOUNTED)
 inlined: Any = njit(cache=True, forceinline=True, **UNCOUNTED)
+
+
+@inlined  # type: ignore[untyped-decorator]
+def at(number: Any) -> Any:
+    """An int32 that is not negative, as an index: compiled code then need not ask whether it counts from the end.
+
+    That question costs a simulation a seventh of its time. A negative number becomes a large one, and no error.
+    """
+    return np.int64(np.uint32(number))
 
 
 class _Told(event.Listener):

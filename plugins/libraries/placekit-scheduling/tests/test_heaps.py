@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import heapq
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pytest
 from numba import njit, typeof
 from numpy.typing import NDArray
-from placekit_scheduling.fields import builder_of, copier_of, numba_type, row_of
-from placekit_scheduling.heaps import drop_event, enqueue, pop, push, push_event, sift, without_root
+from placekit_scheduling.fields import builder_of, copier_of, fields, lay_out, numba_type, row_of, unpacked
+from placekit_scheduling.heaps import (
+    NEAR,
+    SPAN,
+    drop_event,
+    enqueue,
+    insert_event,
+    pop,
+    push,
+    push_event,
+    sift,
+    without_root,
+)
 from placekit_scheduling.jit import UNCOUNTED
 
 SEEDS = range(20)
@@ -43,6 +54,21 @@ def test_events(seed: int) -> None:
             event = float(rng.integers(0, 9)), number  # many at the same time
             push_event(times, numbers, len(expected), *event)
             heapq.heappush(expected, event)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_sorted_list_of_events(seed: int) -> None:
+    """As many as a list may have, and over the end of its arrays."""
+    rng, first, end = np.random.default_rng(seed), 0, 0
+    times, numbers, expected = np.zeros(SPAN), np.zeros(SPAN, np.int32), list[tuple[float, int]]()
+    for number in rng.permutation(2 * SPAN).tolist():
+        if expected and (len(expected) == NEAR or rng.random() < 0.4):
+            assert (times[first], numbers[first]) == heapq.heappop(expected)
+            first += 1
+        event = float(rng.integers(0, 9)), number
+        first, end = insert_event(times, numbers, first, end, *event)
+        heapq.heappush(expected, event)
+        assert [*zip(times[first:end], numbers[first:end], strict=True)] == sorted(expected)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -120,3 +146,44 @@ def test_functions_of_all_fields() -> None:
     made = build(np.array([0.5, 2.0]).view(np.int64))
     assert made.a.tolist() == [0.5, 2.0]
     assert made.b.tolist() == [np.float64(2.0).view(np.int64)]
+
+
+LAYOUT = [
+    *fields("number", "n"),
+    *fields("flag", "double loud"),
+    *fields("ints", "given"),
+    *fields("scratch_floats", "sums", "n"),
+]
+
+
+def _helper(m: Any) -> Any:
+    return m.given[0]
+
+
+def _total(m: Any, start: int) -> float:
+    """Sums of what is given."""
+    total = float(start + first(m))
+    for i in range(m.n):
+        if not m.double and not m.loud:
+            total += m.given[i]
+        elif m.double or m.loud:
+            total += 2 * m.given[i] if m.double else 3 * m.given[i]
+        m.sums[i] = total
+    return total
+
+
+first = unpacked(LAYOUT, _helper, name="first")
+
+
+@pytest.mark.parametrize(("double", "loud"), [(False, False), (True, False), (False, True), (True, True)])
+def test_a_function_of_all_fields_and_its_variants(double: bool, loud: bool) -> None:
+    """A variant in which flags are known gives what the function gives that reads them, and has no more arguments."""
+    flags = {"double": double, "loud": loud}
+    packed = lay_out(LAYOUT, {"n": 3, **flags}, {"given": np.array([5, 7, 9])}, {"n": 3})
+    expected = 1 + 5 + (2 if double else 3 if loud else 1) * (5 + 7 + 9)
+    for name, known in (("any", {}), ("double", {"double": double}), ("both", flags)):
+        function = unpacked(LAYOUT, _total, name=f"total_{name}_{double}_{loud}", known=known)
+        sums = np.zeros(packed.scratch_floats)
+        assert function(packed.ints, packed.floats, np.zeros(packed.scratch_ints, np.int32), sums, 1) == expected
+        assert sums[-1] == expected
+        assert function.py_func.__doc__ == "Sums of what is given."
