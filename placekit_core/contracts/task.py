@@ -149,7 +149,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     def prefer(self, placement: Placement, within: float) -> bool:
-        """Make `placement` the best if it fits and its value is at most the share `within` above the best one's.
+        """Make `placement` the best if it fits and its value is at most the share `within` above the best one's, if any.
 
         For a policy that has a reason besides the value, at the end of its search. Returns whether it is the best now.
         """

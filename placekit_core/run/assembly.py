@@ -70,7 +70,7 @@ class OpenProgram:
     """One program that is being placed: its problem, the backend open on it, and the task for the policy.
 
     `baselines` are added at the end of the run (baselines.py), after its placement was `recorded` with its `schedule`
-    (report.py).
+    (report.py). `fallback`: what the run placed where the policy found nothing that fits (last_resort.py).
     """
 
     program: Program
@@ -82,6 +82,7 @@ class OpenProgram:
     baselines: Sequence[Baseline] = ()
     recorded: bool = False
     schedule: Schedule | None = None
+    fallback: str = ""
 
     @property
     def name(self) -> str:

@@ -130,7 +130,9 @@ class BudgetedEvaluator(Evaluator):
     def prefer(self, placement: Placement, within: float) -> bool:
         m = self._measure(self.problem.check(placement.batch()))
         value_s = float(m.value_s[0])
-        if self.best is None or not m.fits[0] or not value_s <= self.best.value_s * (1 + within):
+        if not (m.fits[0] and math.isfinite(value_s)):
+            return False
+        if self.best is not None and not value_s <= self.best.value_s * (1 + within):
             return False
         spread = None if m.spread_s is None else float(m.spread_s[0])
         self.best = Best(placement, value_s, m.peak_bytes[0], spread, self.evaluations)

@@ -30,6 +30,7 @@ from placekit_core.run.checkpoint import CHECKPOINT, CheckpointTooLargeError, Sa
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 from placekit_core.run.failures import Interrupted, NothingFits, RunFailed
 from placekit_core.run.interruption import Interruption
+from placekit_core.run.last_resort import place_simply
 from placekit_core.run.lifecycle import Lifecycle, reason, warn
 from placekit_core.run.placing import place_one
 from placekit_core.run.registry import Registry
@@ -258,18 +259,20 @@ class _Placing:
             trained = [s for s in self.searches if s.program.split != "test"]
             ledger = (trained[0] if search is None else search).evaluate.ledger
             ledger.start()
-            checkpoint = self._checkpoint(i, ledger)
+            checkpoint, ended = self._checkpoint(i, ledger), False
             try:
                 if search is None:
                     self._train([s.task for s in trained], state, checkpoint)
                 else:
                     stream = "policy" if len(self.searches) == 1 else f"policy/{self.searches.index(search)}"
                     resumable = checkpoint if self.trainer is None else None
-                    place_one(self.policy, search.task, self.streams(stream), state, resumable)
+                    ended = place_one(self.policy, search.task, self.streams(stream), state, resumable)
             except PlacementError as e:
                 raise PlacementError(f"policy {self.policy.name!r}: {e.message}", e.hint) from e
             finally:  # writing the results of a run that ends here is not searching
                 ledger.stop()
+            if search is not None and search.evaluate.best is None and (ended or self.trainer is not None):
+                search.fallback = place_simply(search.evaluate, self.policy.name)
             state = None
             if i + 1 < len(stages):
                 if self.every_s is not None:

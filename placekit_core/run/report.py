@@ -143,6 +143,7 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResul
         measured_costs=float(measured.mean()) if measured.size else 0.0,
         layers=layers_of(problem, best.placement) if best else {},
         baselines=list(s.baselines),
+        fallback=s.fallback,
         directory=str(s.directory.relative_to(run_dir)),
     )
     placement = best.placement if best else None
