@@ -53,8 +53,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"name": "planted", "layers": 41667},
     ],
     "decoder": [
-        {"name": "gpt", "layers": 3},
-        {"name": "gpt", "layers": 30},
+        {"name": "gpt", "layers": 3, "batch": 1},
+        {"name": "gpt", "layers": 30, "batch": 1},
         {"name": "gpt", "layers": 80, "batch": 20, "accumulate": 20},
         {"name": "gpt", "layers": 80, "batch": 235, "accumulate": 235},
     ],

@@ -48,6 +48,14 @@ class Labels:
         """The column at these rows, with the same vocabulary."""
         return Labels(self.codes[rows], self.vocabulary)
 
+    def compact(self) -> Labels:
+        """The same column with the vocabulary that `Labels.of` gives it: values that occur, in order of first appearance."""
+        used, first, codes = np.unique(self.codes, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty(len(order), np.int32)
+        rank[order] = np.arange(len(order))
+        return Labels(rank[codes.reshape(-1)], tuple(self.vocabulary[c] for c in used[order]))
+
     def tolist(self) -> list[str]:
         """One string per row."""
         return [self.vocabulary[c] for c in self.codes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from placekit_core.contracts.graph import PHASES, Column, Graph, Labels
 from placekit_core.contracts.graph_rules import validate_graph
 
 
-@dataclass
+@dataclass(slots=True)
 class _Operation:
     name: str
     op_type: str
@@ -100,27 +101,22 @@ class GraphBuilder:
 
     def build(self) -> Graph:
         """The validated Graph."""
-        ops = self.operations
-        order = sorted(range(len(self.tensors)), key=lambda i: (self.tensors[i][0], i))
-        place = {old: new for new, old in enumerate(order)}
-        missing = next((o.name for o in ops for i in o.inputs if i not in place), None)
-        if missing is not None:
-            raise GraphError(f"operation {missing!r} reads a tensor that nothing writes")
-        tensors = [self.tensors[i] for i in order]
-        inputs = [[place[i] for i in o.inputs] for o in ops]
+        ops, tensors = self.operations, self.tensors
+        bad = next((o for o in ops if o.phase not in PHASES), None)
+        if bad is not None:
+            raise GraphError(f"phase of operation {bad.name!r} is {bad.phase!r}", f"it is one of {', '.join(PHASES)}")
+        producer = np.fromiter((t[0] for t in tensors), np.int32, len(tensors))
+        order = np.argsort(producer, kind="stable")  # tensor in the graph -> tensor of this builder
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order))
+        shapes = [tensors[i][3] for i in order.tolist()]
 
         def column(key: str, dtype: Any) -> NDArray[Any]:
-            return np.asarray([getattr(o, key) for o in ops], dtype)
+            return np.fromiter((getattr(o, key) for o in ops), dtype, len(ops))
 
         def labels(key: str) -> Labels:
             return Labels.of(getattr(o, key) for o in ops)
 
-        def pointer(rows: Iterable[Sequence[Any]]) -> NDArray[np.int32]:
-            return np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int32)
-
-        bad = next((o for o in ops if o.phase not in PHASES), None)
-        if bad is not None:
-            raise GraphError(f"phase of operation {bad.name!r} is {bad.phase!r}", f"it is one of {', '.join(PHASES)}")
         graph = Graph(
             name=self.name,
             op_name=tuple(o.name for o in ops),
@@ -131,19 +127,34 @@ class GraphBuilder:
             bytes_accessed=column("bytes_accessed", np.float64),
             persistent_bytes=column("persistent_bytes", np.int64),
             kernel=column("kernel", np.bool_),
-            phase=np.asarray([PHASES.index(o.phase) for o in ops], np.uint8),
+            phase=np.fromiter((PHASES.index(o.phase) for o in ops), np.uint8, len(ops)),
             module=labels("module"),
             call=column("call", np.int32),
             colocate=column("colocate", np.int32),
             allowed=labels("allowed"),
-            tensor_producer=np.asarray([t[0] for t in tensors], np.int32),
-            tensor_bytes=np.asarray([t[1] for t in tensors], np.int64),
-            tensor_storage=np.asarray([place[t[2]] for t in tensors], np.int32),
-            shape_ptr=pointer([t[3] for t in tensors]),
-            shape_dim=np.asarray([d for t in tensors for d in t[3]], np.int64),
-            input_ptr=pointer(inputs),
-            input_tensor=np.asarray([i for row in inputs for i in row], np.int32),
+            tensor_producer=producer[order],
+            tensor_bytes=np.fromiter((t[1] for t in tensors), np.int64, len(tensors))[order],
+            tensor_storage=place[np.fromiter((t[2] for t in tensors), np.int64, len(tensors))[order]],
+            shape_ptr=_pointer(shapes),
+            shape_dim=np.fromiter(chain.from_iterable(shapes), np.int64),
+            input_ptr=_pointer([o.inputs for o in ops]),
+            input_tensor=place[self._inputs()],
             columns=dict(self.columns),
             attributes=json.loads(json.dumps(self.attributes)),
         )
         return validate_graph(graph)
+
+    def _inputs(self) -> NDArray[np.int64]:
+        """[e] the tensors that the operations read. Raises GraphError if one does not exist."""
+        inputs = np.fromiter(chain.from_iterable(o.inputs for o in self.operations), np.int64)
+        if len(inputs) and not 0 <= inputs.min() <= inputs.max() < len(self.tensors):
+            known = range(len(self.tensors))
+            missing = next(o.name for o in self.operations for i in o.inputs if i not in known)
+            raise GraphError(f"operation {missing!r} reads a tensor that nothing writes")
+        return inputs
+
+
+def _pointer(rows: Sequence[Sequence[Any]]) -> NDArray[np.int32]:
+    """[rows + 1] where each row begins, and where the last one ends."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

@@ -79,16 +79,24 @@ def _check_names(g: Graph) -> None:
     if len(set(g.op_name)) != g.n:
         names, counts = np.unique(np.asarray(g.op_name), return_counts=True)
         raise GraphError(f"operation name {str(names[counts > 1][0])!r} of graph {g.name!r} occurs twice")
-    broken = next((name for name in g.op_name if "\n" in name), None)
-    if broken is not None:
+    text = "".join(g.op_name)  # one look at all names is faster than one at each
+    if "\n" in text:
+        broken = next(name for name in g.op_name if "\n" in name)
         raise GraphError(
             f"operation name {broken!r} of graph {g.name!r} has a line break", "graph files separate names by it"
         )
-    for name in g.op_name:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise GraphError(f"operation name {name!r} of graph {g.name!r} is not valid Unicode") from None
+    if not _is_unicode(text):
+        broken = next(name for name in g.op_name if not _is_unicode(name))
+        raise GraphError(f"operation name {broken!r} of graph {g.name!r} is not valid Unicode")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_values(g: Graph) -> None:

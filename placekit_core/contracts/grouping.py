@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core.contracts.errors import GraphError
-from placekit_core.contracts.graph import PHASES, Graph
-from placekit_core.contracts.graph_builder import GraphBuilder
+from placekit_core.contracts.graph import PHASES, Graph, Labels
+from placekit_core.contracts.graph_rules import validate_graph
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +59,7 @@ class Grouping:
         key = np.where(free, np.arange(graph.n) + graph.n, graph.colocate)
         grouping = cls.of(key)
         _, first = np.unique(grouping.group_of, return_index=True)
-        return cls(grouping.group_of, tuple(graph.op_name[v] for v in first))
+        return cls(grouping.group_of, tuple(graph.op_name[v] for v in first.tolist()))
 
     def sources_apart(self, graph: Graph) -> Grouping:
         """The groups, with their sources (parameters, state, inputs) in groups of their own: `weights of NAME`.
@@ -83,13 +87,12 @@ class Grouping:
         if self.names and len(self.names) != self.count:
             raise GraphError(f"the grouping has {self.count} groups and {len(self.names)} names")
         tied = np.flatnonzero(graph.colocate >= 0)
-        sets, first = np.unique(graph.colocate[tied], return_index=True)
-        home = dict(zip(sets.tolist(), self.group_of[tied[first]].tolist(), strict=True))
-        for v in tied:
-            if self.group_of[v] != home[int(graph.colocate[v])]:
-                raise GraphError(
-                    f"the grouping separates {graph.op_name[v]!r} from operations that it must share a device with"
-                )
+        _, first, of_set = np.unique(graph.colocate[tied], return_index=True, return_inverse=True)
+        apart = tied[self.group_of[tied] != self.group_of[tied[first[of_set.reshape(-1)]]]]
+        if len(apart):
+            raise GraphError(
+                f"the grouping separates {graph.op_name[apart[0]]!r} from operations that it must share a device with"
+            )
         return self
 
 
@@ -115,33 +118,62 @@ def quotient(graph: Graph, grouping: Grouping) -> Graph:
     pair, inverse = np.unique(low * g + high, return_inverse=True)
     bytes_ = np.bincount(inverse, graph.tensor_bytes[sent], minlength=len(pair)).astype(np.int64)
 
-    builder = GraphBuilder(f"{graph.name}/groups")
-    rows = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=g))[:-1])
-    tensor_of: dict[int, int] = {}
-    starts = np.searchsorted(pair // max(g, 1), np.arange(g + 1))
-    for i in range(g):
-        members = rows[i]
-        heavy = members[np.argmax(graph.flops[members] + 1e-3 * graph.bytes_accessed[members])]
-        outs = range(starts[i], starts[i + 1])
-        ids = builder.add(
-            f"{i}:{grouping.name(i)}",
-            op_type=graph.op_type[heavy], op_class=graph.op_class[heavy], dtype=graph.dtype[heavy],
-            flops=float(graph.flops[members].sum()), bytes_accessed=float(graph.bytes_accessed[members].sum()),
-            persistent_bytes=int(graph.persistent_bytes[members].sum()), outputs=[int(bytes_[j]) for j in outs],
-            module=graph.module[heavy], allowed=_common_types(graph, members), kernel=bool(graph.kernel[members].any()),
-        )  # fmt: skip
-        tensor_of.update(zip(outs, ids, strict=True))
-    for j, p in enumerate(pair.tolist()):
-        builder.operations[p % g].inputs.append(tensor_of[j])
-    builder.attributes = {"groups_of": graph.fingerprint}
-    return builder.build()
+    members, begin = np.argsort(group, kind="stable"), np.concatenate([[0], np.cumsum(np.bincount(group, minlength=g))])
+    weight = graph.flops + 1e-3 * graph.bytes_accessed
+    heavy = np.lexsort((-weight, group))[begin[:-1]]  # of equal ones the first: lexsort is stable
+    names = tuple(f"{i}:{grouping.name(i)}" for i in range(g))
+    types = graph.op_type.take(heavy)
+    if "" in types.vocabulary:
+        types = Labels.of(kind or name for kind, name in zip(types.tolist(), names, strict=True))
+    return validate_graph(Graph(
+        name=f"{graph.name}/groups", op_name=names, op_type=types.compact(), op_class=graph.op_class.take(heavy).compact(),
+        dtype=graph.dtype.take(heavy).compact(), flops=_sums(graph.flops, members, begin),
+        bytes_accessed=_sums(graph.bytes_accessed, members, begin),
+        persistent_bytes=_sums(graph.persistent_bytes, members, begin),
+        kernel=np.bincount(group[graph.kernel], minlength=g) > 0, phase=np.zeros(g, np.uint8),
+        module=graph.module.take(heavy).compact(), call=np.zeros(g, np.int32), colocate=np.full(g, -1, np.int32),
+        allowed=_common_types(graph, group, g), tensor_producer=(pair // max(g, 1)).astype(np.int32), tensor_bytes=bytes_,
+        tensor_storage=np.arange(len(pair), dtype=np.int32), shape_ptr=np.zeros(len(pair) + 1, np.int32),
+        shape_dim=np.empty(0, np.int64),
+        input_ptr=np.concatenate([[0], np.cumsum(np.bincount(pair % max(g, 1), minlength=g))]).astype(np.int32),
+        input_tensor=np.argsort(pair % max(g, 1), kind="stable").astype(np.int32),
+        attributes={"groups_of": graph.fingerprint},
+    ))  # fmt: skip
 
 
-def _common_types(graph: Graph, members: NDArray[np.integer]) -> str:
-    """Device types that may run all of these operations, in the form of `Graph.allowed`; `none` if there are none."""
-    limits = [set(graph.allowed.vocabulary[c].split("|")) for c in np.unique(graph.allowed.codes[members])]
-    limits = [types for types in limits if types != {""}]
-    return ("|".join(sorted(set.intersection(*limits))) or "none") if limits else ""
+def _sums(values: NDArray[Scalar], members: NDArray[np.integer], begin: NDArray[np.integer]) -> NDArray[Scalar]:
+    """[g] sums of each group's values, `members[begin[i] : begin[i + 1]]`; the same bits as of `sum` for each group.
+
+    A zero before each group makes `reduceat` add up a group as `sum` does, in pairs.
+    """
+    g = len(begin) - 1
+    padded = np.zeros(len(members) + g, values.dtype)
+    own = np.repeat(np.arange(1, g + 1), np.diff(begin)) + np.arange(len(members))
+    padded[own] = values[members]
+    return np.add.reduceat(padded, begin[:-1] + np.arange(g)) if g else padded
+
+
+def _common_types(graph: Graph, group: NDArray[np.int32], g: int) -> Labels:
+    """[g] device types that may run all operations of a group, in the form of `Graph.allowed`; `none` if there are none."""
+    size = max(len(graph.allowed.vocabulary), 1)
+    key = np.unique(group.astype(np.int64) * size + graph.allowed.codes)  # the limits of each group, once each
+    count = np.bincount(key // size, minlength=g)
+    limits = (
+        np.split(key % size, np.cumsum(count)[:-1]) if len(graph.allowed.vocabulary) > 1 else [np.zeros(1, int)] * g
+    )
+    known: dict[tuple[int, ...], str] = {}
+    found = []
+    for codes in map(tuple, limits):
+        if codes not in known:
+            known[codes] = _common(graph.allowed.vocabulary[c] for c in codes)
+        found.append(known[codes])
+    return Labels.of(found)
+
+
+def _common(limits: Iterable[str]) -> str:
+    """The device types that all limits allow."""
+    types = [set(limit.split("|")) for limit in limits if limit]
+    return ("|".join(sorted(set.intersection(*types))) or "none") if types else ""
 
 
 def _order_of_groups(graph: Graph, grouping: Grouping) -> NDArray[np.int64]:

@@ -95,9 +95,8 @@ class Problem:
     @cached_property
     def group_s(self) -> NDArray[np.float64]:
         """[g, D] seconds of all operations of each group on each device."""
-        total = np.zeros((self.g, self.cluster.size))
-        np.add.at(total, self.grouping.group_of, self.op_s)
-        return total
+        group = self.grouping.group_of
+        return np.stack([np.bincount(group, own_s, minlength=self.g) for own_s in self.op_s.T], axis=1)
 
     @cached_property
     def op_allowed(self) -> NDArray[np.bool_]:
@@ -111,7 +110,8 @@ class Problem:
     def allowed(self) -> NDArray[np.bool_]:
         """[g, D] whether the device may run every operation of the group."""
         ok = np.ones((self.g, self.cluster.size), np.bool_)
-        np.logical_and.at(ok, self.grouping.group_of, self.op_allowed)
+        op, device = np.nonzero(~self.op_allowed)
+        ok[self.grouping.group_of[op], device] = False
         return ok
 
     @cached_property
