@@ -1,73 +1,54 @@
-"""Placements per second of the simulator: the numba kernel on one core against the plain-Python reference.
+"""Placements per second of the simulator on one core: beside C++, an older checkout, and the plain-Python reference.
 
-    python benchmarks/simulator.py [--quick] [--write]
+    python benchmarks/simulator.py [--quick] [--beside CHECKOUT] [--write]
 
-Layered random graphs and random placements on four devices (conf/cluster/p100x4.yaml: each has a full-duplex link of
-12 GB/s to one PCIe switch). Both implementations run in the same process, the reference on the first of the placements,
-where their values and peaks must be equal to the bit. Seconds are processor time of the one thread, which other programs
-on the machine disturb less than the clock on the wall. The column `recorded` is the time of an evaluation that leaves why
-everything started when it did, as searches have it, over that of one that does not. `--write` keeps the report in
-benchmarks/results/simulator.md.
+Layered random graphs and random placements on four devices. Two machines: `links`, a full-duplex link of 12 GB/s between
+every two devices, and `switch`, conf/cluster/p100x4.yaml, in which a transfer holds the link of its source and that of its
+destination at once. For `links`, benchmarks/simulator.cpp does the same in C++, if there is a compiler (g++); its values are
+equal to the bit, and its seconds are of the same threads of the same process, in turns. An older checkout of placekit (a git
+worktree of some commit) and this one run in processes of their own, in turns, by the public interface, which always tracks
+memory. The reference simulates the first of the placements,
+where values and peaks must be equal to the bit. Seconds are processor time of the one thread, which other programs on the
+machine disturb less than the clock on the wall; each figure is the least of several. The column `recorded` is the time of an
+evaluation that leaves why everything started when it did, as searches have it, over that of one that does not. `--write`
+keeps the report in benchmarks/results/simulator.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import json
 import os
 import platform
+import shutil
+import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 from placekit_scheduling.evaluation import evaluate_batch
 from placekit_sim import SimulatorOptions
 from placekit_sim.packing import pack
 from placekit_sim.rules import Rules
 from placekit_sim.simulator import Simulator
+from simulator_worker import Case, seconds_per_run
 
-from placekit_core import Graph, GraphBuilder, Measurements, Placements, Problem, load_cluster
+from placekit_core import Measurements, Placements, Problem
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugins/backends/placekit-sim/tests"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "plugins/backends/placekit-sim/tests"))
 
-from sim_reference import Reference
+from sim_reference import Reference  # noqa: E402
 
 SIZES = (112, 215, 1_000, 10_000, 50_000)
-
-
-def layered(n: int, width: int = 32, seed: int = 0) -> Graph:
-    """Layers of `width` operations that read one to three outputs, four of five of them from the layer before."""
-    rng = np.random.default_rng(seed)
-    builder = GraphBuilder(f"layered {n}")
-    outputs: list[int] = []
-    for v in range(n):
-        layer = v // width
-        inputs = []
-        for _ in range(int(rng.integers(1, 4)) if layer else 0):
-            back = 1 if rng.random() < 0.8 else min(layer, int(rng.integers(1, 6)))
-            inputs.append(outputs[(layer - back) * width + int(rng.integers(0, width))])
-        outputs += builder.add(
-            f"v{v}",
-            op_class="matmul",
-            inputs=inputs,
-            outputs=[int(rng.uniform(1e6, 2e7))],
-            flops=rng.uniform(2e9, 4e10),
-        )
-    return builder.build()
-
-
-def seconds_per_run(action: Callable[[], object], runs: int, at_least_s: float) -> float:
-    """Least processor time of `action`, which simulates `runs` placements, over repetitions that fill `at_least_s`."""
-    best, total = float("inf"), 0.0
-    while total < at_least_s:
-        start = time.thread_time()
-        action()
-        took = time.thread_time() - start
-        best, total = min(best, took), total + took
-    return best / runs
+TURNS = 5
 
 
 def events(problem: Problem, placements: Placements) -> float:
@@ -82,35 +63,117 @@ def events(problem: Problem, placements: Placements) -> float:
     return float(np.mean(counts))
 
 
-def row(problem: Problem, priority: bool, memory: bool, seconds: float) -> tuple[str, float]:
-    """One line of the table, and nanoseconds per operation. Raises AssertionError if kernel and reference disagree."""
-    n, size = problem.graph.n, problem.cluster.size
-    rules = Rules.of(problem, SimulatorOptions())
-    packed, reference = pack(problem, rules, track_memory=memory), Reference(problem, rules)
-    count = max(8, 200_000 // n)
-    rng = np.random.default_rng(1)
-    device = rng.integers(0, size, (count, problem.g))
-    placements = Placements.of(device, rng.random((count, problem.g)) if priority else None)
-    few = placements[: max(1, min(count, 4_000 // n))]
-    value_s, peak_bytes = evaluate_batch(packed.kernel(), few, size, packed.tasks)
+def kernel(case: Case, problem: Problem, placements: Placements, record: bool = False) -> Callable[[], Any]:
+    """Evaluates the placements with the compiled kernel."""
+    packed = pack(problem, Rules.of(problem, SimulatorOptions()), track_memory=case.memory, record=record)
+    compiled, size = packed.kernel(), problem.cluster.size
+    return lambda: evaluate_batch(compiled, placements, size, packed.tasks)
+
+
+class Worker:
+    """The simulator of a checkout, in a process of its own that measures when it is told to."""
+
+    def __init__(self, checkout: Path) -> None:
+        folders = [checkout, *sorted(f.parent for f in checkout.glob("plugins/*/*/pyproject.toml"))]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+        command = [sys.executable, str(ROOT / "benchmarks" / "simulator_worker.py")]
+        self.process = subprocess.Popen(
+            command, env=environment, cwd=checkout, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def seconds(self, case: Case, at_least_s: float) -> float:
+        """Seconds for one placement."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps([*case, at_least_s]), file=self.process.stdin, flush=True)
+        return float(self.process.stdout.readline())
+
+
+class Cpp:
+    """benchmarks/simulator.cpp, compiled into a temporary folder."""
+
+    def __init__(self, folder: str) -> None:
+        library = Path(folder) / "simulator.so"
+        source = Path(__file__).with_suffix(".cpp")
+        options = ["-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(source)]
+        subprocess.run(["g++", *options], check=True)
+        self.library = ctypes.CDLL(str(library))
+
+    def run(self, case: Case, problem: Problem, placements: Placements) -> Callable[[], NDArray[np.float64]]:
+        """Evaluates the placements; returns their values."""
+        graph, size, count = problem.graph, problem.cluster.size, len(placements)
+        source, reader = graph.tensor_producer[graph.input_tensor], graph.edge_op
+        bytes_ = np.zeros(graph.n)
+        bytes_[graph.tensor_producer] = graph.tensor_bytes
+        by_source, by_reader = np.lexsort((reader, source)), np.lexsort((source, reader))
+        integers = [
+            np.searchsorted(source[by_source], np.arange(graph.n + 1)), reader[by_source],
+            np.searchsorted(reader[by_reader], np.arange(graph.n + 1)), source[by_reader],
+            np.diff(graph.input_ptr),
+        ]  # fmt: skip
+        routes = problem.cluster.routes
+        floats = [problem.op_s, bytes_, routes.latency_s, routes.s_per_byte]
+        group, rank = problem.grouping.group_of, None
+        if placements.priority is not None:
+            rank = np.ascontiguousarray(-placements.priority[:, group].astype(np.float64))
+        arrays: list[NDArray[Any]] = [
+            *(np.ascontiguousarray(x, np.int32) for x in integers), *(np.ascontiguousarray(x, np.float64) for x in floats)
+        ]  # fmt: skip
+        home = np.ascontiguousarray(placements.device[:, group], np.int32)
+        value_s, peak_bytes = np.empty(count), np.empty((count, size))
+
+        def pointer(array: NDArray[Any] | None) -> ctypes.c_void_p:
+            return ctypes.c_void_p(None if array is None else array.ctypes.data)
+
+        def simulate() -> NDArray[np.float64]:
+            self.library.simulate_batch(
+                graph.n, graph.e, size, *map(pointer, arrays), count, pointer(home), pointer(rank), int(case.memory),
+                pointer(value_s), pointer(peak_bytes),
+            )  # fmt: skip
+            return value_s
+
+        return simulate
+
+
+def row(case: Case, cpp: Cpp | None, checkouts: dict[str, Worker], seconds: float) -> tuple[str, float]:
+    """One line of the table, and nanoseconds per operation. Raises AssertionError if two of them disagree."""
+    problem = case.problem()
+    placements = case.placements(problem)
+    few = placements[: max(1, min(len(placements), 2_000 // case.n))]
+    reference = Reference(problem, Rules.of(problem, SimulatorOptions()))
+    runs: dict[str, Callable[[], Any]] = {
+        "kernel": kernel(case, problem, placements),
+        "recorded": kernel(case, problem, placements, record=True),
+    }
+    value_s, peak_bytes = runs["kernel"]()
     for i in range(len(few)):
-        run = reference.run(*few.one(i), memory=memory)
+        run = reference.run(*few.one(i), memory=case.memory)
         assert run.value_s == value_s[i]
-        assert not memory or np.array_equal(run.peak_bytes, peak_bytes[i])
-    fast = seconds_per_run(lambda: evaluate_batch(packed.kernel(), placements, size, packed.tasks), count, seconds)
-    recording = pack(problem, rules, track_memory=memory, record=True)
-    recorded = seconds_per_run(
-        lambda: evaluate_batch(recording.kernel(), placements, size, recording.tasks), count, seconds
-    )
+        assert not case.memory or np.array_equal(run.peak_bytes, peak_bytes[i])
+    if cpp is not None and case.machine == "links":
+        runs["cpp"] = cpp.run(case, problem, placements)
+        assert np.array_equal(runs["cpp"](), value_s)
+    asked = checkouts if case.memory else {}
+    least = dict.fromkeys([*runs, *asked], float("inf"))
+    for _ in range(TURNS):
+        for name, action in runs.items():
+            least[name] = min(least[name], seconds_per_run(action, len(placements), seconds / TURNS))
+        for name, checkout in asked.items():
+            least[name] = min(least[name], checkout.seconds(case, seconds / TURNS))
+    fast = least["kernel"]
     slow = seconds_per_run(
-        lambda: [reference.run(*few.one(i), memory=memory) for i in range(len(few))], len(few), seconds
+        lambda: [reference.run(*few.one(i), memory=case.memory) for i in range(len(few))], len(few), seconds / 20
     )
     per_event = fast / events(problem, placements) * 1e9
+    beside = [
+        f"{fast / least['cpp']:.2f}" if "cpp" in least else "",
+        f"{least['older'] / least['this']:.2f}" if asked else "",
+    ]
     line = (
-        f"| {n:,} | {'priority' if priority else 'fifo'} | {'yes' if memory else 'no'} | {1 / fast:,.0f} |"
-        f" {per_event:.0f} | {1 / slow:,.1f} | {slow / fast:.1f} | {fast / n * 1e9:.0f} | {recorded / fast:.2f} |"
+        f"| {case.machine} | {case.n:,} | {'priority' if case.priority else 'fifo'} | {'yes' if case.memory else 'no'} |"
+        f" {1 / fast:,.0f} | {per_event:.0f} | {' | '.join(beside)} | {least['recorded'] / fast:.2f} | {slow / fast:.0f} |"
     )
-    return line, fast / n * 1e9
+    return line, fast / case.n * 1e9
 
 
 def same_on_two_threads(problem: Problem) -> str:
@@ -134,46 +197,54 @@ def processor() -> str:
     return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), platform.processor())
 
 
+HEAD = [
+    "| machine | operations | order | memory | placements/s | ns/event | time over C++'s | older time over this | recorded |"
+    " reference's over this |",
+    "|---|---:|---|---|---:|---:|---:|---:|---:|---:|",
+]
+
+
 def main() -> None:
     """Print the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="shorter measurements")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="an older checkout to compare with")
     parser.add_argument("--write", action="store_true", help="keep the report in benchmarks/results/simulator.md")
     arguments = parser.parse_args()
-    seconds = 0.2 if arguments.quick else 2.0
-    cluster = load_cluster(Path(__file__).parents[1] / "conf" / "cluster" / "p100x4.yaml")
-    lines = [
-        "| operations | order | memory | placements/s | ns/event | reference/s | ratio | ns/operation | recorded |",
-        "|---:|---|---|---:|---:|---:|---:|---:|---:|",
+    load, lines, per_op = os.getloadavg()[0], list(HEAD), dict[Case, float]()
+    older = arguments.beside
+    checkouts = {"this": Worker(ROOT), "older": Worker(older)} if older else {}
+    commit = ["git", "-C", str(older or "."), "log", "-1", "--format=%h"]
+    with tempfile.TemporaryDirectory() as folder:
+        cpp = Cpp(folder) if shutil.which("g++") else None
+        print("\n".join(lines), flush=True)
+        for machine, n, priority, memory in product(("links", "switch"), SIZES, (False, True), (False, True)):
+            case = Case(machine, n, priority, memory)
+            line, per_op[case] = row(case, cpp, checkouts, 0.4 if arguments.quick else 2.0)
+            lines.append(line)
+            print(line, flush=True)
+    growth = [
+        per_op[case._replace(n=50_000)] / per_op[case]
+        for case in per_op
+        if case.n == 1_000 and case.machine == "switch"
     ]
-    load = os.getloadavg()[0]
-    per_op: dict[tuple[int, bool, bool], float] = {}
-    problems = [Problem.of(layered(n), cluster) for n in SIZES]
-    print("\n".join(lines), flush=True)
-    for problem in problems:
-        for priority in (False, True):
-            for memory in (False, True):
-                line, per_op[problem.graph.n, priority, memory] = row(problem, priority, memory, seconds)
-                lines.append(line)
-                print(line, flush=True)
-    growth = [per_op[50_000, p, m] / per_op[1_000, p, m] for p, m in product((False, True), repeat=2)]
     notes = [
         "",
-        f"time per operation at 50,000 operations over that at 1,000: {min(growth):.2f} to {max(growth):.2f}",
+        f"time per operation at 50,000 operations over that at 1,000 (switch): {min(growth):.2f} to {max(growth):.2f}",
         "",
-        f"1 and 2 threads give the same bits: {same_on_two_threads(problems[2])}",
+        f"1 and 2 threads give the same bits: {same_on_two_threads(Case('switch', 1_000, True, True).problem())}",
         "",
-        "seconds are processor time of one thread",
+        "seconds are processor time of one thread"
+        + (f"; the older checkout is {subprocess.check_output(commit, text=True).strip()}" if older else ""),
         "",
         f"machine: {processor()}, {os.cpu_count()} cores, Python {platform.python_version()},"
         f" numba {numba.__version__}, numpy {np.__version__}, load {load:.1f} before the run",
     ]
     print("\n".join(notes))
     if arguments.write:
-        report = ["# Simulator", "", "`python benchmarks/simulator.py --write`", "", *lines, *notes, ""]
+        command = f"`python benchmarks/simulator.py{' --beside CHECKOUT' if older else ''} --write`"
         target = Path(__file__).parent / "results" / "simulator.md"
-        target.parent.mkdir(exist_ok=True)
-        target.write_text("\n".join(report))
+        target.write_text("\n".join(["# Simulator", "", command, "", *lines, *notes, ""]))
 
 
 if __name__ == "__main__":

@@ -173,7 +173,8 @@ class _Unpacking(ast.NodeTransformer):
 def _found(i: int, field: Field) -> str:
     if field.where in ("number", "flag"):
         return f"np.int64(ints[{i}])" if field.where == "number" else f"ints[{i}] != 0"
-    return f"{field.where}[ints[{i}]:]" + (".view(np.int64)" if field.wide else "")
+    # an unsigned number: slicing need not ask whether it counts from the end
+    return f"{field.where}[np.uint32(ints[{i}]) :]" + (".view(np.int64)" if field.wide else "")
 
 
 def builder_of(cls: type[Any], arguments: str, values: Mapping[str, str], **options: Any) -> Any:
