@@ -2,8 +2,9 @@
 
     python benchmarks/scale.py [--cases A,B] [--stages A,B] [--most N] [--seconds N] [--label NAME] [--write]
 
-Two cases: planted layered graphs on `p100x4`, every operation its own group; and the training step of GPT-2 small with 3
-to 80 layers, from 20 to 235 micro-batches per step at the largest sizes, also on `p100x4`, in the groups of grouper `auto`.
+Two cases: planted layered graphs on `p100x4`, every operation its own group; and the training step of GPT-2 small with 3,
+30 and 80 layers, also on `p100x4`, in the groups of grouper `auto`. The step with 80 layers has 26,000 operations; the two
+largest sizes are 20 and 248 synchronous towers of it (data parallelism), with 64 tokens per sequence.
 Each stage runs in a process of its own, which first reads the graph from a file and runs the stage on a tiny graph, so that
 nothing is compiled within the measurement. A slope is the exponent of the growth from one size to the next: 1 is linear.
 
@@ -55,8 +56,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "decoder": [
         {"name": "gpt", "layers": 3, "batch": 1},
         {"name": "gpt", "layers": 30, "batch": 1},
-        {"name": "gpt", "layers": 80, "batch": 20, "accumulate": 20},
-        {"name": "gpt", "layers": 80, "batch": 235, "accumulate": 235},
+        {"name": "towers", "towers": 20, "of": {"name": "gpt", "layers": 80, "sequence": 64, "batch": 20}},
+        {"name": "towers", "towers": 248, "of": {"name": "gpt", "layers": 80, "sequence": 64, "batch": 248}},
     ],
 }
 """The importers and their options, smallest first; the first ones are also what a stage runs once before it is measured."""

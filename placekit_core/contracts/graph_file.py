@@ -11,6 +11,7 @@ import dataclasses
 import io
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ from placekit_core.contracts.graph import Graph, Labels
 from placekit_core.contracts.graph_rules import validate_graph
 
 MAX_OPERATIONS = 2**22
+MAX_BYTES = 2**30  # of all arrays without compression; a million operations of a decoder's training step have 140 MB
+_LEVEL = 1  # of compression: the default takes 5 times as long for a tenth fewer bytes
 _EXTRA = "column."
 _COLUMNS = {f.name for f in dataclasses.fields(Graph)} - {"name", "op_name", "columns", "attributes"}
 
@@ -57,7 +60,10 @@ def save_graph(graph: Graph, path: str | Path) -> Path:
     arrays["header.json"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     arrays["op_name"] = np.frombuffer("\n".join(graph.op_name).encode(), np.uint8)
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
+        for key, values in arrays.items():
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, values, allow_pickle=False)
     target = Path(path)
     try:
         write_atomically(target, buffer.getvalue())
@@ -75,7 +81,7 @@ def load_graph(path: str | Path) -> Graph:
     if not os.path.isfile(path):
         raise GraphError(f"no graph file {path}", "`placekit_core.save_graph` writes one")
     with reading(path, GraphError, "graph file", "it is truncated, damaged, or of another format"):
-        arrays = parse_arrays(read_bytes(path))
+        arrays = parse_arrays(read_bytes(path), limit=MAX_BYTES)
         absent = sorted({"header.json", "op_name", *_COLUMNS} - set(arrays))
         if absent:
             raise ValueError(f"it has no member {' and no '.join(absent)}")

@@ -155,6 +155,40 @@ class Trace:
 
 
 @dataclass(frozen=True, eq=False)
+class Trial:
+    """An evaluation of placements that are close to the last one that `Kernel.function` evaluated, for searches.
+
+    `function` has the arguments of `Kernel.function`, with `ints` and `floats` of its own and the same working arrays. It
+    goes on from a mark, which is a state that `Kernel.function` left on its way, and it ends early: as soon as a proven
+    lower bound on the value is above a limit, it returns that bound. Then `peak_bytes` says nothing; but it ends early only
+    where the placement fits whatever happens. In all other cases value and peaks are those of `Kernel.function`, to the
+    last bit.
+
+    Before each call the caller writes where it goes on and the limit; a mark may be used if nothing that differs between
+    the placements happens before its time: no output is sent elsewhere, no operation becomes ready that another device
+    runs or that has another priority, no source has another device than one of its readers. `Kernel.function` also goes on
+    from a mark, if the caller writes one; this then is the placement that marks and trace are of.
+
+    Attributes:
+        function, ints, floats: as in `Kernel`.
+        go_on, kernel_go_on: in the integer scratch, for `function` and for `Kernel.function`: the number of the mark to go
+            on from, plus 1; or 0, to begin at the start.
+        limit_s: in the float scratch: the limit, in seconds; it may be infinite.
+        marks: in the integer scratch: how many marks there are.
+        mark_s: in the float scratch: [marks] their times, seconds, ascending.
+    """
+
+    function: Any
+    ints: NDArray[np.int32]
+    floats: NDArray[np.float64]
+    go_on: int
+    kernel_go_on: int
+    limit_s: int
+    marks: int
+    mark_s: int
+
+
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """A numba-callable evaluation that a search may call in its own compiled loop.
 
@@ -169,6 +203,7 @@ class Kernel:
         scratch_ints, scratch_floats: sizes of the working arrays (int32, float64) that each thread allocates for itself, as
             zeros. The function may keep in them what makes its next call faster; results never depend on it.
         trace: where the critical path of the run can be read afterwards; None if the backend does not record it.
+        trial: a faster evaluation of placements that are close to the last one; None if the backend has none.
 
     `device` is [g] int16; `priority` is [g] float32, or of length 0 for none; `peak_bytes` is [D] float64.
 
@@ -188,3 +223,4 @@ class Kernel:
     scratch_ints: int
     scratch_floats: int
     trace: Trace | None = None
+    trial: Trial | None = None

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_core import Cluster, GraphBuilder, Importer, Program
+from placekit_core import Cluster, Graph, Importer, Labels, Program, validate_graph
 from placekit_zoo.family_options import PlantedOptions
 
 TICK_S = 2.0**-20
 """Every time is a multiple of this, and every speed a power of two, so all sums and quotients below are exact."""
 LAYER = 1024  # ticks of a layer
+_LABELS = {"op_type": "work", "op_class": "other", "dtype": "float32", "module": "", "allowed": ""}
 PER_S = 2.0**30  # operations per second of a device of speed 1, and bytes per second of a link
 
 
@@ -72,33 +73,36 @@ class PlantedImporter(Importer):
         o: PlantedOptions = self.options
         rng = np.random.default_rng(o.seed)
         plan = _plan(o, rng)
-        builder = GraphBuilder(self.name)
-        n = len(plan.layer)
-        rows = [np.flatnonzero(plan.layer == layer) for layer in range(o.layers)]
-        light_reads = _light_reads(o, plan, rows, rng)
-        is_read = {int(u) for reads in light_reads for u in reads}
+        n, wide = len(plan.layer), o.devices * o.strands * o.width
+        reads = _light_reads(o, plan, rng)
         light = rng.integers(LAYER // 4, LAYER, n)
-        heavy = round(o.communication * LAYER * TICK_S * PER_S)
-        outputs: list[list[int]] = []
-        for v in range(n):
-            layer = int(plan.layer[v])
-            before = rows[layer - 1][plan.strand[rows[layer - 1]] == plan.strand[v]] if layer else ()
-            inputs = [outputs[u][0] for u in before]
-            inputs += [outputs[u][-1] for u in light_reads[v]]
-            sizes = [heavy] if layer + 1 < o.layers else []
-            sizes += [round(light[v] * TICK_S * PER_S)] if v in is_read else []
-            outputs.append(
-                builder.add(
-                    f"layer{layer:04d}.{v - rows[layer][0]:03d}", op_type="work", inputs=inputs, outputs=sizes,
-                    flops=float(plan.work[v]) * TICK_S * PER_S,
-                )
-            )  # fmt: skip
-        builder.columns = {
-            "planted_device": plan.device.astype(np.int16),
-            "planted_priority": -np.argsort(np.argsort(plan.start, kind="stable")).astype(np.float32),
-        }
-        builder.attributes = {"optimal_makespan_s": o.layers * LAYER * TICK_S}
-        return [Program(builder.build(), cluster=machine(o))]
+        is_read = np.zeros(n, np.bool_)
+        is_read[reads] = True
+        producer, heavy, last = _tensors(plan.layer + 1 < o.layers, is_read)
+        bytes_ = np.rint(light[producer] * TICK_S * PER_S).astype(np.int64)
+        bytes_[heavy] = round(o.communication * LAYER * TICK_S * PER_S)
+        counts = np.zeros(n, np.int64)
+        counts[wide:] = o.width
+        counts[2 * wide :] += reads.shape[1]
+        before = np.flatnonzero(heavy)[_same_strand(o, plan)]  # of layer l, the tensors that layer l + 1 reads
+        second, others = before[: min(wide, len(before))], before[min(wide, len(before)) :]
+        inputs = np.concatenate([second.reshape(-1), np.hstack([others, last[reads]]).reshape(-1)])
+        graph = Graph(
+            name=self.name, op_name=tuple(f"layer{v // wide:04d}.{v % wide:03d}" for v in range(n)),
+            flops=plan.work.astype(np.float64) * TICK_S * PER_S, bytes_accessed=np.zeros(n),
+            persistent_bytes=np.zeros(n, np.int64), kernel=np.ones(n, np.bool_), phase=np.zeros(n, np.uint8),
+            **{key: Labels(np.zeros(n, np.int32), (value,)) for key, value in _LABELS.items()},
+            call=np.zeros(n, np.int32), colocate=np.full(n, -1, np.int32), tensor_producer=producer.astype(np.int32),
+            tensor_bytes=bytes_, tensor_storage=np.arange(len(producer), dtype=np.int32),
+            shape_ptr=np.zeros(len(producer) + 1, np.int32), shape_dim=np.empty(0, np.int64),
+            input_ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), input_tensor=inputs.astype(np.int32),
+            columns={
+                "planted_device": plan.device.astype(np.int16),
+                "planted_priority": -np.argsort(np.argsort(plan.start, kind="stable")).astype(np.float32),
+            },
+            attributes={"optimal_makespan_s": o.layers * LAYER * TICK_S},
+        )  # fmt: skip
+        return [Program(validate_graph(graph), cluster=machine(o))]
 
 
 def machine(o: PlantedOptions) -> Cluster:
@@ -123,28 +127,65 @@ def _speeds(o: PlantedOptions) -> list[int]:
 
 def _plan(o: PlantedOptions, rng: Generator) -> _Plan:
     """The planted schedule: each device's time in each layer is cut into operations of its strands."""
-    per_device = o.strands * o.width
-    parts = []
-    for layer in range(o.layers):
-        for d, speed in enumerate(_speeds(o)):
-            share = rng.uniform(1, 3, per_device)
-            ends = np.rint(share.cumsum() / share.sum() * LAYER * speed).astype(np.int64)
-            work = np.diff(ends, prepend=0)
-            strand = d * o.strands + rng.permutation(per_device) % o.strands
-            full = np.full(per_device, 1)
-            parts.append((layer * full, strand, d * full, work, layer * LAYER + (ends - work) / speed))
-    columns = [np.concatenate(c) for c in zip(*parts, strict=True)]
-    order = np.lexsort((rng.permutation(len(columns[0])), columns[0]))
-    return _Plan(*(c[order] for c in columns))
+    per_device, parts = o.strands * o.width, o.layers * o.devices
+    share, turn = np.empty((parts, per_device)), np.empty((parts, per_device), np.int64)
+    for part in range(parts):  # layer by layer; the order of the draws makes the graph
+        share[part] = rng.uniform(1, 3, per_device)
+        turn[part] = rng.permutation(per_device)
+    speed = np.tile(_speeds(o), o.layers)[:, None]
+    layer = np.repeat(np.arange(o.layers), o.devices)[:, None]
+    device = np.tile(np.arange(o.devices), o.layers)[:, None]
+    ends = np.rint(share.cumsum(axis=1) / share.sum(axis=1, keepdims=True) * LAYER * speed).astype(np.int64)
+    work = np.diff(ends, prepend=0, axis=1)
+    full = np.ones_like(work)
+    columns = (
+        layer * full,
+        device * o.strands + turn % o.strands,
+        device * full,
+        work,
+        layer * LAYER + (ends - work) / speed,
+    )
+    order = np.lexsort((rng.permutation(work.size), columns[0].reshape(-1)))
+    layer, strand, device, work, start = (c.reshape(-1)[order] for c in columns)
+    return _Plan(layer, strand, device, work, start)
 
 
-def _light_reads(
-    o: PlantedOptions, plan: _Plan, rows: list[NDArray[np.int64]], rng: Generator
-) -> list[NDArray[np.int64]]:
-    """For each operation, the operations of other devices, two layers before, that it reads light tensors from."""
-    reads = [np.empty(0, np.int64)] * len(plan.layer)
-    for layer in range(2, o.layers):
-        for v in rows[layer]:
-            others = rows[layer - 2][plan.device[rows[layer - 2]] != plan.device[v]]
-            reads[v] = rng.choice(others, min(o.reads, len(others)), replace=False)
-    return reads
+def _light_reads(o: PlantedOptions, plan: _Plan, rng: Generator) -> NDArray[np.int64]:
+    """[n - 2 layers, reads] operations of other devices, two layers before, that each one reads light tensors from."""
+    wide, own = o.devices * o.strands * o.width, o.strands * o.width
+    count = min(o.reads, wide - own)
+    rows = max(o.layers - 2, 0) * wide
+    drawn = np.empty((rows, count), np.int64)
+    if count:
+        for row in range(rows):
+            drawn[row] = rng.choice(wide - own, count, replace=False)
+    device = plan.device.reshape(o.layers, wide)[:-2] if rows else np.empty((0, wide), np.int64)
+    others = np.empty((len(device), o.devices, wide - own), np.int64)
+    for d in range(o.devices):  # every layer has as many operations of other devices
+        others[:, d] = np.flatnonzero(device != d).reshape(len(device), wide - own)
+    layer = np.repeat(np.arange(len(device)), wide)
+    return others[layer[:, None], plan.device[len(plan.device) - rows :][:, None], drawn]
+
+
+def _same_strand(o: PlantedOptions, plan: _Plan) -> NDArray[np.int64]:
+    """[n - 1 layer, width] operations of its strand in the layer before, for each operation."""
+    wide = o.devices * o.strands * o.width
+    strand = plan.strand.reshape(o.layers, wide)
+    members = np.argsort(strand, axis=1, kind="stable").reshape(o.layers, -1, o.width)
+    layer = np.repeat(np.arange(o.layers - 1), wide)
+    return members[layer, plan.strand[wide:]] + layer[:, None] * wide
+
+
+def _tensors(
+    heavy: NDArray[np.bool_], light: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+    """The tensors of operations that write a heavy one, a light one after it, or both.
+
+    [t] the operation that writes each, [t] whether it is heavy, and [n] the last tensor of each operation.
+    """
+    count = heavy.astype(np.int64) + light
+    producer = np.repeat(np.arange(len(count)), count)
+    last = np.cumsum(count) - 1
+    is_heavy = np.zeros(len(producer), np.bool_)
+    is_heavy[(last - count + 1)[heavy]] = True
+    return producer, is_heavy, last
