@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -132,22 +133,18 @@ def _plan(o: PlantedOptions, rng: Generator) -> _Plan:
     for part in range(parts):  # layer by layer; the order of the draws makes the graph
         share[part] = rng.uniform(1, 3, per_device)
         turn[part] = rng.permutation(per_device)
-    speed = np.tile(_speeds(o), o.layers)[:, None]
+    speed = np.tile(np.asarray(_speeds(o), np.float64), o.layers)[:, None]
     layer = np.repeat(np.arange(o.layers), o.devices)[:, None]
     device = np.tile(np.arange(o.devices), o.layers)[:, None]
     ends = np.rint(share.cumsum(axis=1) / share.sum(axis=1, keepdims=True) * LAYER * speed).astype(np.int64)
     work = np.diff(ends, prepend=0, axis=1)
-    full = np.ones_like(work)
-    columns = (
-        layer * full,
-        device * o.strands + turn % o.strands,
-        device * full,
-        work,
-        layer * LAYER + (ends - work) / speed,
-    )
-    order = np.lexsort((rng.permutation(work.size), columns[0].reshape(-1)))
-    layer, strand, device, work, start = (c.reshape(-1)[order] for c in columns)
-    return _Plan(layer, strand, device, work, start)
+    start = layer * float(LAYER) + (ends - work) / speed
+    order = np.lexsort((rng.permutation(work.size), np.repeat(np.arange(o.layers), o.devices * per_device)))
+
+    def column(values: NDArray[Any]) -> NDArray[Any]:
+        return np.broadcast_to(values, work.shape).reshape(-1)[order]
+
+    return _Plan(*map(column, (layer, device * o.strands + turn % o.strands, device, work, start)))
 
 
 def _light_reads(o: PlantedOptions, plan: _Plan, rng: Generator) -> NDArray[np.int64]:
