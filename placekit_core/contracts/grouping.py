@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core.contracts.errors import GraphError
-from placekit_core.contracts.graph import PHASES, Graph, Labels
+from placekit_core.contracts.graph import PHASES, Graph, Labels, Scalar, distinct
 from placekit_core.contracts.graph_rules import validate_graph
-
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +106,10 @@ def quotient(graph: Graph, grouping: Grouping) -> Graph:
     a, b = group[graph.tensor_producer[tensor]], group[consumer]
     cross = a != b
     # each distinct tensor once per group that reads it
-    key = np.unique(tensor[cross].astype(np.int64) * g + b[cross])
+    key = distinct(tensor[cross].astype(np.int64) * g + b[cross])
     sent, to = (key // g).astype(np.int64), key % g
     source = group[graph.tensor_producer[sent]].astype(np.int64)
-    order = _order_of_groups(graph, grouping)
+    order = _order_of_groups(graph, group.astype(np.int64), g, key)
     swap = order[source] > order[to]
     low, high = np.where(swap, to, source), np.where(swap, source, to)
     pair, inverse = np.unique(low * g + high, return_inverse=True)
@@ -155,12 +152,12 @@ def _sums(values: NDArray[Scalar], members: NDArray[np.integer], begin: NDArray[
 
 def _common_types(graph: Graph, group: NDArray[np.int32], g: int) -> Labels:
     """[g] device types that may run all operations of a group, in the form of `Graph.allowed`; `none` if there are none."""
-    size = max(len(graph.allowed.vocabulary), 1)
-    key = np.unique(group.astype(np.int64) * size + graph.allowed.codes)  # the limits of each group, once each
+    if len(graph.allowed.vocabulary) <= 1:
+        return Labels(np.zeros(g, np.int32), (_common(graph.allowed.vocabulary),) if g else ())
+    size = len(graph.allowed.vocabulary)
+    key = distinct(group.astype(np.int64) * size + graph.allowed.codes)  # the limits of each group, once each
     count = np.bincount(key // size, minlength=g)
-    limits = (
-        np.split(key % size, np.cumsum(count)[:-1]) if len(graph.allowed.vocabulary) > 1 else [np.zeros(1, int)] * g
-    )
+    limits = np.split(key % size, np.cumsum(count)[:-1])
     known: dict[tuple[int, ...], str] = {}
     found = []
     for codes in map(tuple, limits):
@@ -176,9 +173,11 @@ def _common(limits: Iterable[str]) -> str:
     return ("|".join(sorted(set.intersection(*types))) or "none") if types else ""
 
 
-def _order_of_groups(graph: Graph, grouping: Grouping) -> NDArray[np.int64]:
-    """[g] position of each group: a topological order of the strongly connected sets of groups, then first kernel."""
-    g, group = grouping.count, grouping.group_of
+def _order_of_groups(graph: Graph, group: NDArray[np.int64], g: int, sent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[g] position of each group: a topological order of the strongly connected sets of groups, then first kernel.
+
+    `sent`: the tensors that cross, as `tensor * g + group that reads it`.
+    """
     position = np.empty(graph.n, np.int64)
     position[graph.topological_order] = np.arange(graph.n)
     rank = np.full(g, np.iinfo(np.int64).max)
@@ -188,12 +187,36 @@ def _order_of_groups(graph: Graph, grouping: Grouping) -> NDArray[np.int64]:
     rank[only_sources] = -1
     u, v = graph.op_edges
     ordered = graph.kernel[u] & (group[u] != group[v])
-    key = np.unique(group[u[ordered]].astype(np.int64) * g + group[v[ordered]])
-    component = strongly_connected(g, (key // g).astype(np.int64), (key % g).astype(np.int64))
+    key = distinct(group[u[ordered]] * g + group[v[ordered]])
+    low, high = key // g, key % g
+    if np.all(rank[low] < rank[high]) and _follows(graph, group, g, sent, key, only_sources):
+        return np.argsort(np.argsort(rank, kind="stable"), kind="stable")
+    component = strongly_connected(g, low, high)
     # strongly_connected numbers components in topological order
     result = np.empty(g, np.int64)
     result[np.lexsort((rank, component, ~only_sources))] = np.arange(g)
     return result
+
+
+def _follows(
+    graph: Graph, group: NDArray[np.int64], g: int, sent: NDArray[np.int64], key: NDArray[np.int64],
+    only_sources: NDArray[np.bool_],
+) -> bool:  # fmt: skip
+    """Whether every topological order of the groups puts those that exchange data in the same order.
+
+    `key`: the pairs of groups that kernels order, ascending, as `first * g + then`. Two groups that exchange nothing but what a
+    source of one of them holds, beside its kernels, may come in any order.
+    """
+    producer = graph.tensor_producer[sent // g]
+    source, to = group[producer], sent % g
+    loose = ~graph.kernel[producer] & ~only_sources[source]
+    source, to = source[loose], to[loose]
+    if not len(source):
+        return True
+    known = np.sort(np.concatenate([key, (key % g) * g + key // g]))
+    pair = source * g + to
+    at = np.searchsorted(known, pair)
+    return bool(np.all(known[np.minimum(at, len(known) - 1)] == pair)) if len(known) else False
 
 
 def strongly_connected(n: int, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.int64]:
