@@ -1,8 +1,12 @@
 """Coarsening: units of groups that exchange many bytes, from single groups to few per device (Hendrickson, Leland 1995)."""
+# mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 from placekit_partitioning.exchange import Exchange
 
@@ -38,7 +42,8 @@ def coarsen(problem: Problem) -> list[NDArray[np.int64]]:
         levels.append(of)
         seconds = np.bincount(unit, seconds, minlength=count)
         merged = np.ones((count, size), np.bool_)
-        np.logical_and.at(merged, unit, allowed)
+        one, device = np.nonzero(~allowed)
+        merged[unit[one], device] = False
         allowed, edges = merged, _merge(edges, unit, count)
     return levels
 
@@ -54,29 +59,38 @@ def _join(
     edges: Exchange, seconds: NDArray[np.float64], allowed: NDArray[np.bool_], limit: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """[u] the unit that each unit joins, itself if none."""
-    into = list(range(len(seconds)))
-    ptr, near, weight, work = edges.ptr.tolist(), edges.neighbour.tolist(), edges.bytes_.tolist(), seconds.tolist()
-    able = [int.from_bytes(row.tobytes(), "big") for row in np.packbits(allowed, axis=1)]
-    alone = [True] * len(seconds)
-    for v in rng.permutation(len(seconds)).tolist():
+    into = np.arange(len(seconds))
+    order, able = rng.permutation(len(seconds)), np.packbits(allowed, axis=1)
+    _fill(into, order, edges.ptr, edges.neighbour, edges.bytes_, seconds.copy(), able, limit)
+    return into
+
+
+@njit(cache=True)
+def _fill(into: Any, order: Any, ptr: Any, near: Any, weight: Any, work: Any, able: Any, limit: float) -> None:
+    """Fill `into` [u], in which each unit is itself before, visiting the units in `order`.
+
+    Changes `work` [u] and `able` [u, bytes], the devices that may run a unit, as bits.
+    """
+    alone = np.ones(len(into), np.bool_)
+    for v in order:
         if not alone[v]:
             continue
-        best, heaviest = v, HEAVY * max(weight[ptr[v] : ptr[v + 1]], default=0.0)
+        heaviest = 0.0
+        for k in range(ptr[v], ptr[v + 1]):
+            heaviest = max(heaviest, float(weight[k]))
+        best, heaviest = v, HEAVY * heaviest
         for k in range(ptr[v], ptr[v + 1]):
             w = into[near[k]]
-            if (
-                weight[k] >= heaviest
-                and (weight[k] > heaviest or best == v)
-                and w != v
-                and work[v] + work[w] <= limit
-                and able[v] & able[w]
-            ):
-                best, heaviest = w, weight[k]
+            if weight[k] < heaviest or (weight[k] == heaviest and best != v) or w == v or work[v] + work[w] > limit:
+                continue
+            for byte in range(able.shape[1]):
+                if able[v, byte] & able[w, byte]:
+                    best, heaviest = w, float(weight[k])
         if best != v:
             into[v], alone[best] = best, False
             work[best] += work[v]
-            able[best] &= able[v]
-    return np.asarray(into)
+            for byte in range(able.shape[1]):
+                able[best, byte] &= able[v, byte]
 
 
 def _merge(edges: Exchange, unit: NDArray[np.int64], count: int) -> Exchange:

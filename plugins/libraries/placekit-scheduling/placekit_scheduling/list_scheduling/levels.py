@@ -37,30 +37,22 @@ def b_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communicati
     `communication` scales the transfers on the path (`transfer_cost`): 1 gives the b-level of Kwok and Ahmad (1999) and
     HEFT's upward rank, 0 the static level that ETF breaks ties by (Hwang et al. 1989) and a part of the proven bounds.
     """
-    graph = problem.graph
-    own, sent = op_cost(problem, cost).tolist(), (communication * transfer_cost(problem)).tolist()
-    out, first, reader = (a.tolist() for a in (graph.output_ptr, graph.consumer_ptr, graph.consumer_op))
-    level = [0.0] * graph.n
-    for v in reversed(graph.topological_order.tolist()):
-        longest = 0.0
-        for t in range(out[v], out[v + 1]):
-            for k in range(first[t], first[t + 1]):
-                longest = max(longest, sent[t] + level[reader[k]])
-        level[v] = own[v] + longest
-    return np.asarray(level)
+    from placekit_scheduling.list_scheduling.level_kernel import to_exit
+
+    graph, level = problem.graph, np.zeros(problem.graph.n)
+    own, sent = op_cost(problem, cost), communication * transfer_cost(problem)
+    to_exit(graph.topological_order, graph.output_ptr, graph.consumer_ptr, graph.consumer_op, own, sent, level)
+    return level
 
 
 def t_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communication: float = 1.0) -> NDArray[np.float64]:
     """[n] seconds on the longest path from an entry to each operation, its own not included (top level)."""
-    graph = problem.graph
-    own, sent = op_cost(problem, cost).tolist(), (communication * transfer_cost(problem)).tolist()
-    first, read, producer = (a.tolist() for a in (graph.input_ptr, graph.input_tensor, graph.tensor_producer))
-    level = [0.0] * graph.n
-    for v in graph.topological_order.tolist():
-        for t in read[first[v] : first[v + 1]]:
-            u = producer[t]
-            level[v] = max(level[v], level[u] + own[u] + sent[t])
-    return np.asarray(level)
+    from placekit_scheduling.list_scheduling.level_kernel import from_entry
+
+    graph, level = problem.graph, np.zeros(problem.graph.n)
+    own, sent = op_cost(problem, cost), communication * transfer_cost(problem)
+    from_entry(graph.topological_order, graph.input_ptr, graph.input_tensor, graph.tensor_producer, own, sent, level)
+    return level
 
 
 def group_priority(problem: Problem, value: NDArray[np.float64]) -> NDArray[np.float32]:
