@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from placekit_core import Checkpoint, Placement, Placements, ResumablePolicy, State, Task
 from placekit_search.chain import excess
 from placekit_search.genetic_options import GeneticOptions
-from placekit_search.starts import list_schedules
+from placekit_search.starts import list_schedules, simplest
 
 Devices = NDArray[np.int16]
 Keys = NDArray[np.float32]
@@ -88,6 +88,7 @@ class _Evolution:
 
     def begin(self) -> None:
         """The first generation, of at most half of the budget."""
+        simplest(self.task)
         size = int(max(1, min(self.size, self.task.evaluate.remaining / 2)))
         scheduled = math.ceil(self.options.scheduled * size)
         starts = list_schedules(self.problem, scheduled, self.rng) if scheduled else None

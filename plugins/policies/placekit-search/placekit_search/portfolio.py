@@ -38,7 +38,15 @@ from placekit_search.coarsening import coarsen
 from placekit_search.contiguity import LEAST, contiguous_near, layer_groups
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
-from placekit_search.starts import coarse_schedules, contiguous, followers, is_makespan, list_schedules
+from placekit_search.starts import (
+    coarse_schedules,
+    contiguous,
+    followers,
+    is_late,
+    is_makespan,
+    list_schedules,
+    simplest,
+)
 from placekit_search.streaming import streamed
 from placekit_search.walk import BEST, FITS, PRICE
 
@@ -82,9 +90,10 @@ class Portfolio(ResumablePolicy):
     ) -> Placement:
         """The best placement seen. Resumes exactly from `state`."""
         threads = self.options.threads or usable_cores()
+        first = simplest(task) if state is None else None
         race = _Race(task, self.options, self.others, threads)
         if state is None:
-            race.begin(rng)
+            race.begin(rng, first)
         else:
             race.restore(state)
         with ThreadPoolExecutor(threads, "placekit-search") as pool:
@@ -144,9 +153,9 @@ class _Race:
         self.heat, self.began = np.asarray(state["heat"]).tolist(), int(state["began"])
         self.rounds, self.round, self.first = int(state["rounds"]), int(state["round"]), float(state["first"])
 
-    def begin(self, rng: Generator) -> None:
-        """Evaluate the starts, and begin a chain at each of the best."""
-        starts = self._starts(rng)
+    def begin(self, rng: Generator, first: Placements | None) -> None:
+        """Evaluate the starts, and begin a chain at each of the best; `first` was evaluated already."""
+        starts = self._starts(rng, first)
         count = 2 ** int(np.log2(np.clip(self._chains_worth(), 1, self.options.chains)))
         random = rng.integers(0, 2**64, count, np.uint64)
         price_s = PRICE * min(value_s for value_s, *_ in starts)  # one for all: chains are compared
@@ -177,18 +186,20 @@ class _Race:
         """Every group on the first device that it may run on: a placement to time an evaluation with."""
         return Placements.of(self.task.problem.allowed.argmax(axis=1).astype(np.int16))
 
-    def _starts(self, rng: Generator) -> list[Start]:
-        """Distinct starts, the best first."""
+    def _starts(self, rng: Generator, first: Placements | None) -> list[Start]:
+        """Distinct starts, the best first; `first` is one of them."""
         task, problem, given = self.task, self.task.problem, copy.deepcopy(rng)
         size = int(np.clip(task.evaluate.remaining / 40, 1, 16))
-        fine = list_schedules(problem, min(size, self._samples(16)), rng)
+        fine = list_schedules(problem, min(size, self._samples(16)), rng, self._started)
         found = [(fine, [0] * len(fine))]
         if not self.makespan:
             some = contiguous(problem, size)
             found = [(some, [len(self.levels)] * len(some)), *found]
         elif self.levels and size > 1:
             levels = list(range(len(self.levels), 0, -1))[: size // 2]
-            found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels]), levels))
+            found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels], self._started), levels))
+        if first is not None:
+            found.append((first, [0]))
         prefetch = task.evaluate.session.prefetch
         if prefetch is not None:
             some = streamed(problem, prefetch, size)
@@ -225,7 +236,7 @@ class _Race:
         for turn in range(int(np.clip(self._chains_worth(), MIN_TRIES, self.options.tries))):
             again = []
             for policy, samples in asked:
-                late = self._late(AGAIN_SHARE if turn else START_SHARE)
+                late = is_late(self.task, AGAIN_SHARE if turn else START_SHARE)
                 if late or evaluate.evaluations + len(placements) + samples >= budget:
                     continue
                 other = copy.deepcopy(given) if turn == 0 else np.random.default_rng(rng.integers(2**62))
@@ -251,9 +262,9 @@ class _Race:
         """Samples that starts may make of a graph of this size."""
         return max(1, min(wanted, SAMPLED // max(self.task.problem.graph.n, 1)))
 
-    def _late(self, share: float) -> bool:
-        """Whether seconds are limited and this share of them is used."""
-        return self.task.evaluate.ledger.limit_s is not None and self.task.evaluate.progress > share
+    def _started(self) -> bool:
+        """Whether seconds are limited and the starts have used their share."""
+        return is_late(self.task, START_SHARE)
 
     @property
     def can_move(self) -> bool:
@@ -320,7 +331,7 @@ class _Race:
     @property
     def late(self) -> bool:
         """Whether the seconds that are left are for contiguous placements."""
-        return self.layers is not None and self._late(self.end)
+        return self.layers is not None and is_late(self.task, self.end)
 
     def contiguous(self) -> Placement | None:
         """The best contiguous split of the layers, where it is the result; None if it is not. Notes its value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.random import Generator
@@ -18,19 +19,48 @@ from placekit_search.coarsening import coarse
 from placekit_search.streaming import streamed
 from placekit_search.walk import PRICE
 
+START_SHARE = 0.25  # of the seconds, after which no further list schedule begins
 
-def list_schedules(problem: Problem, count: int, rng: Generator) -> Placements:
+
+def simplest(task: Task) -> Placements | None:
+    """Where seconds are limited: one placement, evaluated before anything that may take long; else None.
+
+    All that may run there is on one device, the fastest of those that hold all parameters and state; priorities are b-levels.
+    """
+    if task.evaluate.ledger.limit_s is None:
+        return None
+    problem = task.problem
+    holds = problem.cluster.memory_bytes >= problem.group_persistent_bytes.sum()
+    seconds = np.where(problem.allowed, problem.group_s, 0.0).sum(axis=0)
+    one = np.lexsort((seconds, ~holds, -problem.allowed.sum(axis=0)))[0]
+    device = np.where(problem.allowed[:, one], one, problem.allowed.argmax(axis=1)).astype(np.int16)
+    found = Placements.of(device, group_priority(problem, b_level(problem)))
+    task.evaluate(found)
+    return found
+
+
+def is_late(task: Task, share: float) -> bool:
+    """Whether seconds are limited and this share of the budget is used."""
+    return task.evaluate.ledger.limit_s is not None and task.evaluate.progress > share
+
+
+def list_schedules(
+    problem: Problem, count: int, rng: Generator, enough: Callable[[], bool] = lambda: False
+) -> Placements:
     """`count` starts with b-level priorities: list schedules by every rule in turn with random ties, single devices last.
 
-    The first of each rule breaks ties by index. Single devices take at most a quarter of the places.
+    The first of each rule breaks ties by index. Single devices take at most a quarter of the places. After one schedule, no
+    further one begins once there are `enough`.
     """
     level = b_level(problem)
     priority = group_priority(problem, level)
-    rows = []
+    rows = list[NDArray[np.int16]]()
     together = [d for d in np.argsort(problem.group_s.sum(axis=0), kind="stable") if problem.allowed[:, d].all()]
     singles = [np.full(problem.g, d, np.int16) for d in together[: math.ceil(count / 4) if count > 1 else 0]]
     scheduler = ListScheduler(problem)
     for i in range(count - len(singles)):
+        if rows and enough():
+            break
         rule = RULES[i % len(RULES)]
         scheduler.reset()
         seed = None if i < len(RULES) else int(rng.integers(2**62))
@@ -39,10 +69,19 @@ def list_schedules(problem: Problem, count: int, rng: Generator) -> Placements:
     return Placements.of(device, np.broadcast_to(priority, device.shape))
 
 
-def coarse_schedules(problem: Problem, levels: list[NDArray[np.int64]]) -> Placements:
-    """For every level of units, a list schedule that places whole units, onto the device of earliest finish."""
+def coarse_schedules(
+    problem: Problem, levels: list[NDArray[np.int64]], enough: Callable[[], bool] = lambda: False
+) -> Placements:
+    """For every level of units, a list schedule that places whole units, onto the device of earliest finish.
+
+    No further one begins once there are `enough`.
+    """
     priority = group_priority(problem, b_level(problem))
-    rows = [ListScheduler(coarse(problem, unit_of)).run("earliest_finish").devices()[unit_of] for unit_of in levels]
+    rows = []
+    for unit_of in levels:
+        if enough():
+            break
+        rows.append(ListScheduler(coarse(problem, unit_of)).run("earliest_finish").devices()[unit_of])
     device = np.stack(rows) if rows else np.empty((0, problem.g), np.int16)
     return Placements.of(device, np.broadcast_to(priority, device.shape))
 
@@ -91,8 +130,11 @@ def best_start(task: Task, count: int, rng: Generator) -> dict[str, object]:
     If the objective is no makespan, contiguous splits are starts, too, and there are no priorities. Where parameters may be
     copied for use, placements that do so take half of the places.
     """
+    first = simplest(task)
     limit = int(max(1, min(count, task.evaluate.remaining / 4)))
-    starts = list_schedules(task.problem, limit, rng)
+    starts = list_schedules(task.problem, limit, rng, lambda: is_late(task, START_SHARE))
+    if first is not None:
+        starts = _joined(first, starts)[: max(limit, 1)]
     prefetch = task.evaluate.session.prefetch
     if prefetch is not None:
         starts = _joined(streamed(task.problem, prefetch, max(1, limit // 2)), starts)[: max(limit, 1)]
