@@ -29,6 +29,14 @@ def window_bound(problem: Problem) -> float:
     return makespan.window_bound(Relaxation.of(problem))
 
 
+def detour_bound(problem: Problem) -> float:
+    return makespan.detour_bound(Relaxation.of(problem))
+
+
+def tree_bound(problem: Problem) -> float:
+    return makespan.tree_bound(Relaxation.of(problem))
+
+
 def channel_bound(problem: Problem) -> float:
     return makespan.channel_bound(Relaxation.of(problem))
 
@@ -258,7 +266,7 @@ def test_what_must_be_together_runs_one_after_another() -> None:
     for i in range(1, 9):
         tensors += b.add(f"op{i}", inputs=[tensors[int(rng.integers(len(tensors)))]], outputs=[50])
     p = problem_of(b.build(), machine(3, rate=1), [1] * 9)
-    assert max(all_bounds(p)[name] for name in ("critical_path", "work", "window")) < 8
+    assert max(all_bounds(p, refined=False)[name] for name in ("critical_path", "work", "window")) < 8
     assert 8.99 <= makespan_bound(p) <= 9
 
 
@@ -269,10 +277,13 @@ def test_by_name() -> None:
     assert found.pop("forced") == makespan.forced_bound(Relaxation.of(p), max(found.values()))
     for name, function in (
         ("critical_path", critical_path_bound), ("group", group_bound), ("work", work_bound),
-        ("communication", communication_bound), ("window", window_bound), ("channel", channel_bound),
+        ("communication", communication_bound), ("detour", detour_bound),
+        ("tree", tree_bound), ("window", window_bound), ("channel", channel_bound),
     ):  # fmt: skip
         assert found.pop(name) == function(p)
     assert not found
+    plain = all_bounds(p, refined=False)
+    assert set(plain) == {"critical_path", "group", "work", "communication", "window", "channel", "forced"}
 
 
 def test_no_kernels() -> None:

@@ -20,8 +20,9 @@ import numpy as np
 
 from placekit_core import Problem
 from placekit_scheduling.bounds.channels import busiest_channel
+from placekit_scheduling.bounds.labels import raised
 from placekit_scheduling.bounds.refutation import highest_refuted
-from placekit_scheduling.bounds.relaxation import Relaxation, longest_window
+from placekit_scheduling.bounds.relaxation import Floats, Relaxation, longest_window
 from placekit_scheduling.bounds.work import packing
 from placekit_scheduling.list_scheduling.levels import b_level
 
@@ -35,17 +36,20 @@ def makespan_bound(problem: Problem) -> float:
     return max(all_bounds(problem).values()) * (1 - ROUNDING)
 
 
-def all_bounds(problem: Problem) -> dict[str, float]:
-    """All bounds in seconds, by name: `critical_path`, `group`, `work`, `communication`, `window`, `channel`, `forced`.
+def all_bounds(problem: Problem, refined: bool = True) -> dict[str, float]:
+    """All bounds in seconds, by name, before `ROUNDING`; `forced` is at least as high as the others.
 
-    Each is that of the function of its name, before `ROUNDING`; `forced` is at least as high as the others.
+    The names are `critical_path`, `group`, `work`, `communication`, `detour`, `tree`, `window`, `channel` and `forced`: each
+    bound is that of the function of its name. Without `refined`, heads and tails are those of `communication_bound`
+    everywhere: `detour` and `tree` are left out, and `window`, `channel` and `forced` are lower.
     """
-    relaxation = Relaxation.of(problem)
+    relaxation = Relaxation.of(problem, refined)
     found = {
         "critical_path": critical_path_bound(problem),
         "group": group_bound(problem),
         "work": work_bound(relaxation),
         "communication": communication_bound(relaxation),
+        **({"detour": detour_bound(relaxation), "tree": tree_bound(relaxation)} if refined else {}),
         "window": window_bound(relaxation),
         "channel": channel_bound(relaxation),
     }
@@ -121,21 +125,78 @@ def communication_bound(relaxation: Relaxation) -> float:
     This is the earliest start under communication delays (Colin and Chretienne 1991, without duplication), where it is
     exact for one operation and single predecessors, carried on to limited devices and to branches of several operations.
     """
-    head, tail = relaxation.levels
+    return _longest(relaxation, *relaxation.levels)
+
+
+def detour_bound(relaxation: Relaxation) -> float:
+    """Longest path, where several ways from one operation to another share the device of the first, or leave it.
+
+    Let v depend on f in several ways, and let D be the device of f. Every operation x between the two is on D or not, and D
+    runs those that are, of all ways, before v starts. For each x and each kind of device of it, *labels* (t, w) are found in
+    topological order, such that in every schedule with that choice for x one of them has
+
+        t <= seconds from the end of f to the end of x,    w <= priced time of D for the tree of x
+
+    *Trees.* Each operation belongs to the tree of one of those that read from it, so that the trees of what x reads from have
+    nothing in common. The tree of x is x and these trees; all of it, but x, runs before x.
+
+    *Priced time.* For prices a, b, c >= 0, a second of an operation on D counts a, a second of a transfer to D counts b, and one
+    of a transfer from D c. D has s streams, and the channels next to it carry at most i transfers in and o out at a time. In
+    L seconds the priced time of D is at most (a s + b i + c o) L, and prices are chosen for which the bracket is 1. So x starts
+    at w or later, with w of all trees of what it reads from.
+
+    *Steps.* What x reads from u on the same device is there at t; what it reads from another device is there after the
+    transfer, which counts if it is to D or from D. Of several inputs, for every limit R the least w of each with t <= R are
+    added, and t is the highest. Then t is raised to w; p(x) is added to t and, on D, a p(x) to w. Labels that are no better in t
+    and in w than another are left out, and where there are many, the least t and the least w of neighbours become one: both
+    only lower the bound.
+
+    The lowest max(t, w) of v before its own p is a bound on the seconds between f and v, for v on D and for v on another device
+    of each kind. The same on the reversed graph, with D the device of v, gives bounds for the same pairs of cases; in each case
+    the higher one holds. A path then counts, for each such pair on it, the seconds between the two at the least.
+
+    This is the bi-criteria shortest path (Hansen 1980) of the choice that `communication_bound` makes for the last few
+    operations of each branch. All forks are tried, with up to `labels.VISITED` operations after each, for two rows of prices.
+    """
+    around = relaxation.around
+    if around is None:
+        return communication_bound(relaxation)
+    return _longest(relaxation, *raised(relaxation, around, relaxation.detours, trees=False))
+
+
+def tree_bound(relaxation: Relaxation) -> float:
+    """Longest path, where an operation waits for all of its tree that its own device has to run, or to receive.
+
+    The labels of `detour_bound`, with another D: the device of v itself, whichever that is. A label (t, w) of x, for x on D and
+    for x elsewhere, bounds when x ends, and the priced time of D from a time r on for the operations of the tree of x which
+    have heads of r or more, and for what is sent of them. If w > 0, x starts at r + w or later. The head of x, on whatever
+    device, holds as well; it comes from the same bound for x, whose own device is D then. So what is not on D is not free: it
+    is late. The lowest max(t, r + w) over the labels of v on D, before its own p, is a head of v.
+
+    Where what a tree writes is large, its operations must be on one device, and wait for its streams, or be sent, and wait for
+    its link: this is what gradients of a weight that is used in many steps have to do. The prices bound both at once, as a
+    Lagrangian relaxation of the two resources. The pairs of `detour_bound` count as well. Several r and two rows of prices are
+    tried, and the same on the reversed graph gives tails; `window_bound`, `channel_bound` and `forced_bound` begin with them.
+    """
+    return _longest(relaxation, *relaxation.raised)
+
+
+def _longest(relaxation: Relaxation, head: Floats, tail: Floats) -> float:
+    """The longest path by these heads and tails, [n, K]."""
     return float((head + relaxation.seconds + tail).min(axis=1).max(initial=0.0))
 
 
 def window_bound(relaxation: Relaxation) -> float:
     """Longest head plus work plus longest tail.
 
-    Proof: let head(v) and tail(v) be the least over the kinds of those of `communication_bound`, and V the operations with
+    Proof: let head(v) and tail(v) be the least over the kinds of those of `tree_bound`, and V the operations with
     head >= h and tail >= q. Each of V starts at h or later and ends q or more before the end: all of them run within
     T - h - q seconds. As in `work_bound`, for V alone and without memory: T - h - q >= sum over V of min_k y_k p_vk, with
     p_vk the seconds of v on kind k, at the weights y found there.
 
     All pairs of up to `THRESHOLDS` values of h and of q are tried.
     """
-    (head, tail), rows = relaxation.levels, relaxation.kernels
+    (head, tail), rows = relaxation.raised, relaxation.kernels
     seconds = relaxation.seconds[rows]
     allowed = np.isfinite(seconds)
     work = np.where(allowed, np.where(allowed, seconds, 0.0) * relaxation.prices.time, np.inf).min(axis=1)
@@ -152,7 +213,7 @@ def channel_bound(relaxation: Relaxation) -> float:
     or more before the end: as in `window_bound`, with head + p of the producer for h and p + tail of the reader for q.
     Each tensor counts once, for one of its readers.
     """
-    head, tail = relaxation.levels
+    head, tail = relaxation.raised
     return busiest_channel(relaxation, np.isfinite(relaxation.seconds), head, tail)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core import Problem
+from placekit_scheduling.bounds.labels import LARGEST as LARGEST_AROUND, Pairs, Surroundings, raised
 from placekit_scheduling.bounds.work import Prices, best_prices
 
 THRESHOLDS = 256  # values of heads and of tails that windows begin and end at
@@ -34,6 +35,7 @@ class Relaxation:
         producer, consumer: [e] the edges, by consumer.
         transfer_s: [e, K, K] least seconds of the largest tensor of the edge, from a device of one kind to another device
             of another or the same kind; inf if there are no two such devices.
+        refined: whether `raised` is higher than `levels`.
     """
 
     problem: Problem
@@ -45,9 +47,10 @@ class Relaxation:
     producer: Ints
     consumer: Ints
     transfer_s: Floats
+    refined: bool = True
 
     @classmethod
-    def of(cls, problem: Problem) -> Relaxation:
+    def of(cls, problem: Problem, refined: bool = True) -> Relaxation:
         graph, cluster = problem.graph, problem.cluster
         kind_of = cluster.kind_of
         key, edge = np.unique(
@@ -90,6 +93,7 @@ class Relaxation:
             producer=key % graph.n,
             consumer=key // graph.n,
             transfer_s=transfer_s,
+            refined=refined,
         )
 
     @property
@@ -130,7 +134,25 @@ class Relaxation:
     @cached_property
     def levels(self) -> tuple[Floats, Floats]:
         """Heads and tails, [n, K]: see `makespan.communication_bound`."""
-        return Levels.start(self, self.everywhere, self.cluster).raise_all()
+        return Levels.start(self, self.everywhere, self.cluster, plain=True).raise_all()
+
+    @cached_property
+    def around(self) -> Surroundings | None:
+        """The places around one device; None if the tables would be too large, or there is nothing to raise."""
+        kinds, edges = len(self.devices), len(self.producer)
+        if not self.refined or not edges or kinds * edges * (1 + kinds) ** 2 > LARGEST_AROUND:
+            return None
+        return Surroundings.of(self)
+
+    @cached_property
+    def detours(self) -> Pairs:
+        """The pairs of `makespan.detour_bound`."""
+        return Pairs.none(len(self.devices)) if self.around is None else Pairs.of(self, self.around)
+
+    @cached_property
+    def raised(self) -> tuple[Floats, Floats]:
+        """Heads and tails, [n, K]: `levels`, raised as in `makespan.detour_bound` and `makespan.tree_bound`."""
+        return self.levels if self.around is None else raised(self, self.around, self.detours, trees=True)
 
     @cached_property
     def orders(self) -> tuple[Order, Order]:
@@ -239,18 +261,24 @@ class Levels:
     center: int = 0
 
     @classmethod
-    def start(cls, relaxation: Relaxation, places: Places, cluster: Ints, center: int = 0) -> Levels:
+    def start(
+        cls, relaxation: Relaxation, places: Places, cluster: Ints, center: int = 0, plain: bool = False
+    ) -> Levels:
+        """Before anything is raised: from `relaxation.raised`, or from nothing if `plain`."""
         seconds = np.ascontiguousarray(relaxation.seconds[:, places.kind])
-        table, shape = places.transfer_s(relaxation.transfer_s), seconds.shape
+        table = places.transfer_s(relaxation.transfer_s)
+        nothing = np.zeros_like(relaxation.seconds)
+        levels = relaxation.raised if relaxation.refined and not plain else (nothing, nothing)
+        head, tail = (np.ascontiguousarray(level[:, places.kind]) for level in levels)
         return cls(
             relaxation=relaxation,
             places=places,
             seconds=seconds,
             transfer_s=table,
-            possible=np.isfinite(seconds),
+            possible=np.isfinite(seconds + head + tail),
             cluster=cluster.copy(),
-            head=np.zeros(shape),
-            tail=np.zeros(shape),
+            head=np.where(np.isfinite(head), head, 0.0),
+            tail=np.where(np.isfinite(tail), tail, 0.0),
             center=center,
         )
 

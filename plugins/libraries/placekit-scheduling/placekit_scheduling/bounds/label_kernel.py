@@ -1,0 +1,292 @@
+"""The compiled loops of labels.py, where the proofs are; importing it imports numba.
+
+The names are those of kernel.py, and these:
+
+- Place 0 is the device D of the proofs, of one kind; place 1 + b is any other device of kind b. P = 1 + K.
+- A *label* of an operation is a pair (t, w): when it ends at the earliest, and the least priced time of D that its tree takes
+  if it ends then. A list of labels is some entries of two rows, with rising t and falling w.
+- `price` has the prices of a second of work on D, of a second of a transfer to D, and of one from D.
+- `owner[u]` is the one operation that counts the tree of u.
+"""
+# mypy: disable-error-code="untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+LABELS = 16  # of an operation at a place; with fewer, the bound is lower but valid
+SPAN = 16  # positions that are searched for each operation after a fork
+INF = np.inf
+
+
+@njit(cache=True)
+def _after(f: int, order: Any, position: Any, ptr: Any, other: Any, kernel: Any, row: Any, found: Any) -> Any:
+    """Fill `found` with the next operations, in that order, that depend on `f`, and `row` with where. Returns how many."""
+    some, most = 0, len(found)
+    for i in range(position[f] + 1, min(len(order), position[f] + 1 + SPAN * most)):
+        v = order[i]
+        if not kernel[v]:
+            continue
+        for e in range(ptr[v], ptr[v + 1]):
+            if other[e] == f or row[other[e]] >= 0:
+                row[v], found[some] = some, v
+                some += 1
+                break
+        if some == most:
+            break
+    return some
+
+
+@njit(cache=True)
+def _push(t: Any, w: Any, some: int, time: float, work: float) -> Any:
+    """Append a label of no more work than the last one, instead of those that it makes needless. Returns how many there are."""
+    while some > 0 and t[some - 1] >= time and w[some - 1] >= work:
+        some -= 1
+    if some > 0 and t[some - 1] <= time and w[some - 1] <= work:
+        return some
+    t[some], w[some] = time, work
+    return some + 1
+
+
+@njit(cache=True)
+def _copy(t: Any, w: Any, some: int, t1: Any, w1: Any) -> None:
+    """Copy `some` labels to (t1, w1): slices take much longer to compile."""
+    for i in range(some):
+        t1[i], w1[i] = t[i], w[i]
+
+
+@njit(cache=True)
+def _thin(t: Any, w: Any, some: int) -> Any:
+    """Leave at most LABELS labels: of some in a row, the least time and the least work become one. Returns how many."""
+    if some <= LABELS:
+        return some
+    for i in range(LABELS):
+        first, last = i * some // LABELS, (i + 1) * some // LABELS - 1
+        t[i], w[i] = t[first], w[last]
+    return LABELS
+
+
+@njit(cache=True)
+def _either(
+    t1: Any, w1: Any, n1: int, t2: Any, w2: Any, n2: int, later: float, more: float, t: Any, w: Any
+) -> Any:  # fmt: skip
+    """Labels of one list or of the other, in which everything is `later` and `more`. Returns how many."""
+    i, j, some = 0, 0, 0
+    while i < n1 or j < n2:
+        if j == n2 or (i < n1 and t1[i] <= t2[j] + later):
+            some = _push(t, w, some, t1[i], w1[i])
+            i += 1
+        else:
+            some = _push(t, w, some, t2[j] + later, w2[j] + more)
+            j += 1
+    return _thin(t, w, some)
+
+
+@njit(cache=True)
+def _both(t1: Any, w1: Any, n1: int, t2: Any, w2: Any, n2: int, t: Any, w: Any) -> Any:
+    """What must wait for a label of each list: the later time, and all work. Returns how many."""
+    i, j, some = 0, 0, 0
+    while i < n1 and j < n2:
+        some = _push(t, w, some, max(t1[i], t2[j]), w1[i] + w2[j])
+        if j + 1 == n2 or (i + 1 < n1 and t1[i + 1] <= t2[j + 1]):
+            i += 1
+        else:
+            j += 1
+    return _thin(t, w, some)
+
+
+@njit(cache=True)
+def _come(
+    u: int, edge: int, place: int, together: bool, cost: Any, into: float, out: float, t: Any, w: Any, n: Any, t1: Any,
+    w1: Any, t2: Any, w2: Any,
+) -> Any:  # fmt: skip
+    """Fill (t1, w1) with labels of the arrival, on a device of `place`, of what row `u` writes. Returns how many."""
+    some = n[u, place]
+    _copy(t[u, place], w[u, place], some, t1, w1)
+    for of in range(cost.shape[1]):
+        if of == place and place > 0:  # it may be on the same device
+            continue
+        if of == place or together or n[u, of] == 0 or cost[edge, of, place] == INF:
+            continue
+        later = cost[edge, of, place]
+        more = into * later if place == 0 else out * later if of == 0 else 0.0
+        merged = _either(t1, w1, some, t[u, of], w[u, of], n[u, of], later, more, t2, w2)
+        _copy(t2, w2, merged, t1, w1)
+        some = merged
+    return some
+
+
+@njit(cache=True)
+def _append(t: Any, w: Any, room: Any, many: int, least: float, since: float, seconds: float, own: float) -> Any:
+    """Add the labels of an operation that waits for those in `room`, and starts at `least`. Returns the earliest start."""
+    start, some = INF, 0
+    for j in range(many):
+        begin = max(room[4, j], least)
+        if room[5, j] > 0:
+            begin = max(begin, since + room[5, j])
+        start = min(start, begin)
+        if begin < INF:
+            some = _push(t, w, some, begin + seconds, room[5, j] + own)
+    return start, some
+
+
+@njit(cache=True)
+def _wait(
+    v: int, place: int, since: float, f: int, first: bool, row: Any, ptr: Any, other: Any, cost: Any, cluster: Any, owner: Any,
+    late: Any, price: Any, t: Any, w: Any, n: Any, room: Any,
+) -> Any:  # fmt: skip
+    """Labels of what `v` at `place` waits for, in rows 4 and 5 of `room`. Returns how many there are.
+
+    Row `row[u]` of `t`, `w` and `n` has the labels of u; without a row, u is left out. Operation `f` is at place 0 and ends at
+    time 0; `first`: `v` counts the transfer of what it writes. Transfers of what may have ended before `since` do not count.
+    """
+    t1, w1, t2, w2, t3, w3 = room[0], room[1], room[2], room[3], room[4], room[5]
+    t3[0], w3[0], many = 0.0, 0.0, 1
+    for e in range(ptr[v], ptr[v + 1]):
+        u = other[e]
+        if u == f:
+            t1[0], w1[0], fresh = 0.0, 0.0, 1
+            if place > 0:
+                t1[0] = INF if cluster[u] == cluster[v] else cost[e, 0, place]
+                fresh = 1 if t1[0] < INF else 0
+                w1[0] = price[2] * t1[0] if first and fresh > 0 else 0.0
+        elif row[u] >= 0:
+            counts = 1.0 if late[u] >= since else 0.0
+            fresh = _come(
+                row[u],
+                e,
+                place,
+                cluster[u] == cluster[v],
+                cost,
+                counts * price[1],
+                counts * price[2],
+                t,
+                w,
+                n,
+                t1,
+                w1,
+                t2,
+                w2,
+            )
+            if owner[u] != v and fresh > 0:
+                w1[0], fresh = 0.0, 1
+        else:
+            continue
+        many = _both(t3, w3, many, t1, w1, fresh, t2, w2)
+        _copy(t2, w2, many, t3, w3)
+    return many
+
+
+@njit(cache=True)
+def _around(
+    f: int, found: Any, some: int, row: Any, ptr: Any, other: Any, cost: Any, seconds: Any, may: Any, price: Any, cluster: Any,
+    owner: Any, late: Any, t: Any, w: Any, n: Any, room: Any, start: Any,
+) -> None:  # fmt: skip
+    """Raise the earliest `start` [some, P] of `found` at all places, after the end of `f` at place 0."""
+    first = -1
+    for i in range(some - 1, -1, -1):
+        v = found[i]
+        for e in range(ptr[v], ptr[v + 1]):
+            owner[other[e]] = v  # the first one that reads it: they are visited backwards
+            first = v if other[e] == f else first
+    for i in range(some):
+        v = found[i]
+        for place in range(cost.shape[1]):
+            n[i, place] = 0
+            if not may[v, place] or (place > 0 and cluster[v] == cluster[f]):
+                start[i, place] = INF
+                continue
+            many = _wait(
+                v, place, 0.0, f, v == first, row, ptr, other, cost, cluster, owner, late, price, t, w, n, room
+            )
+            own = price[0] * seconds[v, place] if place == 0 else 0.0
+            least, n[i, place] = _append(t[i, place], w[i, place], room, many, 0.0, 0.0, seconds[v, place], own)
+            start[i, place] = max(start[i, place], least)
+
+
+@njit(cache=True)
+def detours(
+    order: Any, position: Any, ptr: Any, other: Any, kernel: Any, fork: Any, cost: Any, seconds: Any, may: Any,
+    prices: Any, cluster: Any, most: int, fork_of: Any, join_of: Any, after: Any,
+) -> Any:  # fmt: skip
+    """Fill pairs of a `fork` and an operation after it that waits for several: `after` [pairs, K, P], the seconds between.
+
+    `cost` [K, e, P, P], `seconds` and `may` [K, n, P] and `prices` [K, r, 3] are those around a device of each kind; the first
+    prices are 0. Only pairs for which the others make a difference are filled, and at most `most` operations after a fork are
+    visited. Returns how many pairs there are.
+    """
+    kinds, count = len(cost), 0
+    row, found, owner = np.full(len(order), -1, np.int64), np.empty(most, np.int64), np.full(len(order), -1, np.int64)
+    t, w = np.empty((most, 1 + kinds, 2 * LABELS + 2)), np.empty((most, 1 + kinds, 2 * LABELS + 2))
+    n, room = np.zeros((most, 1 + kinds), np.int64), np.empty((6, 2 * LABELS + 2))
+    start, plain = np.empty((kinds, most, 1 + kinds)), np.empty((kinds, most, 1 + kinds))
+    late = np.zeros(len(order))
+    for f in order:
+        if not fork[f]:
+            continue
+        some = _after(f, order, position, ptr, other, kernel, row, found)
+        for kind in range(kinds):
+            for i in range(some):
+                for place in range(1 + kinds):
+                    start[kind, i, place] = plain[kind, i, place] = 0.0 if may[kind, f, 0] else INF
+            for r in range(prices.shape[1] if may[kind, f, 0] else 0):
+                _around(
+                    f, found, some, row, ptr, other, cost[kind], seconds[kind], may[kind], prices[kind, r], cluster, owner,
+                    late, t, w, n, room, plain[kind] if r == 0 else start[kind],
+                )  # fmt: skip
+        for i in range(some):
+            if count == len(fork_of):
+                break
+            more = False
+            for kind in range(kinds):
+                for place in range(1 + kinds):
+                    more |= start[kind, i, place] > plain[kind, i, place] * (1 + 1e-9)
+                    after[count, kind, place] = start[kind, i, place]
+            fork_of[count], join_of[count] = f, found[i]
+            count += more
+        for i in range(some):
+            row[found[i]] = -1
+    return count
+
+
+@njit(cache=True)
+def raise_by_trees(
+    order: Any, ptr: Any, other: Any, owner: Any, cost: Any, seconds: Any, may: Any, prices: Any, cluster: Any,
+    epochs: Any, pair_ptr: Any, pair_fork: Any, pair_after: Any, head: Any,
+) -> None:  # fmt: skip
+    """Raise `head` [n, K] by pairs (`after` [pairs, K, K] in the rows of the second one), and by trees since `epochs` [r]."""
+    kinds, times, size = len(cost), len(epochs), len(order)
+    shape = (kinds, times, size, 1 + kinds)
+    t, w, n = np.empty((*shape, LABELS)), np.empty((*shape, LABELS)), np.zeros(shape, np.int64)
+    room, row = np.empty((8, 2 * LABELS + 2)), np.arange(size)
+    late = np.empty(size)
+    for v in range(size):
+        late[v] = head[v].min()
+    for v in order:
+        for a in range(kinds):
+            for i in range(pair_ptr[v], pair_ptr[v + 1]):
+                f, least = pair_fork[i], INF
+                for b in range(kinds):
+                    least = min(least, head[f, b] + seconds[b, f, 0] + pair_after[i, b, a])
+                head[v, a] = max(head[v, a], least)
+        for step in range(2):  # first the heads, on D; with them, the labels
+            for a in range(kinds):
+                for r in range(times):
+                    for place in range(1 + kinds if step else 1):
+                        if not may[a, v, place]:
+                            continue
+                        many = _wait(
+                            v, place, epochs[r], -1, False, row, ptr, other, cost[a], cluster, owner, late, prices[a, r],
+                            t[a, r], w[a, r], n[a, r], room,
+                        )  # fmt: skip
+                        own = prices[a, r, 0] * seconds[a, v, 0] if place == 0 and late[v] >= epochs[r] else 0.0
+                        least = head[v, a if place == 0 else place - 1] if step else 0.0
+                        start, some = _append(room[6], room[7], room, many, least, epochs[r], seconds[a, v, place], own)
+                        if step == 0:
+                            head[v, a] = max(head[v, a], start)
+                            continue
+                        n[a, r, v, place] = some
+                        _copy(room[6], room[7], some, t[a, r, v, place], w[a, r, v, place])
