@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from placekit_scheduling.bounds.makespan import (
         ROUNDING as ROUNDING,
         all_bounds as all_bounds,
+        binding_argument as binding_argument,
         critical_path_bound as critical_path_bound,
         makespan_bound as makespan_bound,
     )
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from placekit_scheduling.symmetry import device_classes as device_classes
 
 _HOME = {
-    "bounds.makespan": "ROUNDING all_bounds critical_path_bound makespan_bound",
+    "bounds.makespan": "ROUNDING all_bounds binding_argument critical_path_bound makespan_bound",
     "bounds.offload": "offload_bound",
     "list_scheduling.levels": (
         "b_level critical_path critical_path_device group_priority mean_optimistic_cost op_cost optimistic_cost t_level"

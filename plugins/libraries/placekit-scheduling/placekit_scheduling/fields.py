@@ -14,7 +14,8 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -58,13 +59,24 @@ class Layout:
 
 
 def lay_out(
-    layout: Sequence[Field], numbers: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]
+    layout: Sequence[Field],
+    numbers: Mapping[str, int],
+    arrays: Mapping[str, NDArray[Any]],
+    sizes: Mapping[str, int],
+    after: Layout | None = None,
+    shared: Collection[str] = (),
 ) -> Layout:
-    """Put numbers and arrays where `layout` says. Entry i of the integers is number i, or where array i begins."""
+    """Put numbers and arrays where `layout` says. Entry i of the integers is number i, or where array i begins.
+
+    The working arrays come `after` those of another function, if given, and those that are `shared` are the same.
+    """
     used = {"ints": len(layout), "floats": 0, "scratch_ints": 0, "scratch_floats": 0}
     begin = {}
+    if after is not None:
+        used |= {"scratch_ints": after.scratch_ints, "scratch_floats": after.scratch_floats}
+        begin = {name: after.begin[name] for name in shared}
     for field in layout:
-        if field.where in used:
+        if field.where in used and field.name not in begin:
             begin[field.name] = used[field.where]
             used[field.where] += sizes[field.size] if field.size else arrays[field.name].size
     header = [int({**numbers, **begin}[field.name]) for field in layout]
@@ -115,8 +127,12 @@ def unpacked(
     written.body[after:after] = ast.parse("\n".join(first)).body
     ast.increment_lineno(ast.fix_missing_locations(tree), line - 1)
     names: dict[str, Any] = {}
+    function.__globals__.setdefault("np", np)  # for the views of the arrays
     exec(compile(tree, str(inspect.getsourcefile(function)), "exec"), function.__globals__, names)
-    return njit(*signature, **options)(names[written.name])
+    made = names[written.name]
+    # numba's cache looks at the file of the function, not at the layout: another one must have another name there
+    made.__qualname__ = f"{written.name}_{zlib.crc32(ast.unparse(written).encode()):08x}"
+    return njit(*signature, **options)(made)
 
 
 _ARRAYS = ("ints", "floats", "scratch_ints", "scratch_floats")

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from placekit_scheduling import ROUNDING, RULES, ListScheduler, all_bounds, critical_path_bound, makespan_bound
+from placekit_scheduling import (
+    ROUNDING,
+    RULES,
+    ListScheduler,
+    all_bounds,
+    binding_argument,
+    critical_path_bound,
+    makespan_bound,
+)
 from placekit_scheduling.bounds import makespan
 from placekit_scheduling.bounds.makespan import group_bound
 from placekit_scheduling.bounds.relaxation import THRESHOLDS, Relaxation
@@ -284,6 +292,16 @@ def test_by_name() -> None:
     assert not found
     plain = all_bounds(p, refined=False)
     assert set(plain) == {"critical_path", "group", "work", "communication", "window", "channel", "forced"}
+
+
+def test_the_first_argument_that_proves_as_much_binds() -> None:
+    assert binding_argument(all_bounds(problem_of(chain(3), machine(2), [0, 1, 2, 4]))) == "critical_path"
+    assert binding_argument(all_bounds(problem_of(independent(8), machine(2), [1] * 8))) == "group"
+    assert binding_argument(all_bounds(problem_of(independent(8), machine(2), [4, *[1] * 7]))) == "work"
+    apart = problem_of(fork_join(2, 1, 2), machine(3, rate=1), [0, 3, 5, 0])
+    assert binding_argument(all_bounds(apart)) == "detour"
+    assert binding_argument({"work": 1.0, "window": 1.0, "forced": 1.00005}) == "work"
+    assert binding_argument({"work": 1.0, "window": 1.0, "forced": 1.001}) == "forced"
 
 
 def test_no_kernels() -> None:

@@ -18,7 +18,7 @@ Flags = NDArray[np.bool_]
 # Shares of a device's seconds, of its transfers in and of its transfers out in the priced time; a row sums to 1 at most.
 TREE_SHARES = ((1.0, 0.0, 0.0), (0.9, 0.1, 0.0))
 DETOUR_SHARES = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.7, 0.15, 0.15))  # the first row is to compare with
-EPOCHS = 8  # times from which on work and transfers are counted; fewer for large graphs
+EPOCHS = 4  # times from which on work and transfers are counted; fewer for large graphs
 MEMORY = 250_000  # lists of labels: operations times places, kinds, epochs and rows of shares
 VISITED = 48  # operations after a fork; fewer for large graphs
 EFFORT = 400_000  # forks times operations visited

@@ -16,6 +16,8 @@ transfer takes between two kinds is the least over all pairs of devices of these
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from placekit_core import Problem
@@ -29,6 +31,8 @@ from placekit_scheduling.list_scheduling.levels import b_level
 ROUNDING = (
     1e-9  # the sums behind a bound and a makespan are rounded differently; a bound is lowered by this, relatively
 )
+
+BINDING = 1e-4  # relative; an argument within it of the highest bound proves as much
 
 
 def makespan_bound(problem: Problem) -> float:
@@ -54,6 +58,15 @@ def all_bounds(problem: Problem, refined: bool = True) -> dict[str, float]:
         "channel": channel_bound(relaxation),
     }
     return {**found, "forced": forced_bound(relaxation, max(found.values()))}
+
+
+def binding_argument(found: Mapping[str, float]) -> str:
+    """The first argument of `all_bounds` that proves the highest bound, to 0.01 %; later ones build on earlier ones.
+
+    So `forced` is named only if a contradiction proves more than all other arguments.
+    """
+    highest = max(found.values())
+    return next(name for name, bound in found.items() if bound >= highest * (1 - BINDING))
 
 
 def critical_path_bound(problem: Problem) -> float:

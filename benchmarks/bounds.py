@@ -1,0 +1,192 @@
+"""How far the best placements known are above the proven bounds on the papers' networks, and which of the two is weak.
+
+    python benchmarks/bounds.py [--workloads A,B] [--seconds 30] [--evaluations 20000] [--write]
+
+For each network this prints:
+
+- the value of the default policy after `--seconds`, and, of networks that repeat cells step by step, that of a search which
+  places roles (`bounds_roles.py`) with `--evaluations`; a better value that benchmarks/results/quality_*.json has for the same
+  graph and machine counts as well;
+- every bound by its argument, as of old (`all_bounds(problem, refined=False)`) and now, and the seconds that they take;
+- the gap with the old search and the old bounds, with the better placement, and with the better bounds as well.
+
+With `--write` the tables go to benchmarks/results/bounds.md. A budget of seconds gives other values on other machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+import warnings
+from dataclasses import dataclass, field
+
+from bounds_roles import search_roles
+from placekit_scheduling import all_bounds, binding_argument
+from quality_runs import RESULTS, Instance, machine, number, percent, table
+
+import placekit_core
+from placekit_core import Problem
+
+NETWORKS = (
+    "rnnlm", "rnnlm_4layer", "rnnlm_large", "nmt", "nmt_4layer", "nmt_large", "inception_v3", "inception_v3_b128", "resnet50",
+    "nasnet", "llama_block_sharded", "llama_layer_sharded",
+)  # fmt: skip
+MORE = ("llama_block_sharded_8", "llama_layer_sharded_8")
+HALF = 0.5
+
+
+@dataclass
+class Row:
+    """What is known of one network; values and bounds in seconds.
+
+    Attributes:
+        values: by what found them.
+        before, now: bounds by argument.
+        seconds: how long the bounds took, before and now.
+    """
+
+    name: str
+    operations: int
+    groups: int
+    values: dict[str, float] = field(default_factory=dict)
+    before: dict[str, float] = field(default_factory=dict)
+    now: dict[str, float] = field(default_factory=dict)
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def best(self) -> tuple[str, float]:
+        """How the best value was found, and that value."""
+        return min(self.values.items(), key=lambda item: item[1])
+
+    @property
+    def binding(self) -> str:
+        """The argument that proves the highest bound."""
+        return binding_argument(self.now)
+
+    @property
+    def gaps(self) -> tuple[float, float, float]:
+        """With the default policy's value and the old bounds; with the best value; with the bounds of now as well."""
+        old, now = max(self.before.values()), max(self.now.values())
+        return self.values["portfolio"] / old - 1, self.best[1] / old - 1, self.best[1] / now - 1
+
+
+def measure(name: str, seconds: float, evaluations: int) -> Row:
+    """Search and prove, for one network on four P100 or, with the suffix `_8`, on eight V100."""
+    program, cluster = Instance(
+        name, (f"workload={name}", f"cluster={'v100x8' if name.endswith('_8') else 'p100x4'}")
+    ).load()
+    result = placekit_core.place(
+        program, cluster=cluster, budget={"seconds": seconds, "evaluations": 10**9}, baselines=[],
+        backend={"name": "simulator", "threads": 1},
+    )  # fmt: skip
+    problem, value_s = result.problem, result.summary.value_s
+    assert value_s is not None
+    row = Row(name, problem.graph.n, problem.g, {"portfolio": value_s})
+    roles = search_roles(problem, evaluations)
+    if roles is not None:
+        row.values["roles"] = roles
+    kept = _kept(name, problem)
+    if kept is not None:
+        row.values["quality.py"] = kept
+    all_bounds(problem)  # compiles
+    begin = time.perf_counter()
+    row.before = all_bounds(problem, refined=False)
+    middle = time.perf_counter()
+    row.now = all_bounds(problem)
+    row.seconds = middle - begin, time.perf_counter() - middle
+    return row
+
+
+def _kept(name: str, problem: Problem) -> float | None:
+    """The best value that quality.py keeps for a graph of this name with as many operations."""
+    data = json.loads((RESULTS / "quality_sharded.json").read_text())
+    found = [r["best"]["value_s"] for r in data["instances"] if (r["name"], r["operations"]) == (name, problem.graph.n)]
+    return float(found[0]) if found else None
+
+
+def report(rows: list[Row], seconds: float, evaluations: int) -> list[str]:
+    """The tables."""
+    halved = [r.name for r in rows if r.name in NETWORKS and r.gaps[2] <= HALF * r.gaps[0]]
+    lines = [
+        "Training steps and tensor programs on 4 x P100 over PCIe; `_8`: on 8 x V100. The default grouper.",
+        f"*Before*: the default policy's value after {seconds:g} s over the old bounds. *Best*: the best of this value, of a"
+        f" search of {evaluations:,} evaluations over the devices of roles (cell, phase; `benchmarks/bounds_roles.py`), and of",
+        "what `benchmarks/quality.py` keeps. *Weak side*: what takes more of the gap away, the better placement or bound.",
+        "",
+        *_gaps(rows),
+        "",
+        f"Half of the gap or less is left on {len(halved)} of {sum(r.name in NETWORKS for r in rows)} networks:"
+        f" {', '.join(f'`{n}`' for n in halved) or 'none'}.",
+        "",
+        "## By argument",
+        "",
+        "Milliseconds. `window` and `forced`: with the old heads and tails, and with those of `detour` and `tree`.",
+        "",
+        *_arguments(rows),
+    ]
+    return lines
+
+
+def _gaps(rows: list[Row]) -> list[str]:
+    cells = []
+    for r in rows:
+        before, placed, now = r.gaps
+        by_placement, by_bound = math.log1p(before) - math.log1p(placed), math.log1p(placed) - math.log1p(now)
+        weak = "neither" if max(by_placement, by_bound) < 1e-3 else "search" if by_placement > by_bound else "bound"
+        ms = [number(1e3 * x, 2) for x in (r.values["portfolio"], max(r.before.values()))]
+        found, best = r.best
+        cells.append([
+            r.name, f"{r.operations:,}", *ms, percent(before), number(1e3 * best, 2), f"`{found}`", percent(placed),
+            number(1e3 * max(r.now.values()), 2), percent(now), f"`{r.binding}`", weak,
+        ])  # fmt: skip
+    head = [
+        "network", "operations", "`portfolio`, ms", "old bound, ms", "gap before", "best, ms", "by", "gap with it",
+        "bound now, ms", "gap now", "binds", "weak side",
+    ]  # fmt: skip
+    return table(head, cells)
+
+
+def _arguments(rows: list[Row]) -> list[str]:
+    cells = []
+    for r in rows:
+        once = [
+            number(1e3 * r.now[k], 2) for k in ("critical_path", "group", "work", "communication", "detour", "tree")
+        ]
+        twice = [number(1e3 * bounds[k], 2) for k in ("window", "forced") for bounds in (r.before, r.now)]
+        cells.append([r.name, *once, *twice, *(number(s, 2) for s in r.seconds)])
+    head = [
+        "network", "critical_path", "group", "work", "communication", "detour", "tree", "window, old", "window", "forced, old",
+        "forced", "old, s", "now, s",
+    ]  # fmt: skip
+    return table(head, cells)
+
+
+def main() -> None:
+    """Measure, print, and write if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workloads", default=",".join((*NETWORKS, *MORE)), help="with commas between")
+    parser.add_argument("--seconds", type=float, default=30.0, help="budget of the default policy")
+    parser.add_argument("--evaluations", type=int, default=20_000, help="budget of the search over roles")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/bounds.md")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rows = []
+    for name in arguments.workloads.split(","):
+        rows.append(measure(name, arguments.seconds, arguments.evaluations))
+        row = rows[-1]
+        values = ", ".join(f"{found} {1e3 * value:.2f} ms" for found, value in row.values.items())
+        gaps = " -> ".join(percent(g) for g in row.gaps)
+        print(f"{name}: {values}; gap {gaps}, binds {row.binding}, bounds in {row.seconds[1]:.2f} s", flush=True)
+    lines = report(rows, arguments.seconds, arguments.evaluations)
+    text = "\n".join(
+        ["# Bounds", "", "`python benchmarks/bounds.py --write`", "", *lines, "", f"machine: {machine()}", ""]
+    )
+    print("\n" + text)
+    if arguments.write:
+        (RESULTS / "bounds.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
