@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_blocks.units import Ints, Units
+from placekit_blocks.units import Ints, Units, distinct_pairs
 
 from placekit_core import Graph, strongly_connected
 
@@ -57,8 +57,8 @@ class Contraction:
         np.bitwise_and.at(types, group, units.types)
         self.types: list[int] = types.tolist()
         a, b = group[units.source], group[units.target]
-        key = np.unique(a[a != b] * count + b[a != b])
-        self.at: list[int] = strongly_connected(count, key // max(count, 1), key % max(count, 1)).tolist()
+        source, target = distinct_pairs(a[a != b], b[a != b])
+        self.at: list[int] = strongly_connected(count, source, target).tolist()
         self.here: list[int] = np.argsort(self.at).tolist()
         self.earlier, self.later = [-1] * count, [-1] * count
         latest: dict[int, int] = {}
@@ -69,15 +69,15 @@ class Contraction:
             latest[self.types[x]] = place
         self.after: list[set[int]] = [set() for _ in range(count)]
         self.before: list[set[int]] = [set() for _ in range(count)]
-        for k in key.tolist():
-            self.after[k // count].add(k % count)
-            self.before[k % count].add(k // count)
+        for x, y in zip(source.tolist(), target.tolist(), strict=True):
+            self.after[x].add(y)
+            self.before[y].add(x)
         self.bytes: list[dict[int, int]] = [{} for _ in range(count)]
         of = group[units.of]
         home, reader = of[graph.tensor_producer[graph.input_tensor]], of[graph.edge_op]
-        crossing = np.unique((graph.input_tensor * count + reader)[home != reader])  # once per tensor and reading group
-        for k in crossing.tolist():
-            x, y, size = int(of[graph.tensor_producer[k // count]]), k % count, int(graph.tensor_bytes[k // count])
+        sent, to = distinct_pairs(graph.input_tensor[home != reader], reader[home != reader])  # once per reading group
+        ends = of[graph.tensor_producer[sent]].tolist(), to.tolist(), graph.tensor_bytes[sent].tolist()
+        for x, y, size in zip(*ends, strict=True):
             self.bytes[x][y] = self.bytes[x].get(y, 0) + size
             self.bytes[y][x] = self.bytes[y].get(x, 0) + size
         self.into = list(range(count))

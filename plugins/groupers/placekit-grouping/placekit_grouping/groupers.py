@@ -58,8 +58,9 @@ class _ForwardGrouper(Grouper):
         units = Units.build(graph)
         label = np.full(units.count, FREE, np.int64)
         # device types are part of the label: a group that held a CPU operation would have to run on CPUs as a whole
-        key = np.stack([self.label(units), units.types])[:, units.forward]
-        label[units.forward] = np.unique(key, axis=1, return_inverse=True)[1].reshape(-1)
+        kinds, types = np.unique(units.types, return_inverse=True)
+        key = (self.label(units) * max(len(kinds), 1) + types.reshape(-1))[units.forward]
+        label[units.forward] = np.unique(key, return_inverse=True)[1]
         fine = follow(units, units.acyclic(label))
         groups = Contraction(units, fine)
         self.contract(groups)
@@ -93,9 +94,9 @@ class _ForwardGrouper(Grouper):
                 seen[name] += 1
                 text[fine_of[v]] = name if seen[name] == 1 else f"{name} ({seen[name]})"
         names = [""] * (int(merged_of.max(initial=-1)) + 1)
-        parts = np.unique(np.stack([merged_of, fine_of]), axis=1)
-        for whole in np.unique(parts[0]).tolist():
-            members = parts[1][parts[0] == whole]
+        parts = np.unique(merged_of * max(len(cost), 1) + fine_of)
+        wholes, begin = np.unique(parts // max(len(cost), 1), return_index=True)
+        for whole, members in zip(wholes.tolist(), np.split(parts % max(len(cost), 1), begin[1:]), strict=False):
             name = text[members[np.argmax(cost[members])]]
             names[whole] = name if len(members) == 1 else f"{name} +{len(members) - 1}"
         return tuple(names)

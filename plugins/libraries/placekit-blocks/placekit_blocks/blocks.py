@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from placekit_blocks.following import follow
-from placekit_blocks.units import FREE, Ints, Units
+from placekit_blocks.units import FREE, Ints, Units, distinct_pairs
 from placekit_core import Placement, Problem, strongly_connected
 
 _NUMBERED = re.compile(r"^((?:[^.]+\.)*?[^.]+)\.(\d+)(?=\.|$)")  # the outermost numbered part of a path
@@ -115,16 +115,15 @@ def sequence(problem: Problem) -> Blocks:
     u, v = graph.op_edges
     keep = lead[u] & lead[v]
     count = int(joined.max(initial=-1)) + 1
-    key = np.unique(joined[u[keep]] * count + joined[v[keep]])
-    key = key[key // max(count, 1) != key % max(count, 1)]
-    component = strongly_connected(count, key // max(count, 1), key % max(count, 1))
+    first, then = distinct_pairs(joined[u[keep]], joined[v[keep]])
+    component = strongly_connected(count, first[first != then], then[first != then])
     block, order = _in_order(problem, component[joined], lead)
     a, b = block[u[keep]], block[v[keep]]
-    pairs = np.unique(np.stack([a[a != b], b[a != b]]), axis=1)
+    source, target = distinct_pairs(a[a != b], b[a != b])
     of_group = np.empty(problem.g, np.int64)
     of_group[problem.grouping.group_of] = block
     names, layer = _described(problem, block, order, numbered[units.of] & lead)
-    return Blocks(problem, of_group, names, layer, pairs[0].astype(np.int64), pairs[1].astype(np.int64))
+    return Blocks(problem, of_group, names, layer, source, target)
 
 
 def _leading_units(problem: Problem, units: Units) -> NDArray[np.bool_]:
@@ -177,7 +176,7 @@ def _with_groups(problem: Problem, of_op: Ints) -> Ints:
     group = problem.grouping.group_of.astype(np.int64)
     count = int(of_op.max(initial=-1)) + 1
     # labels and groups as nodes of one graph, with edges both ways: connected sets are strongly connected
-    pair = np.unique(np.stack([of_op, count + group]), axis=1)
+    pair = np.stack(distinct_pairs(of_op, count + group))
     ends = np.concatenate([pair, pair[::-1]], axis=1)
     order = np.argsort(ends[0], kind="stable")
     component = strongly_connected(count + problem.g, ends[0][order], ends[1][order])
@@ -199,8 +198,7 @@ def _in_order(problem: Problem, of_op: Ints, lead: NDArray[np.bool_]) -> tuple[I
     np.minimum.at(first, of_op, np.where(lead, position, graph.n + position))
     u, v = graph.op_edges
     keep = lead[u] & lead[v] & (of_op[u] != of_op[v])
-    key = np.unique(of_op[u[keep]] * count + of_op[v[keep]])
-    source, target = key // max(count, 1), key % max(count, 1)
+    source, target = distinct_pairs(of_op[u[keep]], of_op[v[keep]])
     ptr = np.searchsorted(source, np.arange(count + 1))
     missing = np.bincount(target, minlength=count)
     ready = [(int(first[x]), x) for x in np.flatnonzero(missing == 0).tolist()]

@@ -20,6 +20,15 @@ FREE = -1  # in no group yet
 Ints = NDArray[np.int64]
 
 
+def distinct_pairs(first: NDArray[np.integer], second: NDArray[np.integer]) -> tuple[Ints, Ints]:
+    """The distinct pairs of two columns of numbers from 0, ascending by the first, then the second."""
+    count = int(second.max(initial=-1)) + 1
+    key = np.sort(first.astype(np.int64) * count + second)
+    new = np.ones(len(key), np.bool_)
+    np.not_equal(key[1:], key[:-1], out=new[1:])
+    return key[new] // max(count, 1), key[new] % max(count, 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Units:
     """The u smallest sets of operations that groupings are made of.
@@ -81,8 +90,7 @@ class Units:
         """
         groups = int(label.max(initial=-1)) + 1
         a, b = label[self.source], label[self.target]
-        key = np.unique(a[a != b] * groups + b[a != b])
-        component = strongly_connected(groups, key // max(groups, 1), key % max(groups, 1))
+        component = strongly_connected(groups, *distinct_pairs(a[a != b], b[a != b]))
         if not groups or component.max() + 1 == groups:
             return label
         change = np.zeros(self.count, np.int64)
@@ -124,5 +132,4 @@ def _edges(graph: Graph, leading: NDArray[np.bool_], of: Ints, count: int) -> tu
     """Distinct pairs of units that leading kernels connect, sorted by source."""
     u, v = graph.op_edges
     keep = leading[u] & leading[v] & (of[u] != of[v])
-    key = np.unique(of[u[keep]] * count + of[v[keep]])
-    return key // max(count, 1), key % max(count, 1)
+    return distinct_pairs(of[u[keep]], of[v[keep]])

@@ -10,7 +10,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_blocks import sequence
 from placekit_blocks.following import follow
-from placekit_blocks.units import FREE, Units
+from placekit_blocks.units import FREE, Units, distinct_pairs
 from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 
 from placekit_core import Placements, Problem, Task, strongly_connected
@@ -97,7 +97,7 @@ def followers(problem: Problem) -> NDArray[np.int64]:
     of_op = follow(units, np.where(units.forward, np.arange(units.count), FREE))[units.of]
     # units that one group holds together are one: both are nodes of a graph with edges both ways
     count = int(of_op.max(initial=-1)) + 1
-    pair = np.unique(np.stack([of_op, count + group]), axis=1)
+    pair = np.stack(distinct_pairs(of_op, count + group))
     ends = np.concatenate([pair, pair[::-1]], axis=1)
     ends = ends[:, np.argsort(ends[0], kind="stable")]
     component = strongly_connected(count + problem.g, ends[0], ends[1])
