@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 from placekit_testing.small import chain, machine
 
-from placekit_core import Cluster, GraphBuilder, NothingFits, Placement, Problem, Task, place
+from placekit_core import (
+    Cluster,
+    GraphBuilder,
+    NotApplicable,
+    NothingFits,
+    Placement,
+    PlacementError,
+    Problem,
+    Task,
+    installed,
+    load_programs,
+    place,
+)
 from placekit_core.run.last_resort import simplest
 
 
@@ -86,3 +98,29 @@ def test_the_simplest_placements_are_allowed_ones_and_few() -> None:
     assert len({text for text, _ in every}) == 3
     for _, device in every:
         problem.placement(device)
+
+
+@pytest.mark.parametrize("policy", ["portfolio", "annealing", "local_search", "genetic"])
+def test_a_search_by_the_clock_evaluates_the_simplest_placement_first(policy: str) -> None:
+    """However few the seconds: one device for all, if it holds all parameters."""
+    budget: Any = {"evaluations": None, "seconds": 1e-9}
+    result = place(chain(6), cluster=lopsided(tiny=500), policy=policy, budget=budget, baselines=[])
+    assert result.placement is not None
+    assert set(result.placement.device.tolist()) == {1}
+    assert (result.summary.evaluations, result.summary.programs[0].fallback) == (1, "")
+
+
+@pytest.mark.slow
+def test_every_policy_returns_a_placement_in_any_number_of_seconds() -> None:
+    """Learners, too; policies that refuse the program are not asked again."""
+    [program] = load_programs("mlp", hidden=[16, 16], batch=4)
+    budget: Any = {"evaluations": None, "seconds": 1e-3}
+    placed = []
+    for name in installed().names("policy"):
+        try:
+            result = place(program, cluster="p100x4", policy=name, budget=budget, baselines=[])
+        except (NotApplicable, PlacementError):
+            continue
+        assert result.summary.fits, name
+        placed.append(name)
+    assert {"portfolio", "annealing", "exact", "etf", "single_device", "doppler", "placeto", "seq2seq"} <= set(placed)
