@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from placekit_blocks.following import follow
 from placekit_blocks.units import FREE, Ints, Units, distinct_pairs
-from placekit_core import Placement, Problem, strongly_connected
+from placekit_core import Graph, Placement, Problem, strongly_connected
 
 _NUMBERED = re.compile(r"^((?:[^.]+\.)*?[^.]+)\.(\d+)(?=\.|$)")  # the outermost numbered part of a path
 
@@ -115,8 +115,12 @@ def sequence(problem: Problem) -> Blocks:
     u, v = graph.op_edges
     keep = lead[u] & lead[v]
     count = int(joined.max(initial=-1)) + 1
-    first, then = distinct_pairs(joined[u[keep]], joined[v[keep]])
-    component = strongly_connected(count, first[first != then], then[first != then])
+    source, target = distinct_pairs(joined[u[keep]], joined[v[keep]])
+    source, target = source[source != target], target[source != target]
+    first = np.full(count, graph.n)
+    np.minimum.at(first, joined[lead], _position(graph)[lead])
+    ordered = np.all(first[source] < first[target])  # no cycle, so no search for one
+    component = np.arange(count) if ordered else strongly_connected(count, source, target)
     block, order = _in_order(problem, component[joined], lead)
     a, b = block[u[keep]], block[v[keep]]
     source, target = distinct_pairs(a[a != b], b[a != b])
@@ -171,12 +175,21 @@ def _acyclic(units: Units, label: Ints, leads: NDArray[np.bool_]) -> Ints:
     return np.where(leads, units.acyclic(np.where(units.forward, filled, FREE)), FREE)
 
 
+def _position(graph: Graph) -> Ints:
+    """[n] place of each operation in the graph's order."""
+    position = np.empty(graph.n, np.int64)
+    position[graph.topological_order] = np.arange(graph.n)
+    return position
+
+
 def _with_groups(problem: Problem, of_op: Ints) -> Ints:
     """[n] labels joined where a group of the problem holds several."""
     group = problem.grouping.group_of.astype(np.int64)
     count = int(of_op.max(initial=-1)) + 1
-    # labels and groups as nodes of one graph, with edges both ways: connected sets are strongly connected
     pair = np.stack(distinct_pairs(of_op, count + group))
+    if pair.shape[1] == problem.g:  # every group has one label
+        return np.unique(of_op, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    # labels and groups as nodes of one graph, with edges both ways: connected sets are strongly connected
     ends = np.concatenate([pair, pair[::-1]], axis=1)
     order = np.argsort(ends[0], kind="stable")
     component = strongly_connected(count + problem.g, ends[0][order], ends[1][order])
@@ -190,9 +203,7 @@ def _in_order(problem: Problem, of_op: Ints, lead: NDArray[np.bool_]) -> tuple[I
     """
     import heapq
 
-    graph = problem.graph
-    position = np.empty(graph.n, np.int64)
-    position[graph.topological_order] = np.arange(graph.n)
+    graph, position = problem.graph, _position(problem.graph)
     count = int(of_op.max(initial=-1)) + 1
     first = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(first, of_op, np.where(lead, position, graph.n + position))

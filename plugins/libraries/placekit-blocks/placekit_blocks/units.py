@@ -90,6 +90,10 @@ class Units:
         """
         groups = int(label.max(initial=-1)) + 1
         a, b = label[self.source], label[self.target]
+        first = np.full(groups, self.count)
+        np.minimum.at(first, label[self.forward], np.flatnonzero(self.forward))
+        if np.all(first[a[a != b]] < first[b[a != b]]):  # no cycle: each group leads to later ones only
+            return label
         component = strongly_connected(groups, *distinct_pairs(a[a != b], b[a != b]))
         if not groups or component.max() + 1 == groups:
             return label
