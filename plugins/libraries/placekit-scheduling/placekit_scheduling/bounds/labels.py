@@ -21,7 +21,7 @@ DETOUR_SHARES = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.7, 0.15, 0.15))  # the fir
 EPOCHS = 4  # times from which on work and transfers are counted; fewer for large graphs
 MEMORY = 250_000  # lists of labels: operations times places, kinds, epochs and rows of shares
 VISITED = 48  # operations after a fork; fewer for large graphs
-EFFORT = 400_000  # forks times operations visited
+EFFORT = 800_000  # forks times operations visited, places and kinds
 PAIRS = 40  # pairs that are kept, per operation
 LARGEST = 2**22  # entries of the tables of transfers above which heads and tails are not raised
 MANY = 64  # devices above which channels are not looked at
@@ -130,7 +130,7 @@ def _detours(relaxation: Relaxation, around: Surroundings, backwards: bool) -> t
     kernel = np.asarray(relaxation.problem.graph.kernel, np.bool_)
     readers = np.bincount(order.other, kernel[_rows(order)], minlength=n)
     fork = kernel & (readers > 1)
-    most = min(VISITED, EFFORT // max(int(fork.sum()), 1))
+    most = min(VISITED, EFFORT // max(int(fork.sum()) * kinds * (1 + kinds), 1))
     if most < 4:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, kinds, 1 + kinds))
     room = PAIRS * n
