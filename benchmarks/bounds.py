@@ -1,16 +1,16 @@
 """How far the best placements known are above the proven bounds on the papers' networks, and which of the two is weak.
 
-    python benchmarks/bounds.py [--workloads A,B] [--seconds 30] [--evaluations 20000] [--write]
+    python benchmarks/bounds.py [--workloads A,B] [--evaluations 10000] [--write]
 
 For each network this prints:
 
-- the value of the default policy after `--seconds`, and, of networks that repeat cells step by step, that of a search which
-  places roles (`bounds_roles.py`) with `--evaluations`; a better value that benchmarks/results/quality_*.json has for the same
-  graph and machine counts as well;
+- the value of the default policy after `--evaluations`, and, of networks that repeat cells step by step, that of a search which
+  places roles (`bounds_roles.py`) with half as many; the best value that benchmarks/results/quality_sharded.json has for the
+  same graph, of up to a million evaluations, counts as well;
 - every bound by its argument, as of old (`all_bounds(problem, refined=False)`) and now, and the seconds that they take;
 - the gap with the old search and the old bounds, with the better placement, and with the better bounds as well.
 
-With `--write` the tables go to benchmarks/results/bounds.md. A budget of seconds gives other values on other machines.
+With `--write` the tables go to benchmarks/results/bounds.md.
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ class Row:
         return self.values["portfolio"] / old - 1, self.best[1] / old - 1, self.best[1] / now - 1
 
 
-def measure(name: str, seconds: float, evaluations: int) -> Row:
+def measure(name: str, evaluations: int) -> Row:
     """Search and prove, for one network on four P100 or, with the suffix `_8`, on eight V100."""
     program, cluster = Instance(
         name, (f"workload={name}", f"cluster={'v100x8' if name.endswith('_8') else 'p100x4'}")
     ).load()
     result = placekit_core.place(
-        program, cluster=cluster, budget={"seconds": seconds, "evaluations": 10**9}, baselines=[],
+        program, cluster=cluster, budget=evaluations, baselines=[],
         backend={"name": "simulator", "threads": 1},
     )  # fmt: skip
     problem, value_s = result.problem, result.summary.value_s
     assert value_s is not None
     row = Row(name, problem.graph.n, problem.g, {"portfolio": value_s})
-    roles = search_roles(problem, evaluations)
+    roles = search_roles(problem, evaluations // 2)
     if roles is not None:
         row.values["roles"] = roles
     kept = _kept(name, problem)
@@ -106,14 +106,14 @@ def _kept(name: str, problem: Problem) -> float | None:
     return float(found[0]) if found else None
 
 
-def report(rows: list[Row], seconds: float, evaluations: int) -> list[str]:
+def report(rows: list[Row], evaluations: int) -> list[str]:
     """The tables."""
     halved = [r.name for r in rows if r.name in NETWORKS and r.gaps[2] <= HALF * r.gaps[0]]
     lines = [
         "Training steps and tensor programs on 4 x P100 over PCIe; `_8`: on 8 x V100. The default grouper.",
-        f"*Before*: the default policy's value after {seconds:g} s over the old bounds. *Best*: the best of this value, of a"
-        f" search of {evaluations:,} evaluations over the devices of roles (cell, phase; `benchmarks/bounds_roles.py`), and of",
-        "what `benchmarks/quality.py` keeps. *Weak side*: what takes more of the gap away, the better placement or bound.",
+        f"*Before*: the default policy's value after {evaluations:,} evaluations over the old bounds. *Best*: the best of this",
+        f"value, of a search of {evaluations // 2:,} evaluations over the devices of roles (`benchmarks/bounds_roles.py`),",
+        "and of what `benchmarks/quality.py` keeps. *Weak side*: what took more of the gap away, the better placement or the bound.",
         "",
         *_gaps(rows),
         "",
@@ -167,19 +167,18 @@ def main() -> None:
     """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workloads", default=",".join((*NETWORKS, *MORE)), help="with commas between")
-    parser.add_argument("--seconds", type=float, default=30.0, help="budget of the default policy")
-    parser.add_argument("--evaluations", type=int, default=20_000, help="budget of the search over roles")
+    parser.add_argument("--evaluations", type=int, default=10_000, help="budget of the default policy")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/bounds.md")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     rows = []
     for name in arguments.workloads.split(","):
-        rows.append(measure(name, arguments.seconds, arguments.evaluations))
+        rows.append(measure(name, arguments.evaluations))
         row = rows[-1]
         values = ", ".join(f"{found} {1e3 * value:.2f} ms" for found, value in row.values.items())
         gaps = " -> ".join(percent(g) for g in row.gaps)
         print(f"{name}: {values}; gap {gaps}, binds {row.binding}, bounds in {row.seconds[1]:.2f} s", flush=True)
-    lines = report(rows, arguments.seconds, arguments.evaluations)
+    lines = report(rows, arguments.evaluations)
     text = "\n".join(
         ["# Bounds", "", "`python benchmarks/bounds.py --write`", "", *lines, "", f"machine: {machine()}", ""]
     )
