@@ -113,7 +113,7 @@ def report(rows: list[Row], evaluations: int) -> list[str]:
         "Training steps and tensor programs on 4 x P100 over PCIe; `_8`: on 8 x V100. The default grouper.",
         f"*Before*: the default policy's value after {evaluations:,} evaluations over the old bounds. *Best*: the best of this",
         f"value, of a search of {evaluations // 2:,} evaluations over the devices of roles (`benchmarks/bounds_roles.py`),",
-        "and of what `benchmarks/quality.py` keeps. *Weak side*: what took more of the gap away, the better placement or the bound.",
+        "and of what `benchmarks/quality.py` keeps. *Weak side*: what took more of the gap away.",
         "",
         *_gaps(rows),
         "",
