@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from placekit_scheduling.bounds.relaxation import Order, Relaxation
+from placekit_core import Problem
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -25,6 +24,44 @@ EFFORT = 800_000  # forks times operations visited, places and kinds
 PAIRS = 40  # pairs that are kept, per operation
 LARGEST = 2**22  # entries of the tables of transfers above which heads and tails are not raised
 MANY = 64  # devices above which channels are not looked at
+
+
+class Order(Protocol):
+    """What is used of a `relaxation.Order`."""
+
+    @property
+    def ptr(self) -> Ints: ...
+    @property
+    def other(self) -> Ints: ...
+    @property
+    def edge(self) -> Ints: ...
+    @property
+    def order(self) -> Ints: ...
+    @property
+    def position(self) -> Ints: ...
+
+
+class Relaxation(Protocol):
+    """What is used of a `relaxation.Relaxation`."""
+
+    @property
+    def problem(self) -> Problem: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def seconds(self) -> Floats: ...
+    @property
+    def devices(self) -> Ints: ...
+    @property
+    def streams(self) -> Floats: ...
+    @property
+    def cluster(self) -> Ints: ...
+    @property
+    def transfer_s(self) -> Floats: ...
+    @property
+    def levels(self) -> tuple[Floats, Floats]: ...
+    @property
+    def orders(self) -> tuple[Order, Order]: ...
 
 
 @dataclass(frozen=True, eq=False)
