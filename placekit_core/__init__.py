@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         Schedule as Schedule,
         Spans as Spans,
         Trace as Trace,
+        Trial as Trial,
     )
     from placekit_core.contracts.options import LearnableOptions as LearnableOptions, Options as Options
     from placekit_core.contracts.placement import Placement as Placement, Placements as Placements
@@ -144,7 +145,7 @@ _HOME = {
     ),
     "contracts.options": "LearnableOptions Options",
     "contracts.ledger": "HISTORY Ledger",
-    "contracts.measurement": "Kernel Measurements Schedule Spans Trace",
+    "contracts.measurement": "Kernel Measurements Schedule Spans Trace Trial",
     "contracts.placement": "Placement Placements",
     "contracts.placement_file": "PLACEMENT_FILE Assignment load_assignment load_placement save_placement",
     "contracts.problem": "Problem",

@@ -172,8 +172,10 @@ class Trial:
     Attributes:
         function, ints, floats: as in `Kernel`.
         go_on, kernel_go_on: in the integer scratch, for `function` and for `Kernel.function`: the number of the mark to go
-            on from, plus 1; or 0, to begin at the start.
+            on from, plus 1; or 0, to begin at the start. `Kernel.function` leaves marks only if this is not 0; -1 lets it
+            begin at the start and leave some.
         limit_s: in the float scratch: the limit, in seconds; it may be infinite.
+        worked: in the integer scratch: how many operations `function` began when it was last called.
         marks: in the integer scratch: how many marks there are.
         mark_s: in the float scratch: [marks] their times, seconds, ascending.
     """
@@ -184,6 +186,7 @@ class Trial:
     go_on: int
     kernel_go_on: int
     limit_s: int
+    worked: int
     marks: int
     mark_s: int
 

@@ -21,6 +21,11 @@ from placekit_scheduling.jit import UNCOUNTED, at
 
 from placekit_sim.ahead import plan_ahead
 from placekit_sim.machine import FIELDS
+from placekit_sim.marks import restore, save
+from placekit_sim.tails import set_tails
+
+_ROUNDING = 1e-9
+"""How far above a limit, as a share of it, a lower bound must be: it is a sum in another order than the time itself."""
 
 
 @njit(cache=True, forceinline=True, **UNCOUNTED)
@@ -62,18 +67,25 @@ def _choose(candidates, n_candidates, head, channel_free, held_ptr, held, first_
     return chosen, n_candidates
 
 
+_PLAIN = dict.fromkeys(("multicast", "bulk", "noisy", "ahead"), False)
+_VARIANTS = {
+    "any": {"resumes": False, "limited": False},
+    "plain": {**_PLAIN, "record": False, "resumes": False, "limited": False},
+    "recorded": {**_PLAIN, "record": True, "resumes": True, "limited": False},
+    "trial": {**_PLAIN, "record": False, "resumes": True, "limited": True},
+}
+
+
 @cache
-def simulate(plain, record):
+def simulate(variant):
     """The compiled evaluation of a placement, see `placekit_core.Kernel`; it is compiled, or read, when first asked for.
 
-    `plain` is without multicast, barriers, noise and streaming, and with `record` or without; it takes a tenth less time
-    than the other one, which finds all this in its arrays.
+    `any` finds in its arrays whether there are multicast, barriers, noise, streaming or a recording; the others, which are
+    for machines without the first four, take a tenth less time. `recorded` leaves marks to go on from, and can itself; so
+    can `trial`, which also ends early.
     """
-    known, name = {}, "simulate_any"
-    if plain:
-        known = {**dict.fromkeys(("multicast", "bulk", "noisy", "ahead"), False), "record": bool(record)}
-        name = "simulate_recorded" if record else "simulate_plain"
     options = {"cache": True, "nogil": True, **UNCOUNTED}
+    name, known = f"simulate_{variant}", _VARIANTS[variant]
     return unpacked(FIELDS, _simulate, kernel_signature(), name=name, known=known, **options)
 
 
@@ -102,40 +114,65 @@ def _simulate(device, priority, m, peak):
         ranked = True
         for v in range(m.n):
             m.rank[v] = 0
-    if m.memory:
-        for x in range(m.t):
-            m.readers[x] = 0
-    for q in range(m.n_queues):
-        m.head[q], m.mark[q], m.free[q] = -1, -1, m.capacity[q]
-    for c in range(m.n_channels):
-        m.channel_free[c] = m.channel_capacity[c]
-    n_done = m.n_sources
-    for i in range(m.n_sources):
-        m.done[i] = m.sources[i]
-    n_fresh = np.int64(0)
-    if not m.bulk:
-        n_fresh = m.n_roots
-        for i in range(m.n_roots):
-            m.fresh[i] = m.roots[i]
-    if m.record:
-        for i in range(m.n_sources):
-            m.cause[m.sources[i]], m.times[m.tasks + m.sources[i]] = -1, 0.0
-        for i in range(m.n_roots):
-            m.ready_by[m.roots[i]] = -1
-        for q in range(m.n_queues + m.n_channels + 1):
-            m.released_by[q] = -1
+    limit = m.limit_s[0] * (1 + _ROUNDING) if m.limited else 0.0
+    if m.limited:
+        for d in range(m.size):
+            m.left_s[d] = 0.0
+            if not m.used[d] <= m.room[d]:  # it may need more memory than there is: the caller has to know how much
+                limit = np.inf
+        for v in range(m.n):
+            m.left_s[at(m.home[v])] += m.op_s[v * m.size + at(m.home[v])]
+    if m.resumes:
+        for d in range(m.size):
+            m.kept_bytes[d], m.begun_s[d] = m.used[d], 0.0
     now, n_touched, n_candidates = 0.0, np.int64(0), np.int64(0)
-    first, last, n_far = (
-        np.int64(0),
-        np.int64(0),
-        np.int64(0),
-    )  # events: a short sorted list, and a heap of those beyond
+    first, last, n_far = np.int64(0), np.int64(0), np.int64(0)  # events: a short sorted list, and a heap of all beyond
     known, n_requested = np.int64(0), np.int64(0)  # copies announced so far, copies of sources that are to be queued
-    if m.ahead:
-        known, n_requested = plan_ahead(m)
-    n_ahead = known
-    arrivals = np.int64(0)  # breaks ties of rank in first-come order
-    round_ = np.int64(0)
+    arrivals, round_ = np.int64(0), np.int64(0)  # arrivals break ties of rank in first-come order
+    n_done, n_fresh, begun, n_marks = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    if m.resumes and m.go_on[0] > 0:
+        n_marks = np.int64(m.go_on[0])
+        known, arrivals, round_, begun, last = restore(m, n_marks - 1, ranked, peak)
+        if m.limited:
+            for d in range(m.size):
+                m.left_s[d] -= m.begun_s[d]
+    else:
+        if m.memory:
+            for x in range(m.t):
+                m.readers[x] = 0
+        for q in range(m.n_queues):
+            m.head[q], m.mark[q], m.free[q] = -1, -1, m.capacity[q]
+        for c in range(m.n_channels):
+            m.channel_free[c] = m.channel_capacity[c]
+        n_done = m.n_sources
+        for i in range(m.n_sources):
+            m.done[i] = m.sources[i]
+        if not m.bulk:
+            n_fresh = m.n_roots
+            for i in range(m.n_roots):
+                m.fresh[i] = m.roots[i]
+        if m.record:
+            for i in range(m.n_sources):
+                m.cause[m.sources[i]], m.times[m.tasks + m.sources[i]] = -1, 0.0
+            for i in range(m.n_roots):
+                m.ready_by[m.roots[i]] = -1
+            m.last[0] = -1
+            for q in range(m.n_queues + m.n_channels):
+                m.released_by[q] = -1
+        if m.ahead:
+            known, n_requested = plan_ahead(m)
+    if m.resumes and not m.limited:
+        m.marked[0] = n_marks
+    if m.limited:
+        bound = 0.0
+        for d in range(m.size):
+            bound = max(bound, m.left_s[d] * m.per_stream[d])
+        m.worked[0] = 0
+        if bound > limit:
+            return bound
+        set_tails(m)
+        begun = np.int64(0)
+    n_ahead = known if m.ahead else np.int64(0)
     phase = np.int64(0)  # bulk: even, transfers after level phase/2 - 1; odd, level (phase-1)/2
 
     while True:
@@ -275,7 +312,17 @@ def _simulate(device, priority, m, peak):
             m.head[q] = without_root(task, m.key, m.child, m.link) if ranked else m.link[task]
             if task < m.n:
                 a = at(m.home[task])
-                end = now + m.op_s[task * m.size + a]
+                seconds = m.op_s[task * m.size + a]
+                end = now + seconds
+                if m.limited:
+                    bound = now + max(m.left_s[a] * m.per_stream[a], m.tail_s[task])
+                    if bound > limit:
+                        m.worked[0] = begun
+                        return bound
+                    m.left_s[a] -= seconds
+                elif m.resumes:
+                    m.begun_s[a] += seconds
+                begun += 1
                 if m.memory:
                     m.used[a] += m.op_bytes[task]
                     if m.used[a] > peak[a]:
@@ -334,6 +381,18 @@ def _simulate(device, priority, m, peak):
             continue
 
         # ---- 5. all completions of the next instant
+        # a mark must not come between the rounds of one instant: what happens at its time comes after it
+        due = (
+            m.resumes
+            and not m.limited
+            and m.go_on[0] != 0
+            and n_marks < m.marks
+            and begun >= (n_marks + 1) * m.mark_every
+        )
+        if due and n_far == 0 and m.near_s[at(first)] > now:
+            save(m, n_marks, m.near_s[at(first)], known, arrivals, round_ - 1, begun, first, last, ranked, peak)
+            n_marks += 1
+            m.marked[0] = n_marks
         now = m.near_s[at(first)] if first < last else m.far_s[0]
         if n_far > 0:
             now = min(now, m.far_s[0])
@@ -349,7 +408,7 @@ def _simulate(device, priority, m, peak):
             else:
                 break
             if m.record:
-                m.released_by[m.n_queues + m.n_channels] = task
+                m.last[0] = task
             if task < m.n:
                 a = at(m.home[task])
                 m.free[a] += 1
@@ -439,6 +498,8 @@ def _simulate(device, priority, m, peak):
                                 n_fresh += 1
                                 if m.record:
                                     m.ready_by[c] = task
+    if m.limited:
+        m.worked[0] = begun
     if m.record:
-        m.released_by[m.n_queues + m.n_channels + 1] = known
+        m.copies[0] = known
     return now

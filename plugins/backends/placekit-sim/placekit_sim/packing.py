@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_scheduling.fields import lay_out
-from placekit_scheduling.heaps import SPAN
+from placekit_scheduling.fields import Layout, lay_out
+from placekit_scheduling.heaps import NEAR, SPAN
 
-from placekit_core import UNLIMITED, Graph, Kernel, Problem, Routes, Trace
+from placekit_core import UNLIMITED, Graph, Kernel, Problem, Routes, Trace, Trial
 from placekit_sim.kernel import simulate
 from placekit_sim.machine import FIELDS
+from placekit_sim.marks import row_length
 from placekit_sim.rules import Rules
+
+MARKS = 16
+"""Marks that a run leaves at most, and the integers that they may take together: with more, few or none are left."""
+MARK_INTS = 2**23
+_SHARED = ("marked", "mark_s", "mark_ints", "mark_floats", "mark_keys")
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,28 +28,46 @@ class Packed:
     """Arguments of the kernel, and where a recorded run leaves its results.
 
     Attributes:
-        ints, floats, scratch_ints, scratch_floats: as in `placekit_core.Kernel`.
+        variant: which kernel it is for, see `kernel.simulate`.
+        layout: as in `placekit_core.Kernel`.
         tasks: n + e, enough for all operations and all received copies.
-        plain, record: which of the kernels it is for, see `kernel.simulate`.
-        rounds: index in the integer scratch where the recorded rounds begin, in which the tasks started.
-        trace: where a recorded run stores when and why everything started.
     """
 
-    ints: NDArray[np.int32]
-    floats: NDArray[np.float64]
-    scratch_ints: int
-    scratch_floats: int
+    variant: str
+    layout: Layout
     tasks: int
-    plain: bool
-    record: bool
-    rounds: int
-    trace: Trace
 
-    def kernel(self, trace: Trace | None = None) -> Kernel:
-        """The compiled evaluation."""
-        return Kernel(
-            simulate(self.plain, self.record), self.ints, self.floats, self.scratch_ints, self.scratch_floats, trace
+    @property
+    def rounds(self) -> int:
+        """Index in the integer scratch where the recorded rounds begin, in which the tasks started."""
+        return self.layout.begin["rounds"]
+
+    @property
+    def trace(self) -> Trace:
+        """Where a recorded run stores when and why everything started."""
+        begin = self.layout.begin
+        names = ("times", "cause", "last", "copies", "copy_tensor", "copy_dst")
+        return Trace(tasks=self.tasks, **{name: begin[name] for name in names})
+
+    def kernel(self, trace: Trace | None = None, trial: Packed | None = None) -> Kernel:
+        """The compiled evaluation; `trial` was packed after this one."""
+        o = self.layout
+        made = Kernel(simulate(self.variant), o.ints, o.floats, o.scratch_ints, o.scratch_floats, trace)
+        if trial is None:
+            return made
+        t, shared = trial.layout, o.begin
+        faster = Trial(
+            function=simulate(trial.variant),
+            ints=t.ints,
+            floats=t.floats,
+            go_on=t.begin["go_on"],
+            kernel_go_on=shared["go_on"],
+            limit_s=t.begin["limit_s"],
+            worked=t.begin["worked"],
+            marks=shared["marked"],
+            mark_s=shared["mark_s"],
         )
+        return replace(made, scratch_ints=t.scratch_ints, scratch_floats=t.scratch_floats, trial=faster)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,44 +116,66 @@ def _queues(streams: NDArray[np.int32], routes: Routes) -> _Queues:
     )
 
 
-def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool = False) -> Packed:
+def pack(
+    problem: Problem,
+    rules: Rules,
+    track_memory: bool = True,
+    record: bool = False,
+    marks: bool = False,
+    after: Packed | None = None,
+) -> Packed:
     """The arrays for `kernel.simulate`.
 
     `track_memory` False leaves the persistent bytes as the peak (for benchmarks); `record` True also writes the time of
-    every event into the scratch (see `recording.record`).
+    every event into the scratch (see `recording.record`), and `marks` True leaves marks, if it is a plain machine. With
+    `after`, which has marks, it is for trials in the same working arrays.
     """
     queues = _queues(problem.cluster.streams, problem.cluster.routes)
     arrays = _arrays(problem, rules, queues)
     numbers = _numbers(problem, rules, arrays)
+    plain = not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead"))
+    variant = "trial" if after is not None else "recorded" if record else "plain"
     numbers |= {"first_shared": queues.first_shared, "memory": track_memory, "record": record}
+    numbers |= {"resumes": plain and (marks or after is not None), "limited": after is not None}
+    numbers |= _marks(numbers)
+    if after is not None:
+        arrays |= _limits(problem)
     tasks, ends = numbers["tasks"], numbers["n_queues"] + numbers["n_channels"]
-    recorded = {"recorded_tasks": tasks, "recorded_ends": ends + 2, "recorded_times": 2 * tasks}
-    sizes = {**numbers, **{name: size if record else 0 for name, size in recorded.items()}}
+    recorded = {"recorded_tasks": tasks, "recorded_ends": ends, "recorded_times": 2 * tasks, "recorded_one": 1}
+    sizes = {**numbers, **{name: size if record else 0 for name, size in recorded.items()}, "one": 1, "span": SPAN}
     ahead = {"n_if_ahead": problem.graph.n, "e_if_ahead": problem.graph.e}
     sizes |= {name: size if numbers["window"] else 0 for name, size in ahead.items()}
-    sizes["span"] = SPAN
+    sizes["n_if_limited"] = problem.graph.n if numbers["limited"] else 0
     sizes["rows"] = (int(arrays["read_row"].max(initial=-1)) + 1) * problem.cluster.size
-    packed = lay_out(FIELDS, numbers, arrays, sizes)
-    begin = packed.begin
-    return Packed(
-        ints=packed.ints,
-        floats=packed.floats,
-        scratch_ints=packed.scratch_ints,
-        scratch_floats=packed.scratch_floats,
-        tasks=tasks,
-        plain=not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead")),
-        record=record,
-        rounds=begin["rounds"],
-        trace=Trace(
-            tasks=tasks,
-            cause=begin["cause"],
-            last=begin["released_by"] + ends,
-            copies=begin["released_by"] + ends + 1,
-            copy_tensor=begin["copy_tensor"],
-            copy_dst=begin["copy_dst"],
-            times=begin["times"],
-        ),
-    )
+    for name in ("row_ints", "row_floats"):
+        sizes[f"all_{name}"] = numbers["marks"] * numbers[name]
+    sizes["all_keys"] = numbers["marks"] * tasks
+    base = None if after is None else after.layout
+    return Packed(variant if plain else "any", lay_out(FIELDS, numbers, arrays, sizes, base, _SHARED), tasks)
+
+
+def _marks(numbers: Mapping[str, int]) -> dict[str, int]:
+    """How many marks a run leaves, after how many operations each, and the lengths of their rows."""
+    row = row_length(numbers)
+    count = min(MARKS, MARK_INTS // row) if numbers["resumes"] else 0
+    kernels = numbers["n"] - numbers["n_sources"]
+    return {
+        "marks": count,
+        "mark_every": max(1, -(-kernels // (count + 1))),
+        "row_ints": row,
+        "row_floats": 3 * numbers["size"] + NEAR,
+    }
+
+
+def _limits(problem: Problem) -> dict[str, NDArray[Any]]:
+    """What a lower bound on the value of a run needs, and how much may be kept on a device so that any run fits."""
+    graph, cluster = problem.graph, problem.cluster
+    most = float(graph.owned_bytes.sum()) + float(graph.tensor_bytes.sum())  # all outputs and a copy of everything
+    return {
+        "latest_first": graph.topological_order[::-1][graph.kernel[graph.topological_order[::-1]]],
+        "per_stream": 1.0 / cluster.streams,
+        "room": cluster.memory_bytes.astype(np.float64) - most,
+    }
 
 
 def _numbers(problem: Problem, rules: Rules, arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
@@ -212,5 +258,6 @@ def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArra
         "group_bytes": problem.group_persistent_bytes,
         "latency_s": routes.latency_s,
         "s_per_byte": routes.s_per_byte,
+        **dict.fromkeys(("latest_first", "per_stream", "room"), np.zeros(0)),
         "noise": np.zeros(0) if rules.transfer_factor is None else rules.transfer_factor,
     }

@@ -13,6 +13,7 @@ from placekit_core import Kernel, Measurements, Placement, Placements, RunError,
 from placekit_search.kinds import KINDS
 from placekit_search.moves import DEVICES, PRIORITIES, new_log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood, flow
+from placekit_search.reuse import Reuse, reuse
 from placekit_search.walk import (
     BEST,
     CURRENT,
@@ -43,6 +44,7 @@ class Moves:
         self.task = task
         self.kernel: Kernel | None = task.evaluate.kernel()
         self.flow: Flow = flow(task.problem, self.kernel, task.evaluate.session.prefetch is not None)
+        self.reuse: Reuse = reuse(task.problem, self.kernel)
         weight = np.asarray([share[kind] for kind in KINDS], np.float64)
         self.shares = np.cumsum(weight / weight.sum())
         self.shares[-1] = 1.0
@@ -129,10 +131,15 @@ class Chain:
         kernel, flow_ = self.moves.kernel, self.moves.flow
         assert kernel is not None
         log = new_log(len(hood.allowed), len(self.at.device), flow_.tasks)
-        arguments = Arguments(kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats)
+        sizes = (kernel.scratch_ints, kernel.scratch_floats)
+        trial = kernel if kernel.trial is None else kernel.trial
         return float(
-            walk(kernel.function, arguments, self.at, hood, flow_, log, self.rules, count, temperature, factor)
-        )
+            walk(
+                kernel.function, Arguments(kernel.ints, kernel.floats, *sizes),
+                trial.function, Arguments(trial.ints, trial.floats, *sizes),
+                self.at, hood, flow_, self.moves.reuse, log, self.rules, count, temperature, factor,
+            )
+        )  # fmt: skip
 
     def advance(self, hood: Neighbourhood, temperature: float, factor: float) -> None:
         """Go on for a while, at most as long as the budget lasts, and charge it."""

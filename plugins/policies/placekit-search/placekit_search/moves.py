@@ -38,6 +38,7 @@ class Log(NamedTuple):
         ranked, priority: [2] groups whose priority changed, and their priorities before.
         mark: [u + 1] the last piece that each unit was in, and the number of pieces so far.
         unit: [u] units of the piece that is being made.
+        before: [g] devices before the move.
         path: [3, tasks] tasks from the end of the schedule back: the operation, or the tensor sent; -1 for an operation, or
             the destination; the number of the task that its start waited for.
     """
@@ -49,6 +50,7 @@ class Log(NamedTuple):
     priority: NDArray[np.float32]
     mark: NDArray[np.int64]
     unit: NDArray[np.int32]
+    before: NDArray[np.int16]
     path: Annotated[NDArray[np.int32], 2]
 
 
@@ -62,6 +64,7 @@ def new_log(units: int, groups: int, tasks: int) -> Log:
         priority=np.zeros(2, np.float32),
         mark=np.zeros(units + 1, np.int64),
         unit=np.empty(units, np.int32),
+        before=np.zeros(groups, np.int16),
         path=np.empty((3, max(tasks, 1)), np.int32),
     )
 

@@ -15,6 +15,7 @@ from placekit_scheduling.fields import numba_type
 from placekit_search.moves import DEVICES, PATH, PRIORITIES, TASK, TO, WHY, Log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood
 from placekit_search.randomness import uniform
+from placekit_search.reuse import Reuse, mark_before
 
 CURRENT, BEST, FITS, EXCESS, PRICE_S = range(5)  # entries of Position.energy
 PATIENCE, KICK, IDLE = range(3)  # entries of Position.restart
@@ -27,6 +28,9 @@ DEARER, CHEAPER = 1.02, 0.98  # factors of the price of memory over capacity
 LEAST = 10.0  # least cost of the smallest excess, in temperatures: otherwise a hot search drifts over capacity
 LOWEST = 0.01  # lowest price, as a multiple of the best value: a lower one would take long to rise again
 FAILURE = 9.0  # excess over capacity, in shares of devices, that a placement without a value counts as
+PROBE, REST = 64, 2000  # evaluations for which trials are made before they are judged, and for which they rest
+ASIDE = 0.15  # of a whole evaluation: the cost of a trial besides the operations that it begins
+WORTH = 0.95  # of a whole evaluation: trials go on if they cost less
 TRIES = 10  # proposals for one evaluation: a move may turn out to change nothing
 
 
@@ -147,20 +151,41 @@ class Rules(NamedTuple):
     failing_s: float
 
 
+@njit(cache=True, nogil=True)
+def _limit(random: Any, energy: Any, temperature: Any) -> Any:
+    """The highest value with which the next move is kept: that of the rule of `step` for the number that it will draw.
+
+    Infinite where the memory over capacity has a part in it.
+    """
+    if energy[FITS] == 0 or energy[EXCESS] > 0:
+        return math.inf
+    limit = max(energy[CURRENT], energy[BEST])
+    if temperature > 0:
+        state = random[0]
+        drawn = uniform(random)
+        random[0] = state
+        limit = limit - temperature * math.log(drawn) if drawn > 0 else math.inf
+    return limit
+
+
+_evaluation = types.FunctionType(kernel_signature())
 _walk = types.float64(
-    types.FunctionType(kernel_signature()), numba_type(Arguments), numba_type(Position), numba_type(Neighbourhood),
-    numba_type(Flow), numba_type(Log), numba_type(Rules), types.int64, types.float64, types.float64,
+    _evaluation, numba_type(Arguments), _evaluation, numba_type(Arguments), numba_type(Position), numba_type(Neighbourhood),
+    numba_type(Flow), numba_type(Reuse), numba_type(Log), numba_type(Rules), types.int64, types.float64, types.float64,
 )  # fmt: skip
 
 
 @njit(_walk, cache=True, nogil=True)
 def walk(  # type: ignore[no-untyped-def]
-    evaluate, arguments, at, hood, flow, log, rules, count, temperature, factor
+    evaluate, arguments, trial, given, at, hood, flow, graph, log, rules, count, temperature, factor
 ):
-    """`count` evaluations by `evaluate`. Returns the sum of their scores (`Evaluator.scores`), seconds.
+    """`count` evaluations. Returns the sum of the scores (`Evaluator.scores`), seconds, of the placements it was at.
 
-    `temperature` is in seconds, before the first of these evaluations; each multiplies it by `factor`. The other arguments
-    are of the classes of the same names; `at` is a `Position`, `hood` a `Neighbourhood`.
+    They are made by `evaluate` with `arguments`; if `graph.possible`, by `trial` with `given`, and those that are kept by
+    `evaluate` once more, for their critical path and marks. Where this costs more than it saves, trials rest for a while;
+    the results are the same to the last bit. `temperature` is in seconds, before the first of these
+    evaluations; each multiplies it by `factor`. The other arguments are of the classes of the same names; `at` is a
+    `Position`, `hood` a `Neighbourhood`, `graph` a `Reuse`.
     """
     ints, floats, memory_bytes = arguments.ints, arguments.floats, rules.memory_bytes
     device, priority, random, energy, restart = at.device, at.priority, at.random, at.energy, at.restart
@@ -168,11 +193,27 @@ def walk(  # type: ignore[no-untyped-def]
     peak = np.empty(len(memory_bytes))
     traced = flow.tasks > 0
     log.counts[PATH] = 0
+    trying, until, spent = graph.possible, PROBE, 0.0  # whether to try, for how many evaluations, their cost so far
     if traced:  # the placement before these evaluations: its value is known, so it is not counted
+        if trying:
+            work_ints[graph.kernel_go_on] = -1
         evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
         read_path(flow, work_ints, log)
+    log.before[:] = device
+    followed = traced  # whether the last run of `evaluate` is that of the current placement
+    kernels = max(1, np.sum(flow.kernel))
     total = 0.0
     for _ in range(count):
+        if graph.possible and until == 0:
+            worth = not trying or spent < WORTH * PROBE
+            if worth and not trying:  # marks of the current placement
+                work_ints[graph.kernel_go_on] = -1
+                evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
+                followed = True
+            trying, until, spent = worth, PROBE if worth else REST, 0.0
+            if not trying:
+                work_ints[graph.kernel_go_on] = 0
+        until -= 1
         kicked = restart[PATIENCE] > 0 and restart[IDLE] >= restart[PATIENCE]
         if kicked:
             device[:], priority[:] = at.best_device, at.best_priority
@@ -184,14 +225,22 @@ def walk(  # type: ignore[no-untyped-def]
                 propose(random, device, priority, hood, flow, rules.shares, rules.bias, log)
                 if log.counts[DEVICES] + log.counts[PRIORITIES] > 0:
                     break
-        value = evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
+        mark = 0
+        if trying:
+            if followed and not kicked:
+                mark = mark_before(flow, graph, device, log, work_ints, work_floats)
+            work_ints[graph.go_on] = mark
+            work_floats[graph.limit_s] = math.inf if kicked else _limit(random, energy, temperature)
+            value = trial(device, priority, given.ints, given.floats, work_ints, work_floats, peak)
+            spent += ASIDE + work_ints[graph.worked] / kernels
+        else:
+            value = evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
         over = 0.0
         for d in range(len(peak)):
             if peak[d] > memory_bytes[d]:
                 over += STEP + peak[d] / memory_bytes[d] - 1.0
         if value == math.inf:  # as `chain.excess` takes a failure
             value, over = rules.failing_s, FAILURE
-        total += value if over == 0.0 else rules.failing_s
         before, fitted = energy[BEST], energy[FITS]
         if kicked and (over == 0.0 or energy[FITS] == 0.0):
             energy[CURRENT] = math.inf
@@ -200,13 +249,27 @@ def walk(  # type: ignore[no-untyped-def]
             if energy[BEST] < before or energy[FITS] != fitted:
                 at.best_device[:], at.best_priority[:] = device, priority
                 restart[IDLE] = -1
+            if trying:
+                work_ints[graph.kernel_go_on] = mark if mark > 0 else -1
+                evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
+                spent += ASIDE + work_ints[graph.worked] / kernels
+            followed = traced
             if traced:
                 read_path(flow, work_ints, log)
-        elif not kicked:
-            undo(device, priority, log)
+            if kicked:
+                log.before[:] = device
+            for i in range(log.counts[DEVICES]):
+                log.before[log.group[i]] = device[log.group[i]]
+        else:
+            followed = followed and trying
+            if not kicked:
+                undo(device, priority, log)
         if (kicked and not kept) or lost(energy, temperature):
             go_back(at)
+            log.before[:] = device
             log.counts[PATH] = 0  # its critical path is not known
+            followed = False
+        total += energy[CURRENT] if energy[EXCESS] == 0.0 else rules.failing_s
         restart[IDLE] += 1
         temperature *= factor
     return total
