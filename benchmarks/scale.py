@@ -4,7 +4,7 @@
 
 Two cases: planted layered graphs on `p100x4`, every operation its own group; and the training step of GPT-2 small with 3,
 30 and 80 layers, also on `p100x4`, in the groups of grouper `auto`. The step with 80 layers has 26,000 operations; the two
-largest sizes are 20 and 248 synchronous towers of it (data parallelism), with 64 tokens per sequence.
+largest sizes are 20 and 248 synchronous towers of it (data parallelism), narrow ones, so that the gradients of all fit.
 Each stage runs in a process of its own, which first reads the graph from a file and runs the stage on a tiny graph, so that
 nothing is compiled within the measurement. A slope is the exponent of the growth from one size to the next: 1 is linear.
 
@@ -46,6 +46,7 @@ from placekit_core import (
 RESULTS = Path(__file__).parent / "results"
 CLUSTER = "p100x4"
 MACHINE = Path(__file__).parents[1] / "conf" / "cluster" / f"{CLUSTER}.yaml"
+NARROW = {"name": "gpt", "layers": 80, "embedding": 96, "vocabulary": 1024, "sequence": 64}
 CASES: dict[str, list[dict[str, Any]]] = {
     "planted": [
         {"name": "planted", "layers": 42},
@@ -56,8 +57,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "decoder": [
         {"name": "gpt", "layers": 3, "batch": 1},
         {"name": "gpt", "layers": 30, "batch": 1},
-        {"name": "towers", "towers": 20, "of": {"name": "gpt", "layers": 80, "sequence": 64, "batch": 20}},
-        {"name": "towers", "towers": 248, "of": {"name": "gpt", "layers": 80, "sequence": 64, "batch": 248}},
+        {"name": "towers", "towers": 20, "of": {**NARROW, "batch": 20}},
+        {"name": "towers", "towers": 248, "of": {**NARROW, "batch": 248}},
     ],
 }
 """The importers and their options, smallest first; the first ones are also what a stage runs once before it is measured."""
