@@ -156,7 +156,7 @@ class Stages:
             graph,
             cluster=CLUSTER,
             grouper=grouper,
-            policy="single_device",
+            policy="etf",
             budget=1,
             baselines=[],
             log=[],
