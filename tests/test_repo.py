@@ -276,7 +276,7 @@ def test_source_files_stay_small() -> None:
     assert not long
 
 
-COMPILED = {"simulate", "run_earliest", "run_favourites", "explore"}
+COMPILED = {"simulate", "run_earliest", "run_favourites", "explore", "walk"}
 """Kernels that are compiled by numba: each is one loop, whose parts would have to pass its twenty arrays on."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,7 +206,8 @@ class Kernel:
         scratch_ints, scratch_floats: sizes of the working arrays (int32, float64) that each thread allocates for itself, as
             zeros. The function may keep in them what makes its next call faster; results never depend on it.
         trace: where the critical path of the run can be read afterwards; None if the backend does not record it.
-        trial: a faster evaluation of placements that are close to the last one; None if the backend has none.
+        trial: gives a faster evaluation of placements that are close to the last one, and compiles it when first called; None
+            if the backend has none.
 
     `device` is [g] int16; `priority` is [g] float32, or of length 0 for none; `peak_bytes` is [D] float64.
 
@@ -226,4 +227,4 @@ class Kernel:
     scratch_ints: int
     scratch_floats: int
     trace: Trace | None = None
-    trial: Trial | None = None
+    trial: Callable[[], Trial] | None = None

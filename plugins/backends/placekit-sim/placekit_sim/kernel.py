@@ -6,172 +6,53 @@ come before all others, in the order in which they are needed. Queues are intrus
 order, or pairing heaps through `link` and `child` if a rank or priority decides.
 """
 # mypy: ignore-errors
-# numba checks the types here; the signature of `simulate` is explicit.
+# numba checks the types here: variants.py compiles `simulate`, with an explicit signature.
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
-from numba import njit
-from placekit_scheduling import kernel_signature
-from placekit_scheduling.fields import unpacked
 from placekit_scheduling.heaps import NEAR, drop_event, enqueue, insert_event, push_event, without_root
-from placekit_scheduling.jit import UNCOUNTED, at
+from placekit_scheduling.jit import at
 
 from placekit_sim.ahead import plan_ahead
-from placekit_sim.machine import FIELDS
+from placekit_sim.beginning import set_limit, set_placement, set_start
 from placekit_sim.marks import restore, save
+from placekit_sim.starting import choose, sort
 from placekit_sim.tails import set_tails
 
-_ROUNDING = 1e-9
-"""How far above a limit, as a share of it, a lower bound must be: it is a sum in another order than the time itself."""
 
-
-@njit(cache=True, forceinline=True, **UNCOUNTED)
-def _sort(values, count):
-    """Sort `values[:count]` ascending, in place (Shell 1959)."""
-    gap = count
-    while gap > 1:
-        gap //= 2
-        for i in range(gap, count):
-            x, j = values[i], i
-            while j >= gap and values[j - gap] > x:
-                values[j] = values[j - gap]
-                j -= gap
-            values[j] = x
-
-
-@njit(cache=True, forceinline=True, **UNCOUNTED)
-def _choose(candidates, n_candidates, head, channel_free, held_ptr, held, first_shared, ranked, key):
-    """Of queues that compete for channels, the one whose first task starts next, or -1; and how many remain candidates."""
-    chosen, best, i = np.int64(-1), np.int64(0), np.int64(0)
-    while i < n_candidates:
-        q = at(candidates[i])
-        task = np.int64(head[q])
-        can = task >= 0
-        if can:
-            for j in range(at(held_ptr[q - first_shared]), at(held_ptr[q - first_shared + 1])):
-                if channel_free[at(held[j])] == 0:
-                    can = False
-                    break
-        if not can:  # nor can it before a channel is released
-            n_candidates -= 1
-            candidates[i] = candidates[n_candidates]
-            continue
-        value = key[task] if ranked else task
-        if chosen < 0 or value < best:
-            chosen = q
-            best = value
-        i += 1
-    return chosen, n_candidates
-
-
-_PLAIN = dict.fromkeys(("multicast", "bulk", "noisy", "ahead"), False)
-_VARIANTS = {
-    "any": {"resumes": False, "limited": False},
-    "plain": {**_PLAIN, "record": False, "resumes": False, "limited": False},
-    "recorded": {**_PLAIN, "record": True, "resumes": True, "limited": False},
-    "trial": {**_PLAIN, "record": False, "resumes": True, "limited": True},
-}
-
-
-@cache
-def simulate(variant):
-    """The compiled evaluation of a placement, see `placekit_core.Kernel`; it is compiled, or read, when first asked for.
-
-    `any` finds in its arrays whether there are multicast, barriers, noise, streaming or a recording; the others, which are
-    for machines without the first four, take a tenth less time. `recorded` leaves marks to go on from, and can itself; so
-    can `trial`, which also ends early.
-    """
-    options = {"cache": True, "nogil": True, **UNCOUNTED}
-    name, known = f"simulate_{variant}", _VARIANTS[variant]
-    return unpacked(FIELDS, _simulate, kernel_signature(), name=name, known=known, **options)
-
-
-def _simulate(device, priority, m, peak):
+def simulate(device, priority, m, peak):
     """Makespan in seconds of one placement; see `placekit_core.Kernel` for the arguments."""
-    ranked = m.order == 1 or (m.order == 2 and len(priority) > 0)
+    ranked = m.order == 1 or (m.order == 2 and len(priority) > 0) or m.ahead
     # ---- the placement
-    for d in range(m.size):
-        m.used[d], m.to_readers[d] = 0.0, 0
-    for i in range(m.g):
-        m.used[device[i]] += m.group_bytes[i]
-    for d in range(m.size):
-        peak[d] = m.used[d]
-    for v in range(m.n):
-        m.home[v], m.missing[v] = device[at(m.group_of[v])], m.n_inputs[v]
-    if ranked and m.order == 1:
-        for v in range(m.n):
-            m.rank[v] = m.fixed_rank[v]
-    elif ranked:
-        bits = priority.view(np.int32)
-        for v in range(m.n):
-            b = bits[at(m.group_of[v])] if bits[at(m.group_of[v])] != -2147483648 else 0  # -0.0 equals 0.0
-            # floats sort like the integers of their bits, negative ones in reverse; the highest must come first
-            m.rank[v] = ~b if b >= 0 else ~(b ^ 2147483647)
-    elif m.ahead:  # the numbers of tasks do not say which came first
-        ranked = True
-        for v in range(m.n):
-            m.rank[v] = 0
-    limit = m.limit_s[0] * (1 + _ROUNDING) if m.limited else 0.0
-    if m.limited:
-        for d in range(m.size):
-            m.left_s[d] = 0.0
-            if not m.used[d] <= m.room[d]:  # it may need more memory than there is: the caller has to know how much
-                limit = np.inf
-        for v in range(m.n):
-            m.left_s[at(m.home[v])] += m.op_s[v * m.size + at(m.home[v])]
-    if m.resumes:
-        for d in range(m.size):
-            m.kept_bytes[d], m.begun_s[d] = m.used[d], 0.0
-    now, n_touched, n_candidates = 0.0, np.int64(0), np.int64(0)
+    set_placement(m, device, priority, ranked, peak)
+    now, limit, n_touched, n_candidates = 0.0, 0.0, np.int64(0), np.int64(0)
     first, last, n_far = np.int64(0), np.int64(0), np.int64(0)  # events: a short sorted list, and a heap of all beyond
     known, n_requested = np.int64(0), np.int64(0)  # copies announced so far, copies of sources that are to be queued
     arrivals, round_ = np.int64(0), np.int64(0)  # arrivals break ties of rank in first-come order
     n_done, n_fresh, begun, n_marks = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    if m.limited:
+        limit = set_limit(m)
+    if m.resumes:
+        for d in range(m.size):
+            m.kept_bytes[d], m.begun_s[d] = m.used[d], 0.0
     if m.resumes and m.go_on[0] > 0:
         n_marks = np.int64(m.go_on[0])
         known, arrivals, round_, begun, last = restore(m, n_marks - 1, ranked, peak)
-        if m.limited:
-            for d in range(m.size):
-                m.left_s[d] -= m.begun_s[d]
     else:
-        if m.memory:
-            for x in range(m.t):
-                m.readers[x] = 0
-        for q in range(m.n_queues):
-            m.head[q], m.mark[q], m.free[q] = -1, -1, m.capacity[q]
-        for c in range(m.n_channels):
-            m.channel_free[c] = m.channel_capacity[c]
-        n_done = m.n_sources
-        for i in range(m.n_sources):
-            m.done[i] = m.sources[i]
-        if not m.bulk:
-            n_fresh = m.n_roots
-            for i in range(m.n_roots):
-                m.fresh[i] = m.roots[i]
-        if m.record:
-            for i in range(m.n_sources):
-                m.cause[m.sources[i]], m.times[m.tasks + m.sources[i]] = -1, 0.0
-            for i in range(m.n_roots):
-                m.ready_by[m.roots[i]] = -1
-            m.last[0] = -1
-            for q in range(m.n_queues + m.n_channels):
-                m.released_by[q] = -1
+        n_done, n_fresh = set_start(m)
         if m.ahead:
             known, n_requested = plan_ahead(m)
     if m.resumes and not m.limited:
         m.marked[0] = n_marks
     if m.limited:
-        bound = 0.0
+        begun, bound = np.int64(0), 0.0
         for d in range(m.size):
+            m.left_s[d] -= m.begun_s[d]
             bound = max(bound, m.left_s[d] * m.per_stream[d])
-        m.worked[0] = 0
         if bound > limit:
             return bound
         set_tails(m)
-        begun = np.int64(0)
     n_ahead = known if m.ahead else np.int64(0)
     phase = np.int64(0)  # bulk: even, transfers after level phase/2 - 1; odd, level (phase-1)/2
 
@@ -247,7 +128,7 @@ def _simulate(device, priority, m, peak):
                     m.readers[at(m.storage[x])] += n_readers
         n_done = 0
         if n_requested > 0:
-            _sort(m.requested, n_requested)
+            sort(m.requested, n_requested)
             for i in range(n_requested):
                 k = at(m.requested[i])
                 q = at(m.queue_of_route[at(m.tensor_home[at(m.copy_tensor[k])]) * m.size + m.copy_dst[k]])
@@ -266,7 +147,7 @@ def _simulate(device, priority, m, peak):
 
         # ---- 2. queue the operations that became ready in this round, by index
         if n_fresh > 1:
-            _sort(m.fresh, n_fresh)
+            sort(m.fresh, n_fresh)
         for i in range(n_fresh):
             v = at(m.fresh[i])
             q = at(m.home[v])
@@ -291,7 +172,7 @@ def _simulate(device, priority, m, peak):
                 task = at(m.head[q])
                 m.free[q] -= 1
             elif n_candidates > 0:
-                q, n_candidates = _choose(
+                q, n_candidates = choose(
                     m.candidates,
                     n_candidates,
                     m.head,

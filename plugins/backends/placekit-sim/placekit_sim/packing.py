@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from placekit_scheduling.fields import Layout, lay_out
 from placekit_scheduling.heaps import NEAR, SPAN
 
 from placekit_core import UNLIMITED, Graph, Kernel, Problem, Routes, Trace, Trial
-from placekit_sim.kernel import simulate
 from placekit_sim.machine import FIELDS
 from placekit_sim.marks import row_length
 from placekit_sim.rules import Rules
+from placekit_sim.variants import compiled
 
 MARKS = 16
 """Marks that a run leaves at most, and the integers that they may take together: with more, few or none are left."""
@@ -28,7 +29,7 @@ class Packed:
     """Arguments of the kernel, and where a recorded run leaves its results.
 
     Attributes:
-        variant: which kernel it is for, see `kernel.simulate`.
+        variant: which kernel it is for, see `variants.compiled`.
         layout: as in `placekit_core.Kernel`.
         tasks: n + e, enough for all operations and all received copies.
     """
@@ -52,21 +53,25 @@ class Packed:
     def kernel(self, trace: Trace | None = None, trial: Packed | None = None) -> Kernel:
         """The compiled evaluation; `trial` was packed after this one."""
         o = self.layout
-        made = Kernel(simulate(self.variant), o.ints, o.floats, o.scratch_ints, o.scratch_floats, trace)
+        made = Kernel(compiled(self.variant), o.ints, o.floats, o.scratch_ints, o.scratch_floats, trace)
         if trial is None:
             return made
-        t, shared = trial.layout, o.begin
-        faster = Trial(
-            function=simulate(trial.variant),
-            ints=t.ints,
-            floats=t.floats,
-            go_on=t.begin["go_on"],
-            kernel_go_on=shared["go_on"],
-            limit_s=t.begin["limit_s"],
-            worked=t.begin["worked"],
-            marks=shared["marked"],
-            mark_s=shared["mark_s"],
-        )
+        t, shared, variant = trial.layout, o.begin, trial.variant
+
+        @cache
+        def faster() -> Trial:
+            return Trial(
+                function=compiled(variant),
+                ints=t.ints,
+                floats=t.floats,
+                go_on=t.begin["go_on"],
+                kernel_go_on=shared["go_on"],
+                limit_s=t.begin["limit_s"],
+                worked=t.begin["worked"],
+                marks=shared["marked"],
+                mark_s=shared["mark_s"],
+            )
+
         return replace(made, scratch_ints=t.scratch_ints, scratch_floats=t.scratch_floats, trial=faster)
 
 
@@ -124,7 +129,7 @@ def pack(
     marks: bool = False,
     after: Packed | None = None,
 ) -> Packed:
-    """The arrays for `kernel.simulate`.
+    """The arrays for `variants.compiled`.
 
     `track_memory` False leaves the persistent bytes as the peak (for benchmarks); `record` True also writes the time of
     every event into the scratch (see `recording.record`), and `marks` True leaves marks, if it is a plain machine. With

@@ -34,6 +34,7 @@ from placekit_search.walk import (
 )
 
 CHUNK_S = 0.25  # how long a compiled loop may take where seconds are limited
+TRIALS_FROM = 10_000_000  # simulated operations after which searches make trials: about a second
 FIRST = 16  # evaluations in the first loop: their time is not known yet
 
 
@@ -44,7 +45,8 @@ class Moves:
         self.task = task
         self.kernel: Kernel | None = task.evaluate.kernel()
         self.flow: Flow = flow(task.problem, self.kernel, task.evaluate.session.prefetch is not None)
-        self.reuse: Reuse = reuse(task.problem, self.kernel)
+        self.reuse: Reuse = reuse(task.problem)  # until trials pay
+        self.simulated = 0  # operations so far, over all chains
         weight = np.asarray([share[kind] for kind in KINDS], np.float64)
         self.shares = np.cumsum(weight / weight.sum())
         self.shares[-1] = 1.0
@@ -53,6 +55,12 @@ class Moves:
         self.ordered = share["order"] > 0
         self.concurrent = cluster.size > 1 or bool((cluster.streams > 1).any())
         self.evaluation_s: float | None = None  # seconds of one lately, over all chains
+
+    def count(self, evaluations: int) -> None:
+        """Count evaluations; after many, let searches make trials, whose code takes time to load."""
+        self.simulated += evaluations * self.task.problem.graph.n
+        if self.simulated > TRIALS_FROM and not self.reuse.possible and self.kernel is not None:
+            self.reuse = reuse(self.task.problem, self.kernel)
 
     def chunk(self) -> int:
         """Evaluations to make in one compiled loop: few enough to check the clock and make checkpoints in time."""
@@ -132,7 +140,7 @@ class Chain:
         assert kernel is not None
         log = new_log(len(hood.allowed), len(self.at.device), flow_.tasks)
         sizes = (kernel.scratch_ints, kernel.scratch_floats)
-        trial = kernel if kernel.trial is None else kernel.trial
+        trial = kernel.trial() if self.moves.reuse.possible and kernel.trial is not None else kernel
         return float(
             walk(
                 kernel.function, Arguments(kernel.ints, kernel.floats, *sizes),
@@ -153,6 +161,7 @@ class Chain:
         began = time.perf_counter()
         total = self.walk(hood, count, temperature, factor)
         self.moves.evaluation_s = (time.perf_counter() - began) / count
+        self.moves.count(count)
         task.evaluate.charge(count, self.placements(best=True), total / count)
 
     def can_move(self, hood: Neighbourhood) -> bool:

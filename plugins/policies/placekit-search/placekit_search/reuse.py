@@ -40,21 +40,24 @@ class Reuse(NamedTuple):
     possible: bool
 
 
-def reuse(problem: Problem, kernel: Kernel | None) -> Reuse:
-    """The graph of `problem`, with the trial of `kernel`."""
+def reuse(problem: Problem, kernel: Kernel | None = None) -> Reuse:
+    """The graph of `problem`, and where marks of the trial of `kernel` are, if it has one."""
     graph = problem.graph
     op_ptr, op = rows(problem.grouping.group_of.astype(np.int64), problem.g)
-    trial = None if kernel is None or kernel.trace is None else kernel.trial
-    places = ("go_on", "kernel_go_on", "limit_s", "worked", "marks", "mark_s")
+    places = dict.fromkeys(("go_on", "kernel_go_on", "limit_s", "worked", "marks", "mark_s"), 0)
+    ends, possible = 0, False
+    if kernel is not None and kernel.trace is not None and kernel.trial is not None:
+        trial, ends, possible = kernel.trial(), kernel.trace.times + kernel.trace.tasks, True
+        places = {name: getattr(trial, name) for name in places}
     return Reuse(
         op_ptr=op_ptr,
         op=op,
         input_ptr=np.array(graph.input_ptr, np.int32),
         input_tensor=np.array(graph.input_tensor, np.int32),
         output_ptr=np.array(graph.output_ptr, np.int32),
-        ends=0 if trial is None else kernel.trace.times + kernel.trace.tasks,  # type: ignore[union-attr]
-        **{name: 0 if trial is None else getattr(trial, name) for name in places},
-        possible=trial is not None,
+        ends=ends,
+        possible=possible,
+        **places,
     )
 
 

@@ -168,6 +168,39 @@ def _limit(random: Any, energy: Any, temperature: Any) -> Any:
     return limit
 
 
+@njit(cache=True, nogil=True)
+def _move(at: Any, hood: Any, flow: Any, rules: Any, log: Any) -> Any:
+    """Make the next move; or, after a long time without an improvement, several from the best placement: then True."""
+    kicked = at.restart[PATIENCE] > 0 and at.restart[IDLE] >= at.restart[PATIENCE]
+    if kicked:
+        at.device[:], at.priority[:] = at.best_device, at.best_priority
+        at.restart[IDLE] = 0
+    for _ in range(at.restart[KICK] if kicked else TRIES):
+        propose(at.random, at.device, at.priority, hood, flow, rules.shares, rules.bias, log)
+        if not kicked and log.counts[DEVICES] + log.counts[PRIORITIES] > 0:
+            break
+    return kicked
+
+
+@njit(cache=True, nogil=True)
+def _excess(peak: Any, memory_bytes: Any) -> Any:
+    """Excess over capacity, see `chain.excess`."""
+    over = 0.0
+    for d in range(len(peak)):
+        if peak[d] > memory_bytes[d]:
+            over += STEP + peak[d] / memory_bytes[d] - 1.0
+    return over
+
+
+@njit(cache=True, nogil=True)
+def _note(device: Any, kicked: Any, log: Any) -> None:
+    """Note the devices of a placement that is kept, from which the next move is made."""
+    if kicked:
+        log.before[:] = device
+    for i in range(log.counts[DEVICES]):
+        log.before[log.group[i]] = device[log.group[i]]
+
+
 _evaluation = types.FunctionType(kernel_signature())
 _walk = types.float64(
     _evaluation, numba_type(Arguments), _evaluation, numba_type(Arguments), numba_type(Position), numba_type(Neighbourhood),
@@ -187,10 +220,10 @@ def walk(  # type: ignore[no-untyped-def]
     evaluations; each multiplies it by `factor`. The other arguments are of the classes of the same names; `at` is a
     `Position`, `hood` a `Neighbourhood`, `graph` a `Reuse`.
     """
-    ints, floats, memory_bytes = arguments.ints, arguments.floats, rules.memory_bytes
+    ints, floats = arguments.ints, arguments.floats
     device, priority, random, energy, restart = at.device, at.priority, at.random, at.energy, at.restart
     work_ints, work_floats = np.zeros(arguments.scratch_ints, np.int32), np.zeros(arguments.scratch_floats)
-    peak = np.empty(len(memory_bytes))
+    peak = np.empty(len(rules.memory_bytes))
     traced = flow.tasks > 0
     log.counts[PATH] = 0
     trying, until, spent = graph.possible, PROBE, 0.0  # whether to try, for how many evaluations, their cost so far
@@ -214,17 +247,7 @@ def walk(  # type: ignore[no-untyped-def]
             if not trying:
                 work_ints[graph.kernel_go_on] = 0
         until -= 1
-        kicked = restart[PATIENCE] > 0 and restart[IDLE] >= restart[PATIENCE]
-        if kicked:
-            device[:], priority[:] = at.best_device, at.best_priority
-            for _ in range(restart[KICK]):
-                propose(random, device, priority, hood, flow, rules.shares, rules.bias, log)
-            restart[IDLE] = 0
-        else:
-            for _ in range(TRIES):
-                propose(random, device, priority, hood, flow, rules.shares, rules.bias, log)
-                if log.counts[DEVICES] + log.counts[PRIORITIES] > 0:
-                    break
+        kicked = _move(at, hood, flow, rules, log)
         mark = 0
         if trying:
             if followed and not kicked:
@@ -235,10 +258,7 @@ def walk(  # type: ignore[no-untyped-def]
             spent += ASIDE + work_ints[graph.worked] / kernels
         else:
             value = evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
-        over = 0.0
-        for d in range(len(peak)):
-            if peak[d] > memory_bytes[d]:
-                over += STEP + peak[d] / memory_bytes[d] - 1.0
+        over = _excess(peak, rules.memory_bytes)
         if value == math.inf:  # as `chain.excess` takes a failure
             value, over = rules.failing_s, FAILURE
         before, fitted = energy[BEST], energy[FITS]
@@ -256,10 +276,7 @@ def walk(  # type: ignore[no-untyped-def]
             followed = traced
             if traced:
                 read_path(flow, work_ints, log)
-            if kicked:
-                log.before[:] = device
-            for i in range(log.counts[DEVICES]):
-                log.before[log.group[i]] = device[log.group[i]]
+            _note(device, kicked, log)
         else:
             followed = followed and trying
             if not kicked:

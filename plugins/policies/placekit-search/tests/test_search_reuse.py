@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placekit_search.chain import Chain, Moves
+from placekit_search.chain import TRIALS_FROM, Chain, Moves
 from placekit_search.moves import DEVICES, PRIORITIES, new_log, propose
 from placekit_search.neighbourhood import flow, neighbourhood
 from placekit_search.options import MoveOptions
@@ -31,9 +31,8 @@ def a_chain(problem: Problem, priorities: bool, trial: bool, seed: int) -> Chain
     session, rng = session_of(problem), np.random.default_rng(seed)
     moves = Moves(Task(problem, BudgetedEvaluator(problem, session, Ledger(10**6))), MoveOptions().weights(), 0.5)
     assert moves.kernel is not None
-    if not trial:
-        moves.kernel = replace(moves.kernel, trial=None)
-        moves.reuse = reuse(problem, moves.kernel)
+    moves.kernel = moves.kernel if trial else replace(moves.kernel, trial=None)
+    moves.reuse = reuse(problem, moves.kernel)
     device = (problem.allowed * rng.random((problem.g, problem.cluster.size))).argmax(axis=1).astype(np.int16)
     order = rng.random(problem.g).astype(np.float32) if priorities else None
     placement = Placements.of(device[None], None if order is None else order[None])
@@ -76,7 +75,7 @@ def trial_of(kernel: Kernel) -> Any:
     """The trial as a function (device, mark, limit) to (value, peaks, operations begun), after the kernel was run."""
     assert kernel.trial is not None
     assert kernel.trace is not None
-    t = kernel.trial
+    t = kernel.trial()
     ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
     none = np.empty(0, np.float32)
 
@@ -160,3 +159,15 @@ def test_where_memory_may_be_short_a_trial_does_not_end_early() -> None:
         value, trial_peak, _ = trial(device, 3, 0, 0.5 * exact)
         assert (value != exact) == early
         assert early or trial_peak.tolist() == peak.tolist()
+
+
+def test_a_long_search_makes_trials_and_a_short_one_does_not_load_them() -> None:
+    problem = Problem.of(random_layers(), machine(3))
+    chain = a_chain(problem, priorities=False, trial=True, seed=1)
+    moves = chain.moves
+    moves.reuse = reuse(problem)
+    moves.count(100)
+    assert not moves.reuse.possible
+    moves.count(TRIALS_FROM // problem.graph.n + 1)
+    assert moves.reuse.possible
+    chain.walk(neighbourhood(problem), 100, 0.0, 1.0)
