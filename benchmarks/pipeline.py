@@ -24,7 +24,6 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from placekit_pipeline.chain import ChainPolicy
 from placekit_pipeline.max_load import MaxLoad
 from placekit_pipeline.pipeline import Pipeline
 from placekit_scheduling.evaluation import evaluate_batch
+from simulator_worker import seconds_per_run
 
 from placekit_core import Backend, Cluster, CostTable, Graph, GraphBuilder, Placements, Problem, Task
 from placekit_core.run.api import place
@@ -139,17 +139,6 @@ def moves(problem: Problem, count: int, turns: int) -> NDArray[np.int16]:
         device[i] = other
         rows.append(device)
     return np.asarray(rows, np.int16)
-
-
-def seconds_per_run(action: Callable[[], object], runs: int, at_least_s: float) -> float:
-    """Least processor time of `action`, which evaluates `runs` placements, over repetitions that fill `at_least_s`."""
-    best, total = float("inf"), 0.0
-    while total < at_least_s:
-        start = time.thread_time()
-        action()
-        took = time.thread_time() - start
-        best, total = min(best, took), total + took
-    return best / runs
 
 
 def in_python(name: str, problem: Problem, device: NDArray[np.int16], schedule: str) -> float:

@@ -38,14 +38,13 @@ from placekit_sim import SimulatorOptions
 from placekit_sim.packing import pack
 from placekit_sim.rules import Rules
 from placekit_sim.simulator import Simulator
-from simulator_worker import Case, seconds_per_run
+from simulator_worker import ROOT, Case, seconds_per_run
 
 from placekit_core import Measurements, Placements, Problem
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "plugins/backends/placekit-sim/tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins/backends/placekit-sim/tests"))
 
-from sim_reference import Reference  # noqa: E402
+from sim_reference import Reference
 
 SIZES = (112, 215, 1_000, 10_000, 50_000)
 TURNS = 5

@@ -164,10 +164,11 @@ class Trial:
     where the placement fits whatever happens. In all other cases value and peaks are those of `Kernel.function`, to the
     last bit.
 
-    Before each call the caller writes where it goes on and the limit; a mark may be used if nothing that differs between
-    the placements happens before its time: no output is sent elsewhere, no operation becomes ready that another device
-    runs or that has another priority, no source has another device than one of its readers. `Kernel.function` also goes on
-    from a mark, if the caller writes one; this then is the placement that marks and trace are of.
+    Before each call the caller writes where it goes on, and the limit. A mark may be used if both placements do the same
+    before its time. They do so until the first of these: an operation ends whose output has a reader with another device or
+    priority than before; an operation without inputs from other operations has another device or priority; a parameter or
+    an input (a source) is sent, and it or a reader of it has another device or priority. These last two happen at 0.
+    `Kernel.function` goes on from a mark, too, if the caller writes one; then marks and trace are those of its placement.
 
     Attributes:
         function, ints, floats: as in `Kernel`.

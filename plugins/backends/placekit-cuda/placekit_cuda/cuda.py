@@ -209,7 +209,8 @@ class _Watch:
             self._thread.join(timeout=1.0)
 
     def _work(self) -> None:
-        self._begin()
+        with contextlib.suppress(RuntimeError):  # of a broken device: its events say so to those who wait
+            self._begin()
         while True:
             with self._some:
                 while not self._waiting and not self._ended:

@@ -26,7 +26,7 @@ def compiled(variant: str) -> Any:
     """The compiled evaluation of a placement, see `placekit_core.Kernel`; it is compiled, or read, when first asked for.
 
     `any` finds in its arrays whether there are multicast, barriers, noise, streaming or a recording; the others, which are
-    for machines without the first four, take a tenth less time. `recorded` leaves marks to go on from, and can itself; so
+    for machines without the first four, take less time. `recorded` leaves marks to go on from, and can itself; so
     can `trial`, which also ends early.
     """
     options = {"cache": True, "nogil": True, **UNCOUNTED}

@@ -108,7 +108,7 @@ def unpacked(
 
     In the compiled function, the four arrays `ints, floats, scratch_ints, scratch_floats` take the place of `m`, as a
     parameter and as an argument of calls, and each `m.name` is a local variable, which is found once. A tuple of a hundred
-    arrays would do the same, but compiling it takes as long as all the rest.
+    arrays would do the same, but takes long to compile.
 
     Args:
         name: of the compiled function. Numba confuses two of one name when they are called through `Kernel.function`.

@@ -26,7 +26,7 @@ inlined: Any = njit(cache=True, forceinline=True, **UNCOUNTED)
 def at(number: Any) -> Any:
     """An int32 that is not negative, as an index: compiled code then need not ask whether it counts from the end.
 
-    That question costs a simulation a seventh of its time. A negative number becomes a large one, and no error.
+    A loop that does little but look things up asks that often. A negative number becomes a large one, without an error.
     """
     return np.int64(np.uint32(number))
 
