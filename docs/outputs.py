@@ -19,8 +19,8 @@ Comments on the lines before a block:
     <!-- fails -->            one of its commands ends with another exit code than 0, as it should
     <!-- varies: REGEX -->    what matches may differ from one run to the next
 
-`...` on a line of its own stands for any lines. The column `seconds` of a table and dates in the names of folders may
-always differ.
+`...` on a line of its own stands for any lines. The column `seconds` of a table, the seconds that evaluations took, and dates
+in the names of folders may always differ.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ FENCE = re.compile(r"^(`{3,})([^`]*)$")
 COMMENT = re.compile(r"^<!-- (file|adds to|not run|slow|needs|stages|fails|varies)(?:: (.+?))? -->$")
 FILE_NAME = re.compile(r"^# ([\w./-]+\.\w+)$")
 DATE = re.compile(r"\d{4}-\d\d-\d\d[/ ]\d\d-\d\d-\d\d(-\d+)?")
+TOOK = re.compile(r"(?<=evaluation )in [\d.]+ s|(?<=evaluations )in [\d.]+ s")
 
 
 @dataclass
@@ -170,7 +171,7 @@ def masked(lines: list[str], varies: str = "") -> list[str]:
             line = "  ".join(cells)
         elif not line:  # other lines may be the rest of a row whose text is wrapped
             column = None
-        line = DATE.sub("*", line)
+        line = TOOK.sub("in *", DATE.sub("*", line))
         result.append(re.sub(varies, "*", line) if varies else line)
     return result
 

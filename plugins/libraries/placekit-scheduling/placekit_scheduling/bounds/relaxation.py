@@ -138,7 +138,10 @@ class Relaxation:
 
     @cached_property
     def around(self) -> Surroundings | None:
-        """The places around one device; None if the tables would be too large, or there is nothing to raise."""
+        """The places around one device; None if the tables would be too large, or there is nothing to raise.
+
+        :meta private:
+        """
         kinds, edges = len(self.devices), len(self.producer)
         if not self.refined or not edges or kinds * edges * (1 + kinds) ** 2 > LARGEST_AROUND:
             return None
@@ -146,7 +149,10 @@ class Relaxation:
 
     @cached_property
     def detours(self) -> Pairs:
-        """The pairs of `makespan.detour_bound`."""
+        """The pairs of `makespan.detour_bound`.
+
+        :meta private:
+        """
         return Pairs.none(len(self.devices)) if self.around is None else Pairs.of(self, self.around)
 
     @cached_property
