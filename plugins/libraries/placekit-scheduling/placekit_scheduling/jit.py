@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from typing import Any
 
+import numba.np.linalg
 import numpy as np
 from numba import njit
 from numba.core import event
@@ -17,6 +20,26 @@ without reference counts of the many arrays, calls take a fifth of the time. It 
 without it is slower, but the results are the same."""
 COUNTED: dict[str, Any] = dict.fromkeys(UNCOUNTED, True)
 """Options of `njit` for functions that such functions call, and that allocate: else they would inherit `UNCOUNTED`."""
+
+
+def _defer_scipy() -> None:
+    """Let numba import scipy when it compiles linear algebra: by default it does so before it loads its first function.
+
+    It imports scipy's linear algebra, which takes as long as numba itself, only to learn that it is there.
+    """
+    linalg = numba.np.linalg
+    if "numba.np.arraymath" in sys.modules or not hasattr(linalg, "ensure_blas") or not find_spec("scipy"):
+        return
+    ensure = linalg.ensure_blas
+    linalg.ensure_blas = lambda: None
+    try:
+        from numba.np import arraymath
+    finally:
+        linalg.ensure_blas = ensure
+    arraymath.ensure_blas = ensure  # type: ignore[attr-defined]
+
+
+_defer_scipy()
 
 compiled: Any = njit(cache=True, **UNCOUNTED)
 inlined: Any = njit(cache=True, forceinline=True, **UNCOUNTED)

@@ -9,8 +9,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_scheduling import ListScheduler, b_level, group_priority, warm_up
 from pydantic import BaseModel
-from scipy.optimize import linprog
-from scipy.sparse import coo_array, vstack
 
 from placekit_core import PlacekitError, Placement, Policy, Problem, Task
 from placekit_heuristics.list_options import MSctOptions
@@ -153,6 +151,10 @@ def favourite_children(problem: Problem, threshold: float = 0.5, lp_seconds: flo
     its x is below `threshold`, at most 1/2. Edges within a group take no time and have no y. Raises PlacekitError if
     HiGHS finds no optimum in `lp_seconds`.
     """
+    # not above: searches start with `m_topo` and `m_etf`, which need no scipy, and it takes long to import
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array, vstack
+
     n, (source, target, seconds) = problem.graph.n, edges(problem)
     favourite = np.full(n, -1)
     free = np.flatnonzero(problem.grouping.group_of[source] != problem.grouping.group_of[target])

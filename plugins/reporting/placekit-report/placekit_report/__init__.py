@@ -1,4 +1,4 @@
-"""Logger and command `report`: a page about a run, and the schedule, the profile and a figure of each program's placement.
+"""Logger and command `report`: a page about a run, and the schedule and the profile of each program's placement.
 
 From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook. Importing
 this package imports no matplotlib.
@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def placekit_run_finished(run_dir: Path, result: Result) -> None:
-    """The page of the run; and trace, profile and figure of each program for which a placement was found."""
+    """The page of the run; and trace and profile of each program for which a placement was found."""
     from placekit_report.logger import write_files
 
     write_files(run_dir, result, installed())

@@ -24,7 +24,6 @@ from placekit_report import plots, style
 from placekit_report.plots import DPI as DPI, INK
 from placekit_report.profile import OTHER, Profile, top_types
 
-PNG = "profile.png"
 COLOURS = style.COLOURS[:8]
 """Colours of the named operation types; all others are grey."""
 GREY, LINE = style.GREY, INK

@@ -36,12 +36,6 @@ def network(layers: int = 3, name: str = "net", odd: str = "") -> Graph:
     return b.build()
 
 
-@pytest.fixture
-def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`profile.png`, which other tests look at, is not drawn: it takes most of a small run's time."""
-    monkeypatch.setattr("placekit_report.logger.draw", lambda path, profiles: None)
-
-
 def embedded(page: Path) -> dict[str, Any]:
     """The data in a page."""
     text = page.read_text()

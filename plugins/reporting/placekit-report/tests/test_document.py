@@ -18,7 +18,7 @@ from placekit_report.modules import COLOURS, CUTS, DEEPEST, NODES, OTHER, Tree, 
 from placekit_report.timeline import HIDDEN, Items, lanes, timeline
 from placekit_testing import fakes
 from placekit_testing.small import machine
-from report_data import check, embedded, network, no_picture as no_picture
+from report_data import check, embedded, network
 
 from placekit_core import (
     Cluster,
@@ -34,7 +34,6 @@ from placekit_core import (
     place,
 )
 
-pytestmark = pytest.mark.usefixtures("no_picture")
 for plugin in ("placekit_grouping", "placekit_sim"):
     pytest.importorskip(plugin, reason="a run needs a grouper and a simulator")
 

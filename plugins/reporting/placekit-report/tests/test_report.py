@@ -16,7 +16,7 @@ import placekit_report
 import pytest
 from matplotlib.colors import to_hex
 from placekit_report import placekit_run_finished
-from placekit_report.figure import COLOURS, DPI, GREY, PNG, draw, figure
+from placekit_report.figure import COLOURS, DPI, GREY, draw, figure
 from placekit_report.logger import PAGE
 from placekit_report.profile import FILE, Profile, load_profile, profile
 from placekit_report.trace import TRACE
@@ -52,19 +52,21 @@ def searched(run_dir: Path, *log: str) -> Result:
     return s.result
 
 
-def test_a_run_draws_what_its_profile_says(tmp_path: Path) -> None:
+def test_the_profile_of_a_run_can_be_drawn(tmp_path: Path) -> None:
     result = searched(tmp_path / "r", "report")
-    draw(tmp_path / "again.png", {result.summary.policy: load_profile(tmp_path / "r")})
-    assert (tmp_path / "r" / PNG).read_bytes() == (tmp_path / "again.png").read_bytes()
+    assert result.schedule is not None
+    draw(tmp_path / "read.png", {"a": load_profile(tmp_path / "r")})
+    draw(tmp_path / "made.png", {"a": profile(result.problem, result.schedule, result.summary.programs[0].program)})
+    assert (tmp_path / "read.png").read_bytes() == (tmp_path / "made.png").read_bytes()
 
 
-def test_drawing_changes_no_result(tmp_path: Path) -> None:
+def test_writing_the_report_changes_no_result(tmp_path: Path) -> None:
     a, b = searched(tmp_path / "a"), searched(tmp_path / "b", "report")
     assert a.placement is not None
     assert b.placement is not None
     assert a.placement.same_as(b.placement)
     names = [{p.name for p in (tmp_path / x).iterdir()} for x in "ab"]
-    assert names[1] - names[0] == {PNG, FILE, TRACE, PAGE}
+    assert names[1] - names[0] == {FILE, TRACE, PAGE}
 
 
 @pytest.mark.parametrize("count", mostly_slow([1, 2, 3], [2]))
@@ -139,7 +141,7 @@ def test_titles_neither_touch_nor_leave_the_figure() -> None:
     assert [" ".join(ax.get_title().split("\n")[:-1]) for ax in fig.axes[:4]] == names, "not cut"
 
 
-def test_without_a_placement_nothing_is_drawn(tmp_path: Path) -> None:
+def test_without_a_placement_there_is_no_profile(tmp_path: Path) -> None:
     p = diamond()
     with search(
         p.graph, cluster=p.cluster, backend=FakeBackend(failing=1.0), budget=4, run_dir=tmp_path, log=["report"]
@@ -147,7 +149,7 @@ def test_without_a_placement_nothing_is_drawn(tmp_path: Path) -> None:
         s.evaluate(np.zeros((4, s.problem.g), np.int16))
     assert s.result is not None
     placekit_run_finished(tmp_path, s.result)
-    assert not (tmp_path / PNG).exists()
+    assert not (tmp_path / FILE).exists()
 
 
 def test_the_figure_opens_with_pillow_where_it_is_installed(tmp_path: Path) -> None:

@@ -23,14 +23,13 @@ from placekit_report.logger import PAGE
 from placekit_report.recorded import read_schedule
 from placekit_report.trace import write_trace
 from placekit_testing.small import machine
-from report_data import check, embedded, network, no_picture as no_picture
+from report_data import check, embedded, network
 
 from placekit_core import PlacekitError, RunError, installed, place, save_graph
 from placekit_core.cli.compose import compose_all, own_part
 from placekit_core.cli.main import find
 from placekit_core.run.assembly import validate
 
-pytestmark = pytest.mark.usefixtures("no_picture")
 for plugin in ("placekit_grouping", "placekit_sim", "placekit_formats", "placekit_heuristics"):
     pytest.importorskip(plugin, reason="runs that can be opened again")
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from placekit_report.document import Part, Run, document
 from placekit_testing.small import machine
-from report_data import network, no_picture as no_picture
+from report_data import network
 
 from placekit_core import CostTable, Placement, ProgramResult, Result, Task, place
 
-pytestmark = pytest.mark.usefixtures("no_picture")
 for plugin in ("placekit_grouping", "placekit_sim"):
     pytest.importorskip(plugin, reason="a run needs a grouper and a simulator")
 
