@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     )
     from placekit_core.contracts.problem import Problem as Problem
     from placekit_core.contracts.program import Executable as Executable, Program as Program
-    from placekit_core.contracts.progress import report_progress as report_progress
+    from placekit_core.contracts.progress import announce as announce, report_progress as report_progress
     from placekit_core.contracts.result import (
         Baseline as Baseline,
         ProgramResult as ProgramResult,
@@ -150,7 +150,7 @@ _HOME = {
     "contracts.placement_file": "PLACEMENT_FILE Assignment load_assignment load_placement save_placement",
     "contracts.problem": "Problem",
     "contracts.program": "Executable Program",
-    "contracts.progress": "report_progress",
+    "contracts.progress": "announce report_progress",
     "contracts.result": "Baseline ProgramResult ProgramSummary Result Summary compared",
     "contracts.state_file": "pack_state unpack_state",
     "contracts.task": "Best Evaluator Session Task",

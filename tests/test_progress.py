@@ -19,7 +19,7 @@ import pytest
 from placekit_testing.pytest_plugin import Outcome
 from placekit_testing.registries import use_registry
 
-from placekit_core import Ledger, Registry, hookimpl, place, report_progress
+from placekit_core import Ledger, Registry, announce, hookimpl, place, report_progress
 from placekit_core.cli.console import table, wrapped
 from placekit_core.contracts.progress import listening
 from placekit_core.run import progress, terminal
@@ -198,6 +198,19 @@ class TestReports:
             report_progress("three", 1.0)
         report_progress("nobody listens")
         assert heard == [("outer", "one", 0.5), ("inner", "two", None), ("outer", "three", 1.0)]
+
+    def test_what_is_announced_is_said_once_in_a_run(self) -> None:
+        outer: list[str] = []
+        inner: list[str] = []
+        announce("nobody listens")
+        with listening(lambda *said: None, outer.append):
+            announce("slow")
+            with listening(lambda *said: None, inner.append):
+                announce("slow")
+                announce("slow")
+            announce("slow")
+            announce("slower")
+        assert (outer, inner) == (["slow", "slower"], ["slow"])
 
     @pytest.mark.parametrize(
         ("options", "said"),

@@ -329,6 +329,32 @@ print("CODE", code, "HEAVY", [m for m in ("torch", "numba") if m in sys.modules]
     assert run_python(code).strip().splitlines()[-1] == "CODE 0 HEAVY []"
 
 
+def test_a_run_imports_only_what_it_needs(tmp_path: Path) -> None:
+    """A run with policy `heft` needs neither frameworks nor plots, nor the loops of backends and policies that it has not."""
+    code = f"""
+import sys
+sys.argv = ["placekit", "run", "workload=chainmm_small", "policy=heft", "budget.evaluations=2", "run_dir={tmp_path}/r"]
+from placekit_core.cli.main import main
+assert main() == 0
+unwanted = ("torch", "pandas", "matplotlib", "ray", "placekit_search.walk", "placekit_pipeline.pipeline_kernel")
+print("HEAVY", [m for m in unwanted if m in sys.modules])
+"""
+    assert run_python(code).strip().splitlines()[-1] == "HEAVY []"
+
+
+def test_a_search_loads_no_loops_that_it_does_not_call() -> None:
+    """Each of these modules compiles when it is imported, some for minutes; policy `portfolio` has starts from all plugins."""
+    code = """
+import sys
+from placekit_core import installed
+for kind, name in (("policy", "portfolio"), ("policy", "m_etf"), ("backend", "simulator"), ("backend", "pipeline")):
+    installed().build(kind, name, {})
+kernels = [f"placekit_pipeline.{name}" for name in ("pipeline_kernel", "max_load_kernel", "blocking_kernel", "chain_tables")]
+print("HEAVY", [m for m in ("torch", "scipy.optimize", "matplotlib", *kernels) if m in sys.modules])
+"""
+    assert run_python(code).strip().splitlines()[-1] == "HEAVY []"
+
+
 def test_every_component_of_this_repository_loads() -> None:
     assert installed().broken == []
     for entry in installed().all():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
@@ -26,9 +26,11 @@ from placekit_core.cli.arguments import chosen, normalise, quoted, swept_by_expe
 from placekit_core.cli.choices import DEFAULT_GROUPS, GROUPS, choices, own_trainers
 from placekit_core.cli.presets import check_presets, check_program, located, naming, naming_presets
 from placekit_core.contracts.errors import ConfigError, PlacekitError, listed, unknown
+from placekit_core.contracts.hookspecs import Component
 from placekit_core.run.assembly import SECTIONS, Assembly, validate
 from placekit_core.run.config import AUTO, RunConfig, conf_dir
 from placekit_core.run.detection import shorthands
+from placekit_core.run.entries import Entry
 from placekit_core.run.registry import BUILT_IN, LISTING, Registry
 
 _EXTERNAL = {
@@ -160,16 +162,29 @@ def register(registry: Registry) -> None:
     plain = {k: v.model_dump(mode="json") if hasattr(v, "model_dump") else v for k, v in options.items()}
     store.store(name="run_options", node=plain, provider="placekit")
     for entry in registry.all():
-        values = entry.component.config().model_dump(mode="json")
-        node = _opened({"name": entry.component.name, **values})
-        store.store(group=entry.kind, name=entry.component.name, node=node, provider="placekit")
+        store.store(group=entry.kind, name=entry.component.name, node={}, provider="placekit")
+        store.repo[entry.kind][f"{entry.component.name}.yaml"] = _Defaults(entry)
     for group, name in BUILT_IN:
         choice = {"name": name, "path": "???"} if name == "file" else {"name": name}
         store.store(group=group, name=name, node=choice, provider="placekit")
 
 
-def _opened(node: dict[str, Any]) -> DictConfig:
+class _Defaults(ConfigNode):
+    """A component's defaults in Hydra's store, made when a configuration has the component: most are never asked for."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.name, self.group, self.package, self.provider = entry.component.name, entry.kind, None, "placekit"
+
+    def __getattr__(self, name: str) -> DictConfig:
+        if name != "node":
+            raise AttributeError(name)
+        return _defaults(self.entry.component)
+
+
+def _defaults(component: Component) -> DictConfig:
     """A component's defaults; its dicts accept new keys without a `+`."""
+    node = {"name": component.name, **component.config().model_dump(mode="json")}
     config = OmegaConf.create(node)
     for key, value in node.items():
         if isinstance(value, dict):

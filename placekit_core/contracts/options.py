@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class Options(BaseModel):
     """Base of a component's options: unknown names are refused, and the defaults here are the only defaults."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # built when they are checked: a command lists a hundred components, and runs a few
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class LearnableOptions(Options):

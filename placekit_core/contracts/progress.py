@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 Listener = Callable[[str, float | None], None]
+Speaker = Callable[[str], None]
 
 _listeners: list[Listener] = []
+_speakers: list[tuple[Speaker, set[str]]] = []  # and what was said already
 
 
 def report_progress(text: str, share: float | None = None) -> None:
@@ -20,11 +22,21 @@ def report_progress(text: str, share: float | None = None) -> None:
         _listeners[-1](text, share)
 
 
+def announce(text: str) -> None:
+    """Say why a run takes longer than others, in a line that stays: once in a run, however often it is called."""
+    if _speakers and text not in _speakers[-1][1]:
+        _speakers[-1][1].add(text)
+        _speakers[-1][0](text)
+
+
 @contextlib.contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Within the block, `listener` gets what is reported; of several blocks, the one that began last."""
+def listening(listener: Listener, speaker: Speaker | None = None) -> Iterator[None]:
+    """Within the block, `listener` gets what is reported, `speaker` what is announced; of several blocks, the last one."""
+    spoken = (speaker or (lambda text: None), set[str]())
     _listeners.append(listener)
+    _speakers.append(spoken)
     try:
         yield
     finally:
         _listeners.remove(listener)
+        _speakers[:] = [other for other in _speakers if other is not spoken]

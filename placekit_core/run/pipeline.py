@@ -76,10 +76,9 @@ def run(
     with contextlib.ExitStack() as stack:
         lifecycle = begin(config, run_dir, registry, resume, stack)
         saved = load_saved(run_dir) if resume else None
+        stack.enter_context(listening(observer.progress, observer.say))
         _ = assembly.grouper, assembly.policy, assembly.backend, assembly.trainer  # fail at once if one has a mistake
         chosen(config, registry)
-
-        stack.enter_context(listening(observer.progress))
 
         observer.stage(f"importing {stages.source(config)}")
         if assembly.trainer is not None and all(p.split == "test" for p in assembly.programs):

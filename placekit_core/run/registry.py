@@ -272,11 +272,11 @@ def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
     registry = Registry(manager)
     registry.add("csv", CsvLog, CORE, __version__)
     found = sorted(entry_points(group=GROUP) if points is None else points, key=lambda p: (p.name, p.value))
-    for point in found:
-        distribution, version = _owner(point)
+    owners = [_owner(point) for point in found]
+    for point, (distribution, release) in zip(found, owners, strict=True):
         module = point.module.partition(".")[0]
         try:
-            twins = [_owner(p)[0] for p in found if p.name == point.name]
+            twins = [owner for p, (owner, _) in zip(found, owners, strict=True) if p.name == point.name]
             if len(twins) > 1:
                 raise PluginError(f"{len(twins)} plugins are called {point.name!r}: {' and '.join(twins)}")
             if manager.has_plugin(point.name):
@@ -284,17 +284,20 @@ def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
             check_version(point)
             hooks = point.load()
         except (Exception, SystemExit) as e:
-            registry.broken.append(Broken(point.name, distribution, version, e, module))
+            registry.broken.append(Broken(point.name, distribution, release, e, module))
             continue
-        registry.add(point.name, hooks, distribution, version, module)
+        registry.add(point.name, hooks, distribution, release, module)
         if manager.has_plugin(point.name) and distribution != CORE:
-            registry.packages.append(Package(point.name, module, distribution, version))
+            registry.packages.append(Package(point.name, module, distribution, release))
     return registry
 
 
 def _owner(point: EntryPoint) -> tuple[str, str]:
     """Distribution and version; `?` if the metadata is missing, as after an incomplete uninstallation."""
-    return (point.dist.name or "?", point.dist.version or "?") if point.dist else ("?", "?")
+    if not point.dist:
+        return "?", "?"
+    said = point.dist.metadata  # read once: its `name` and `version` each read the file again
+    return said["Name"] or "?", said["Version"] or "?"
 
 
 @cache

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from placekit_scheduling import ROUNDING, critical_path_bound
+from placekit_scheduling.fields import Field
 
 from placekit_core import Backend, Executable, Kernel, Placement, Problem, Schedule, Session
 from placekit_pipeline import LoadOptions
-from placekit_pipeline.blocking_kernel import FIELDS, blocking_latency
 from placekit_pipeline.bounds import load_bound, weights_only
 from placekit_pipeline.cycles import cycle
 from placekit_pipeline.nets import TRANSFER_S
@@ -41,6 +43,11 @@ class BlockingLatency(Backend):
 class BlockingSession(KernelSession):
     """One problem."""
 
+    def load(self) -> tuple[Any, Sequence[Field]]:
+        from placekit_pipeline.blocking_kernel import FIELDS, blocking_latency
+
+        return blocking_latency, FIELDS
+
     def build(self) -> Kernel:
         problem, graph, cluster = self.problem, self.problem.graph, self.problem.cluster
         hop = graph.columns.get(TRANSFER_S)
@@ -56,15 +63,15 @@ class BlockingSession(KernelSession):
             "group_bytes": problem.group_persistent_bytes, "latency_s": cluster.routes.latency_s,
             "s_per_byte": cluster.routes.s_per_byte,
         }  # fmt: skip
-        return self.packed(blocking_latency, FIELDS, numbers, arrays, numbers)
+        return self.packed(self.function, self.fields, numbers, arrays, numbers)
 
     def reason(self, device: NDArray[np.int16]) -> str:
         """The pieces that wait for each other, by their first operations."""
         graph, kernel = self.problem.graph, self.kernel()
         ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
         home, peak = np.require(device, np.int16, ["C", "W"]), np.empty(self.problem.cluster.size)
-        blocking_latency(home, np.zeros(0, np.float32), kernel.ints, kernel.floats, ints, floats, peak)
-        at = {field.name: int(kernel.ints[i]) for i, field in enumerate(FIELDS)}
+        self.function(home, np.zeros(0, np.float32), kernel.ints, kernel.floats, ints, floats, peak)
+        at = {field.name: int(kernel.ints[i]) for i, field in enumerate(self.fields)}
         piece = ints[at["root"] : at["root"] + graph.n]
         while (piece[piece] != piece).any():
             piece = piece[piece]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling.fields import Field
 from placekit_scheduling.loads import Loads
 
 from placekit_core import Backend, Executable, Kernel, Placement, Problem, Routes, Schedule, Session
 from placekit_pipeline import LoadOptions
 from placekit_pipeline.bounds import load_bound, weights_only
 from placekit_pipeline.loads import max_load_loads
-from placekit_pipeline.max_load_kernel import FIELDS, max_load
 from placekit_pipeline.nets import Nets, grid, nets_of, on_grid
 from placekit_pipeline.one_pass import one_pass
 from placekit_pipeline.session import KernelSession
@@ -42,6 +43,11 @@ class MaxLoad(Backend):
 class MaxLoadSession(KernelSession):
     """One problem; every placement has a value."""
 
+    def load(self) -> tuple[Any, Sequence[Field]]:
+        from placekit_pipeline.max_load_kernel import FIELDS, max_load
+
+        return max_load, FIELDS
+
     def build(self) -> Kernel:
         problem, cluster = self.problem, self.problem.cluster
         nets = nets_of(problem)
@@ -57,7 +63,9 @@ class MaxLoadSession(KernelSession):
             "bytes_": nets.bytes_, "count": nets.count.astype(np.float64), "hop_s": nets.hop_s,
             "latency_s": routes.latency_s, "s_per_byte": routes.s_per_byte, "grid_s": np.asarray([step]),
         }  # fmt: skip
-        return self.packed(max_load, FIELDS, numbers, arrays, {**numbers, "counts": len(nets) * cluster.size, "one": 1})
+        return self.packed(
+            self.function, self.fields, numbers, arrays, {**numbers, "counts": len(nets) * cluster.size, "one": 1}
+        )
 
     @cached_property
     def _pays(self) -> NDArray[np.bool_]:

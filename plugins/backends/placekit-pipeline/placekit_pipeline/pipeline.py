@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from placekit_scheduling import ROUNDING, critical_path_bound
+from placekit_scheduling.fields import Field
 from placekit_scheduling.loads import Loads
 from pydantic import BaseModel
 
@@ -16,7 +18,6 @@ from placekit_pipeline import PipelineOptions
 from placekit_pipeline.bounds import load_bound, with_seconds
 from placekit_pipeline.loads import pipeline_loads
 from placekit_pipeline.nets import BACKWARD, grid, nets_of, on_grid, pointer
-from placekit_pipeline.pipeline_kernel import pipeline
 from placekit_pipeline.pipeline_sums import FIELDS, PAIRS
 from placekit_pipeline.recording import Run, schedule_of
 from placekit_pipeline.session import KernelSession
@@ -69,6 +70,11 @@ class PipelineSession(KernelSession):
         self.chunks = MAX_CHUNKS if chosen == "interleaved" else 1
         self._check_size()
 
+    def load(self) -> tuple[Any, Sequence[Field]]:
+        from placekit_pipeline.pipeline_kernel import pipeline
+
+        return pipeline, FIELDS
+
     def _check_size(self) -> None:
         stages = self.problem.cluster.size * self.chunks
         if stages > MAX_STAGES or stages * self.options.microbatches > _ROOM // 8:
@@ -120,7 +126,7 @@ class PipelineSession(KernelSession):
             "recorded_tasks": 3 * (3 * count * microbatches + size) if record else 0,
             "recorded_messages": 4 * min(PAIRS * count * count, len(nets.reader)) * microbatches if record else 0,
         }  # fmt: skip
-        return self.packed(pipeline, FIELDS, numbers, arrays, sizes)
+        return self.packed(self.function, self.fields, numbers, arrays, sizes)
 
     def held(self) -> list[NDArray[np.int64]]:
         """The channels that each route occupies."""
@@ -184,7 +190,7 @@ class PipelineSession(KernelSession):
         ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
         device = np.require(placement.device, np.int16, ["C", "W"])
         peak = np.empty(problem.cluster.size)
-        value_s = pipeline(device, np.zeros(0, np.float32), kernel.ints, kernel.floats, ints, floats, peak)
+        value_s = self.function(device, np.zeros(0, np.float32), kernel.ints, kernel.floats, ints, floats, peak)
         if np.isinf(value_s):
             raise BackendError(f"this placement has no schedule: {self.reason(placement.device)}")
         return schedule_of(self.stages, placement.device, Run.read(FIELDS, kernel, ints, floats, self.chunks), value_s)

@@ -32,6 +32,14 @@ class KernelSession(Session):
         self.problem = problem
         self.threads = threads or usable_cores()
         self.pool = ThreadPoolExecutor(self.threads, "placekit-pipeline") if self.threads > 1 else None
+        self.function, self.fields = self.load()
+
+    @abstractmethod
+    def load(self) -> tuple[Any, Sequence[Field]]:
+        """The function of the evaluation, and everything that it works on.
+
+        It imports their module, which compiles it: here, and so neither in the search nor where no session is opened.
+        """
 
     @abstractmethod
     def build(self) -> Kernel:

@@ -114,8 +114,8 @@ def unpacked(
         name: of the compiled function. Numba confuses two of one name when they are called through `Kernel.function`.
         known: flags whose value is fixed in this variant; what they exclude is left out.
     """
-    _, line = inspect.getsourcelines(function)
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    lines, line = inspect.getsourcelines(function)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
     [written] = tree.body
     assert isinstance(written, ast.FunctionDef)
     written.name, written.decorator_list = name or written.name, []

@@ -12,7 +12,7 @@ from numba import njit
 from numba.core import event
 from numba.core.options import DefaultOptions
 
-from placekit_core import report_progress
+from placekit_core import announce, report_progress
 
 UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
 """Options of `njit` for functions that allocate nothing, and return arrays only to functions compiled in the same way:
@@ -54,10 +54,15 @@ def at(number: Any) -> Any:
     return np.int64(np.uint32(number))
 
 
+COMPILING = "compiling, once on this computer: a few minutes, which later runs do not take"
+"""What a run says before it compiles for the first time."""
+
+
 class _Told(event.Listener):
     """Reports what is being compiled: the first run on a computer takes minutes longer than the next ones."""
 
     def on_start(self, event: Any) -> None:
+        announce(COMPILING)
         report_progress(f"compiling {event.data['dispatcher'].py_func.__name__}, once on this computer")
 
     def on_end(self, event: Any) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
-import placekit_scheduling.jit  # noqa: F401  (it listens to numba)
+import pytest
 from numba import njit
+from placekit_scheduling.jit import COMPILING
 
 from placekit_core.contracts.progress import listening
 
@@ -14,7 +18,24 @@ def test_every_compilation_is_told_once() -> None:
     def plus_one(x: Any) -> Any:
         return x + 1
 
-    function, heard = njit(plus_one), list[Any]()
-    with listening(lambda *said: heard.append(said)):
-        assert [function(1), function(2)] == [2, 3]
-    assert heard == [("compiling plus_one, once on this computer", None)]
+    function, heard, lines = njit(plus_one), list[Any](), list[str]()
+    with listening(lambda *said: heard.append(said), lines.append):
+        assert [function(1), function(2), function(1.0)] == [2, 3, 2.0]
+    assert heard == [("compiling plus_one, once on this computer", None)] * 2
+    assert lines == [COMPILING]
+
+
+def test_numba_loads_compiled_code_without_scipy(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""
+import sys
+from placekit_scheduling.jit import compiled
+function = compiled(lambda x: x + 1)
+assert function(1) == 2
+assert "scipy.linalg" not in sys.modules
+import numpy as np, numba
+assert numba.njit(lambda a, b: np.dot(a, b))(np.ones(3), np.ones(3)) == 3.0
+assert numba.njit(lambda a: np.linalg.inv(a))(2.0 * np.eye(2))[0, 0] == 0.5
+""")
+    pytest.importorskip("scipy", reason="numba's linear algebra is scipy's")
+    subprocess.run([sys.executable, script], check=True)
