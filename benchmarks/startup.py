@@ -1,7 +1,11 @@
-"""How long the commands that only list things take, as whole processes: `python benchmarks/startup.py [--write]`.
+"""How long commands take to start, as whole processes: wall-clock and CPU seconds.
 
-Beside each, the ratio to a Python process that imports nothing, in the same run. With `--against PYTHON NAME`, the interpreter of
-another checkout's environment, its commands run in turn with these.
+    python benchmarks/startup.py [--beside CHECKOUT] [--write]
+
+Commands that only list things; a small run, warm: its compiled functions and bytecode are on disk; and its first run, for which
+numba's cache is empty. CPU seconds are those of all threads; they vary less than wall-clock seconds if other programs use the
+computer. With `--beside`, an older checkout (a git worktree of some commit) in turns with this one, in the same environment:
+`git worktree add /tmp/old dc14b6f`. `--write` saves the table in benchmarks/results/startup.md.
 """
 
 from __future__ import annotations
@@ -9,67 +13,129 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-RUNS = 15
-COMMANDS = {
+RUNS = 7
+HERE = Path(__file__).resolve().parent.parent
+RUN = ["run", "workload=chainmm", "budget.evaluations=100"]
+COMMANDS: dict[str, list[str]] = {
     "python -c pass": ["-c", "pass"],
-    "placekit --version": ["-m", "placekit_core", "--version"],
-    "placekit plugins": ["-m", "placekit_core", "plugins"],
-    "placekit --help": ["-m", "placekit_core", "--help"],
-    "placekit cluster show p100x4": ["-m", "placekit_core", "cluster", "show", "p100x4"],
-    "placekit run --help": ["-m", "placekit_core", "run", "--help"],
-    "placekit run --cfg job": ["-m", "placekit_core", "run", "--cfg", "job"],
+    "python -c 'import numba'": ["-c", "import numba"],
+    "placekit --version": ["--version"],
+    "placekit plugins": ["plugins"],
+    "placekit --help": ["--help"],
+    "placekit cluster show p100x4": ["cluster", "show", "p100x4"],
+    "placekit run --help": ["run", "--help"],
+    "placekit run --cfg job": ["run", "--cfg", "job"],
+    f"placekit {' '.join(RUN)}": RUN,
 }
 
 
-def seconds(python: str, arguments: list[str]) -> float:
-    """Wall-clock seconds of one process."""
-    start = time.perf_counter()
-    subprocess.run(
-        [python, *arguments], check=True, capture_output=True, cwd="/"
-    )  # not a checkout's folder: -m would find it
-    return time.perf_counter() - start
+class Took(NamedTuple):
+    """Seconds of a process: on the wall's clock, and of the processor."""
+
+    wall_s: float
+    cpu_s: float
+
+
+class Checkout:
+    """A checkout, with a folder of its own for bytecode, compiled functions and what runs write."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root, self.folder = root, folder
+        paths = [root, *sorted(f.parent for f in root.glob("plugins/*/*/pyproject.toml"))]
+        left_out = ("PYTHONDONTWRITEBYTECODE", "PLACEKIT_SAMPLES")
+        self.environment = {name: value for name, value in os.environ.items() if name not in left_out}
+        self.environment |= {
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
+            "NUMBA_CACHE_DIR": str(folder / "compiled"),
+        }
+
+    def took(self, arguments: list[str]) -> Took:
+        """The seconds of one command. Ends this program if it fails."""
+        run_dir = self.folder / "run"
+        shutil.rmtree(run_dir, ignore_errors=True)
+        command = arguments if arguments[0] == "-c" else ["-m", "placekit_core", *arguments]
+        command = [*command, f"run_dir={run_dir}"] if arguments == RUN else command
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, *command], env=self.environment, cwd=self.folder, capture_output=True, text=True
+        )
+        wall_s, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if done.returncode:
+            raise SystemExit(f"{self.root}: {' '.join(command)}: {done.stderr}")
+        return Took(wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+    def commit(self) -> str:
+        """The commit, in a few letters."""
+        command = ["git", "-C", str(self.root), "rev-parse", "--short=7", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def rows(checkouts: list[Checkout]) -> list[str]:
+    """The rows of the table."""
+    first = [checkout.took(RUN) for checkout in checkouts]  # before all others: it fills the caches
+    lines = []
+    for name, arguments in COMMANDS.items():
+        times: list[list[Took]] = [[] for _ in checkouts]
+        for _ in range(RUNS + 1):  # in turns, so that all see the same noise; the first one warms up
+            for checkout, values in zip(checkouts, times, strict=True):
+                values.append(checkout.took(arguments))
+        lines.append(row(name, [values[1:] for values in times]))
+    return [*lines, row(f"{' '.join(['placekit', *RUN])}, the first time", [[t] for t in first])]
+
+
+def row(name: str, times: list[list[Took]]) -> str:
+    """A row: of each checkout, the medians and the least wall-clock seconds; and the ratio of the CPU seconds to ours."""
+    cells, ours = [f"`{name}`"], statistics.median(t.cpu_s for t in times[0])
+    for i, values in enumerate(times):
+        cpu_s = statistics.median(t.cpu_s for t in values)
+        cells += [f"{statistics.median(t.wall_s for t in values):.2f}", f"{min(t.wall_s for t in values):.2f}"]
+        cells += [f"{cpu_s:.2f}", *([f"{cpu_s / ours:.2f}"] if i else [])]
+    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
     """Print the table; with --write, save it as benchmarks/results/startup.md."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--against", nargs=2, metavar=("PYTHON", "NAME"), help="another checkout's Python, and its name"
+        "--beside", type=Path, metavar="CHECKOUT", help="an older checkout, to run in turns with this one"
     )
     parser.add_argument("--write", action="store_true", help="save the table in benchmarks/results")
     args = parser.parse_args()
-    pythons = [sys.executable, *(args.against or [])[:1]]
-    times: dict[str, list[list[float]]] = {name: [[] for _ in pythons] for name in COMMANDS}
-    for _ in range(RUNS + 1):  # in turn, so that all see the same noise; the first round warms up
-        for name, arguments in COMMANDS.items():
-            for values, python in zip(times[name], pythons, strict=True):
-                values.append(seconds(python, arguments))
-    base = statistics.median(times["python -c pass"][0][1:])
-    lines = ["| command | median s | least s | most s | ratio to python |", "|---|---:|---:|---:|---:|"]
-    if args.against:
-        lines = [lines[0] + f" {args.against[1]}: median s | and ratio to ours |", lines[1] + "---:|---:|"]
-    for name, (own, *others) in times.items():
-        middle = statistics.median(own[1:])
-        row = f"| `{name}` | {middle:.3f} | {min(own[1:]):.3f} | {max(own[1:]):.3f} | {middle / base:.1f} |"
-        for other in others:
-            row += f" {statistics.median(other[1:]):.3f} | {statistics.median(other[1:]) / middle:.2f} |"
-        lines.append(row)
-    machine = f"machine: {os.cpu_count()} cores, Python {platform.python_version()}; {RUNS} runs of each, in turn"
-    text = "\n".join([*lines, "", machine])
+    with tempfile.TemporaryDirectory() as folder:
+        checkouts = []
+        for i, root in enumerate(filter(None, (HERE, args.beside and args.beside.resolve()))):
+            own = Path(folder) / str(i)
+            own.mkdir()
+            checkouts.append(Checkout(root, own))
+        names = ["", *(f"{c.commit()}: " for c in checkouts[1:])]
+        lines = rows(checkouts)
+    columns = [f"{n}wall s | {n}least wall s | {n}CPU s" + (f" | {n}CPU, ratio" if n else "") for n in names]
+    lines = [f"| command | {' | '.join(columns)} |", "|---|" + "---:|" * (lines[0].count("|") - 2), *lines]
+    lines += [
+        "",
+        f"Machine: {os.cpu_count()} cores, Python {platform.python_version()}. Medians of {RUNS} runs, in turns;",
+    ]
+    lines[-1] += " the first run is one run."
+    text = "\n".join(lines)
     print(text)
     if args.write:
-        command = "startup.py" + (f' --against PYTHON "{args.against[1]}"' if args.against else "") + " --write"
+        command = "python benchmarks/startup.py" + (" --beside CHECKOUT" if args.beside else "") + " --write"
         head = (
-            f"# Startup\n\n`python benchmarks/{command}`, with every plugin of this repository\ninstalled, and the joblib,"
-            " submitit and Optuna plugins of Hydra, which imports them at each start\n\n"
+            f"# Startup\n\n`{command}`, with every plugin of this repository installed. Hydra's plugins of launchers and\n"
+            "sweepers, which it imports at each start, are part of it.\n\n"
         )
-        (Path(__file__).parent / "results" / "startup.md").write_text(head + text + "\n")
+        (HERE / "benchmarks" / "results" / "startup.md").write_text(head + text + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from numba import njit
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import fields, view_of
 from placekit_scheduling.heaps import drop_event, push_event
-from placekit_scheduling.jit import UNCOUNTED
+from placekit_scheduling.jit import UNCOUNTED, inner
 
 FIELDS = [
     *fields("number", "n t g size"),
@@ -29,7 +29,7 @@ View = namedtuple("View", [field.name for field in FIELDS])
 _view = view_of(View, FIELDS)
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _find(m, v):
     """The root of v's piece."""
     while m.root[v] != v:
@@ -38,7 +38,7 @@ def _find(m, v):
     return v
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _pieces(m):
     """Join operations of one accelerator that exchange a tensor; link the operations of each piece."""
     for v in range(m.n):
@@ -63,7 +63,7 @@ def _pieces(m):
             m.next_op[r] = v
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _transfers(m):
     """Add to each piece on an accelerator its inputs and outputs, each tensor once; count what each piece waits for."""
     for x in range(m.t):

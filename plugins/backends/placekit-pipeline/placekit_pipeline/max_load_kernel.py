@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import fields, view_of
-from placekit_scheduling.jit import UNCOUNTED
+from placekit_scheduling.jit import UNCOUNTED, inner
 
 REBUILD = 8  # from one moved group in so many on, all is summed anew
 
@@ -30,7 +30,7 @@ View = namedtuple("View", [field.name for field in FIELDS])
 _view = view_of(View, FIELDS)
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _transfer(m, x, a, b):
     """Seconds of net x from device a to device b, on the grid."""
     if m.hop_s[x] >= 0.0:
@@ -40,7 +40,7 @@ def _transfer(m, x, a, b):
     return np.rint(seconds / m.grid_s[0]) * m.grid_s[0]
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _account(m, x, sign):
     """Add what net x costs its producer and the devices that read it to their loads; with `sign` -1, take it away."""
     home = np.int64(m.device[m.producer[x]])
@@ -55,7 +55,7 @@ def _account(m, x, sign):
         m.load[home] += sign * sent
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _move(m, group, to):
     """Move a group, and the loads with it."""
     here = np.int64(m.device[group])
@@ -74,7 +74,7 @@ def _move(m, group, to):
         _account(m, x, 1.0)
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _build(m, device):
     """The loads of a placement from the beginning."""
     m.load[: m.size] = 0.0

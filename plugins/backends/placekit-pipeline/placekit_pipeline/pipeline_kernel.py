@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.heaps import drop_event, push_event
-from placekit_scheduling.jit import UNCOUNTED
+from placekit_scheduling.jit import UNCOUNTED, inner
 
 from placekit_pipeline.nets import AGAIN, AHEAD, BACK, END, SOURCE
 from placekit_pipeline.pipeline_orders import choose, turns
@@ -33,7 +33,7 @@ from placekit_pipeline.pipeline_sums import (
 )  # fmt: skip
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _seconds(m, pair_bytes, a, b):
     """Seconds of a message between the devices of two stages."""
     a, b = a % m.size, b % m.size
@@ -42,7 +42,7 @@ def _seconds(m, pair_bytes, a, b):
     return m.latency_s[a * m.size + b] + pair_bytes * m.s_per_byte[a * m.size + b]
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _send(m, kind, a, b, batch, now):
     """Send the message of one kind from stage a to stage b; it waits for the channels of its route. Returns its arrival."""
     seconds = _seconds(m, m.sent[(kind * m.stages + a) * m.stages + b], a, b)
@@ -62,7 +62,7 @@ def _send(m, kind, a, b, batch, now):
     return start + seconds
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _announce(m, kind, a, b, batch, arrival, n_events):
     """The message reaches stage b at `arrival`: note it, and look at the stage's device then if it was the last."""
     at = b * m.microbatches + batch
@@ -83,7 +83,7 @@ def _announce(m, kind, a, b, batch, arrival, n_events):
     return n_events
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _begin(m, count, backward):
     """Set up the state of a run of `count` micro-batches. Returns the number of events."""
     n_events = np.int64(0)
@@ -120,7 +120,7 @@ def _begin(m, count, backward):
     return n_events
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _start(m, d, s, kind, backward, now):
     """Device d starts the next task of this kind of stage s. Returns its end."""
     m.busy[d], m.task_stage[d], m.task_kind[d] = 1, s, kind
@@ -142,7 +142,7 @@ def _start(m, d, s, kind, backward, now):
     return end
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _note(m, s, kind, batch, start, end):
     """Record a task."""
     i = np.int64(m.counted[0])
@@ -151,7 +151,7 @@ def _note(m, s, kind, batch, start, end):
     m.counted[0] += 1
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _finish(m, d, backward, now, n_events):
     """The task of device d ends: send its messages. Returns the number of events."""
     s, kind = np.int64(m.task_stage[d]), np.int64(m.task_kind[d])
@@ -184,7 +184,7 @@ def _finish(m, d, backward, now, n_events):
     return n_events
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _run(m, count, backward, update):
     """Seconds of `count` micro-batches, event by event; infinity if tasks wait for each other."""
     n_events = _begin(m, count, backward)
@@ -225,7 +225,7 @@ def _run(m, count, backward, update):
     return last
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _update(m):
     """The end of a step: gradients and the like that updates read elsewhere, then the update of each device."""
     for s in range(m.stages):
@@ -265,7 +265,7 @@ def _update(m):
     return last
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _waits_for_update(m, d):
     """Whether the update of device d needs a result of another device's update that is not done."""
     for b in range(d, m.stages, m.size):
@@ -275,7 +275,7 @@ def _waits_for_update(m, d):
     return False
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _busiest(m, backward):
     """Seconds per micro-batch in the steady state: the largest load of a device or channel."""
     for d in range(m.size):

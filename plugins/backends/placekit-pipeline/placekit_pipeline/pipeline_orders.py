@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
-from placekit_scheduling.jit import UNCOUNTED
+from placekit_scheduling.jit import inner
 
 from placekit_pipeline.pipeline_sums import GPIPE, INFERENCE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, B, F, W
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _limit(m, s):
     """Micro-batches that may be in flight in a stage at the same time."""
     if m.schedule == INTERLEAVED:
@@ -25,7 +24,7 @@ def _limit(m, s):
     return np.int64(m.rank[s])
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _full(m, s):
     """Whether stage s may begin no further micro-batch before it has ended another one.
 
@@ -41,19 +40,19 @@ def _full(m, s):
     return m.started_f[s] - m.done_b[s] >= _limit(m, s)
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _ready_f(m, s, count, now):
     at = s * m.microbatches + m.started_f[s]
     return m.started_f[s] < count and m.missing_f[at] == 0 and m.ready_f[at] <= now and m.start_s[s] <= now
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _ready_b(m, s, count, now):
     at = s * m.microbatches + m.started_b[s]
     return m.started_b[s] < count and m.done_f[s] > m.started_b[s] and m.missing_b[at] == 0 and m.ready_b[at] <= now
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def turns(m, count):
     """Chunks of every device if the placement is one that Megatron-LM interleaves, else 0.
 
@@ -79,7 +78,7 @@ def turns(m, count):
     return each if each > 1 else 0
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _in_turns(m, d, count, now):
     """The next task in Megatron-LM's order (Narayanan et al. 2021, section 2.2), as 4 * stage + kind; -1 if it waits.
 
@@ -101,7 +100,7 @@ def _in_turns(m, d, count, now):
     return 4 * s + B if _ready_b(m, s, count, now) else np.int64(-1)
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def choose(m, d, count, backward, now):
     """Stage and kind of the task that device d starts now, as 4 * stage + kind; -1 if it waits."""
     if m.schedule in (GPIPE, ONE_F_ONE_B, INFERENCE):  # one stage, a fixed order of its tasks

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import namedtuple
 
 import numpy as np
-from numba import njit
 from placekit_scheduling.fields import fields, view_of
-from placekit_scheduling.jit import UNCOUNTED
+from placekit_scheduling.jit import inner
 
 from placekit_pipeline.nets import AHEAD, SOURCE
 
@@ -71,7 +70,7 @@ View = namedtuple("View", [field.name for field in FIELDS])
 view = view_of(View, FIELDS)
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _account(m, x, sign):
     """Add what net x sends to the messages between stages; with `sign` -1, take it away."""
     home, kind = np.int64(m.stage[m.producer[x]]), np.int64(m.kind[x])
@@ -91,7 +90,7 @@ def _account(m, x, sign):
             m.copies[s] += sign * m.bytes_[x]
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _hold(m, y, stage, sign):
     """One group more or less on `stage` that holds store y: its bytes are there while there is one."""
     at = y * m.stages + stage
@@ -104,7 +103,7 @@ def _hold(m, y, stage, sign):
             m.saved[stage] += sign * m.store_bytes[y]
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def _put(m, group, stage, sign):
     """Add the seconds and bytes of a group to a stage; with `sign` -1, take them away."""
     d = stage % m.size
@@ -114,7 +113,7 @@ def _put(m, group, stage, sign):
     m.working[stage] += sign * m.works[group]
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def move(m, group, to):
     here = np.int64(m.stage[group])
     first, end = m.group_ptr[group], m.group_ptr[group + 1]
@@ -138,7 +137,7 @@ def move(m, group, to):
         _hold(m, np.int64(m.group_store[i]), to, 1)
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def build(m):
     """All sums of the placement `wanted` from the beginning."""
     for s in range(m.stages):
@@ -164,7 +163,7 @@ def build(m):
             _hold(m, y, np.int64(m.stage[m.holder[j]]), 1)
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def chunks(m, device):
     """The stage of each group under `interleaved`; False if a device has too many chunks.
 
@@ -206,7 +205,7 @@ def chunks(m, device):
     return True
 
 
-@njit(cache=True, **UNCOUNTED)
+@inner
 def ranks(m):
     """Stages on the longest path from each stage to the end of the forward phase; False if stages wait for each other."""
     for s in range(m.stages):

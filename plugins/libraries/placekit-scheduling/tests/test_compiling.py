@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from numba import njit
-from placekit_scheduling.jit import COMPILING
+from placekit_scheduling.jit import COMPILING, inner
 
 from placekit_core.contracts.progress import listening
 
@@ -23,6 +23,22 @@ def test_every_compilation_is_told_once() -> None:
         assert [function(1), function(2), function(1.0)] == [2, 3, 2.0]
     assert heard == [("compiling plus_one, once on this computer", None)] * 2
     assert lines == [COMPILING]
+
+
+@inner
+def _twice(x: Any) -> Any:
+    return 2 * x
+
+
+@njit
+def _twice_and_one(x: Any) -> Any:
+    return _twice(x) + 1
+
+
+def test_what_only_compiled_code_calls_refuses_python() -> None:
+    assert [_twice_and_one(2), _twice_and_one(2.5)] == [5, 6.0]
+    with pytest.raises(TypeError, match="_twice is called by compiled code only"):
+        _twice(2)
 
 
 def test_numba_loads_compiled_code_without_scipy(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_scheduling.heaps import pop, push, sift
-from placekit_scheduling.jit import compiled
+from placekit_scheduling.jit import compiled, inner
 from placekit_scheduling.list_scheduling.kernel import TIE, device_free, place, ready_at, scramble
 from placekit_scheduling.list_scheduling.memory import NOWHERE
 from placekit_scheduling.list_scheduling.state import BOUND, FRESH, SENT
@@ -47,13 +47,13 @@ class Pairs(NamedTuple):
         )
 
 
-@compiled
+@inner
 def _sift(q: Pairs, rank: NDArray[np.int64], d: int, i: int) -> None:
     """Restore heap order of `coming` after the key of entry i changed."""
     sift(q.coming[d], q.key[d], rank, q.position[d], q.size[1, d], i)
 
 
-@compiled
+@inner
 def _insert(q: Pairs, rank: NDArray[np.int64], d: int, op: int, key: float) -> None:
     q.key[d, op] = key
     q.coming[d, q.size[1, d]] = op
@@ -61,7 +61,7 @@ def _insert(q: Pairs, rank: NDArray[np.int64], d: int, op: int, key: float) -> N
     _sift(q, rank, d, q.size[1, d] - 1)
 
 
-@compiled
+@inner
 def _drop_first(q: Pairs, rank: NDArray[np.int64], d: int) -> None:
     """Take the first of `coming` out."""
     q.position[d, q.coming[d, 0]] = -1
@@ -71,13 +71,13 @@ def _drop_first(q: Pairs, rank: NDArray[np.int64], d: int) -> None:
         _sift(q, rank, d, FIRST)
 
 
-@compiled
+@inner
 def _gone(p: Any, s: Any, op: int, device: int) -> bool:
     home = s.group_device[p.group[op]]
     return bool(s.missing[op] != 0 or (home != NOWHERE and home != device))
 
 
-@compiled
+@inner
 def _key(p: Any, s: Any, q: Pairs, op: int, device: int) -> float:
     """`ready_at`; notes a pair that is left out for lack of memory."""
     key = ready_at(p, s, op, device)
@@ -86,13 +86,13 @@ def _key(p: Any, s: Any, q: Pairs, op: int, device: int) -> float:
     return float(key)
 
 
-@compiled
+@inner
 def _renew(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], op: int, device: int) -> None:
     q.key[device, op] = _key(p, s, q, op, device)
     _sift(q, rank, device, q.position[device, op])
 
 
-@compiled
+@inner
 def _revive(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], device: int) -> None:
     """Check the pairs again that were left out for lack of memory."""
     count = 0
@@ -107,7 +107,7 @@ def _revive(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], device: int) -> N
             _renew(p, s, q, rank, q.scratch[i], device)
 
 
-@compiled
+@inner
 def _enter(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], op: int) -> None:
     group = p.group[op]
     for d in range(p.memory.shape[0]):
@@ -115,7 +115,7 @@ def _enter(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], op: int) -> None:
             _insert(q, rank, d, op, _key(p, s, q, op, d))
 
 
-@compiled
+@inner
 def _hasten(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], tensor: int, device: int) -> None:
     """Lower the keys of operations that read a tensor, where they can start earlier on the device now."""
     for k in range(p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_scheduling.jit import compiled
+from placekit_scheduling.jit import compiled, inner
 from placekit_scheduling.list_scheduling.kernel import TIE, device_free, place, ready_at, scramble
 from placekit_scheduling.list_scheduling.memory import NOWHERE
 from placekit_scheduling.list_scheduling.state import BOUND, FRESH, SENT
@@ -37,13 +37,13 @@ class Favourites(NamedTuple):
         )
 
 
-@compiled
+@inner
 def _look(p: Any, s: Any, low: NDArray[np.float64], op: int) -> None:
     for d in range(p.memory.shape[0]):
         low[op, d] = ready_at(p, s, op, d)
 
 
-@compiled
+@inner
 def _awaited(p: Any, s: Any, low: NDArray[np.float64], free: NDArray[np.float64], device: int, child: int) -> Any:
     """`child` if the device waits for it: it is ready, its group is free, and it can start nowhere earlier. Else -1."""
     if child == NOWHERE or s.missing[child] != 0 or s.group_device[p.group[child]] != NOWHERE:
@@ -56,7 +56,7 @@ def _awaited(p: Any, s: Any, low: NDArray[np.float64], free: NDArray[np.float64]
     return child
 
 
-@compiled
+@inner
 def _begin(
     p: Any, low: NDArray[np.float64], free: NDArray[np.float64], awaited: NDArray[np.int64], op: int, device: int
 ) -> float:

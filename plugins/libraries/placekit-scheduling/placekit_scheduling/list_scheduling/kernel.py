@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from placekit_scheduling.heaps import pop, push
-from placekit_scheduling.jit import compiled
+from placekit_scheduling.jit import compiled, inner
 from placekit_scheduling.list_scheduling.memory import NOWHERE, hold, may_run, room
 from placekit_scheduling.list_scheduling.state import ARRIVALS, BOUND, FRESH, GROUPS, INSERTION, LANES, SENT
 
@@ -30,7 +30,7 @@ def _bind(p: Any, s: Any, group: int, device: int) -> None:
     s.counts[GROUPS] += 1
 
 
-@compiled
+@inner
 def _home(p: Any, s: Any, group: int, device: int) -> Any:
     """Device for a free group of sources that `device` reads: that one if it has room, else the one with most."""
     if p.allowed[group, device] and p.group_bytes[group] <= room(p, s, device):
@@ -44,7 +44,7 @@ def _home(p: Any, s: Any, group: int, device: int) -> Any:
     return best
 
 
-@compiled
+@inner
 def _send(p: Any, s: Any, tensor: int, src: int, dst: int) -> float:
     """Send a tensor behind everything that its channels carry already. Returns when it is there."""
     devices = p.memory.shape[0]
@@ -76,7 +76,7 @@ def _send(p: Any, s: Any, tensor: int, src: int, dst: int) -> float:
     return float(end)
 
 
-@compiled
+@inner
 def _attempt(p: Any, s: Any, op: int, device: int) -> float:
     """Bind what is free, send what is missing. Returns when all inputs are on the device."""
     s.counts[GROUPS] = s.counts[LANES] = s.counts[ARRIVALS] = 0
@@ -107,7 +107,7 @@ def _attempt(p: Any, s: Any, op: int, device: int) -> float:
     return ready
 
 
-@compiled
+@inner
 def _undo(p: Any, s: Any) -> None:
     for k in range(s.counts[GROUPS]):
         group = s.log_group[k]
@@ -119,7 +119,7 @@ def _undo(p: Any, s: Any) -> None:
         s.arrival[s.log_tensor[k], s.log_device[k]] = -1.0
 
 
-@compiled
+@inner
 def device_free(p: Any, s: Any, device: int) -> float:
     """When the first stream of the device is free for good."""
     if p.stream_ptr[device] == p.stream_ptr[device + 1]:
@@ -130,7 +130,7 @@ def device_free(p: Any, s: Any, device: int) -> float:
     return float(free)
 
 
-@compiled
+@inner
 def _slot(p: Any, s: Any, device: int, ready: float, cost: float) -> Any:
     """Earliest slot: start, stream, and the operation behind it there (-1: it is the last)."""
     start, stream, behind = np.inf, -1, -1
@@ -193,7 +193,7 @@ def place(p: Any, s: Any, op: int, device: int) -> None:
             s.counts[FRESH] += 1
 
 
-@compiled
+@inner
 def scramble(seed: int, op: int, device: int) -> int:
     """A number that decides ties between devices; without a seed (-1), the lower device wins."""
     if seed < 0:

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from placekit_scheduling.jit import compiled
+from placekit_scheduling.jit import inner
 
 NOWHERE: Any = np.int64(-1)  # not a literal: numba would compile functions that take it once more for it
 
 
-@compiled
+@inner
 def room(p: Any, s: Any, device: int) -> float:
     """Bytes that are free for data that stays the whole step, and so is there when most bytes are live."""
     return float(max(p.memory[device] - s.used[device] - s.peak[device], 0.0))
 
 
-@compiled
+@inner
 def has_room(p: Any, s: Any, op: int, device: int) -> bool:
     """Whether the device has room for the operation's group, the free sources that it reads, its outputs, and copies."""
     free = room(p, s, device)
@@ -48,7 +48,7 @@ def has_room(p: Any, s: Any, op: int, device: int) -> bool:
     return bool(persistent <= free and persistent + live <= p.memory[device] - s.used[device])
 
 
-@compiled
+@inner
 def may_run(p: Any, s: Any, op: int, device: int) -> bool:
     """Whether the group is on this device; or may be, and there is room here, or on no allowed device.
 
@@ -71,7 +71,7 @@ def may_run(p: Any, s: Any, op: int, device: int) -> bool:
     return bool(here or not elsewhere)
 
 
-@compiled
+@inner
 def hold(p: Any, s: Any, op: int, device: int) -> None:
     """Count the bytes that an operation being placed adds to its device, then free what it was the last to read."""
     for e in range(p.input_ptr[op], p.input_ptr[op + 1]):
