@@ -28,6 +28,7 @@ from placekit_sim import MachineOptions, SimulatorOptions
 from placekit_sim.packing import Packed, pack
 from placekit_sim.recording import record
 from placekit_sim.rules import Rules
+from placekit_sim.variants import compiled
 
 
 class Simulator(Backend):
@@ -70,6 +71,9 @@ class SimulatorSession(Session):
         self.prefetch = options.prefetch if isinstance(options, SimulatorOptions) else None
         self.threads = options.threads or usable_cores()
         self.pool = ThreadPoolExecutor(self.threads, "placekit-sim") if self.threads > 1 else None
+        plain = not (bulk or problem.cluster.multicast or options.noise > 0 or self.prefetch is not None)
+        for variant in ("plain", "recorded") if plain else ("any",):
+            compiled(variant)  # now: compiling is not searching
 
     @property
     def repetitions(self) -> int:

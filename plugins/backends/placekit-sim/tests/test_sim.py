@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from placekit_sim.simulator import BulkSynchronous, Simulator
+from placekit_sim.variants import compiled
 from placekit_testing.strategies import Case, problems, random_placements, random_problem
 from pydantic import ValidationError
 
@@ -84,6 +85,31 @@ def test_out_of_memory_is_a_value() -> None:
     assert after.value_s.tobytes() == before.value_s.tobytes()
     np.testing.assert_array_equal(after.fits, before.peak_bytes.max(axis=1) <= limit)
     assert 0 < after.fits.sum() < 50
+
+
+@pytest.mark.parametrize("multicast", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [(Simulator, {}), (Simulator, {"noise": 0.1}), (Simulator, {"prefetch": 2}), (BulkSynchronous, {})],
+)
+def test_opening_compiles_all_that_a_search_calls(
+    backend: type[Simulator], options: dict[str, Any], multicast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise compiling would take seconds of the search's budget."""
+    if multicast and "prefetch" in options:
+        pytest.skip("machines with multicast do not stream")
+    rng = np.random.default_rng(3)
+    problem = random_problem(rng, 20, 3)
+    while problem.cluster.multicast is not multicast:
+        problem = random_problem(rng, 20, 3)
+    loaded, called = list[str](), list[str]()
+    monkeypatch.setattr("placekit_sim.simulator.compiled", loaded.append)
+    monkeypatch.setattr("placekit_sim.packing.compiled", lambda name: [called.append(name), compiled(name)][1])
+    session = backend(**options).open(problem)
+    assert session.evaluate(batch(problem, 2)).value_s.shape == (2,)
+    session.kernel()
+    session.schedule(problem.placement(problem.allowed.argmax(axis=1)))
+    assert set(called) <= set(loaded)
 
 
 def test_a_wrong_placement_is_an_error() -> None:
