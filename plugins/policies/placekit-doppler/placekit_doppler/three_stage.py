@@ -11,7 +11,7 @@ from numpy.random import Generator
 from placekit_learn.optimisers import clipped
 from placekit_learn.policy_gradient import Batch, PolicyGradient, between
 from placekit_learn.ppo import ratios, surrogate_weights
-from placekit_learn.rewards import Rewards
+from placekit_learn.rewards import Rewards, Worths
 
 from placekit_core import (
     BudgetExhausted,
@@ -25,6 +25,7 @@ from placekit_core import (
     report_progress,
 )
 from placekit_doppler import ThreeStageOptions
+from placekit_doppler.part_training import Chain, in_parts, is_traced, list_schedules
 
 SHARE = 0.5
 """Largest share of a budget in seconds that stage I takes, where the budget is not paused for it."""
@@ -41,8 +42,13 @@ class ThreeStage(PolicyGradient):
 
     A run that simulates has a stage III only where `budget.proxy_evaluations` asks for a stage II on another simulator.
 
+    Ours, not the paper's: with `list_schedules_first` the first evaluations are list schedules, so that there is a result before
+    anything is learned; and from the share `parts_from` of stage II on (from its beginning for programs of more than
+    `whole_up_to` kernels, which have no stage I either), episodes change parts of a placement (`part_training.Chain`).
+
     Attributes:
         imitated: episodes of stage I so far.
+        chains: of each task, for episodes in parts.
         learns: whether this stage changes the policy.
         measured: whether this is stage III.
     """
@@ -51,6 +57,7 @@ class ThreeStage(PolicyGradient):
     options_class = ThreeStageOptions
     options: ThreeStageOptions
     imitated: int
+    chains: list[Chain]
     learns: bool
     measured: bool
 
@@ -83,6 +90,10 @@ class ThreeStage(PolicyGradient):
                 f"policy {policy.name!r} has no episodes near a placement",
                 "choose trainer.near_best_from=null" + (" trainer.measured_near_best_from=null" if two else ""),
             )
+        if o.list_schedules_first and state is None:
+            for task in (task for task in tasks if task.evaluate.remaining > 0):
+                first = list_schedules(task.problem)
+                task.evaluate(first[:1] if task.measures else first)  # a measurement takes long
         if 1 in o.stages:
             with tasks[0].evaluate.ledger.paused() if two else nullcontext():  # its seconds are for measurements
                 self._imitate(policy, tasks, rng, checkpoint, two)
@@ -115,7 +126,8 @@ class ThreeStage(PolicyGradient):
         paused: bool,
     ) -> None:
         o, evaluate = self.options, tasks[0].evaluate
-        while self.imitated < o.imitation_episodes and (paused or evaluate.progress < SHARE):
+        tasks = [task for task in tasks if not self.too_large(policy, task)]
+        while tasks and self.imitated < o.imitation_episodes and (paused or evaluate.progress < SHARE):
             progress = self.imitated / o.imitation_episodes
             report_progress(f"stage 1, imitation: {self.imitated:,} of {o.imitation_episodes:,} episodes", progress)
             problem = tasks[self.imitated // o.imitation_samples % len(tasks)].problem
@@ -137,6 +149,31 @@ class ThreeStage(PolicyGradient):
         drawn = between(o.near_best_explore, o.near_best_explore_end, so_far)
         return policy.rollout_near(task.problem, best.placement, o.samples, rng, drawn)
 
+    def too_large(self, policy: LearnablePolicy, task: Task) -> bool:
+        """Whether the task's program is learned in parts only."""
+        o = self.options
+        if o.parts_from is None or o.whole_up_to is None or not in_parts(policy):
+            return False
+        return bool(task.problem.graph.kernel.sum() > o.whole_up_to) and (task.measures or is_traced(task))
+
+    def part_progress(self, policy: LearnablePolicy, task: Task) -> float | None:
+        """Share of the part of stage II that is learned in parts, in [0, 1]; None while whole episodes are learned from."""
+        o, progress = self.options, task.evaluate.progress
+        if o.parts_from is None or not self.learns or task.evaluate.best is None or not task.problem.graph.kernel.any():
+            return None
+        since = 0.0 if self.too_large(policy, task) else o.parts_from
+        able = in_parts(policy) and is_traced(task)
+        return (progress - since) / max(1 - since, 1e-9) if able and progress >= since else None
+
+    def _update(self, policy: LearnablePolicy, task: Task, rewards: Worths, rng: Generator) -> None:
+        progress = self.part_progress(policy, task)
+        if progress is None or not in_parts(policy):
+            super()._update(policy, task, rewards, rng)
+            return
+        chain = self.chains[self.updates % len(self.chains)]
+        with self._timed("update"):
+            chain.update(policy, task, rng, self.part_optimiser, progress)
+
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         if not self.learns:
             return
@@ -150,14 +187,20 @@ class ThreeStage(PolicyGradient):
         super().start(tasks)
         self.imitated, self.learns, self.measured = 0, True, False
         self.teaching = self.new_optimiser("teaching")
+        self.part_optimiser = self.new_optimiser("parts")
+        self.chains = [Chain(self.options) for _ in tasks]
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), "imitated": self.imitated, "teaching": self.teaching.state()}
+        return {**super().state(), "imitated": self.imitated, "teaching": self.teaching.state(),
+            "parts": self.part_optimiser.state(), "chains": [chain.state() for chain in self.chains]}  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self.imitated = int(state["imitated"])
         self.teaching.restore(state["teaching"])
+        self.part_optimiser.restore(state["parts"])
+        for chain, saved in zip(self.chains, state["chains"], strict=True):
+            chain.restore(saved)
 
 
 @contextmanager

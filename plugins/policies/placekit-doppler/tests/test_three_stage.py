@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from placekit_core import BudgetExhausted, ConfigError, Ledger, Placements, Problem, Task
 
 SMALL = {"size": 8, "hidden": 8, "rounds": 2}
+LATE: dict[str, Any] = {"list_schedules_first": False}  # whole updates fill the budget
 
 
 def built(problem: Problem) -> Doppler:
@@ -26,7 +27,7 @@ def built(problem: Problem) -> Doppler:
 
 def stages(problem: Problem, budget: int, **options: Any) -> tuple[ThreeStage, Any]:
     policy, task = built(problem), fakes.fake_task(problem, budget)
-    trainer = ThreeStage(**{"samples": 8, "imitation_episodes": 40, **options})
+    trainer = ThreeStage(**{**LATE, "samples": 8, "imitation_episodes": 40, **options})
     with pytest.raises(BudgetExhausted):
         trainer.fit(policy, [task], np.random.default_rng(0))
     return trainer, task
@@ -52,7 +53,7 @@ def learned(which: list[int], proxy_evaluations: int | None = 48) -> Learned:
     task = replace(
         fakes.fake_task(problem, 24), open_proxy=lambda: proxy, proxy_evaluations=proxy_evaluations, measures=True
     )
-    policy, trainer = built(problem), ThreeStage(samples=8, imitation_episodes=16, stages=which)
+    policy, trainer = built(problem), ThreeStage(**LATE, samples=8, imitation_episodes=16, stages=which)
     found = Learned([], [])
 
     def look(_: Any) -> None:
@@ -78,7 +79,7 @@ def test_a_simulated_run_has_two_stages() -> None:
     proxy = fakes.fake_task(problem, Ledger()).evaluate
     for other in (None, lambda: proxy):
         task = replace(fakes.fake_task(problem, 24), open_proxy=other)
-        trainer = ThreeStage(samples=8, imitation_episodes=16)
+        trainer = ThreeStage(**LATE, samples=8, imitation_episodes=16)
         with pytest.raises(BudgetExhausted):
             trainer.fit(built(problem), [task], np.random.default_rng(0))
         assert (trainer.imitated, trainer.updates, proxy.evaluations) == (16, 3, 0)
@@ -90,7 +91,7 @@ def test_stage_one_takes_nothing_of_the_budget() -> None:
     problem = fakes.unequal(12)
     proxy, task = fakes.fake_task(problem, 48).evaluate, fakes.fake_task(problem, 2)
     task = replace(task, open_proxy=lambda: proxy, proxy_evaluations=48, measures=True)
-    trainer = ThreeStage(samples=8, imitation_episodes=16)
+    trainer = ThreeStage(**LATE, samples=8, imitation_episodes=16)
     with task.evaluate.ledger.reserved(2), pytest.raises(BudgetExhausted):
         trainer.fit(built(problem), [task], np.random.default_rng(0))
     assert (trainer.imitated, proxy.evaluations, task.evaluate.evaluations) == (16, 48, 0)
@@ -98,7 +99,7 @@ def test_stage_one_takes_nothing_of_the_budget() -> None:
 
 def test_stage_one_takes_at_most_half_of_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = fakes.unequal(12)
-    task, trainer = fakes.fake_task(problem, 16), ThreeStage(samples=8, imitation_episodes=200)
+    task, trainer = fakes.fake_task(problem, 16), ThreeStage(**LATE, samples=8, imitation_episodes=200)
     used = property(lambda ledger: trainer.imitated / 100)
     monkeypatch.setattr(Ledger, "progress", used)
     with pytest.raises(BudgetExhausted):
@@ -111,7 +112,7 @@ def test_slow_measurements_are_limited_in_stage_three_only() -> None:
     for measures, limit in ((False, None), (True, 3.0)):
         proxy = fakes.fake_task(problem, 16).evaluate
         task = replace(fakes.fake_task(problem, 16), open_proxy=lambda proxy=proxy: proxy, measures=measures)  # type: ignore[misc]
-        trainer = ThreeStage(samples=8, imitation_episodes=8, simulated_episodes=16)
+        trainer = ThreeStage(**LATE, samples=8, imitation_episodes=8, simulated_episodes=16)
         with pytest.raises(BudgetExhausted):
             trainer.fit(built(problem), [task], np.random.default_rng(0))
         assert trainer.rewards[0].at_most == limit
@@ -124,7 +125,11 @@ def test_stage_three_begins_with_the_best_of_stage_two() -> None:
     usual = task.evaluate.session.evaluate
     task.evaluate.session.evaluate = lambda placements: (seen.append(placements), usual(placements))[1]  # type: ignore[method-assign]
     task = replace(task, open_proxy=lambda: proxy, measures=True)
-    trainer, policy, begun = ThreeStage(samples=8, imitation_episodes=16, simulated_episodes=48), built(problem), []
+    trainer, policy, begun = (
+        ThreeStage(**LATE, samples=8, imitation_episodes=16, simulated_episodes=48),
+        built(problem),
+        [],
+    )
 
     def look(_: Any) -> None:
         if proxy.evaluations == 48 and not begun:
@@ -149,7 +154,7 @@ def test_going_on_in_any_stage_is_exact(at: int) -> None:
     def begin() -> tuple[Doppler, ThreeStage, Task]:
         proxy = fakes.fake_task(problem, 48).evaluate
         task = replace(fakes.fake_task(problem, 48), open_proxy=lambda: proxy, proxy_evaluations=48, measures=True)
-        return built(problem), ThreeStage(samples=8, imitation_episodes=16), task
+        return built(problem), ThreeStage(**LATE, samples=8, imitation_episodes=16), task
 
     policy, trainer, task = begin()
     rng, kept = np.random.default_rng(0), dict[str, Any]()
@@ -224,7 +229,7 @@ def test_stage_two_has_episodes_of_its_own() -> None:
     proxy = fakes.fake_task(problem, Ledger()).evaluate
     task = replace(fakes.fake_task(problem, 24), open_proxy=lambda: proxy, measures=True)
     with pytest.raises(BudgetExhausted):
-        ThreeStage(samples=8, imitation_episodes=8, simulated_episodes=40).fit(
+        ThreeStage(**LATE, samples=8, imitation_episodes=8, simulated_episodes=40).fit(
             built(problem), [task], np.random.default_rng(0)
         )
     assert (proxy.evaluations, task.evaluate.evaluations) == (40, 24)

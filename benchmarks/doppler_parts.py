@@ -1,0 +1,87 @@
+"""Learning in parts on large programs: policy `doppler` beside the default search, and without learning.
+
+    python benchmarks/doppler_parts.py [--seeds 6] [--evaluations 10000] [--methods A;B] [--folder DIR] [--write] [OPTION=VALUE]
+
+Each row is a sweep of `placekit run` over the seeds with the options given (none: the default workload and machine). Prints
+values in milliseconds, and the medians of the seconds that the run reports; the share is over the default search with the same
+seed, with the t interval of 95% of its mean. `--write` keeps the rows of other options in the file of results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from placekit_core.run.run_directory import find_runs, load_summary
+
+METHODS = {
+    "default search": [],
+    "doppler": ["+policy=doppler"],
+    "doppler, nothing learned": ["+policy=doppler", "trainer=three_stage", "trainer.part_learning_rate=0"],
+}
+RESULT = Path(__file__).parent / "results/doppler_parts.md"
+T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # quantiles of Student's t by the number of seeds
+TITLE = "# Doppler in parts, beside the default search\n"
+
+
+def sweep(name: str, options: list[str], folder: Path, seeds: int, evaluations: int) -> list[tuple[int, float, float]]:
+    """Seed, milliseconds and seconds of each run."""
+    run_dir = folder / "_".join([name.replace(" ", "_").replace(",", ""), *options]).replace("/", "_")
+    given = [f"budget.evaluations={evaluations}", f"seed={','.join(map(str, range(seeds)))}", f"run_dir={run_dir}"]
+    command = [str(Path(sys.executable).parent / "placekit"), "run", "-m", *METHODS[name], *options, *given]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    found = [load_summary(run) for run in find_runs([run_dir])]
+    return sorted((s.seed, 1e3 * (s.value_s or float("inf")), s.seconds) for s in found)
+
+
+def section(options: list[str], given: argparse.Namespace, folder: Path) -> str:
+    """The table of one problem."""
+    command = f"python benchmarks/doppler_parts.py --seeds {given.seeds} --evaluations {given.evaluations}"
+    lines = [
+        f"\n## {' '.join(options) or 'the default workload and machine'}\n",
+        f"`{' '.join([command, *options, '--write'])}`, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the start\n",
+        "| method | ms, by seed | mean ms | over the search | seconds |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    base: list[float] = []
+    for name in given.methods.split(";"):
+        rows = sweep(name, options, folder, given.seeds, given.evaluations)
+        values = [ms for _, ms, _ in rows]
+        base = base or values
+        share = [100 * (a / b - 1) for a, b in zip(values, base, strict=True)]
+        wide = T95[len(share)] * statistics.stdev(share) / len(share) ** 0.5 if len(share) in T95 else float("nan")
+        over = "" if values is base else f"{statistics.mean(share):+.2f} ± {wide:.2f}%"
+        lines.append(
+            f"| {name} | {', '.join(f'{ms:.2f}' for ms in values)} | {statistics.mean(values):.2f} | {over} |"
+            f" {statistics.median(s for _, _, s in rows):.1f} |"
+        )
+        print(lines[-1], flush=True)
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--evaluations", type=int, default=10_000)
+    parser.add_argument("--methods", default=";".join(METHODS), help="the first is what the others are compared with")
+    parser.add_argument("--folder", type=Path, help="keep the runs there, and use those that are there already")
+    parser.add_argument("--write", action="store_true", help=f"into {RESULT.name}")
+    parser.add_argument("options", nargs="*", metavar="OPTION=VALUE")
+    given = parser.parse_intermixed_args()
+    with tempfile.TemporaryDirectory() as folder:
+        text = section(given.options, given, given.folder or Path(folder))
+    if given.write:
+        before = RESULT.read_text() if RESULT.exists() else TITLE
+        head = text.split("\n")[1]
+        kept = [part for part in before.split("\n## ")[1:] if f"## {part.splitlines()[0]}" != head]
+        RESULT.write_text(TITLE + "".join(f"\n## {part}" for part in kept) + text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""Episodes in parts: what is seen, what is changed, gradients, what is learned, and going on in the middle."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from placekit_doppler import part_policy
+from placekit_doppler.doppler import Doppler
+from placekit_doppler.part_moves import EXCHANGE, KINDS, ORDER, TRANSFER
+from placekit_doppler.part_policy import PartPolicy, Seen
+from placekit_doppler.part_training import Chain, is_traced, list_schedules
+from placekit_doppler.three_stage import ThreeStage
+from placekit_scheduling.tracing import run_traced
+from placekit_sim.simulator import Simulator
+from placekit_testing import fakes
+
+from placekit_core import BudgetExhausted, GraphBuilder, Ledger, Problem, Task
+from placekit_core.run.evaluator import BudgetedEvaluator
+
+PARTS: dict[str, Any] = {"stages": [2], "whole_up_to": 0, "part_samples": 32}
+
+
+def branches(width: int = 6, devices: int = 2) -> Problem:
+    """Chains of three operations between one operation and another, with a parameter for each chain."""
+    b = GraphBuilder("branches")
+    begin = b.add("begin", outputs=[1_000], flops=1e9)
+    ends = []
+    for i in range(width):
+        weight = b.add(f"w{i}", op_type="parameter", kernel=False, outputs=[1_000])
+        last = [*begin, *weight]
+        for j in range(3):
+            last = b.add(f"a{i}.{j}", op_type=f"t{j}", inputs=last, outputs=[100_000], flops=1e9 * (1 + i))
+        ends += last
+    b.add("end", inputs=ends, outputs=[1], flops=1e9)
+    return Problem.of(b.build(), fakes.gpus(devices))
+
+
+def opened(problem: Problem, budget: int = 300) -> Task:
+    return Task(problem, BudgetedEvaluator(problem, Simulator().open(problem), Ledger(budget)))
+
+
+def built(problem: Problem) -> Doppler:
+    policy = Doppler(size=8, hidden=8, rounds=1)
+    policy.build([problem], np.random.default_rng(0))
+    return policy
+
+
+def seen(policy: Doppler, task: Task, row: int = 2) -> Seen:
+    """One of the list schedules."""
+    device, priority = list_schedules(task.problem).one(row)
+    assert priority is not None
+    kernel = task.evaluate.kernel()
+    assert kernel is not None
+    placement = task.problem.placement(device, priority)
+    return policy.see(task.problem, placement, run_traced(kernel, task.problem, device.copy(), priority.copy()))
+
+
+def test_what_is_seen_is_relative_to_the_makespan_and_to_means() -> None:
+    problem = branches()
+    assert is_traced(opened(problem))
+    at = seen(built(problem), opened(problem))
+    path = at.view.group[:, 0] > 0
+    assert 0 < path.sum() < len(path), "some groups compute on the critical path"
+    assert np.abs(at.view.group).max() < 10
+    loads = [at.view.load[d] for d in range(2)]
+    assert_allclose(sum(loads), sum(at.view.busy[d, -1] for d in range(2)))
+
+
+def test_changes_are_placements_that_differ_as_drawn() -> None:
+    problem = branches(devices=3)
+    policy, task = built(problem), opened(problem)
+    at = seen(policy, task)
+    changes = policy.change(at, 400, np.random.default_rng(0))
+    problem.check(changes.placements)
+    assert set(changes.kind) == set(range(len(KINDS)))
+    moved = (changes.placements.device != at.device).any(axis=1)
+    assert changes.placements.priority is not None
+    ordered = (changes.placements.priority != at.priority).any(axis=1)
+    assert not moved[changes.kind == ORDER].any()
+    assert not ordered[changes.kind != ORDER].any()
+    seed = at.flow.movable[changes.seed]
+    plain = ~np.isin(changes.kind, (ORDER, TRANSFER)) & changes.may.any(axis=1)
+    assert (changes.placements.device[plain, seed[plain]] == changes.device[plain]).all(), (
+        "the seed goes where PLC says"
+    )
+    assert moved[changes.kind == EXCHANGE].all()
+
+
+def test_the_same_seed_draws_the_same_changes() -> None:
+    problem = branches()
+    policy = built(problem)
+    at = seen(policy, opened(problem))
+    a, b = (policy.change(at, 16, np.random.default_rng(3)).placements for _ in range(2))
+    assert (a.device == b.device).all()
+    assert (a.priority == b.priority).all()  # type: ignore[union-attr]
+
+
+def test_gradients_are_those_of_weighted_log_probabilities() -> None:
+    """By finite differences, with parameters that are drawn, because the last layers begin at zero."""
+    problem = branches()
+    policy = PartPolicy(4)
+    for p in policy.parameters():
+        torch.nn.init.normal_(p, generator=torch.Generator().manual_seed(1))
+    at = seen(built(problem), opened(problem))
+    changes = part_policy.draw(policy, at, 12, np.random.default_rng(0))
+    weight = np.random.default_rng(1).standard_normal(12)
+    found = part_policy.gradients(policy, [changes], [weight])
+
+    def worth() -> float:
+        with torch.no_grad():
+            return float((torch.from_numpy(weight)[:, None] * part_policy.log_prob(policy, changes).double()).sum())
+
+    for name, parameter in policy.named_parameters():
+        flat, step = parameter.detach().view(-1), 1e-2
+        flat[0] += step
+        up = worth()
+        flat[0] -= 2 * step
+        slope = (up - worth()) / (2 * step)
+        flat[0] += step
+        assert_allclose(found[name].reshape(-1)[0], slope, atol=2e-2, rtol=2e-2, err_msg=name)
+
+
+def fitted(problem: Problem, budget: int = 300, **options: Any) -> tuple[Doppler, ThreeStage, Task]:
+    policy, trainer, task = built(problem), ThreeStage(**{**PARTS, **options}), opened(problem, budget)
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(policy, [task], np.random.default_rng(0))
+    return policy, trainer, task
+
+
+def test_the_first_evaluations_are_list_schedules_and_the_rest_improves_them() -> None:
+    problem = branches()
+    first = list_schedules(problem)
+    value_s = opened(problem).evaluate(first).value_s
+    _, _, task = fitted(problem)
+    assert task.evaluate.best is not None
+    assert task.evaluate.best.value_s <= value_s.min()
+    assert task.evaluate.evaluations == 300
+
+
+def test_only_the_part_policy_learns_from_parts() -> None:
+    problem = branches()
+    before = built(problem).state_dict()
+    policy, _, _ = fitted(problem)
+    changed = {name for name, values in policy.state_dict().items() if (values != before[name]).any()}
+    assert changed
+    assert all(name.startswith("parts.") for name in changed)
+    policy, _, _ = fitted(problem, part_learning_rate=0)
+    assert all((values == before[name]).all() for name, values in policy.state_dict().items()), "nothing is learned"
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"), [({}, True), ({"parts_from": None}, False), ({"whole_up_to": None}, False)]
+)
+def test_parts_may_be_left_out(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], parts: bool) -> None:
+    """Of the first updates; with `whole_up_to=null` they begin later."""
+    asked = []
+    usual = Chain.update
+
+    def counted(self: Chain, policy: Any, task: Task, rng: Any, optimiser: Any, progress: float) -> None:
+        asked.append(task.evaluate.progress)
+        usual(self, policy, task, rng, optimiser, progress)
+
+    monkeypatch.setattr(Chain, "update", counted)
+    fitted(branches(), **options)
+    assert (bool(asked) and min(asked) < 0.5) == parts
+    assert bool(asked) == (options != {"parts_from": None})
+
+
+def test_going_on_is_exact() -> None:
+    problem = branches()
+    policy, trainer, task = built(problem), ThreeStage(**PARTS), opened(problem)
+    rng, kept, count = np.random.default_rng(0), dict[str, Any](), 0
+
+    def keep(state: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            kept.update(
+                state=deepcopy(state), parameters=policy.state_dict(), rng=deepcopy(rng.bit_generator.state),
+                evaluate=deepcopy(task.evaluate.state()),  # type: ignore[attr-defined]
+            )  # fmt: skip
+
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(policy, [task], rng, None, keep)
+    again, other, begun = built(problem), ThreeStage(**PARTS), opened(problem)
+    again.load_state_dict(kept["parameters"])
+    begun.evaluate.restore(kept["evaluate"])  # type: ignore[attr-defined]
+    rng = np.random.default_rng(5)
+    rng.bit_generator.state = kept["rng"]
+    with pytest.raises(BudgetExhausted):
+        other.fit(again, [begun], rng, kept["state"])
+    assert all((again.state_dict()[k] == v).all() for k, v in policy.state_dict().items())
+    assert begun.evaluate.best is not None
+    assert task.evaluate.best is not None
+    assert begun.evaluate.best.value_s == task.evaluate.best.value_s
+
+
+def test_parameters_from_before_the_part_policy_fit() -> None:
+    policy = built(branches())
+    old = {name: x + 1 for name, x in policy.state_dict().items() if not name.startswith("parts.")}
+    kept = policy.state_dict()["parts.kind"]
+    policy.load_state_dict(old)
+    assert (policy.state_dict()["plc_out.bias"] == old["plc_out.bias"]).all()
+    assert (policy.state_dict()["parts.kind"] == kept).all()
+
+
+def test_one_device_leaves_the_order() -> None:
+    problem = branches(devices=1)
+    _, _, task = fitted(problem, budget=60)
+    assert task.evaluate.best is not None
