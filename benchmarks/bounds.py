@@ -4,9 +4,9 @@
 
 For each network this prints:
 
-- the value of the default policy after `--evaluations`, and, of networks that repeat cells step by step, that of a search which
-  places roles (`bounds_roles.py`) with half as many; the best value that benchmarks/results/quality_sharded.json has for the
-  same graph, of up to a million evaluations, counts as well;
+- the value of the default policy after `--evaluations`, without its search over the devices of roles and, of networks that
+  call their cells step by step, with it; the best value that benchmarks/results/quality_sharded.json has for the same graph, of
+  up to a million evaluations, counts as well;
 - every bound by its argument, as of old (`all_bounds(problem, refined=False)`) and now, and the seconds that they take;
 - the gap with the old search and the old bounds, with the better placement, and with the better bounds as well.
 
@@ -22,12 +22,12 @@ import time
 import warnings
 from dataclasses import dataclass, field
 
-from bounds_roles import search_roles
 from placekit_scheduling import all_bounds, binding_argument
+from placekit_search.roles import roles
 from quality_runs import RESULTS, Instance, machine, number, percent, table
 
 import placekit_core
-from placekit_core import Problem
+from placekit_core import Cluster, Problem, Program
 
 NETWORKS = (
     "rnnlm", "rnnlm_4layer", "rnnlm_large", "nmt", "nmt_4layer", "nmt_large", "inception_v3", "inception_v3_b128", "resnet50",
@@ -35,6 +35,7 @@ NETWORKS = (
 )  # fmt: skip
 MORE = ("llama_block_sharded_8", "llama_layer_sharded_8")
 HALF = 0.5
+WITHOUT, WITH, KEPT = "without roles", "portfolio", "quality.py"
 
 TRIED = """
 ## What proves no more
@@ -83,7 +84,7 @@ class Row:
     def gaps(self) -> tuple[float, float, float]:
         """With the default policy's value and the old bounds; with the best value; with the bounds of now as well."""
         old, now = max(self.before.values()), max(self.now.values())
-        return self.values["portfolio"] / old - 1, self.best[1] / old - 1, self.best[1] / now - 1
+        return self.values[WITHOUT] / old - 1, self.best[1] / old - 1, self.best[1] / now - 1
 
 
 def measure(name: str, evaluations: int) -> Row:
@@ -91,19 +92,13 @@ def measure(name: str, evaluations: int) -> Row:
     program, cluster = Instance(
         name, (f"workload={name}", f"cluster={'v100x8' if name.endswith('_8') else 'p100x4'}")
     ).load()
-    result = placekit_core.place(
-        program, cluster=cluster, budget=evaluations, baselines=[],
-        backend={"name": "simulator", "threads": 1},
-    )  # fmt: skip
-    problem, value_s = result.problem, result.summary.value_s
-    assert value_s is not None
-    row = Row(name, problem.graph.n, problem.g, {"portfolio": value_s})
-    roles = search_roles(problem, evaluations // 2)
-    if roles is not None:
-        row.values["roles"] = roles
+    problem, value_s = _search(program, cluster, evaluations, 0.0)
+    row = Row(name, problem.graph.n, problem.g, {WITHOUT: value_s})
+    if roles(problem) is not None:
+        row.values[WITH] = _search(program, cluster, evaluations)[1]
     kept = _kept(name, problem)
     if kept is not None:
-        row.values["quality.py"] = kept
+        row.values[KEPT] = kept
     all_bounds(problem)  # compiles
     begin = time.perf_counter()
     row.before = all_bounds(problem, refined=False)
@@ -111,6 +106,19 @@ def measure(name: str, evaluations: int) -> Row:
     row.now = all_bounds(problem)
     row.seconds = middle - begin, time.perf_counter() - middle
     return row
+
+
+def _search(
+    program: Program, cluster: Cluster, evaluations: int, role_share: float | None = None
+) -> tuple[Problem, float]:
+    """The problem, and the default policy's value, seconds."""
+    policy = {"name": "portfolio"} if role_share is None else {"name": "portfolio", "role_share": role_share}
+    result = placekit_core.place(
+        program, cluster=cluster, policy=policy, budget=evaluations, baselines=[],
+        backend={"name": "simulator", "threads": 1},
+    )  # fmt: skip
+    assert result.summary.value_s is not None
+    return result.problem, result.summary.value_s
 
 
 def _kept(name: str, problem: Problem) -> float | None:
@@ -125,9 +133,9 @@ def report(rows: list[Row], evaluations: int) -> list[str]:
     halved = [r.name for r in rows if r.name in NETWORKS and r.gaps[2] <= HALF * r.gaps[0]]
     lines = [
         "Training steps and tensor programs on 4 x P100 over PCIe; `_8`: on 8 x V100. The default grouper.",
-        f"*Before*: the default policy's value after {evaluations:,} evaluations over the old bounds. *Best*: the best of this",
-        f"value, of a search of {evaluations // 2:,} evaluations over the devices of roles (`benchmarks/bounds_roles.py`),",
-        "and of what `benchmarks/quality.py` keeps. *Weak side*: what took more of the gap away.",
+        f"*Before*: the default policy without roles (`policy.role_share=0`) after {evaluations:,} evaluations, over the old",
+        "bounds. *Best*: the best of this value, of the default policy's where it has roles, and of what `benchmarks/quality.py`",
+        "keeps. *Weak side*: what took more of the gap away.",
         "",
         *_gaps(rows),
         "",
@@ -150,14 +158,14 @@ def _gaps(rows: list[Row]) -> list[str]:
         before, placed, now = r.gaps
         by_placement, by_bound = math.log1p(before) - math.log1p(placed), math.log1p(placed) - math.log1p(now)
         weak = "neither" if max(by_placement, by_bound) < 1e-3 else "search" if by_placement > by_bound else "bound"
-        ms = [number(1e3 * x, 2) for x in (r.values["portfolio"], max(r.before.values()))]
+        ms = [number(1e3 * x, 2) for x in (r.values[WITHOUT], max(r.before.values()))]
         found, best = r.best
         cells.append([
             r.name, f"{r.operations:,}", *ms, percent(before), number(1e3 * best, 2), f"`{found}`", percent(placed),
             number(1e3 * max(r.now.values()), 2), percent(now), f"`{r.binding}`", weak,
         ])  # fmt: skip
     head = [
-        "network", "operations", "`portfolio`, ms", "old bound, ms", "gap before", "best, ms", "by", "gap with it",
+        "network", "operations", "without roles, ms", "old bound, ms", "gap before", "best, ms", "by", "gap with it",
         "bound now, ms", "gap now", "binds", "weak side",
     ]  # fmt: skip
     return table(head, cells)

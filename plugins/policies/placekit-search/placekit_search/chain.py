@@ -213,6 +213,11 @@ class Chain:
         return Placements.of(device, priority if len(priority) else None)
 
 
+def rank(chain: Chain) -> tuple[bool, float]:
+    """Sort key: chains whose best placement fits come first, then those with better placements."""
+    return not chain.at.energy[FITS], float(chain.at.energy[BEST])
+
+
 def excess(measurements: Measurements, task: Task) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """[b] values in seconds, and each placement's excess over capacity, in shares of devices; that of a failure is `FAILURE`."""
     over = measurements.peak_bytes / task.problem.cluster.memory_bytes - 1.0

@@ -100,6 +100,13 @@ class PortfolioOptions(MoveOptions):
     evaluations_per_chain: int = Field(
         2000, ge=1, description="evaluations of the budget for each local search at the start"
     )
+    role_share: float = Field(
+        0.35,
+        ge=0,
+        lt=1,
+        description="share of the budget for a search over the devices of roles, where modules are called step by step: a role"
+        " is a module in one phase, in all its calls; 0: off",
+    )
     contiguous_within: float = Field(
         0.02,
         ge=0,

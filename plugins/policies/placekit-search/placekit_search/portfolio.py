@@ -33,11 +33,12 @@ from placekit_core import (
     units,
     usable_cores,
 )
-from placekit_search.chain import FIRST, Chain, Moves, excess, penalised
+from placekit_search.chain import FIRST, Chain, Moves, excess, penalised, rank
 from placekit_search.coarsening import coarsen
 from placekit_search.contiguity import LEAST, contiguous_near, layer_groups
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
+from placekit_search.roles import role_chains, roles
 from placekit_search.starts import (
     coarse_schedules,
     contiguous,
@@ -216,12 +217,27 @@ class _Race:
             for i in range(len(batch)):
                 device, priority = batch.one(i)
                 rows.append((float(value[i]), float(over[i]), device, priority if self.makespan else None, levels[i]))
+        rows += self._role_starts(rng)
         price_s = PRICE * min(r[0] for r in rows)
         rows.sort(key=lambda r: (r[1] > 0, penalised(r[0], r[1], price_s)))
         distinct: dict[bytes, Start] = {}
         for row in rows:
             distinct.setdefault(row[2].tobytes(), row)
         return list(distinct.values())
+
+    def _role_starts(self, rng: Generator) -> list[Start]:
+        """The best placements of whole roles, where the calls of modules repeat."""
+        o, task = self.options, self.task
+        role = roles(task.problem) if o.role_share and self.makespan and task.evaluate.remaining > 1 else None
+        if role is None:
+            return []
+        weights = o.weights()
+        weights.update(order=0.0, single=max(weights["single"], 0.01))
+        moves = Moves(task, weights, o.neighbour_bias)
+        worth = o.role_share * self._chains_worth() * o.evaluations_per_chain
+        chains = [c.at for c in role_chains(task, moves, role, o.role_share, worth, rng, self.threads)]
+        fit = [at for at in chains if at.energy[FITS]]
+        return [(float(at.energy[BEST]), 0.0, at.best_device, at.best_priority, 0) for at in fit]
 
     def _proposals(self, budget: float, given: Generator, rng: Generator) -> list[Placement]:
         """The other policies' proposals, until `budget` evaluations of the task are made or needed for them.
@@ -287,7 +303,7 @@ class _Race:
         if remaining <= 0:  # the budget of seconds has just ended
             return
         if count * len(runs) > remaining:  # the last few are for the best chain
-            runs, count = [min(runs, key=lambda i: _rank(self.chains[i]))], min(count, int(remaining))
+            runs, count = [min(runs, key=lambda i: rank(self.chains[i]))], min(count, int(remaining))
         within = min(1.0, max(0.0, (progress - self.round / self.rounds) * self.rounds))
         jobs, began = [], time.perf_counter()
         for i in runs:
@@ -303,11 +319,11 @@ class _Race:
             made = count * len(jobs)
             total = sum(job.result() for job in jobs)
             self.moves.evaluation_s = (time.perf_counter() - began) / made
-            best = min((self.chains[i] for i in runs), key=_rank)
+            best = min((self.chains[i] for i in runs), key=rank)
             evaluate.charge(made, best.placements(best=True), total / made)
         if self._progress() >= end and self.round + 1 < self.rounds:
             self.round += 1
-            order = sorted(range(len(self.chains)), key=lambda i: _rank(self.chains[i]))
+            order = sorted(range(len(self.chains)), key=lambda i: rank(self.chains[i]))
             keep = order[: max(1, len(self.chains) // 2)]
             self.chains, self.level = [self.chains[i] for i in keep], [self.level[i] for i in keep]
             self.heat = [self.heat[i] for i in keep]
@@ -362,12 +378,7 @@ class _Race:
 
     def placement(self) -> Placement:
         """The best placement that any chain has seen."""
-        return min(self.chains, key=_rank).placement()
-
-
-def _rank(chain: Chain) -> tuple[bool, float]:
-    """Sort key: chains whose best placement fits come first, then those with better placements."""
-    return not chain.at.energy[FITS], float(chain.at.energy[BEST])
+        return min(self.chains, key=rank).placement()
 
 
 def _movable(problem: Problem, unit_of: NDArray[np.int64]) -> bool:

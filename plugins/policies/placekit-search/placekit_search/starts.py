@@ -93,9 +93,13 @@ def is_makespan(task: Task) -> bool:
 
 def followers(problem: Problem) -> NDArray[np.int64]:
     """[g] units of groups that a pipeline keeps together: forward operations with their gradients, parameters, updates."""
-    units, group = Units.build(problem.graph), problem.grouping.group_of.astype(np.int64)
-    of_op = follow(units, np.where(units.forward, np.arange(units.count), FREE))[units.of]
-    # units that one group holds together are one: both are nodes of a graph with edges both ways
+    units = Units.build(problem.graph)
+    return united(problem, follow(units, np.where(units.forward, np.arange(units.count), FREE))[units.of])
+
+
+def united(problem: Problem, of_op: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[g] units, numbered from 0, from those of the operations [n]: units that one group holds together are one."""
+    group = problem.grouping.group_of.astype(np.int64)  # units and groups are nodes of a graph with edges both ways
     count = int(of_op.max(initial=-1)) + 1
     pair = np.stack(distinct_pairs(of_op, count + group))
     ends = np.concatenate([pair, pair[::-1]], axis=1)

@@ -1,0 +1,130 @@
+"""Roles: what a module does in one phase in all of its calls, and a search over their devices.
+
+A recurrent network calls its cells step by step, and thousands of its operations do what few roles do: each cell's forward
+pass, its backward pass, the gradients of its weights, and the updates. A few dozen numbers say where all of them run.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from placekit_scheduling import b_level, group_priority
+
+from placekit_core import PHASES, Graph, Placements, Problem, Task
+from placekit_search.chain import Chain, Moves, excess, rank
+from placekit_search.neighbourhood import neighbourhood
+from placekit_search.starts import united
+from placekit_search.walk import BEST, PRICE
+
+CALLS = 3  # a module with fewer calls does not repeat
+SHARE = 0.5  # of the work that modules which repeat must do
+UPDATE, BACKWARD = PHASES.index("update"), PHASES.index("backward")
+GRADIENT = len(PHASES)
+HOT, COLD = 0.02, 0.0005  # first and last temperature, as shares of the best value so far
+PER_CHAIN = 700  # evaluations for which one chain is begun, ...
+CHAINS = 8  # ... the most chains, ...
+LONGEST = 4000  # ... and the most evaluations of each
+CHUNK = 50  # evaluations of a chain at one temperature
+
+
+def roles(problem: Problem) -> NDArray[np.int64] | None:
+    """[g] role of each group, numbered from 0; groups that hold several unite them. None where calls do not repeat.
+
+    A role is a module and a phase; gradients of weights, which only each other and updates read, are a phase of their own.
+    """
+    graph = problem.graph
+    if not _repeats(problem):
+        return None
+    phase = np.where(_weight_gradients(graph), GRADIENT, graph.phase)
+    key = graph.module.codes.astype(np.int64) * (GRADIENT + 1) + phase
+    of_op = np.unique(key, return_inverse=True)[1].reshape(-1)
+    return united(problem, of_op)
+
+
+def _repeats(problem: Problem) -> bool:
+    """Whether modules that are called at least `CALLS` times do at least `SHARE` of the work."""
+    graph = problem.graph
+    module = graph.module.codes.astype(np.int64)
+    calls = int(graph.call.max(initial=0)) + 1
+    if calls < CALLS:
+        return False
+    distinct = np.unique(module * calls + graph.call) // calls
+    named = np.asarray([bool(name) for name in graph.module.vocabulary], np.bool_)
+    repeats = (np.bincount(distinct, minlength=len(named)) >= CALLS) & named
+    work = np.bincount(module, problem.op_s.min(axis=1), minlength=len(named))
+    return bool(work[repeats].sum() >= SHARE * work.sum())
+
+
+def _weight_gradients(graph: Graph) -> NDArray[np.bool_]:
+    """[n] operations of the backward phase whose results only updates read, or sums as large, which are of these."""
+    update, (source, target) = graph.phase == UPDATE, graph.op_edges
+    largest = np.zeros(graph.n, np.int64)
+    np.maximum.at(largest, graph.tensor_producer, graph.tensor_bytes)
+    passes = graph.phase == BACKWARD
+    read = np.bincount(source, minlength=graph.n) > 0
+    alike = update[target] | (largest[source] == largest[target])
+    passes[source[~alike]] = False
+    ptr = np.searchsorted(source, np.arange(graph.n + 1)).tolist()
+    out, only, size = target.tolist(), update.tolist(), (passes & read).tolist()
+    for v in graph.topological_order[::-1].tolist():
+        if size[v]:
+            only[v] = all(only[w] for w in out[ptr[v] : ptr[v + 1]])
+    return np.asarray(np.asarray(only) & (graph.phase == BACKWARD), np.bool_)
+
+
+def role_chains(
+    task: Task, moves: Moves, role: NDArray[np.int64], share: float, worth: float, rng: Generator, threads: int
+) -> list[Chain]:
+    """Chains of annealing that move whole roles, until they have used `share` of the budget that is left.
+
+    Every chain begins with each role on a device drawn at random. Priorities are b-levels, and stay so: `moves` makes no
+    moves of order. `role`: [g], see `roles`; `worth`: about how many evaluations the share is; `threads`: of compiled loops.
+    """
+    problem, evaluate = task.problem, task.evaluate
+    count = int(np.clip(worth // PER_CHAIN, 1, CHAINS))
+    longest = LONGEST * count
+    hood = neighbourhood(problem, role)
+    begun = _begun(task, moves, np.stack([_anywhere(hood.allowed, rng)[role] for _ in range(count)]), rng)
+    first, made = evaluate.progress, 0
+    end = first + share * (1 - first)
+    with ThreadPoolExecutor(threads, "placekit-roles") as pool:
+        while evaluate.remaining > 0:
+            used = max(made / longest, (evaluate.progress - first) / max(end - first, 1e-9))
+            if used >= 1:
+                break
+            cooling = (COLD / HOT) ** used
+            if moves.kernel is None:
+                chain = begun[made % count]
+                chain.one(hood, float(chain.at.energy[BEST]) * HOT * cooling)
+                made += 1
+                continue
+            each = min(CHUNK, moves.chunk(), int(min(evaluate.remaining, longest)) // count)
+            if each == 0:
+                break
+            began = time.perf_counter()
+            jobs = [pool.submit(c.walk, hood, each, float(c.at.energy[BEST]) * HOT * cooling, 1.0) for c in begun]
+            total = sum(job.result() for job in jobs)
+            moves.evaluation_s = (time.perf_counter() - began) / (each * count)
+            evaluate.charge(each * count, min(begun, key=rank).placements(best=True), total / (each * count))
+            made += each * count
+    return begun
+
+
+def _begun(task: Task, moves: Moves, device: NDArray[np.int16], rng: Generator) -> list[Chain]:
+    """A chain at each of the placements [b, g]."""
+    priority = group_priority(task.problem, b_level(task.problem)).astype(np.float32)
+    value, over = excess(task.evaluate(Placements.of(device, np.broadcast_to(priority, device.shape))), task)
+    price_s, random = PRICE * float(value.min()), rng.integers(0, 2**64, len(device), np.uint64)
+    return [
+        Chain(moves, Chain.begin(device[i], priority, float(value[i]), float(over[i]), price_s, random[i : i + 1]))
+        for i in range(len(device))
+    ]
+
+
+def _anywhere(allowed: NDArray[np.bool_], rng: Generator) -> NDArray[np.int16]:
+    """[u] a device for each unit, each of those that it may run on with the same probability."""
+    return np.asarray(np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1), np.int16)

@@ -1,0 +1,136 @@
+"""Roles of modules that are called step by step, and the portfolio's search over their devices."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+from placekit_search.portfolio import Portfolio
+from placekit_search.roles import CALLS, roles
+from search_helpers import machine, random_layers, rows, search, stopped_and_resumed, task_of
+
+from placekit_core import BudgetExhausted, Graph, GraphBuilder, Grouping, Problem
+
+CELLS = 5
+
+
+def recurrent(steps: int = 12) -> Graph:
+    """A training step of a network of cells: each reads the cell below and itself one step before, and a weight of 64 MB.
+
+    Backward, each cell makes the gradient of its input and one as large as its weight; these are added up over the steps,
+    and the update reads their sum.
+    """
+    b = GraphBuilder("recurrent")
+    weights = [b.source(f"cell{c}.weight", 64_000_000, module=f"cell{c}") for c in range(CELLS)]
+    zero = b.source("zero", 1000, op_type="input")
+    out: dict[tuple[int, int], int] = {}
+    for t in range(steps):
+        for c in range(CELLS):
+            inputs = [weights[c], out.get((c - 1, t), zero), out.get((c, t - 1), zero)]
+            [out[c, t]] = b.add(f"cell{c}@{t}", inputs=inputs, outputs=[200_000], flops=1e9, module=f"cell{c}", call=t)
+    slope: dict[tuple[int, int], int] = {}
+    total: dict[int, int] = {}
+    for t in reversed(range(steps)):
+        for c in reversed(range(CELLS)):
+            inputs = [weights[c], slope.get((c + 1, t), out[c, t]), slope.get((c, t + 1), out[c, t])]
+            of: dict[str, Any] = {"module": f"cell{c}", "call": t, "phase": "backward"}
+            [slope[c, t]] = b.add(f"cell{c}@{t}/slope", inputs=inputs, outputs=[200_000], flops=1e9, **of)
+            [made] = b.add(f"cell{c}@{t}/gradient", inputs=[slope[c, t]], outputs=[64_000_000], flops=1e9, **of)
+            if c in total:
+                [made] = b.add(f"cell{c}@{t}/sum", inputs=[made, total[c]], outputs=[64_000_000], flops=1e7, **of)
+            total[c] = made
+    for c in range(CELLS):
+        b.add(
+            f"cell{c}/update", inputs=[weights[c], total[c]], outputs=[4], flops=1e7, module=f"cell{c}", phase="update"
+        )
+    return b.build()
+
+
+def a_problem(steps: int = 12) -> Problem:
+    return Problem.of(recurrent(steps), machine(4, bytes_per_s=1e10))
+
+
+def test_a_role_is_a_module_and_a_phase_in_all_calls() -> None:
+    problem = a_problem()
+    role = roles(problem)
+    assert role is not None
+    graph = problem.graph
+
+    def of(name: str) -> int:
+        return int(role[problem.grouping.group_of[graph.op_name.index(name)]])
+
+    parts = [("cell0.weight", "cell0@0", "cell0@11"), ("cell0@0/slope", "cell0@11/slope"), ("cell0/update",)]
+    parts.append(("cell0@0/gradient", "cell0@11/gradient", "cell0@3/sum"))  # gradients of weights are apart
+    numbers = [{of(name) for name in part} for part in parts]
+    assert all(len(n) == 1 for n in numbers)
+    assert len(set.union(*numbers)) == len(parts)
+    assert of("cell0@0") != of("cell1@0")
+    assert role.max() + 1 == len(parts) * CELLS + 1  # and the input
+
+
+def test_groups_that_hold_several_roles_unite_them() -> None:
+    graph = recurrent()
+    group = np.arange(graph.n, dtype=np.int32)
+    first, second = graph.op_name.index("cell0@0"), graph.op_name.index("cell1@4/slope")
+    group[second] = group[first]
+    grouping = Grouping(np.unique(group, return_inverse=True)[1].astype(np.int32))
+    problem = a_problem()
+    alone, joined = roles(problem), roles(Problem(graph, grouping, problem.cluster, problem.costs))
+    assert alone is not None
+    assert joined is not None
+    assert joined.max() == alone.max() - 1
+    assert joined[grouping.group_of[graph.op_name.index("cell0@7")]] == joined[grouping.group_of[second]]
+
+
+@pytest.mark.parametrize("graph", [random_layers(), recurrent(CALLS - 1)], ids=["no modules", "few calls"])
+def test_without_calls_that_repeat_there_are_no_roles(graph: Graph) -> None:
+    assert roles(Problem.of(graph, machine(3))) is None
+
+
+def test_without_roles_the_search_is_the_same() -> None:
+    problem = Problem.of(random_layers(), machine(3))
+    assert rows(search(Portfolio(), problem, 1500)) == rows(search(Portfolio(role_share=0), problem, 1500))
+
+
+def test_roles_find_what_single_moves_do_not() -> None:
+    problem = a_problem(40)
+    values = []
+    for share in (0.35, 0.0):
+        best = search(Portfolio(starts={}, role_share=share), problem, 800).best
+        assert best is not None
+        values.append(best.value_s)
+    assert values[0] < 0.9 * values[1]
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 7, 50, 333])
+def test_the_budget_is_used_and_no_more(budget: int) -> None:
+    assert search(Portfolio(), a_problem(), budget).evaluations == budget
+
+
+def test_threads_and_a_stop_change_no_bit() -> None:
+    problem = a_problem(40)
+    one, two = (search(Portfolio(threads=t), problem, 6000) for t in (1, 3))
+    assert rows(one) == rows(two)
+    assert rows(stopped_and_resumed(Portfolio(), problem, 6000, 2500)) == rows(one)
+
+
+def test_seconds_end_it_too() -> None:
+    task = task_of(a_problem(40), seconds=0.5)
+    task.evaluate.ledger.start()
+    with contextlib.suppress(BudgetExhausted):
+        Portfolio(starts={}).place(task, np.random.default_rng(0))
+    assert task.evaluate.best is not None
+    assert task.evaluate.evaluations > 20
+
+
+def test_a_backend_without_a_compiled_evaluation_moves_roles_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = a_problem()
+    task = task_of(problem, 300)
+    monkeypatch.setattr(type(task.evaluate), "kernel", lambda self: None)
+    with contextlib.suppress(BudgetExhausted):
+        Portfolio(starts={}, threads=1).place(task, np.random.default_rng(0))
+    best = task.evaluate.best
+    assert best is not None
+    assert task.evaluate.evaluations == 300
