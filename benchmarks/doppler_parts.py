@@ -34,9 +34,10 @@ def sweep(name: str, options: list[str], folder: Path, seeds: int, evaluations: 
     run_dir = folder / "_".join([name.replace(" ", "_").replace(",", ""), *options]).replace("/", "_")
     given = [f"budget.evaluations={evaluations}", f"seed={','.join(map(str, range(seeds)))}", f"run_dir={run_dir}"]
     command = [str(Path(sys.executable).parent / "placekit"), "run", "-m", *METHODS[name], *options, *given]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    if len(list(run_dir.glob("*/result.json"))) < seeds:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     found = [load_summary(run) for run in find_runs([run_dir])]
-    return sorted((s.seed, 1e3 * (s.value_s or float("inf")), s.seconds) for s in found)
+    return sorted((s.seed, 1e3 * (s.value_s or float("inf")), s.seconds) for s in found)[:seeds]
 
 
 def section(options: list[str], given: argparse.Namespace, folder: Path) -> str:
