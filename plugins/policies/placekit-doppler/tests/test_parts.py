@@ -16,10 +16,9 @@ from placekit_doppler.part_policy import PartPolicy, Seen
 from placekit_doppler.part_training import Chain, is_traced, list_schedules
 from placekit_doppler.three_stage import ThreeStage
 from placekit_scheduling.tracing import run_traced
-from placekit_sim.simulator import Simulator
 from placekit_testing import fakes
 
-from placekit_core import BudgetExhausted, GraphBuilder, Ledger, Problem, Task
+from placekit_core import BudgetExhausted, GraphBuilder, Ledger, Problem, Task, installed
 from placekit_core.run.evaluator import BudgetedEvaluator
 
 PARTS: dict[str, Any] = {"stages": [2], "whole_up_to": 0, "part_samples": 32}
@@ -41,7 +40,11 @@ def branches(width: int = 6, devices: int = 2) -> Problem:
 
 
 def opened(problem: Problem, budget: int = 300) -> Task:
-    return Task(problem, BudgetedEvaluator(problem, Simulator().open(problem), Ledger(budget)))
+    pytest.importorskip("placekit_sim")
+    entry = installed().get("backend", "simulator")
+    return Task(
+        problem, BudgetedEvaluator(problem, entry.build(entry.component.config()).open(problem), Ledger(budget))
+    )
 
 
 def built(problem: Problem) -> Doppler:
