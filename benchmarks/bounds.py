@@ -7,7 +7,7 @@ For each network this prints:
 - the value of the default policy after `--evaluations`, without its search over the devices of roles and, of networks that
   call their cells step by step, with it; the best value that benchmarks/results/quality_sharded.json has for the same graph, of
   up to a million evaluations, counts as well;
-- every bound by its argument, as of old (`all_bounds(problem, refined=False)`) and now, and the seconds that they take;
+- every bound by its argument, as of old (`all_bounds(problem, refined=False)`) and now, and the processor seconds that they take;
 - the gap with the old search and the old bounds, with the better placement, and with the better bounds as well.
 
 With `--write` the tables go to benchmarks/results/bounds.md.
@@ -59,7 +59,7 @@ class Row:
     Attributes:
         values: by what found them.
         before, now: bounds by argument.
-        seconds: how long the bounds took, before and now.
+        seconds: processor time that the bounds took, before and now.
     """
 
     name: str
@@ -100,11 +100,11 @@ def measure(name: str, evaluations: int) -> Row:
     if kept is not None:
         row.values[KEPT] = kept
     all_bounds(problem)  # compiles
-    begin = time.perf_counter()
+    begin = time.process_time()
     row.before = all_bounds(problem, refined=False)
-    middle = time.perf_counter()
+    middle = time.process_time()
     row.now = all_bounds(problem)
-    row.seconds = middle - begin, time.perf_counter() - middle
+    row.seconds = middle - begin, time.process_time() - middle
     return row
 
 
@@ -181,7 +181,7 @@ def _arguments(rows: list[Row]) -> list[str]:
         cells.append([r.name, *once, *twice, *(number(s, 2) for s in r.seconds)])
     head = [
         "network", "critical_path", "group", "work", "communication", "detour", "tree", "window, old", "window", "forced, old",
-        "forced", "old, s", "now, s",
+        "forced", "old, CPU s", "now, CPU s",
     ]  # fmt: skip
     return table(head, cells)
 

@@ -17,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from scipy import stats
+
 from placekit_core.run.run_directory import find_runs, load_summary
 
 METHODS = {
@@ -25,13 +27,12 @@ METHODS = {
     "doppler, nothing learned": ["+policy=doppler", "trainer=three_stage", "trainer.part_learning_rate=0"],
 }
 RESULT = Path(__file__).parent / "results/doppler_parts.md"
-T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # quantiles of Student's t by the number of seeds
 TITLE = "# Doppler in parts, beside the default search\n"
 
 
 def sweep(name: str, options: list[str], folder: Path, seeds: int, evaluations: int) -> list[tuple[int, float, float]]:
     """Seed, milliseconds and seconds of each run."""
-    run_dir = folder / "_".join([name.replace(" ", "_").replace(",", ""), *options]).replace("/", "_")
+    run_dir = folder / "_".join([name.replace(" ", "_").replace(",", ""), str(evaluations), *options]).replace("/", "_")
     given = [f"budget.evaluations={evaluations}", f"seed={','.join(map(str, range(seeds)))}", f"run_dir={run_dir}"]
     command = [str(Path(sys.executable).parent / "placekit"), "run", "-m", *METHODS[name], *options, *given]
     if len(list(run_dir.glob("*/result.json"))) < seeds:
@@ -43,6 +44,8 @@ def sweep(name: str, options: list[str], folder: Path, seeds: int, evaluations: 
 def section(options: list[str], given: argparse.Namespace, folder: Path) -> str:
     """The table of one problem."""
     command = f"python benchmarks/doppler_parts.py --seeds {given.seeds} --evaluations {given.evaluations}"
+    if given.methods != ";".join(METHODS):
+        command += f" --methods '{given.methods}'"
     lines = [
         f"\n## {' '.join(options) or 'the default workload and machine'}\n",
         f"`{' '.join([command, *options, '--write'])}`, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the start\n",
@@ -55,7 +58,9 @@ def section(options: list[str], given: argparse.Namespace, folder: Path) -> str:
         values = [ms for _, ms, _ in rows]
         base = base or values
         share = [100 * (a / b - 1) for a, b in zip(values, base, strict=True)]
-        wide = T95[len(share)] * statistics.stdev(share) / len(share) ** 0.5 if len(share) in T95 else float("nan")
+        wide = float("nan")
+        if len(share) > 1:
+            wide = float(stats.t.ppf(0.975, len(share) - 1)) * statistics.stdev(share) / len(share) ** 0.5
         over = "" if values is base else f"{statistics.mean(share):+.2f} ± {wide:.2f}%"
         lines.append(
             f"| {name} | {', '.join(f'{ms:.2f}' for ms in values)} | {statistics.mean(values):.2f} | {over} |"

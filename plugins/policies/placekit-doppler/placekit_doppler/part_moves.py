@@ -177,7 +177,8 @@ def begin(
         to = -1
         if kind[i] == TRANSFER and v.counts[1] > 0:
             count[i], to = _spare(flow, v, device, part[i], random[i])
-        if to < 0 or count[i] == 0:
+            to = to if count[i] > 0 else -1
+        if to < 0:
             count[i] = grow(flow, device, kind[i], seed[i], size, random[i, 1:5], part[i], inside)
         compare(flow, v, device, part[i], count[i], inside, features[i], may[i])
         for d in range(may.shape[1]):

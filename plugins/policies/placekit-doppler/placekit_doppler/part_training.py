@@ -94,8 +94,8 @@ class Chain:
         while sum(len(w) for w in worth) < o.part_samples:
             n = int(max(1, min(o.part_round, task.evaluate.remaining)))
             changes = policy.change(at, n, rng)
-            value_s = task.evaluate(changes.placements)
-            found = np.where(value_s.fits, value_s.value_s, np.inf)
+            measured = task.evaluate(changes.placements)
+            found = np.where(measured.fits, measured.value_s, np.inf)
             made.append(changes)
             worth.append(np.clip((self.value_s - found) / self.value_s / GAIN, 0.0, 1.0))
             if self._step(changes.placements, found, progress, rng):

@@ -20,6 +20,7 @@ from placekit_core import (
     LearnablePolicy,
     Ledger,
     Rollouts,
+    RunError,
     State,
     Task,
     report_progress,
@@ -101,9 +102,13 @@ class ThreeStage(PolicyGradient):
             cheaper = [replace(task, evaluate=task.proxy) for task in tasks]
             budget = limited(tasks[0].proxy.ledger, o.simulated_episodes)
             with suppress(BudgetExhausted), tasks[0].evaluate.ledger.paused(), budget:
+                for task in cheaper if o.list_schedules_first else []:
+                    if task.evaluate.best is None:  # else it goes on from a checkpoint
+                        task.evaluate(list_schedules(task.problem))
                 self._learn(policy, cheaper, rng, checkpoint)
             self.pretrained, self.begun = True, self.updates
             self.rewards, self.optimiser = self._no_rewards(tasks), self.new_optimiser("measured")
+            self._no_chains(tasks)  # their values are the proxy's
             for task in tasks:
                 found = [] if task.proxy.best is None else [task.proxy.best.placement.batch()]
                 for placements in (*found, policy.rollout(task.problem, 1, rng).placements):
@@ -154,7 +159,7 @@ class ThreeStage(PolicyGradient):
         o = self.options
         if o.parts_from is None or o.whole_up_to is None or not in_parts(policy):
             return False
-        return bool(task.problem.graph.kernel.sum() > o.whole_up_to) and (task.measures or is_traced(task))
+        return bool(task.problem.graph.kernel.sum() > o.whole_up_to) and is_traced(task)
 
     def part_progress(self, policy: LearnablePolicy, task: Task) -> float | None:
         """Share of the part of stage II that is learned in parts, in [0, 1]; None while whole episodes are learned from."""
@@ -187,6 +192,9 @@ class ThreeStage(PolicyGradient):
         super().start(tasks)
         self.imitated, self.learns, self.measured = 0, True, False
         self.teaching = self.new_optimiser("teaching")
+        self._no_chains(tasks)
+
+    def _no_chains(self, tasks: Sequence[Task]) -> None:
         self.part_optimiser = self.new_optimiser("parts")
         self.chains = [Chain(self.options) for _ in tasks]
 
@@ -195,6 +203,8 @@ class ThreeStage(PolicyGradient):
             "parts": self.part_optimiser.state(), "chains": [chain.state() for chain in self.chains]}  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        if "parts" not in state:
+            raise RunError("this checkpoint of training is of another version of placekit-doppler", "start a new run")
         super().restore(state)
         self.imitated = int(state["imitated"])
         self.teaching.restore(state["teaching"])

@@ -104,8 +104,8 @@ class PortfolioOptions(MoveOptions):
         0.35,
         ge=0,
         lt=1,
-        description="share of the budget for a search over the devices of roles, where modules are called step by step: a role"
-        " is a module in one phase, in all its calls; 0: off",
+        description="share of the budget, up to 32,000 evaluations, for a search over the devices of roles, where modules are"
+        " called step by step: a role is a module in one phase, in all its calls; 0: off",
     )
     contiguous_within: float = Field(
         0.02,

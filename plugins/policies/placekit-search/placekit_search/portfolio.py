@@ -229,7 +229,7 @@ class _Race:
         """The best placements of whole roles, where the calls of modules repeat."""
         o, task = self.options, self.task
         role = roles(task.problem) if o.role_share and self.makespan and task.evaluate.remaining > 1 else None
-        if role is None:
+        if role is None or not _movable(task.problem, role):
             return []
         weights = o.weights()
         weights.update(order=0.0, single=max(weights["single"], 0.01))

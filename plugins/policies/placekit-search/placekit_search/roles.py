@@ -14,7 +14,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_scheduling import b_level, group_priority
 
-from placekit_core import PHASES, Graph, Placements, Problem, Task
+from placekit_core import PHASES, Graph, Placements, Problem, Task, report_progress
 from placekit_search.chain import Chain, Moves, excess, rank
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.starts import united
@@ -34,15 +34,23 @@ CHUNK = 50  # evaluations of a chain at one temperature
 def roles(problem: Problem) -> NDArray[np.int64] | None:
     """[g] role of each group, numbered from 0; groups that hold several unite them. None where calls do not repeat.
 
-    A role is a module and a phase; gradients of weights, which only each other and updates read, are a phase of their own.
+    A role is a module and a phase; gradients of weights, which only each other and updates read, are a phase of their own, and
+    so is what may run on other devices.
     """
     graph = problem.graph
     if not _repeats(problem):
         return None
     phase = np.where(_weight_gradients(graph), GRADIENT, graph.phase)
-    key = graph.module.codes.astype(np.int64) * (GRADIENT + 1) + phase
-    of_op = np.unique(key, return_inverse=True)[1].reshape(-1)
-    return united(problem, of_op)
+    key = np.stack([graph.module.codes, phase, graph.allowed.codes], axis=1)
+    of_op = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1)
+    role = united(problem, of_op)
+    allowed = np.ones((int(role.max(initial=-1)) + 1, problem.cluster.size), np.bool_)
+    np.logical_and.at(allowed, role, problem.allowed)
+    nowhere = np.logical_not(allowed.any(axis=1))[
+        role
+    ]  # groups unite roles that no device may run together: they stay alone
+    role[nowhere] = len(allowed) + np.arange(np.count_nonzero(nowhere))
+    return np.unique(role, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _repeats(problem: Problem) -> bool:
@@ -79,22 +87,28 @@ def _weight_gradients(graph: Graph) -> NDArray[np.bool_]:
 def role_chains(
     task: Task, moves: Moves, role: NDArray[np.int64], share: float, worth: float, rng: Generator, threads: int
 ) -> list[Chain]:
-    """Chains of annealing that move whole roles, until they have used `share` of the budget that is left.
+    """Chains of annealing that move whole roles, until they have used `share` of the budget that is left, or `LONGEST` each.
 
     Every chain begins with each role on a device drawn at random. Priorities are b-levels, and stay so: `moves` makes no
     moves of order. `role`: [g], see `roles`; `worth`: about how many evaluations the share is; `threads`: of compiled loops.
+    No chain is begun if the share is less than `CHUNK` evaluations.
     """
-    problem, evaluate = task.problem, task.evaluate
-    count = int(np.clip(worth // PER_CHAIN, 1, CHAINS))
-    longest = LONGEST * count
-    hood = neighbourhood(problem, role)
+    evaluate, count = task.evaluate, int(np.clip(worth // PER_CHAIN, 1, CHAINS))
+    quota = LONGEST * count
+    if evaluate.ledger.limit is not None:
+        quota = min(quota, int(share * evaluate.remaining))
+    if quota < CHUNK:
+        return []
+    report_progress("starts: devices of roles")
+    first, made, hood = evaluate.progress, count, neighbourhood(task.problem, role)
     begun = _begun(task, moves, np.stack([_anywhere(hood.allowed, rng)[role] for _ in range(count)]), rng)
-    first, made = evaluate.progress, 0
-    end = first + share * (1 - first)
     with ThreadPoolExecutor(threads, "placekit-roles") as pool:
         while evaluate.remaining > 0:
-            used = max(made / longest, (evaluate.progress - first) / max(end - first, 1e-9))
-            if used >= 1:
+            used = made / quota
+            if evaluate.ledger.limit_s is not None:
+                used = max(used, (evaluate.progress - first) / max(share * (1 - first), 1e-9))
+            each = min(CHUNK, moves.chunk(), (quota - made) // count)
+            if used >= 1 or each == 0:
                 break
             cooling = (COLD / HOT) ** used
             if moves.kernel is None:
@@ -102,9 +116,6 @@ def role_chains(
                 chain.one(hood, float(chain.at.energy[BEST]) * HOT * cooling)
                 made += 1
                 continue
-            each = min(CHUNK, moves.chunk(), int(min(evaluate.remaining, longest)) // count)
-            if each == 0:
-                break
             began = time.perf_counter()
             jobs = [pool.submit(c.walk, hood, each, float(c.at.energy[BEST]) * HOT * cooling, 1.0) for c in begun]
             total = sum(job.result() for job in jobs)

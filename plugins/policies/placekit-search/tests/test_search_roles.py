@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from placekit_search.chain import Chain
 from placekit_search.portfolio import Portfolio
-from placekit_search.roles import CALLS, roles
+from placekit_search.roles import CALLS, CHUNK, role_chains, roles
 from search_helpers import machine, random_layers, rows, search, stopped_and_resumed, task_of
 
-from placekit_core import BudgetExhausted, Graph, GraphBuilder, Grouping, Problem
+from placekit_core import BudgetExhausted, Graph, GraphBuilder, Grouping, Problem, Task
 
 CELLS = 5
 
@@ -109,6 +110,64 @@ def test_the_budget_is_used_and_no_more(budget: int) -> None:
     assert search(Portfolio(), a_problem(), budget).evaluations == budget
 
 
+@pytest.mark.parametrize("budget", [60, 400, 3000])
+def test_roles_take_their_share_and_no_more(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent: list[tuple[float, float]] = []
+
+    def spy(task: Task, *rest: Any) -> list[Chain]:
+        before = task.evaluate.remaining
+        found = role_chains(task, *rest)
+        spent.append((before, before - task.evaluate.remaining))
+        return found
+
+    monkeypatch.setattr("placekit_search.portfolio.role_chains", spy)
+    search(Portfolio(), a_problem(), budget)
+    [(before, used)] = spent
+    assert used <= 0.35 * before
+    assert used > 0.3 * before or (used == 0 and 0.35 * before < CHUNK)
+
+
+def test_one_device_leaves_nothing_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placekit_search.portfolio.role_chains", lambda *rest: pytest.fail("nothing can move"))
+    assert search(Portfolio(), Problem.of(recurrent(), machine(1)), 300).best is not None
+
+
+def test_what_only_other_devices_may_run_is_another_role() -> None:
+    b = GraphBuilder("pinned")
+    [before] = b.add("begin", outputs=[1000], flops=1e9)
+    for t in range(6):
+        [fast] = b.add(f"fast@{t}", inputs=[before], outputs=[1000], flops=1e9, module="cell", call=t, allowed="gpu")
+        [before] = b.add(f"slow@{t}", inputs=[fast], outputs=[1000], flops=1e9, module="cell", call=t, allowed="cpu")
+    problem = Problem.of(b.build(), machine(2, 2))
+    role = roles(problem)
+    assert role is not None
+    assert role.max() + 1 == 3
+    assert search(Portfolio(starts={}), problem, 300).best is not None
+
+
+def test_groups_that_no_device_may_run_together_stay_alone() -> None:
+    b = GraphBuilder("pinned")
+    [before] = b.add("begin", outputs=[1000], flops=1e9)
+    for t in range(6):
+        for part, allowed in (("fast", "gpu"), ("free", ""), ("slow", "cpu")):
+            [before] = b.add(
+                f"{part}@{t}", inputs=[before], outputs=[1000], flops=1e9, module=part, call=t, allowed=allowed
+            )
+    graph = b.build()
+    group = np.arange(
+        graph.n, dtype=np.int32
+    )  # each of two groups has a free operation and one with a choice of devices
+    for first, second in (("fast@0", "free@0"), ("slow@1", "free@1")):
+        group[graph.op_name.index(first)] = group[graph.op_name.index(second)]
+    grouping = Grouping(np.unique(group, return_inverse=True)[1].astype(np.int32))
+    whole = Problem.of(graph, machine(2, 2))
+    problem = Problem(graph, grouping, whole.cluster, whole.costs)
+    role = roles(problem)
+    assert role is not None
+    assert role.max() + 1 == problem.g
+    assert search(Portfolio(starts={}), problem, 300).best is not None
+
+
 def test_threads_and_a_stop_change_no_bit() -> None:
     problem = a_problem(40)
     one, two = (search(Portfolio(threads=t), problem, 6000) for t in (1, 3))
@@ -116,21 +175,34 @@ def test_threads_and_a_stop_change_no_bit() -> None:
     assert rows(stopped_and_resumed(Portfolio(), problem, 6000, 2500)) == rows(one)
 
 
-def test_seconds_end_it_too() -> None:
+def test_seconds_end_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(a_problem(40), seconds=0.5)
+    left: list[float] = []
+    monkeypatch.setattr(
+        "placekit_search.portfolio.role_chains",
+        lambda *rest: (role_chains(*rest), left.append(task.evaluate.progress))[0],
+    )
     task.evaluate.ledger.start()
     with contextlib.suppress(BudgetExhausted):
         Portfolio(starts={}).place(task, np.random.default_rng(0))
     assert task.evaluate.best is not None
-    assert task.evaluate.evaluations > 20
+    assert len(left) == 1
+    assert left[0] < 1  # something is left for single moves
 
 
 def test_a_backend_without_a_compiled_evaluation_moves_roles_too(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = a_problem()
-    task = task_of(problem, 300)
+    role, task = roles(problem), task_of(problem, 600)
+    assert role is not None
     monkeypatch.setattr(type(task.evaluate), "kernel", lambda self: None)
+    seen: list[np.ndarray] = []
+    monkeypatch.setattr(Chain, "one", lambda self, *rest: (one(self, *rest), seen.append(self.at.device.copy()))[0])
     with contextlib.suppress(BudgetExhausted):
         Portfolio(starts={}, threads=1).place(task, np.random.default_rng(0))
-    best = task.evaluate.best
-    assert best is not None
-    assert task.evaluate.evaluations == 300
+    first = np.unique(role, return_index=True)[1]
+    whole = [d for d in seen if (d == d[first][role]).all()]
+    assert len({d.tobytes() for d in whole}) > 10
+    assert task.evaluate.evaluations == 600
+
+
+one = Chain.one
