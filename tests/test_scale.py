@@ -115,7 +115,7 @@ def test_groups_have_the_same_order_without_a_search(monkeypatch: pytest.MonkeyP
             fast = quotient(graph, grouping)
             patch.setattr(groupings, "_follows", lambda *_: False)
             assert quotient(graph, grouping).fingerprint == fast.fingerprint
-    assert True in answers
+    assert any(answers), "no graph took the short way"
     assert False in answers
 
 

@@ -54,6 +54,12 @@ class ChainPolicy(Policy):
         if values_add_up(evaluate.session, evaluate.objective):
             blocks = as_path(blocks)
         blocks = shortened(blocks, self.options.max_blocks)
+        nowhere = np.flatnonzero(np.logical_not(blocks.allowed.any(axis=1)))
+        if len(nowhere):
+            raise NotApplicable(
+                f"no device may run all of block {blocks.names[nowhere[0]]!r}, and policy 'chain' does not divide blocks",
+                "choose a policy that places groups one by one, such as portfolio",
+            )
         segments = segments_of(blocks, evaluate.session, evaluate.objective, self.options.max_ideals)
         table = _table(blocks, segments)
         kernel = evaluate.kernel()

@@ -142,7 +142,9 @@ def test_what_only_other_devices_may_run_is_another_role() -> None:
     role = roles(problem)
     assert role is not None
     assert role.max() + 1 == 3
-    assert search(Portfolio(starts={}), problem, 300).best is not None
+    best = search(Portfolio(), problem, 300).best  # with starts that place whole modules, and do not apply
+    assert best is not None
+    assert problem.allowed[np.arange(problem.g), best.placement.device].all()
 
 
 def test_groups_that_no_device_may_run_together_stay_alone() -> None:
