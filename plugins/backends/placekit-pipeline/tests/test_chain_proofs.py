@@ -17,6 +17,7 @@ from placekit_pipeline.max_load import MaxLoad
 from placekit_pipeline.pipeline import Pipeline
 from placekit_pipeline.prefixes import Prefixes
 from placekit_pipeline.segments import values_add_up
+from placekit_testing import fakes
 
 from placekit_core import (
     Backend,
@@ -178,3 +179,15 @@ def test_proofs_hold(name: str, branches: bool) -> None:
 def test_proofs_hold_in_many_cases(name: str, branches: bool) -> None:
     found = [check(name, seed, branches) for seed in range(10, 150)]
     assert any(found)
+
+
+def test_a_module_that_no_device_may_run_whole_is_refused_by_name() -> None:
+    b = GraphBuilder("pinned")
+    [out] = b.add("begin", outputs=[8], flops=1e9)
+    for call in range(3):
+        [out] = b.add(f"fast@{call}", inputs=[out], outputs=[8], flops=1e9, module="cell", call=call, allowed="gpu")
+        [out] = b.add(f"slow@{call}", inputs=[out], outputs=[8], flops=1e9, module="cell", call=call, allowed="cpu")
+    problem = Problem.of(b.build(), fakes.gpus(1, 1))
+    session = MaxLoad(threads=1).open(problem)
+    with pytest.raises(NotApplicable, match="no device may run all of block"):
+        ChainPolicy().place(Task(problem, BudgetedEvaluator(problem, session)), np.random.default_rng(0))
