@@ -1,6 +1,6 @@
 """Placements run for real on a GPU: are they right, what do they cost, and what does the simulator make of them.
 
-    python benchmarks/gpu/run_all.py [--backend cuda|cpu] [--only A,B] [--repeats N] [--out FILE.json]
+    python benchmarks/gpu/run_all.py [--backend cuda|cpu] [--only A,B] [--workloads A,B] [--repeats N] [--out FILE.json]
 
 One machine with one GPU is enough: several devices are then streams of it, with memory budgets of their own. Prints a line for
 each figure, and at the end a JSON object of all; `--out` also writes that to a file after each part, so that what was measured
@@ -11,7 +11,7 @@ before a failure is kept. With `--backend cpu` the same runs on threads of the p
     overhead      one and two devices, static and dynamic, fused and single, beside eager PyTorch and a CUDA graph of the step
     virtual       a chain of products of matrices on 1, 2, 4 devices
     calibration   measured seconds of the default workload's operations over the roofline's, by class
-    steps         whole steps on one device: seconds that the simulator says after calibration, and measured ones
+    steps         whole steps of `--workloads` on one device: seconds that the simulator says after calibration, and measured ones
     fidelity      simulated and measured seconds of random and good placements on two GPUs, after calibration; with one GPU it is
                   left out, because the simulator does not know that devices share it
 """
@@ -24,7 +24,8 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -220,10 +221,12 @@ def calibration(make: Callable[..., MeasuringBackend], repeats: int) -> dict[str
     }
 
 
-def steps(make: Callable[..., MeasuringBackend], repeats: int) -> list[dict[str, Any]]:
+def steps(
+    make: Callable[..., MeasuringBackend], repeats: int, names: Sequence[str] = tuple(STEPS)
+) -> list[dict[str, Any]]:
     """Seconds of whole steps on one device, simulated with the figures of a calibration, and measured in each schedule."""
     rows, small = [], "" if make is CUDABackend else "_small"
-    for name in STEPS:
+    for name in names:
         options = ["importer.mode=train"] if name in TRAINED else []
         program = importer(f"{name}{small}", *options).load()[0]
         backend = make(devices=1)
@@ -299,6 +302,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--backend", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--workloads", default=",".join(STEPS))
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -307,11 +311,12 @@ def main() -> int:
     make()  # says at once if there is no GPU
     result: dict[str, Any] = {"machine": machine(arguments.backend), "command": " ".join(sys.argv)}
     failed = 0
+    parts = PARTS | {"steps": partial(steps, names=arguments.workloads.split(","))}
     for part in arguments.only.split(","):
         start = time.perf_counter()
         print(f"--- {part}", flush=True)
         try:
-            result[part] = PARTS[part](make, arguments.repeats)
+            result[part] = parts[part](make, arguments.repeats)
         except Exception as e:
             traceback.print_exc()
             result[part], failed = {"error": f"{type(e).__name__}: {e}"}, failed + 1

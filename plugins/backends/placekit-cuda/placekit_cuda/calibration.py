@@ -42,10 +42,13 @@ _COPY_S = 2e-2  # no larger copies once one takes this much longer than the smal
 
 
 class Clock:
-    """Times work on streams. Raises BackendError for work that does not end within `timeout_s`, and whatever work raises."""
+    """Times work on streams of `machine`.
 
-    def __init__(self, repeats: int, timeout_s: float) -> None:
-        self.repeats, self.timeout_s = repeats, timeout_s
+    Raises BackendError for work that does not end within `timeout_s`, and whatever work raises.
+    """
+
+    def __init__(self, machine: Machine, repeats: int, timeout_s: float) -> None:
+        self.machine, self.repeats, self.timeout_s = machine, repeats, timeout_s
 
     def once(self, stream: Stream, work: Callable[[], object], times: int = 1) -> float:
         """Seconds of `work` on `stream`, launched `times` times in a row."""
@@ -58,9 +61,10 @@ class Clock:
             except BaseException as e:  # it would end the thread of the stream
                 failed.append(e)
 
-        start = stream.record(timed=True)
-        stream.launch(repeated)
-        end = stream.record(timed=True)
+        with self.machine.launching():
+            start = stream.record(timed=True)
+            stream.launch(repeated)
+            end = stream.record(timed=True)
         ended = end.wait(self.timeout_s)
         if failed:
             raise failed[0]
@@ -200,7 +204,7 @@ def calibrate(
                 f"operations of {program.graph.name!r} have no signatures, and those of several programs share names",
                 "measure one program at a time",
             )
-    clock, notes = Clock(repeats, timeout_s), list[str]()
+    clock, notes = Clock(machine, repeats, timeout_s), list[str]()
     kinds = {}
     for name in cluster.kind_names:
         device, kind = cluster.device_kind.index(name), cluster.kinds[name]
@@ -360,7 +364,8 @@ def _copy_s(machine: Machine, value: torch.Tensor, src: int, dst: int, timeout_s
             failed.append(e)
 
     link, start = machine.link(src, dst), time.perf_counter()
-    link.launch(copy)
+    with machine.launching():
+        link.launch(copy)
     ended = link.record().wait(timeout_s)
     if failed or not ended:
         why = f"failed: {failed[0]}" if failed else f"did not end within {timeout_s:g} s"

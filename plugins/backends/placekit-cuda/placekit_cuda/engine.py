@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Literal
 
@@ -77,6 +78,10 @@ class Engine:
             for node in plan.nodes
         ]
         self.functions = [self._function(node, executable) for node in plan.nodes]
+        # of other streams: the nodes that each node waits for, and whether one waits for it
+        s, nodes = self.streams, plan.nodes
+        self.waits = [[j for j in node.before if s[j] is not s[i]] for i, node in enumerate(nodes)]
+        self.awaited = [any(s[k] is not s[i] for k in node.after) for i, node in enumerate(nodes)]
 
     def _function(self, node: Node, executable: Executable) -> Callable[[Tensors, int], Tensors]:
         if not node.transfers:
@@ -135,25 +140,24 @@ class Engine:
         return Step(kept, seconds, np.array(state.peak, np.float64), state.times())
 
     def _static(self, state: _State, timeout_s: float | None) -> bool:
-        nodes, streams = self.plan.nodes, self.streams
         events: dict[int, Event] = {}
-        for i, node in enumerate(nodes):
-            stream = streams[i]
-            for j in node.before:
-                if streams[j] is not stream:
+        with self.machine.launching():
+            for i, stream in enumerate(self.streams):
+                for j in self.waits[i]:
                     stream.wait(events[j])
-            end = state.launch(i)
-            if any(streams[k] is not stream for k in node.after):
-                events[i] = end or stream.record()
-        return _reached([s.record() for s in dict.fromkeys(streams)], _until(timeout_s))
+                end = state.launch(i)
+                if self.awaited[i]:
+                    events[i] = end or stream.record()
+        return _reached([s.record() for s in dict.fromkeys(self.streams)], _until(timeout_s))
 
     def _bulk_synchronous(self, state: _State, timeout_s: float | None) -> bool:
         until, phases = _until(timeout_s), [node.phase for node in self.plan.nodes]
         for _, numbers in groupby(sorted(range(len(phases)), key=phases.__getitem__), phases.__getitem__):
             streams: dict[Stream, None] = {}
-            for i in numbers:
-                state.launch(i)
-                streams[self.streams[i]] = None
+            with self.machine.launching():
+                for i in numbers:
+                    state.launch(i)
+                    streams[self.streams[i]] = None
             if not _reached([s.record() for s in streams], until):
                 return False
         return True
@@ -170,7 +174,7 @@ class _Dynamic:
         self.busy: set[Stream] = set()
         self.left = len(self.missing)
         self.end = threading.Event()
-        with self.lock:
+        with self.lock, engine.machine.launching():
             for i, count in enumerate(self.missing):
                 if count == 0:
                     heapq.heappush(self.ready[engine.streams[i]], engine.rank[i])
@@ -236,10 +240,10 @@ class _State:
         """Give node `i` to its stream; returns the event of its end if the step is timed."""
         stream = self.engine.streams[i]
         if not self.timed:
-            stream.launch(lambda: self._do(i))
+            stream.launch(partial(self._do, i))
             return None
         begin = stream.record(timed=True)
-        stream.launch(lambda: self._do(i))
+        stream.launch(partial(self._do, i))
         end = stream.record(timed=True)
         self.events[i] = begin, end
         return end

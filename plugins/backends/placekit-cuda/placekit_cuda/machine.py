@@ -7,6 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class Stream(ABC):
 
     @abstractmethod
     def launch(self, work: Work) -> None:
-        """Append `work`."""
+        """Append `work`. Call it within `Machine.launching`."""
 
     @abstractmethod
     def record(self, timed: bool = False) -> Event:
@@ -71,6 +72,10 @@ class Machine(ABC):
     @abstractmethod
     def clock(self, stream: Any) -> int:
         """Number of the clock by which the events of a stream are timed."""
+
+    def launching(self) -> AbstractContextManager[None]:
+        """Within it, the calling thread may launch; after it, the thread's own work goes where it went before."""
+        return nullcontext()
 
     def follow(self) -> None:
         """Let all devices wait for the work that the calling thread has launched by itself.

@@ -229,11 +229,12 @@ class PlacedStep:
             raise PlacekitError("this step is closed", "make another one")
         self._machine.follow()
         events, errors = [], list[BaseException]()
-        for device in range(self._machine.size):
-            own = {t: v for t, v in values.items() if self._device(t) == device}
-            stream = self._machine.compute(device)
-            stream.launch(partial(_copy, own, self._sources[device], self._machine.torch_device(device), errors))
-            events.append(stream.record())
+        with self._machine.launching():
+            for device in range(self._machine.size):
+                own = {t: v for t, v in values.items() if self._device(t) == device}
+                stream = self._machine.compute(device)
+                stream.launch(partial(_copy, own, self._sources[device], self._machine.torch_device(device), errors))
+                events.append(stream.record())
         if not all(event.wait(self._timeout_s) for event in events):
             raise PlacekitError("a device has not finished its earlier work", "make another step")
         if errors:

@@ -187,7 +187,7 @@ def test_a_bandwidth_that_is_not_seen_is_that_of_the_largest_copy(
     monkeypatch.setattr(calibration, "_copy_s", lambda *_: seconds * next(noise))
     notes: list[str] = []
     machine = CPUMachine(2)
-    found = calibration._link(CLUSTER, machine, 0, 1, Clock(3, 30.0), notes)
+    found = calibration._link(CLUSTER, machine, 0, 1, Clock(machine, 3, 30.0), notes)
     machine.close()
     assert found["bytes_per_s"] == pytest.approx(2**24 / seconds, rel=0.03), "an eighth of the memory is the largest"
     assert found["latency_s"] >= seconds
@@ -199,7 +199,7 @@ def test_a_bandwidth_that_is_not_seen_is_that_of_the_largest_copy(
 
 def test_samples_of_several_launches_are_divided_among_them() -> None:
     machine = CPUMachine(1)
-    seconds = Clock(1, 60.0).once(machine.compute(0), lambda: time.sleep(1e-3), times=100)
+    seconds = Clock(machine, 1, 60.0).once(machine.compute(0), lambda: time.sleep(1e-3), times=100)
     machine.close()
     assert 1e-3 <= seconds < 5e-2
     assert [calibration.often(s, 2e-5) for s in (1.1e-6, 1.5e-5, 1.0, 0.0)] == [19, 2, 1, 1000]
@@ -257,7 +257,7 @@ def test_only_what_is_needed_is_run_and_values_are_dropped() -> None:
     order = program.graph.topological_order[program.graph.kernel[program.graph.topological_order]].tolist()
     walk = Walk(Program(program.graph, executable=sleeping), {order[3]: ("operations", "x")}, torch.device("cpu"))
     machine = CPUMachine(1)
-    assert {*walk.run(Clock(1, 30.0), machine.compute(0))} == {("operations", "x")}
+    assert {*walk.run(Clock(machine, 1, 30.0), machine.compute(0))} == {("operations", "x")}
     machine.close()
     assert {*sleeping.ran} == {*order[:4]}
     whole = Walk(Program(program.graph, executable=sleeping), dict.fromkeys(order, ("operations", "x")), walk.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -91,8 +90,20 @@ class AtOnce:
         return 0
 
     @staticmethod
-    def stream(stream: Any) -> Any:
-        return contextlib.nullcontext()
+    def current_device() -> int:
+        return 0
+
+    @staticmethod
+    def set_device(device: int) -> None:
+        """It is the only one."""
+
+    @staticmethod
+    def current_stream(device: Any) -> Any:
+        return AtOnce()
+
+    @staticmethod
+    def set_stream(stream: Any) -> None:
+        """All streams do what they are given at once."""
 
     @staticmethod
     def empty_cache() -> None:

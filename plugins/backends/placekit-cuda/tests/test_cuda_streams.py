@@ -103,14 +103,12 @@ class FakeCUDA:
     def __init__(self) -> None:
         self.handler, self.lock, self.random = EventHandler(), threading.RLock(), random.Random(0)
         self.events = self.streams = self.blocks = self.reused = 0
-        self.current: dict[int, FakeStream] = {}
-        self.device, self.broken = 0, False
+        self.broken = False
         self.default: dict[int, FakeStream] = {}
-        self.active: list[FakeStream] = []
+        self.of_thread = threading.local()
         self.live: dict[int, tuple[StorageWeakRef, Block]] = {}
         self.free: dict[int, list[Block]] = defaultdict(list)
         self.races: list[Any] = []
-        self.watch = Watch(self)
 
     def is_available(self) -> bool:
         return True
@@ -121,11 +119,28 @@ class FakeCUDA:
     def mem_get_info(self, gpu: int) -> tuple[int, int]:
         return 0, 0
 
+    @property
+    def current(self) -> dict[int, FakeStream]:
+        """The thread's current stream of each GPU for which it is not the default one."""
+        found: dict[int, FakeStream] = self.of_thread.__dict__.setdefault("current", {})
+        return found
+
+    def current_device(self) -> int:
+        return int(getattr(self.of_thread, "device", 0))
+
+    def set_device(self, gpu: int) -> None:
+        self.of_thread.device = gpu
+
     def current_stream(self, device: Any) -> FakeStream:
-        """What the test, as a caller, launches on."""
-        if device.index not in self.default:
-            self.default[device.index] = self.Stream(device)
-        return self.default[device.index]
+        with self.lock:
+            if device.index not in self.default:
+                self.default[device.index] = self.Stream(device)
+        return self.current.get(device.index, self.default[device.index])
+
+    def set_stream(self, stream: FakeStream) -> None:
+        """Make `stream` the current one of its GPU, and that the current GPU."""
+        self.current[stream.device.index] = stream
+        self.set_device(stream.device.index)
 
     def Stream(self, device: torch.device, priority: int = 0) -> FakeStream:
         self.streams += 1
@@ -134,24 +149,6 @@ class FakeCUDA:
 
     def Event(self, enable_timing: bool) -> FakeEvent:
         return FakeEvent(self)
-
-    @contextlib.contextmanager
-    def stream(self, stream: FakeStream) -> Iterator[None]:
-        """Make `stream` the current one of its GPU, and that the current GPU."""
-        with self.lock:
-            gpu = stream.device.index
-            before = self.device, self.current.get(gpu)
-            self.device, self.current[gpu] = gpu, stream
-            with contextlib.nullcontext() if self.active else self.watch:
-                self.active.append(stream)
-                try:
-                    yield
-                finally:
-                    self.active.pop()
-                    self.device = before[0]
-                    self.current.pop(gpu)
-                    if before[1] is not None:
-                        self.current[gpu] = before[1]
 
     def empty_cache(self) -> None:
         """Nothing is cached."""
@@ -193,15 +190,19 @@ class Watch(TorchDispatchMode):
         self.cuda = cuda
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        cuda, kwargs = self.cuda, kwargs or {}
+        with self.cuda.lock:
+            return self._launched(func, args, kwargs or {})
+
+    def _launched(self, func: Any, args: Any, kwargs: Any) -> Any:
+        cuda = self.cuda
         given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
         read = {id(v): cuda.block(v) for v in given if v.untyped_storage()._cdata in cuda.live}
         made = func(*args, **kwargs)
         copies = func is torch.ops.aten.copy_.default
         gpus = {b.gpu for b in read.values()}
         assert copies or len(gpus) <= 1, f"{func} reads what is on GPUs {gpus}"
-        gpu = gpus.pop() if len(gpus) == 1 else cuda.device
-        stream = cuda.current[gpu].id
+        gpu = gpus.pop() if len(gpus) == 1 else cuda.current_device()
+        stream = cuda.current_stream(_Index(gpu)).id
         written = [v for v in tree_leaves(made) if isinstance(v, torch.Tensor)]
         new = [v for v in written if v.untyped_storage()._cdata not in cuda.live]
         fresh = {cuda.allocate(v, gpu, stream).number for v in new if v.untyped_storage()._cdata not in cuda.live}
@@ -214,7 +215,8 @@ class Watch(TorchDispatchMode):
                     elif argument.alias_info.is_write:
                         writes.add(read[id(v)].number)
         if copies and {id(args[0]), id(args[1])} <= read.keys() and len({read[id(v)].gpu for v in args[:2]}) == 2:
-            self._copy(cuda.current[read[id(args[1])].gpu], cuda.current[read[id(args[0])].gpu], reads, writes)
+            out, into = (cuda.current_stream(_Index(read[id(v)].gpu)) for v in (args[1], args[0]))
+            self._copy(out, into, reads, writes)
         elif reads or writes:
             cuda.kernel(str(func), stream, reads, writes)
         return made
@@ -236,6 +238,11 @@ class EmulatedMachine(CUDAMachine):
 
     def torch_device(self, device: int) -> Any:
         return _Index(self.gpus[device])
+
+    @contextlib.contextmanager
+    def launching(self) -> Iterator[None]:
+        with super().launching(), Watch(self._cuda):
+            yield
 
     def keep(self, value: torch.Tensor, stream: Any) -> None:
         self._cuda.block(value).users.add(stream.id)
@@ -351,12 +358,11 @@ class TestPlacedStep:
         machine = EmulatedMachine([0, 0], cuda=cuda)
         step = PlacedStep(net, optimizer, loss, found, inputs=x, targets=y, machine=machine)
         for _ in range(3):
-            stream = cuda.current_stream(_Index(0))
-            with cuda.stream(stream):
+            with Watch(cuda):
                 x, y = torch.randn(4, 8), torch.randn(4, 4)
                 x = x + 1
             value = step(x, y)
-            with cuda.stream(stream):
+            with Watch(cuda):
                 value = value * 2
         machine.close()
         return cuda.races
