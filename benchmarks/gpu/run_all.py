@@ -227,8 +227,8 @@ def steps(
     """Seconds of whole steps on one device, simulated with the figures of a calibration, and measured in each schedule."""
     rows, small = [], "" if make is CUDABackend else "_small"
     for name in names:
-        options = ["importer.mode=train"] if name in TRAINED else []
-        program = importer(f"{name}{small}", *options).load()[0]
+        mode = ["importer.mode=train"] if name in TRAINED else []
+        program = importer(f"{name}{small}", *mode).load()[0]
         backend = make(devices=1)
         cluster = backend.devices()
         assert cluster is not None
@@ -243,12 +243,19 @@ def steps(
             "roofline_s": roofline_s,
             "failures": list(found.failures),
         }
-        for schedule, fuse in product(("static", "dynamic"), (True, False)):
-            session = make(devices=1, schedule=schedule, fuse=fuse, steps=repeats, warm_up=3).open(
+        options: dict[str, dict[str, Any]] = {
+            "static": {},
+            "static_single": {"fuse": False},
+            "dynamic": {},
+            "dynamic_ahead_0": {"ahead": 0},
+            "dynamic_single": {"fuse": False},
+        }
+        for way, given in options.items():
+            schedule = way.partition("_")[0]
+            session = make(devices=1, schedule=schedule, steps=repeats, warm_up=3, **given).open(
                 problem, program.executable
             )
             measured = session.evaluate(one)
-            way = f"{schedule}_{'fused' if fuse else 'single'}"
             row |= {f"{way}_s": float(measured.value_s[0]), f"{way}_error": measured.error[0]}
             session.close()
         rows.append(row)

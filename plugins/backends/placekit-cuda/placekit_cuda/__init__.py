@@ -24,6 +24,13 @@ class MeasuringOptions(Options):
         description="`dynamic`: decides what starts next whenever an operation ends; `static`: each device keeps to an order"
         " fixed before the step; `bulk_synchronous`: level by level, with barriers",
     )
+    ahead: int = Field(
+        1,
+        ge=0,
+        le=64,
+        description="with `schedule=dynamic`, launches that a device is given beside the one that it works on; 0: it waits"
+        " for the host after each",
+    )
     fuse: bool = Field(True, description="operations between two synchronisation points are launched as one")
     timeout_s: float = Field(60.0, gt=0, description="seconds after which a step counts as hanging")
     isolation: Literal["none", "process"] = Field(

@@ -23,7 +23,7 @@ Tensors = dict[int, torch.Tensor]
 Way = Literal["dynamic", "static", "bulk_synchronous"]
 """How a plan is run.
 
-`dynamic`: the host starts a node when its inputs have arrived. `static`: the host launches all nodes at once, in the order of
+`dynamic`: the host starts a node when its inputs have arrived, or will have when its device comes to it. `static`: the host launches all nodes at once, in the order of
 the plan, and streams wait for events. `bulk_synchronous`: phase by phase, and the host waits for the end of each phase.
 """
 
@@ -59,6 +59,7 @@ class Engine:
     Args:
         priority: [nodes] of the nodes ready on one stream, the highest starts first; ties in the order of the plan.
         memory_bytes: [D] limit for the values on each device; more ends the step with `MemoryExceeded`.
+        ahead: `dynamic` gives a stream this many nodes beside the one that it works on, so that it need not wait for the host.
     """
 
     def __init__(
@@ -68,8 +69,9 @@ class Engine:
         machine: Machine,
         priority: Sequence[float] | None = None,
         memory_bytes: Sequence[float] | None = None,
+        ahead: int = 1,
     ) -> None:
-        self.plan, self.machine = plan, machine
+        self.plan, self.machine, self.ahead = plan, machine, ahead
         self.owned = [set(tensors) for tensors in plan.sources]
         self.rank = [(-(priority[i] if priority is not None else 0.0), i) for i in range(len(plan.nodes))]
         self.limit = list(memory_bytes) if memory_bytes is not None else [float("inf")] * machine.size
@@ -164,14 +166,18 @@ class Engine:
 
 
 class _Dynamic:
-    """Starts each node as soon as it is ready: the thread that is told of a node's end starts the nodes waiting for it."""
+    """Starts each node as soon as it is ready: the thread that is told of a node's end starts the nodes waiting for it.
+
+    A node is ready when those that it waits for have been launched, if they are on its own stream, which works in order, and
+    have ended, if they are on others. So a stream never waits within a node that it was given ahead.
+    """
 
     def __init__(self, engine: Engine, state: _State) -> None:
         self.engine, self.state = engine, state
         self.lock = threading.Lock()
         self.missing = [len(node.before) for node in engine.plan.nodes]
         self.ready: dict[Stream, list[tuple[float, int]]] = {s: [] for s in engine.streams}
-        self.busy: set[Stream] = set()
+        self.given = dict.fromkeys(engine.streams, 0)
         self.left = len(self.missing)
         self.end = threading.Event()
         with self.lock, engine.machine.launching():
@@ -186,38 +192,43 @@ class _Dynamic:
         return self.left == 0 or self.end.wait(timeout_s)
 
     def _start(self, stream: Stream) -> None:
-        """Give `stream` its first ready node, if the stream is free. Call it with the lock held."""
-        if stream in self.busy or not self.ready[stream] or self.end.is_set():
-            return
-        _, i = heapq.heappop(self.ready[stream])
-        self.busy.add(stream)
-        try:
-            self.state.launch(i)
-            self.engine.machine.notify(stream, lambda error: self._ended(i, error))
-        except BaseException as e:  # the device is broken: nothing more will end
-            self._fail(e)
+        """Give `stream` its first ready nodes, as many as it may have. Call it with the lock held."""
+        while self.given[stream] <= self.engine.ahead and self.ready[stream] and not self.end.is_set():
+            _, i = heapq.heappop(self.ready[stream])
+            self.given[stream] += 1
+            try:
+                self.state.launch(i)
+                self.engine.machine.notify(stream, partial(self._ended, i))
+            except BaseException as e:  # the device is broken: nothing more will end
+                self._fail(e)
+            self._passed(i, own=True)
 
     def _fail(self, error: BaseException) -> None:
         self.state.error = self.state.error or error
         self.end.set()
 
     def _ended(self, i: int, error: BaseException | None) -> None:
-        streams, rank = self.engine.streams, self.engine.rank
         with self.lock:
             if error is not None:
                 self._fail(error)
             self.left -= 1
-            self.busy.discard(streams[i])
-            woken = {streams[i]: None}
-            for k in self.engine.plan.nodes[i].after:
+            self.given[self.engine.streams[i]] -= 1
+            for stream in {self.engine.streams[i]: None} | self._passed(i, own=False):
+                self._start(stream)
+            if self.left == 0:
+                self.end.set()
+
+    def _passed(self, i: int, own: bool) -> dict[Stream, None]:
+        """Let the nodes after `i` on its own stream, or on others, wait for one node less; the streams of those now ready."""
+        streams, rank = self.engine.streams, self.engine.rank
+        woken: dict[Stream, None] = {}
+        for k in self.engine.plan.nodes[i].after:
+            if (streams[k] is streams[i]) == own:
                 self.missing[k] -= 1
                 if self.missing[k] == 0:
                     heapq.heappush(self.ready[streams[k]], rank[k])
                     woken[streams[k]] = None
-            for stream in woken:
-                self._start(stream)
-            if self.left == 0:
-                self.end.set()
+        return woken
 
 
 class _State:

@@ -116,7 +116,8 @@ class MeasuredSession(Session):
         rank = None
         if placement.priority is not None:
             rank = priorities(made, problem.graph, problem.expand(placement.priority))
-        return Engine(made, self.executable, self.machine, rank, problem.cluster.memory_bytes.tolist())
+        limit = problem.cluster.memory_bytes.tolist()
+        return Engine(made, self.executable, self.machine, rank, limit, self.options.ahead)
 
     def _abandon(self) -> None:
         """Give up the machine, on which something hangs, and free its memory."""

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from placekit_cuda.backend import CPUBackend
 from placekit_cuda.engine import Engine, MemoryExceeded, Tensors, Way
-from placekit_cuda.machine import CPUMachine
+from placekit_cuda.machine import CPUMachine, ThreadStream
 from placekit_cuda.plan import Plan, plan
 from placekit_sim.simulator import Simulator
 from placekit_testing.sequential import run_sequential
@@ -326,6 +326,28 @@ def test_a_device_has_its_own_number_of_threads() -> None:
     machine.close()
     torch.set_num_threads(before)
     assert found == {"other": 2, "main": 2}
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_a_device_is_given_launches_ahead(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first of a chain of operations has ended, those after it are launched, as many as `ahead` says."""
+    begins, launched = threading.Event(), list[int]()
+    engine, sources, machine = scripted(lambda op: (begins.wait(), None)[1], devices=1)
+    engine.ahead = ahead
+    launch = ThreadStream.launch
+
+    def counted(stream: ThreadStream, work: Callable[[], None]) -> None:
+        if getattr(work, "func", None) is not None and not begins.is_set():
+            launched.append(1)
+        launch(stream, work)
+
+    monkeypatch.setattr(ThreadStream, "launch", counted)
+    timer = threading.Timer(0.2, begins.set)
+    timer.start()
+    step = engine.run(sources, way="dynamic", timeout_s=60)
+    machine.close()
+    assert len(launched) == 1 + ahead
+    assert step.kept.keys() == engine.plan.home.keys()
 
 
 def test_devices_work_side_by_side() -> None:
