@@ -23,8 +23,9 @@ Tensors = dict[int, torch.Tensor]
 Way = Literal["dynamic", "static", "bulk_synchronous"]
 """How a plan is run.
 
-`dynamic`: the host starts a node when its inputs have arrived, or will have when its device comes to it. `static`: the host launches all nodes at once, in the order of
-the plan, and streams wait for events. `bulk_synchronous`: phase by phase, and the host waits for the end of each phase.
+`dynamic`: the host starts a node when its inputs have arrived, or will have when its device comes to it. `static`: the host
+launches all nodes at once, in the order of the plan, and streams wait for events. `bulk_synchronous`: phase by phase, and the
+host waits for the end of each phase.
 """
 
 
