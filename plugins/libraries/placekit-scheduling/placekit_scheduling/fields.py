@@ -17,6 +17,7 @@ import textwrap
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -131,11 +132,13 @@ def unpacked(
     exec(compile(tree, str(inspect.getsourcefile(function)), "exec"), function.__globals__, names)
     made = names[written.name]
     # numba's cache looks at the file of the function, not at the layout: another one must have another name there
-    made.__qualname__ = f"{written.name}_{zlib.crc32(ast.unparse(written).encode()):08x}"
+    about = repr((lines, layout, known, _SOURCE))
+    made.__qualname__ = f"{written.name}_{zlib.crc32(about.encode()):08x}"
     return njit(*signature, **options)(made)
 
 
 _ARRAYS = ("ints", "floats", "scratch_ints", "scratch_floats")
+_SOURCE = zlib.crc32(Path(__file__).read_bytes())
 
 
 def _is_m(node: ast.expr) -> bool:

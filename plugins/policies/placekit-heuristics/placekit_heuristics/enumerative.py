@@ -46,10 +46,10 @@ class Enumerative(ResumablePolicy):
         """The best placement; with `samples=1` nothing is evaluated. Raises PlacekitError without meta-operations."""
         problem, graph = task.problem, task.problem.graph
         steps = from_columns(graph) if self.options.meta_operations == "columns" else recovered(graph)
-        priority = self._priority(problem, steps)
+        priority, costs = self._priority(problem, steps), Costs(problem)
 
         def propose(i: int) -> Placement:
-            work = Assignment(problem, rng if i else None)
+            work = Assignment(costs, rng if i else None)
             for ops in steps:
                 work.step(ops, lambda row: self._choose(row, rng))
             return problem.placement(work.devices(), priority)
@@ -154,6 +154,58 @@ class Row:
         return np.asarray(self.slots[linear_sum_assignment(self.direct[:, self.slots])[1]])
 
 
+class Costs:
+    """What assignments of one problem ask for again and again, as Python lists: their rows are a few numbers long.
+
+    Attributes:
+        group: [t] group of each tensor's producer; `source`: [t] whether that is a source; `bytes_`: [t] size.
+        pool: [g] number of the devices that each group may go to, `pools`: those devices for each number.
+        group_s: [g][D] seconds of each group.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        graph = problem.graph
+        self.problem, self.op_group = problem, problem.grouping.group_of.tolist()
+        self.group: list[int] = problem.grouping.group_of[graph.tensor_producer].tolist()
+        self.source: list[bool] = (~graph.kernel[graph.tensor_producer]).tolist()
+        self.bytes_: list[float] = graph.tensor_bytes.astype(np.float64).tolist()
+        pools, of = np.unique(accelerators(problem), axis=0, return_inverse=True)
+        self.pool: list[int] = of.reshape(-1).tolist()
+        self.pools: list[list[int]] = [np.flatnonzero(pool).tolist() for pool in pools]
+        self.group_s: list[list[float]] = problem.group_s.tolist()
+        self._reads: dict[bytes, dict[int, list[int]]] = {}
+        self._sent: dict[tuple[int, float], list[float]] = {}
+        self._homes: dict[int, Devices] = {}
+
+    def reads(self, ops: NDArray[np.int64]) -> dict[int, list[int]]:
+        """The groups of `ops`, in the order of these, with the tensors that they read, ascending."""
+        key = ops.tobytes()
+        if key not in self._reads:
+            found: dict[int, set[int]] = {}
+            for v in ops.tolist():
+                found.setdefault(self.op_group[v], set()).update(self.problem.graph.inputs(v).tolist())
+            self._reads[key] = {group: sorted(tensors) for group, tensors in found.items()}
+        return self._reads[key]
+
+    def sent(self, source: int, bytes_: float) -> list[float]:
+        """[D] seconds of sending `bytes_` from a device along the routes; 0 to itself."""
+        found = self._sent.get((source, bytes_))
+        if found is None:
+            routes = self.problem.cluster.routes
+            found = self._sent[source, bytes_] = (
+                routes.latency_s[source] + bytes_ * routes.s_per_byte[source]
+            ).tolist()
+        return found
+
+    def home(self, group: int) -> Devices:
+        """[D] device of a group of sources for each device of its first reader: the same one, or the nearest allowed one."""
+        if group not in self._homes:
+            allowed = self.problem.allowed[group]
+            nearest = np.where(allowed[:, None], self.problem.cluster.routes.latency_s, np.inf).argmin(axis=0)
+            self._homes[group] = np.where(allowed, np.arange(len(allowed)), nearest)
+        return self._homes[group]
+
+
 class Assignment:
     """The devices of the groups so far, and the devices that each tensor was sent to.
 
@@ -161,40 +213,39 @@ class Assignment:
     `rng`, the order of the devices is random.
     """
 
-    def __init__(self, problem: Problem, rng: Generator | None = None) -> None:
-        self.rng = rng
-        self.problem, self.graph, self.group = problem, problem.graph, problem.grouping.group_of
-        size, routes = problem.cluster.size, problem.cluster.routes
-        self.latency_s, self.s_per_byte = routes.latency_s, routes.s_per_byte
-        self.device = np.full(problem.g, -1)
-        self.sent = np.zeros((self.graph.t, size), np.bool_)
-        self.busy_s = np.zeros(size)  # of the kernels of the groups on each device
-        self.pool = accelerators(problem)
+    def __init__(self, costs: Costs, rng: Generator | None = None) -> None:
+        self.rng, self.costs, self.problem = rng, costs, costs.problem
+        self.device = [-1] * costs.problem.g
+        self.sent: dict[int, set[int]] = {}
+        self.busy_s = [0.0] * costs.problem.cluster.size  # of the kernels of the groups on each device
 
     def step(self, ops: NDArray[np.int64], choose: Callable[[Row], Devices]) -> None:
         """Assign the groups of `ops` without a device, evenly over the devices, and send all groups of `ops` what they read."""
-        reads: dict[int, set[int]] = {}
-        for v in ops.tolist():
-            reads.setdefault(int(self.group[v]), set()).update(self.graph.inputs(v).tolist())
-        groups = np.asarray(list(reads))
-        self._send(groups[self.device[groups] >= 0], reads)
-        for pool in np.unique(self.pool[groups], axis=0):
-            alike = groups[(self.pool[groups] == pool).all(axis=1)]
-            while len(left := alike[self.device[alike] < 0]):
-                placed = self.device[groups]
-                count = np.bincount(placed[placed >= 0], minlength=len(pool))
-                slots = np.flatnonzero(pool & (count == count[pool].min()))
-                order = np.argsort(self.busy_s[slots], kind="stable")
-                slots = slots[order if self.rng is None else self.rng.permutation(len(slots))]
+        costs, device = self.costs, self.device
+        reads = costs.reads(ops)
+        self._send([g for g in reads if device[g] >= 0], reads)
+        for number in sorted({costs.pool[g] for g in reads}):
+            pool = costs.pools[number]
+            while left := [g for g in reads if costs.pool[g] == number and device[g] < 0]:
+                count = [0] * len(self.busy_s)
+                for g in reads:
+                    if device[g] >= 0:
+                        count[device[g]] += 1
+                least = min(count[d] for d in pool)
+                slots = [d for d in pool if count[d] == least]
+                if self.rng is None:
+                    slots.sort(key=self.busy_s.__getitem__)
+                else:
+                    slots = [slots[i] for i in self.rng.permutation(len(slots)).tolist()]
                 row = left[: len(slots)]
-                chosen = choose(self._row(row, reads, slots))
-                self.device[row] = chosen
-                self.busy_s[chosen] += self.problem.group_s[row, chosen]
+                for g, d in zip(row, choose(self._row(row, reads, slots)).tolist(), strict=True):
+                    device[g] = d
+                    self.busy_s[d] += costs.group_s[g][d]
                 self._send(row, reads)
 
     def devices(self) -> NDArray[np.int16]:
         """[g] the devices; groups of sources that nothing reads go where most memory is free."""
-        device, problem = self.device.copy(), self.problem
+        device, problem = np.asarray(self.device), self.problem
         placed = device >= 0
         used = np.bincount(device[placed], problem.group_persistent_bytes[placed], len(self.busy_s))
         for g in np.flatnonzero(~placed):
@@ -202,44 +253,41 @@ class Assignment:
             used[device[g]] += problem.group_persistent_bytes[g]
         return device.astype(np.int16)
 
-    def _row(self, groups: Devices, reads: Mapping[int, set[int]], slots: Devices) -> Row:
+    def _row(self, groups: list[int], reads: Mapping[int, list[int]], slots: list[int]) -> Row:
         """The costs of assigning `groups` to `slots`. A source without a device goes with its first reader among `groups`."""
-        direct, shares = np.zeros((len(groups), len(self.busy_s))), []
-        leader = {g: i for i, g in enumerate(groups.tolist())}  # the row's group that each owner of tensors goes with
-        everywhere = np.arange(len(self.busy_s))
-        for i, group in enumerate(groups.tolist()):
-            for t in sorted(reads[group]):
-                owner, bytes_ = int(self.group[self.graph.tensor_producer[t]]), float(self.graph.tensor_bytes[t])
-                if self.device[owner] >= 0:
-                    direct[i] += np.where(self.sent[t], 0.0, self._seconds(self.device[owner], everywhere, bytes_))
+        costs, direct, shares = self.costs, list[list[float]](), list[Share]()
+        leader = {g: i for i, g in enumerate(groups)}  # the row's group that each owner of tensors goes with
+        for i, group in enumerate(groups):
+            total = [0.0] * len(self.busy_s)
+            for t in reads[group]:
+                owner, bytes_ = costs.group[t], costs.bytes_[t]
+                at = self.device[owner]
+                if at >= 0:
+                    there = self.sent.get(t, ())
+                    for d, seconds in enumerate(costs.sent(at, bytes_)):
+                        if d not in there:
+                            total[d] += seconds
                     continue
-                first, home = leader.setdefault(owner, i), self._home(owner)
+                first, home = leader.setdefault(owner, i), costs.home(owner)
                 if first == i:
-                    direct[i] += self._seconds(home, everywhere, bytes_)
+                    for d, at in enumerate(home.tolist()):
+                        total[d] += costs.sent(at, bytes_)[d]
                 else:
                     shares.append(Share(first, i, home, bytes_))
-        return Row(slots, direct, shares, self.latency_s, self.s_per_byte)
+            direct.append(total)
+        routes = self.problem.cluster.routes
+        return Row(np.asarray(slots), np.asarray(direct), shares, routes.latency_s, routes.s_per_byte)
 
-    def _send(self, groups: Devices, reads: Mapping[int, set[int]]) -> None:
+    def _send(self, groups: list[int], reads: Mapping[int, list[int]]) -> None:
         """Let `groups`, which have devices, read: free sources go where they are read first, other tensors are sent."""
-        for group in groups.tolist():
+        costs = self.costs
+        for group in groups:
             device = self.device[group]
-            for t in sorted(reads[group]):
-                producer = self.graph.tensor_producer[t]
-                owner = self.group[producer]
-                if self.device[owner] < 0 and not self.graph.kernel[producer]:
-                    self.device[owner] = self._home(owner)[device]
-                self.sent[t, device] = True
-
-    def _home(self, group: int) -> Devices:
-        """[D] device of a group of sources for each device of its first reader: the same one, or the nearest allowed one."""
-        allowed = self.problem.allowed[group]
-        nearest = np.where(allowed[:, None], self.latency_s, np.inf).argmin(axis=0)
-        return np.where(allowed, np.arange(len(allowed)), nearest)
-
-    def _seconds(self, source: Devices, target: Devices, bytes_: float) -> NDArray[np.float64]:
-        """Seconds of sending `bytes_` along the routes; 0 from a device to itself."""
-        return np.asarray(self.latency_s[source, target] + bytes_ * self.s_per_byte[source, target])
+            for t in reads[group]:
+                owner = costs.group[t]
+                if self.device[owner] < 0 and costs.source[t]:
+                    self.device[owner] = int(costs.home(owner)[device])
+                self.sent.setdefault(t, set()).add(device)
 
 
 @cache

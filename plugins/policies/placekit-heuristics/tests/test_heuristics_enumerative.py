@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.random import Generator
-from placekit_heuristics.enumerative import Assignment, Devices, Enumerative, Row, Share
+from placekit_heuristics.enumerative import Assignment, Costs, Devices, Enumerative, Row, Share
 from placekit_heuristics.meta_operations import from_columns, recovered
 from placekit_scheduling import b_level, group_priority
 from placekit_testing import PolicyContract, fakes
@@ -186,7 +186,7 @@ def test_more_shards_than_devices_are_assigned_in_rows(seed: int) -> None:
 
 def rows_of(problem: Problem) -> list[Row]:
     """All rows that are decided on the way."""
-    work, rows = Assignment(problem), []
+    work, rows = Assignment(Costs(problem)), []
 
     def choose(row: Row) -> Devices:
         rows.append(row)
