@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -146,15 +147,20 @@ def compared(name: str, budget: str, values: list[list[float]], same: bool) -> l
     from quality_runs import number, percent
     from scipy import stats
 
-    change = [new / old - 1 for old, new in values]
-    mean, count = statistics.fmean(change), len(change)
-    half = stats.t.ppf(0.975, count - 1) * statistics.stdev(change) / count**0.5
-    medians = [number(1e3 * statistics.median(v), 2) for v in zip(*values, strict=True)]
-    equal = all(old == new for old, new in values)
-    sure = (
-        "equal" if equal else "shorter" if mean + half < 0 else "longer" if mean - half > 0 else "not distinguishable"
-    )
-    row = [name + ("" if same else " (another model)"), budget, *medians, f"{percent(mean)} ± {percent(half)}", sure]
+    nothing = [sum(map(math.isnan, column)) for column in zip(*values, strict=True)]
+    kept = [pair for pair in values if not any(map(math.isnan, pair))]
+    change = [new / old - 1 for old, new in kept]
+    count, said = len(change), "nothing to compare"
+    if count > 1:
+        mean = statistics.fmean(change)
+        half = stats.t.ppf(0.975, count - 1) * statistics.stdev(change) / count**0.5
+        said = f"{percent(mean)} ± {percent(half)}"
+        sure = "shorter" if mean + half < 0 else "longer" if mean - half > 0 else "not distinguishable"
+        sure = "equal" if all(old == new for old, new in kept) else sure
+    if count < len(values):
+        sure = f"found nothing in {nothing[1]} of {len(values)} runs, older in {nothing[0]}"
+    medians = [number(1e3 * statistics.median(v), 2) for v in zip(*kept, strict=True)] or ["-", "-"]
+    row = [name + ("" if same else " (another model)"), budget, *medians, said, sure]
     print(" | ".join(row), flush=True)
     return row
 
