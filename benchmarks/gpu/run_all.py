@@ -256,7 +256,12 @@ def steps(
                 problem, program.executable
             )
             measured = session.evaluate(one)
-            row |= {f"{way}_s": float(measured.value_s[0]), f"{way}_error": measured.error[0]}
+            assert measured.spread_s is not None
+            row |= {
+                f"{way}_s": float(measured.value_s[0]),
+                f"{way}_spread_s": float(measured.spread_s[0]),
+                f"{way}_error": measured.error[0],
+            }
             session.close()
         rows.append(row)
         print(row, flush=True)
@@ -313,6 +318,8 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if strange := [name for name in arguments.workloads.split(",") if name not in STEPS]:
+        parser.error(f"--workloads: no workload {strange[0]!r} here; there are {', '.join(STEPS)}")
     torch.set_num_threads(1)
     make = {"cuda": CUDABackend, "cpu": CPUBackend}[arguments.backend]
     make()  # says at once if there is no GPU

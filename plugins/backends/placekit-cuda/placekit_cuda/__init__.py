@@ -24,12 +24,12 @@ class MeasuringOptions(Options):
         description="`dynamic`: decides what starts next whenever an operation ends; `static`: each device keeps to an order"
         " fixed before the step; `bulk_synchronous`: level by level, with barriers",
     )
-    ahead: int = Field(
-        1,
+    ahead: int | None = Field(
+        None,
         ge=0,
         le=64,
-        description="with `schedule=dynamic`, launches that a device is given beside the one that it works on; 0: it waits"
-        " for the host after each",
+        description="with `schedule=dynamic`, launches that a device, or a link, is given beside the one that it works on; 0: it"
+        " waits for the host after each; null: 1 on GPUs, 0 on threads",
     )
     fuse: bool = Field(True, description="operations between two synchronisation points are launched as one")
     timeout_s: float = Field(60.0, gt=0, description="seconds after which a step counts as hanging")

@@ -363,14 +363,16 @@ def _copy_s(machine: Machine, value: torch.Tensor, src: int, dst: int, timeout_s
         except BaseException as e:  # it would end the thread of the link
             failed.append(e)
 
-    link, start = machine.link(src, dst), time.perf_counter()
+    link = machine.link(src, dst)
     with machine.launching():
+        start = time.perf_counter()
         link.launch(copy)
-    ended = link.record().wait(timeout_s)
+        ended = link.record().wait(timeout_s)
+        seconds = time.perf_counter() - start
     if failed or not ended:
         why = f"failed: {failed[0]}" if failed else f"did not end within {timeout_s:g} s"
         raise BackendError(f"a copy of {value.nbytes} bytes from device {src} to device {dst} {why}")
-    return time.perf_counter() - start
+    return seconds
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:

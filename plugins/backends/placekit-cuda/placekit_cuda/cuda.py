@@ -82,6 +82,8 @@ class CUDAMachine(Machine):
     between them.
     """
 
+    ahead = 1  # after a long kernel, the host takes 60 us or more to launch the next one: docs/gpu.md
+
     def __init__(self, gpus: Sequence[int], link_s: LinkSeconds | None = None, cuda: Any = torch.cuda) -> None:
         self.gpus, self._link_s, self._cuda = list(gpus), link_s, cuda
         there = cuda.device_count() if cuda.is_available() else 0
@@ -145,16 +147,16 @@ class CUDAMachine(Machine):
 
     @contextlib.contextmanager
     def launching(self) -> Iterator[None]:
-        # once for many launches: torch.cuda.stream, which restores the stream after each, takes 10 us, and set_stream 0.7 us
+        # once for many launches, because a context of torch.cuda.stream for each costs more than most kernels
         device = self._cuda.current_device()
         streams = [self._cuda.current_stream(self.torch_device(self.gpus.index(gpu))) for gpu in set(self.gpus)]
         try:
             with torch.no_grad():
                 yield
         finally:
-            for stream in streams:
-                self._cuda.set_stream(stream)
-            self._cuda.set_device(device)
+            for restore, before in [*((self._cuda.set_stream, s) for s in streams), (self._cuda.set_device, device)]:
+                with contextlib.suppress(RuntimeError):  # of a broken device: an error of the work says so
+                    restore(before)
 
     def follow(self) -> None:
         for device, compute in enumerate(self._compute):
@@ -224,7 +226,9 @@ class _Watch:
     def _work(self) -> None:
         with contextlib.suppress(RuntimeError):  # of a broken device: its events say so to those who wait
             self._begin()
-        with self._launching():
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(RuntimeError):
+                stack.enter_context(self._launching())
             self._loop()
 
     def _loop(self) -> None:

@@ -60,7 +60,8 @@ class Engine:
     Args:
         priority: [nodes] of the nodes ready on one stream, the highest starts first; ties in the order of the plan.
         memory_bytes: [D] limit for the values on each device; more ends the step with `MemoryExceeded`.
-        ahead: `dynamic` gives a stream this many nodes beside the one that it works on, so that it need not wait for the host.
+        ahead: `dynamic` gives a stream this many nodes beside the one that it works on, so that it need not wait for the host;
+            None: as many as suit the machine.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class Engine:
         machine: Machine,
         priority: Sequence[float] | None = None,
         memory_bytes: Sequence[float] | None = None,
-        ahead: int = 1,
+        ahead: int | None = None,
     ) -> None:
-        self.plan, self.machine, self.ahead = plan, machine, ahead
+        self.plan, self.machine = plan, machine
+        self.ahead = machine.ahead if ahead is None else ahead
         self.owned = [set(tensors) for tensors in plan.sources]
         self.rank = [(-(priority[i] if priority is not None else 0.0), i) for i in range(len(plan.nodes))]
         self.limit = list(memory_bytes) if memory_bytes is not None else [float("inf")] * machine.size
@@ -170,7 +172,7 @@ class _Dynamic:
     """Starts each node as soon as it is ready: the thread that is told of a node's end starts the nodes waiting for it.
 
     A node is ready when those that it waits for have been launched, if they are on its own stream, which works in order, and
-    have ended, if they are on others. So a stream never waits within a node that it was given ahead.
+    have ended, if they are on others. So a stream can run all that it was given without waiting for another one.
     """
 
     def __init__(self, engine: Engine, state: _State) -> None:

@@ -46,7 +46,13 @@ class Stream(ABC):
 
 
 class Machine(ABC):
-    """Some devices. Close it after use; then it cannot be used again."""
+    """Some devices. Close it after use; then it cannot be used again.
+
+    Attributes:
+        ahead: launches that the dynamic schedule gives a stream beside the one that it works on, unless it is told otherwise.
+    """
+
+    ahead = 0
 
     @property
     @abstractmethod
@@ -74,7 +80,10 @@ class Machine(ABC):
         """Number of the clock by which the events of a stream are timed."""
 
     def launching(self) -> AbstractContextManager[None]:
-        """Within it, the calling thread may launch; after it, the thread's own work goes where it went before."""
+        """Within it, the calling thread may launch; after it, the thread's own work goes where it went before.
+
+        torch records no gradients within it.
+        """
         return nullcontext()
 
     def follow(self) -> None:

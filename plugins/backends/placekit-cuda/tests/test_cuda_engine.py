@@ -15,8 +15,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from placekit_cuda.backend import CPUBackend
+from placekit_cuda.cuda import CUDAMachine
 from placekit_cuda.engine import Engine, MemoryExceeded, Tensors, Way
-from placekit_cuda.machine import CPUMachine, ThreadStream
+from placekit_cuda.machine import CPUMachine, Stream
 from placekit_cuda.plan import Plan, plan
 from placekit_sim.simulator import Simulator
 from placekit_testing.sequential import run_sequential
@@ -26,6 +27,7 @@ from placekit_core import (
     BackendError,
     Cluster,
     CostTable,
+    GraphBuilder,
     Grouping,
     Placements,
     Problem,
@@ -329,25 +331,50 @@ def test_a_device_has_its_own_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_a_device_is_given_launches_ahead(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first of a chain of operations has ended, those after it are launched, as many as `ahead` says."""
-    begins, launched = threading.Event(), list[int]()
-    engine, sources, machine = scripted(lambda op: (begins.wait(), None)[1], devices=1)
-    engine.ahead = ahead
-    launch = ThreadStream.launch
+def test_a_device_is_given_launches_ahead(ahead: int) -> None:
+    """Of a chain on one device: before the first has ended, as many after it are launched as `ahead` says.
 
-    def counted(stream: ThreadStream, work: Callable[[], None]) -> None:
-        if getattr(work, "func", None) is not None and not begins.is_set():
-            launched.append(1)
-        launch(stream, work)
+    What another device reads waits for the end of what it reads from, whatever `ahead` is.
+    """
+    builder, tensor = GraphBuilder("chain"), None
+    for i in range(8):
+        [tensor] = builder.add(f"op{i}", inputs=[] if tensor is None else [tensor], outputs=[4])
+    graph, ends = builder.build(), threading.Event()
+    launched: list[tuple[int, int]] = []
 
-    monkeypatch.setattr(ThreadStream, "launch", counted)
-    timer = threading.Timer(0.2, begins.set)
-    timer.start()
-    step = engine.run(sources, way="dynamic", timeout_s=60)
+    class Late(CPUMachine):
+        def notify(self, stream: Stream, done: Callable[[BaseException | None], None]) -> None:
+            launched.append((len(launched), self._compute.index(stream)) if stream in self._compute else (-1, -1))
+            stream.launch(lambda: (ends.wait(), done(None))[1])
+
+    executable: Any = Scripted(Program(graph), lambda op: None)
+    device = np.array([0] * 6 + [1] * 2, np.int16)
+    made = plan(graph, executable, device, 2, graph.topological_order.tolist(), fuse=False, fixed=False)
+    machine = Late(2)
+    engine = Engine(made, executable, machine, ahead=ahead)
+    running = threading.Thread(target=engine.run, args=([{}, {}],), kwargs={"way": "dynamic", "timeout_s": 60})
+    running.start()
+    until = time.perf_counter() + 30
+    while len(launched) < 1 + ahead and time.perf_counter() < until:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    before = list(launched)
+    ends.set()
+    running.join()
     machine.close()
-    assert len(launched) == 1 + ahead
-    assert step.kept.keys() == engine.plan.home.keys()
+    assert before == [(i, 0) for i in range(1 + ahead)]
+    assert len(launched) == len(made.nodes)
+
+
+def test_the_option_reaches_the_engine() -> None:
+    """By default as many as suit the machine."""
+    program = EinsumImporter(program="chainmm", sizes={"n": 32}).load()[0]
+    for given, expected in (({}, 0), ({"ahead": 2}, 2)):
+        backend = CPUBackend(devices=1, **given)
+        session: Any = backend.open(Problem.of(program.graph, backend.devices()), program.executable)
+        assert session.engine(session.problem.placement(np.zeros(session.problem.g, np.int64))).ahead == expected
+        session.close()
+    assert CUDAMachine.ahead == 1
 
 
 def test_devices_work_side_by_side() -> None:

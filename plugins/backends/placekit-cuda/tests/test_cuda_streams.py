@@ -139,6 +139,7 @@ class FakeCUDA:
 
     def set_stream(self, stream: FakeStream) -> None:
         """Make `stream` the current one of its GPU, and that the current GPU."""
+        assert getattr(self.of_thread, "launching", False), "launched outside of `launching`: the stream would stay"
         self.current[stream.device.index] = stream
         self.set_device(stream.device.index)
 
@@ -241,8 +242,13 @@ class EmulatedMachine(CUDAMachine):
 
     @contextlib.contextmanager
     def launching(self) -> Iterator[None]:
-        with super().launching(), Watch(self._cuda):
-            yield
+        of_thread = self._cuda.of_thread
+        before, of_thread.launching = getattr(of_thread, "launching", False), True
+        try:
+            with super().launching(), Watch(self._cuda):
+                yield
+        finally:
+            of_thread.launching = before
 
     def keep(self, value: torch.Tensor, stream: Any) -> None:
         self._cuda.block(value).users.add(stream.id)
@@ -265,7 +271,7 @@ def program(workload: str) -> Program:
     return assembled([f"workload={workload}", *mode], installed()).build("importer").load()[0]
 
 
-def raced(workload: str, gpus: Sequence[int], way: Way, steps: int = 2) -> FakeCUDA:
+def raced(workload: str, gpus: Sequence[int], way: Way, steps: int = 2, ahead: int | None = None) -> FakeCUDA:
     """Run some steps of a random placement, each with the results of one device; the fake, which knows of the races."""
     found, devices = program(workload), len(gpus)
     graph, executable = found.graph, found.executable
@@ -280,7 +286,7 @@ def raced(workload: str, gpus: Sequence[int], way: Way, steps: int = 2) -> FakeC
     made = plan(graph, executable, device, devices, order, fixed=way == "static", keep=keep, level=level)
     cuda = FakeCUDA()
     machine = EmulatedMachine(gpus, cuda=cuda)
-    engine = Engine(made, executable, machine)
+    engine = Engine(made, executable, machine, ahead=ahead)
     values = executable.initial()
     sources = engine.place(values)
     for d, tensors in enumerate(sources):
@@ -306,6 +312,35 @@ def test_nothing_races(workload: str, gpus: list[int], way: Way) -> None:
     cuda = raced(workload, gpus, way)
     assert not cuda.races, f"{len(cuda.races)} races, the first:\n{cuda.races[0]}"
     assert cuda.reused > 0, "memory is reused, or nothing could race for it"
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_nothing_races_with_other_numbers_of_launches_ahead(ahead: int) -> None:
+    assert not raced("chainmm_small", [0, 0, 1], "dynamic", ahead=ahead).races
+
+
+def test_what_a_thread_launched_on_is_as_before() -> None:
+    """After `launching`: its streams, its device, and whether gradients are recorded; also if the work raises."""
+    cuda = FakeCUDA()
+    machine = EmulatedMachine([0, 0, 1], cuda=cuda)
+    cuda.set_device(1)
+    own = [cuda.current_stream(_Index(gpu)) for gpu in range(2)]
+    seen = []
+
+    def work() -> None:
+        seen.append((cuda.current_device(), cuda.current_stream(_Index(0)), torch.is_grad_enabled()))
+        raise ValueError("this work fails")
+
+    for stream in (machine.compute(0), machine.link(2, 1)):
+        with pytest.raises(ValueError, match="this work fails"), machine.launching():
+            stream.launch(work)
+        assert (cuda.current_device(), [cuda.current_stream(_Index(gpu)) for gpu in range(2)]) == (1, own)
+        assert torch.is_grad_enabled()
+    compute, link = machine.compute(0), machine.link(2, 1)
+    assert isinstance(compute, CUDAStream)
+    assert isinstance(link, CUDAStream)
+    assert seen == [(0, compute.streams[0], False), (0, link.streams[-1], False)]
+    machine.close()
 
 
 @pytest.mark.parametrize("gpus", [(0, 1), (0, 0)])
