@@ -318,6 +318,8 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if strange := [name for name in arguments.only.split(",") if name not in PARTS]:
+        parser.error(f"--only: no part {strange[0]!r}; there are {', '.join(PARTS)}")
     if strange := [name for name in arguments.workloads.split(",") if name not in STEPS]:
         parser.error(f"--workloads: no workload {strange[0]!r} here; there are {', '.join(STEPS)}")
     torch.set_num_threads(1)
