@@ -2,7 +2,8 @@
 
 Operations are timed at their place in the program, with the inputs that they have there. The program runs several times, in
 the order of the graph, and each pass times one operation of every signature. A figure is the median over the passes, so a
-temporary disturbance spoils only a few samples of each figure. After a failure or an interruption, the operations that
+temporary disturbance spoils only a few samples of each figure. A GPU is held until the host has launched a sample: a figure is
+what the GPU takes, not what the host takes to launch it. After a failure or an interruption, the operations that
 would have followed have no figures.
 """
 
@@ -27,11 +28,12 @@ Key = tuple[str, str]
 """(`signatures` or `operations`, the signature or the operation's name)."""
 Samples = dict[Key, list[float]]
 
-_SAMPLE_S = {"cpu": 2e-5, "cuda": 1e-3}
-"""Minimum seconds of a sample, which launches its kernel as often as needed. On a GPU that is many times, because its clock
-starts before the host has launched anything. On a processor, only tiny kernels are repeated, because a repetition finds its
-inputs in the cache."""
+_SAMPLE_S = {"cpu": 2e-5, "cuda": 3e-4}
+"""Minimum seconds of a sample, which launches its kernel as often as needed. A GPU's clock counts in steps of half a
+microsecond. On a processor, only tiny kernels are repeated, because a repetition finds its inputs in the cache."""
 _MAX_TIMES = 1000
+_HOLD = 1.5  # times the seconds that the host took to launch a sample before
+_HOLD_S = 2e-3  # at least that: products are slower in the first moments of a GPU's work
 _LAUNCHES = 500
 _RATE_S = 2e-2  # products grow until one takes this long
 _RATE_SIZE = 8192  # rows of the largest product
@@ -45,23 +47,30 @@ class Clock:
     """Times work on streams of `machine`.
 
     Raises BackendError for work that does not end within `timeout_s`, and whatever work raises.
+
+    Attributes:
+        launch_s: seconds that the host took to launch the last work once.
     """
 
     def __init__(self, machine: Machine, repeats: int, timeout_s: float) -> None:
         self.machine, self.repeats, self.timeout_s = machine, repeats, timeout_s
+        self.launch_s = 0.0
 
-    def once(self, stream: Stream, work: Callable[[], object], times: int = 1) -> float:
-        """Seconds of `work` on `stream`, launched `times` times in a row."""
+    def once(self, stream: Stream, work: Callable[[], object], times: int = 1, hold_s: float = 0.0) -> float:
+        """Seconds of `work` on `stream`, launched `times` times in a row; a GPU begins `hold_s` after the first launch."""
         failed: list[BaseException] = []
 
         def repeated() -> None:
+            begun = time.perf_counter()
             try:
                 for _ in range(times):
                     work()
             except BaseException as e:  # it would end the thread of the stream
                 failed.append(e)
+            self.launch_s = (time.perf_counter() - begun) / times
 
         with self.machine.launching():
+            self.machine.hold(stream, hold_s)
             start = stream.record(timed=True)
             stream.launch(repeated)
             end = stream.record(timed=True)
@@ -77,7 +86,12 @@ class Clock:
     def median(self, stream: Stream, work: Callable[[], object], sample_s: float) -> float:
         """Median seconds of `repeats` samples of at least `sample_s`, after one that does not count."""
         times = often(min(self.once(stream, work), self.once(stream, work)), sample_s)
-        return float(np.median([self.once(stream, work, times) for _ in range(self.repeats + 1)][1:]))
+        hold_s = self.hold_s(times)
+        return float(np.median([self.once(stream, work, times, hold_s) for _ in range(self.repeats + 1)][1:]))
+
+    def hold_s(self, times: int) -> float:
+        """How long a GPU is held, so that the host has launched the last work `times` times before the first one begins."""
+        return max(_HOLD * self.launch_s * times, _HOLD_S)
 
 
 def often(seconds: float, sample_s: float) -> int:
@@ -118,7 +132,7 @@ class Walk:
         assert program.executable is not None
         self.device = device
         self.initial: Tensors = program.executable.initial()
-        self.times: dict[Key, int] = {}
+        self.times: dict[Key, tuple[int, float]] = {}
         self.error: str | None = None
         self.graph = graph = program.graph
         views = program.executable.views
@@ -174,10 +188,11 @@ class Walk:
         if piece.key is None:
             seconds = clock.once(stream, work)
         elif piece.key in self.times:
-            seconds = clock.once(stream, work, self.times[piece.key])
-        else:  # the first pass loads kernels, and shows how often each has to be launched
+            seconds = clock.once(stream, work, *self.times[piece.key])
+        else:  # the first pass loads kernels, and shows how often each has to be launched, and for how long
             seconds = min(clock.once(stream, work), clock.once(stream, work, 2))
-            self.times[piece.key] = often(seconds, _SAMPLE_S[self.device.type])
+            times = often(seconds, _SAMPLE_S[self.device.type])
+            self.times[piece.key] = times, clock.hold_s(times)
         for t in piece.drops:
             values.pop(t, None)
         values.update({t: made[t] for t in piece.keeps})
@@ -318,8 +333,8 @@ def _launch_s(stream: Stream, where: torch.device, clock: Clock) -> float:
     def tiny() -> None:
         torch.neg(one)
 
-    for _ in range(clock.repeats + 1):
-        samples.append(clock.once(stream, tiny, _LAUNCHES))  # like operations: their figures contain a launch
+    for _ in range(clock.repeats + 1):  # held like operations, whose figures contain a launch
+        samples.append(clock.once(stream, tiny, _LAUNCHES, clock.hold_s(_LAUNCHES)))
     return float(np.median(samples[1:]))
 
 

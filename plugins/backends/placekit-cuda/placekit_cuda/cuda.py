@@ -21,6 +21,7 @@ from placekit_core import BackendError
 from placekit_cuda.machine import Event, LinkSeconds, Machine, Stream, Work, copied
 
 _CLOCKS = 50  # maximum number of attempts
+_CYCLES_PER_S = 2e9  # at least as many as a GPU has
 STREAMS = 32
 """Number of streams of a GPU for each priority; beyond that, `torch.cuda` hands out the same streams again."""
 
@@ -157,6 +158,10 @@ class CUDAMachine(Machine):
             for restore, before in [*((self._cuda.set_stream, s) for s in streams), (self._cuda.set_device, device)]:
                 with contextlib.suppress(RuntimeError):  # of a broken device: an error of the work says so
                     restore(before)
+
+    def hold(self, stream: CUDAStream, seconds: float) -> None:
+        if seconds > 0:
+            stream.launch(lambda: self._cuda._sleep(int(seconds * _CYCLES_PER_S)))
 
     def follow(self) -> None:
         for device, compute in enumerate(self._compute):

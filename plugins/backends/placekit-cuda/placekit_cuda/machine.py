@@ -86,6 +86,13 @@ class Machine(ABC):
         """
         return nullcontext()
 
+    def hold(self, stream: Any, seconds: float) -> None:
+        """Let a GPU begin with what is launched next only after `seconds`, so that it need not wait for the host between.
+
+        Call it within `launching`. A thread of the processor launches nothing, and is not held.
+        """
+        return None
+
     def follow(self) -> None:
         """Let all devices wait for the work that the calling thread has launched by itself.
 

@@ -205,6 +205,68 @@ def test_samples_of_several_launches_are_divided_among_them() -> None:
     assert [calibration.often(s, 2e-5) for s in (1.1e-6, 1.5e-5, 1.0, 0.0)] == [19, 2, 1, 1000]
 
 
+class Held(CPUMachine):
+    """Keeps how long it was asked to hold a stream before each sample."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.held: list[float] = []
+
+    def hold(self, stream: Any, seconds: float) -> None:
+        self.held.append(seconds)
+
+
+def test_a_gpu_is_held_until_the_host_has_launched_a_sample() -> None:
+    """Else what the host takes to launch a short kernel would be its figure. The first attempts show how long that is."""
+    machine = Held()
+    clock = Clock(machine, 2, 30.0)
+    launched: list[float] = []
+
+    def launch() -> None:
+        begun = time.perf_counter()
+        time.sleep(1e-3)
+        launched.append(time.perf_counter() - begun)
+
+    clock.median(machine.compute(0), launch, 1e-2)
+    assert machine.held[:2] == [0, 0], "how often to launch is found without"
+    times = len(launched[2:]) // 3
+    assert len(set(machine.held[2:])) == 1
+    assert machine.held[2] >= 1.5 * times * min(launched[:2])
+    assert len(machine.held) == 2 + 3
+    machine.held.clear()
+    program = chain()
+    kernels = int(program.graph.kernel.sum())
+    walk = Walk(
+        program, {op: ("operations", str(op)) for op in np.flatnonzero(program.graph.kernel)}, torch.device("cpu")
+    )
+    walk.run(clock, machine.compute(0))
+    assert not any(machine.held)
+    walk.run(clock, machine.compute(0))
+    assert sum(s >= 2e-3 for s in machine.held) == kernels, "also for a kernel that is launched in no time"
+    machine.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_figures_are_what_the_gpu_takes() -> None:
+    """Not the 200 us that the host takes to launch a kernel of a few microseconds."""
+    from placekit_cuda.cuda import CUDAMachine
+
+    machine = CUDAMachine([0])
+    one = torch.ones(1, device=machine.torch_device(0))
+
+    def slowly() -> None:
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < 2e-4:
+            pass
+        torch.neg(one)
+
+    clock = Clock(machine, 5, 30.0)
+    held, free = clock.median(machine.compute(0), slowly, 2e-3), clock.once(machine.compute(0), slowly, 20)
+    machine.close()
+    assert held < 5e-5 < 1e-4 < free
+
+
 def test_rates_of_all_types_that_the_device_has_are_measured() -> None:
     """Also where no program computes in them; what torch cannot multiply keeps its rate, and is named."""
     data = CLUSTER.model_dump()
