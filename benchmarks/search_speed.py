@@ -7,9 +7,9 @@ is what is timed. `first come` is a search of devices only, `priorities` one tha
 made with trials (`placekit_core.Trial`), which go on from marks and end early, and without; both end at the same placement, to
 the last bit, or the benchmark fails. Seconds are processor time of one thread, the least of three turns.
 
-With `--beside`, the whole command `placekit run +policy=annealing` of an older checkout (a git worktree of some commit) and of
-this one, in turns, each in a process of its own with 20,000 evaluations: seconds of the search that the results state, the
-least of three. `--write` keeps the report in benchmarks/results/search_speed.md.
+With `--beside`, the whole command `placekit run +policy=annealing` of an older checkout (a git worktree of some commit, after
+`make setup` in it) and of this one, in turns, each in a process of its own with 20,000 evaluations: seconds of the search that the
+results state, the least of three. `--write` keeps the report in benchmarks/results/search_speed.md.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from checkouts import placekit_of
 from placekit_search.chain import Chain, Moves
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import AnnealingOptions
@@ -92,10 +92,8 @@ def row(name: str, problem: Problem, priorities: bool) -> str:
 
 def seconds(checkout: Path, workload: str, folder: Path) -> float:
     """Seconds of the search of `placekit run +policy=annealing` in a checkout."""
-    paths = [checkout, *sorted(f.parent for f in checkout.glob("plugins/*/*/pyproject.toml"))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    start = "import sys; from placekit_core.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", start, "run", "+policy=annealing"]
+    placekit, environment = placekit_of(checkout)
+    command = [*placekit, "run", "+policy=annealing"]
     options = [
         f"workload={workload}",
         "cluster=p100x4",
@@ -104,7 +102,12 @@ def seconds(checkout: Path, workload: str, folder: Path) -> float:
         f"run_dir={folder}",
     ]
     done = subprocess.run(
-        [*command, *options], env=environment, cwd=checkout, capture_output=True, text=True, check=False
+        [*command, *options],
+        env=environment,
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"{checkout}: {done.stderr}")

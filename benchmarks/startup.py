@@ -4,8 +4,9 @@
 
 Commands that only list things; a small run, warm: its compiled functions and bytecode are on disk; and its first run, for which
 numba's cache is empty. CPU seconds are those of all threads; they vary less than wall-clock seconds if other programs use the
-computer. With `--beside`, an older checkout (a git worktree of some commit) in turns with this one, in the same environment:
-`git worktree add /tmp/old dc14b6f`. `--write` saves the table in benchmarks/results/startup.md.
+computer. With `--beside`, an older checkout (a git worktree of some commit, after `make setup` in it) in turns with this one.
+A checkout that has no `.venv` runs in the environment of this program. `--write` saves the table in
+benchmarks/results/startup.md.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import resource
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from checkouts import placekit_of, python_of
 
 RUNS = 7
 HERE = Path(__file__).resolve().parent.parent
@@ -51,11 +53,10 @@ class Checkout:
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.root, self.folder = root, folder
-        paths = [root, *sorted(f.parent for f in root.glob("plugins/*/*/pyproject.toml"))]
+        (self.python, environment), (self.placekit, _) = python_of(root), placekit_of(root)
         left_out = ("PYTHONDONTWRITEBYTECODE", "PLACEKIT_SAMPLES")
-        self.environment = {name: value for name, value in os.environ.items() if name not in left_out}
+        self.environment = {name: value for name, value in environment.items() if name not in left_out}
         self.environment |= {
-            "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
             "NUMBA_CACHE_DIR": str(folder / "compiled"),
         }
@@ -64,15 +65,13 @@ class Checkout:
         """The seconds of one command. Ends this program if it fails."""
         run_dir = self.folder / "run"
         shutil.rmtree(run_dir, ignore_errors=True)
-        command = arguments if arguments[0] == "-c" else ["-m", "placekit_core", *arguments]
+        command = [self.python, *arguments] if arguments[0] == "-c" else [*self.placekit, *arguments]
         command = [*command, f"run_dir={run_dir}"] if arguments == RUN else command
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, *command], env=self.environment, cwd=self.folder, capture_output=True, text=True
-        )
+        done = subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True)
         wall_s, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         if done.returncode:
-            raise SystemExit(f"{self.root}: {' '.join(command)}: {done.stderr}")
+            raise SystemExit(f"{self.root}: {' '.join(arguments)}: {done.stderr}")
         return Took(wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
     def commit(self) -> str:

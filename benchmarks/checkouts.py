@@ -1,0 +1,23 @@
+"""Commands of another checkout, for benchmarks that compare two."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def python_of(checkout: Path) -> tuple[str, dict[str, str]]:
+    """The Python of a checkout, and its environment: those of its `.venv`, or this Python's with the checkout's packages."""
+    own = checkout / ".venv/bin/python"
+    if own.exists():
+        return str(own), dict(os.environ)
+    paths = [checkout, *sorted(f.parent for f in checkout.glob("plugins/*/*/pyproject.toml"))]
+    return sys.executable, os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+
+
+def placekit_of(checkout: Path) -> tuple[list[str], dict[str, str]]:
+    """How to call `placekit` of a checkout, and its environment."""
+    python, environment = python_of(checkout)
+    own = checkout / ".venv/bin/placekit"
+    return [str(own)] if own.exists() else [python, "-m", "placekit_core"], environment
