@@ -8,8 +8,8 @@ made with trials (`placekit_core.Trial`), which go on from marks and end early, 
 the last bit, or the benchmark fails. Seconds are processor time of one thread, the least of three turns.
 
 With `--beside`, the whole command `placekit run +policy=annealing` of an older checkout (a git worktree of some commit, after
-`make setup` in it) and of this one, in turns, each in a process of its own with 20,000 evaluations: seconds of the search that the
-results state, the least of three. `--write` keeps the report in benchmarks/results/search_speed.md.
+`make setup` in it) and of this one, in turns, each in a process of its own with 20,000 evaluations: seconds of the search that
+the results state, the least of three. `--write` keeps the report in benchmarks/results/search_speed.md.
 """
 
 from __future__ import annotations
