@@ -69,6 +69,9 @@ class ThreeStageOptions(PolicyGradientOptions):
     imitation_episodes: int = Field(2000, ge=0, description="episodes of stage 1")
     imitation_samples: int = Field(4, ge=1, description="episodes of each update of stage 1")
     imitation_learning_rate: float = Field(1e-3, gt=0, description="step size of stage 1")
+    imitation_entropy_weight: float = Field(
+        0.0, ge=0, description="weight of each decision's entropy in stage 1, beside its log-probability"
+    )
     simulated_episodes: int = Field(
         4000,
         ge=1,

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.random import Generator
 from placekit_learn.optimisers import clipped
 from placekit_learn.policy_gradient import Batch, PolicyGradient, between
@@ -138,7 +139,11 @@ class ThreeStage(PolicyGradient):
             problem = tasks[self.imitated // o.imitation_samples % len(tasks)].problem
             count = min(o.imitation_samples, o.imitation_episodes - self.imitated)
             lesson = policy.teach(problem, count, rng, between(1.0, 0.0, progress))
-            _, found = policy.imitate(problem, lesson, rng)
+            if o.imitation_entropy_weight:  # the same gradient, and that of the entropy
+                weight = np.full(lesson.log_prob.shape, 1.0 / lesson.log_prob.size)
+                found = policy.gradients(problem, lesson, weight, o.imitation_entropy_weight / lesson.log_prob.size)
+            else:
+                _, found = policy.imitate(problem, lesson, rng)
             steps = self.teaching.steps(clipped(found, o.max_gradient_norm), o.imitation_learning_rate)
             policy.apply(steps)
             self.imitated += count

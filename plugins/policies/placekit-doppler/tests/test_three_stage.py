@@ -107,6 +107,21 @@ def test_stage_one_takes_at_most_half_of_the_seconds(monkeypatch: pytest.MonkeyP
     assert trainer.imitated == 52, "the first update of four beyond the half"
 
 
+def test_the_entropy_in_stage_one_keeps_decisions_open() -> None:
+    """With almost no weight it is imitation alone; with a large one, the policy stays less sure than its teacher."""
+    found = {}
+    for weight in (0.0, 1e-9, 3.0):
+        problem, rng = fakes.unequal(12), np.random.default_rng(1)
+        policy, task = built(problem), fakes.fake_task(problem, 8)
+        settings = {**LATE, "imitation_episodes": 400, "imitation_learning_rate": 0.02}
+        trainer = ThreeStage(**settings, samples=8, stages=[1], imitation_entropy_weight=weight)
+        with pytest.raises(BudgetExhausted):
+            trainer.fit(policy, [task], np.random.default_rng(0))
+        found[weight] = policy.rollout(problem, 8, rng, explore=0.0).entropy.mean()
+    assert found[1e-9] == pytest.approx(found[0.0], rel=1e-3)
+    assert found[3.0] > 1.2 * found[0.0], found
+
+
 def test_slow_measurements_are_limited_in_stage_three_only() -> None:
     problem = fakes.unequal(12)
     for measures, limit in ((False, None), (True, 3.0)):

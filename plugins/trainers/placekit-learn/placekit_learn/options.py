@@ -46,16 +46,18 @@ class LearningOptions(Options):
 class PolicyGradientOptions(LearningOptions):
     """Options that `reinforce` and `ppo` share: those of their baseline."""
 
-    baseline: Literal["average", "batch"] = Field(
+    baseline: Literal["average", "mean", "batch"] = Field(
         "average",
-        description="rewards are compared with a moving average over the program's batches; batch: with the batch's mean",
+        description="rewards are compared with a moving average over the program's batches; mean: with the mean of all its"
+        " earlier placements; batch: with the batch's mean",
     )
     baseline_decay: float = Field(
         0.9, ge=0, lt=1, description="of `baseline=average`: share of the old average in the new one"
     )
     baseline_start: Literal["first", "failing"] = Field(
         "first",
-        description="of `baseline=average`: it starts at the first batch's mean, or at a failure's reward, to explore more",
+        description="of a baseline of earlier rewards: it starts at the first batch's mean, or at a failure's reward, to"
+        " explore more",
     )
     only_fitting_after: int | None = Field(
         None, ge=0, description="updates after which only placements that fit count; null: all count, always"

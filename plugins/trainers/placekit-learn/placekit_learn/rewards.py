@@ -60,12 +60,14 @@ class Worths:
 class Rewards(Worths):
     """Rewards of one problem's placements, and what they are compared with.
 
-    The baseline is the moving average of the batches' means, or, with `baseline=batch`, the batch's own mean: a family's
-    problems take turns, and between two turns of one of them a policy changes much. Until a placement fits, all are equal
-    and there is nothing to learn; baseline and scale start with the first batch in which one fits.
+    The baseline is the moving average of the batches' means, or, with `baseline=mean`, the mean of all earlier rewards (Yao
+    et al. 2026, section 5.1), or, with `baseline=batch`, the batch's own mean: a family's problems take turns, and between two
+    turns of one of them a policy changes much. Until a placement fits, all are equal and there is nothing to learn; baseline
+    and scale start with the first batch in which one fits.
 
     Attributes:
-        baseline: moving average of the batches' mean rewards.
+        baseline: moving average of the batches' mean rewards, or the mean of all rewards so far.
+        seen: rewards in it, with `baseline=mean`; its start counts as one of them.
         at_most: placements count as at most this many times the median of their batch; None: no limit.
     """
 
@@ -73,6 +75,7 @@ class Rewards(Worths):
         super().__init__(options, failing_signal_s)
         self.options = options
         self.baseline: float | None = None
+        self.seen = 0
         self.at_most: float | None = None
 
     def weights(self, m: Measurements, only_fitting: bool = False) -> Floats:
@@ -92,16 +95,26 @@ class Rewards(Worths):
             failing = self.options.baseline_start == "failing"
             self.baseline = float(self.rewards(np.array(self.failing_s))) if failing else mean
         advantage = np.where(used, reward - (mean if self.options.baseline == "batch" else self.baseline), 0.0)
-        decay = self.options.baseline_decay
-        self.baseline = decay * self.baseline + (1 - decay) * mean
+        self._average(mean, int(used.sum()))
         deviation = float(reward[used].std()) if self.options.normalise else 1.0
         if deviation <= EQUAL * abs(mean):  # between equal rewards it is a rounding error
             deviation = 1.0
         return advantage / int(used.sum()) / deviation
 
+    def _average(self, mean: float, count: int) -> None:
+        """Let `count` rewards of this mean count in the baseline."""
+        assert self.baseline is not None
+        decay = self.options.baseline_decay
+        if self.options.baseline == "mean":
+            failing = self.options.baseline_start == "failing"
+            self.seen = max(self.seen, int(failing))  # the start counts as one reward, if it is not this batch's own
+            decay = self.seen / (self.seen + count)
+            self.seen += count
+        self.baseline = decay * self.baseline + (1 - decay) * mean
+
     def state(self) -> dict[str, Any]:
-        return {**super().state(), "baseline": self.baseline}
+        return {**super().state(), "baseline": self.baseline, "seen": self.seen}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self.baseline = state["baseline"]
+        self.baseline, self.seen = state["baseline"], state["seen"]

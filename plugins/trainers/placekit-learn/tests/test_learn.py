@@ -71,6 +71,20 @@ def test_what_a_failure_counts(failing: str, failing_s: float) -> None:
     assert r.failing_s == failing_s
 
 
+def test_the_mean_of_all_earlier_rewards() -> None:
+    r = rewards(reward="linear", baseline="mean")
+    assert r.weights(measured(1, 3)).tolist() == [0.5, -0.5]  # baseline -2, the first batch's mean
+    assert r.weights(measured(6)).tolist() == [-4]
+    assert r.baseline == pytest.approx(-(1 + 3 + 6) / 3)
+    again = rewards(reward="linear", baseline="mean")
+    again.restore(r.state())
+    assert again.weights(measured(2)).tolist() == r.weights(measured(2)).tolist() == pytest.approx([-2 + 10 / 3])
+    assert again.baseline == r.baseline == pytest.approx(-12 / 4)
+    r = rewards(reward="linear", failing="signal", baseline="mean", baseline_start="failing")
+    assert r.weights(measured(1, 3)).tolist() == [(SIGNAL_S - 1) / 2, (SIGNAL_S - 3) / 2]
+    assert r.baseline == pytest.approx(-(SIGNAL_S + 1 + 3) / 3)
+
+
 def test_a_batch_may_be_its_own_baseline() -> None:
     r = rewards(reward="linear", baseline="batch")
     for _ in range(2):
@@ -95,7 +109,7 @@ def test_nothing_is_learned_until_something_fits() -> None:
     for start in ("first", "failing"):
         r = rewards(reward="scaled", baseline_start=start)
         assert r.weights(measured(None, -5)).tolist() == [0, 0]
-        assert r.state() == {"baseline": None, "scale_s": None, "worst_s": None}
+        assert r.state() == {"baseline": None, "seen": 0, "scale_s": None, "worst_s": None}
         assert (r.weights(measured(None, 5)) * [-1, 1] > 0).all() == (start == "first")
         assert r.scale_s == 5
 
