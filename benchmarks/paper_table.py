@@ -1,0 +1,151 @@
+"""A paper's table beside what placekit finds: values over the seeds, and for which rows each of the paper's orders holds.
+
+    python benchmarks/paper_table.py TABLE.txt CSV ... [--cluster k80x{}] [--orders]
+
+TABLE.txt is the paper's table: a line of heads (`network GPUs METHOD ...`), then a line per network and number of GPUs with the
+paper's seconds, OOM, or `-` for what the paper does not have. Each CSV is of benchmarks/seeds.py; its clusters are named by the
+number of GPUs. A cell is the paper's value and ours: the mean over the seeds, with the t interval of 95% if they differ. Methods
+of the CSVs that the paper lacks follow.
+
+With `--orders`, for each two methods of the paper in how many rows its order holds here. The ratio of two methods is taken seed
+by seed. An order *holds* if the mean of its logarithm is at least 1% on the paper's side and its 95% interval excludes 0; it is
+*reversed* if so on the other side, and *open* else. What the paper has within 1% of each other holds if the interval is within
+1%. OOM is slower than anything; a method counts as OOM if most of its seeds find nothing that fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import inf, log
+from pathlib import Path
+
+from seeds import Seed, mean_and_half, read
+
+EQUAL = 0.01
+Place = tuple[str, str]
+Found = Mapping[Place, Mapping[str, Mapping[int, float]]]
+"""Seconds by (workload, cluster), method and seed; infinite for what does not fit."""
+
+
+def found(rows: Sequence[Seed]) -> dict[Place, dict[str, dict[int, float]]]:
+    """The values of runs."""
+    values: dict[Place, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for s in rows:
+        values[s.workload, s.cluster][s.method][s.seed] = s.value_s
+    return values
+
+
+def cell(values: Mapping[int, float]) -> str:
+    """Ours in a cell."""
+    fitting = [v for v in values.values() if v < inf]
+    if not fitting:
+        return "OOM"
+    mean, half = mean_and_half(fitting)
+    short = f" ({len(fitting)} of {len(values)})" if len(fitting) < len(values) else ""
+    return f"{mean:.3g}" + (f" ± {half:.1g}" if half else "") + short
+
+
+def ratio(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float]:
+    """The 95% interval of the mean of log(a / b), seed by seed; a method with one seed has that value for all."""
+    lost = [sum(v == inf for v in x.values()) > len(x) / 2 for x in (a, b)]
+    if any(lost):
+        sign = lost[0] - lost[1]
+        return (inf, inf) if sign > 0 else (-inf, -inf) if sign < 0 else (0.0, 0.0)
+    one, two = ({k: v for k, v in x.items() if v < inf} for x in (a, b))
+    if len(one) == 1 or len(two) == 1:
+        first, second = list(one.values()), list(two.values())
+        logs = [log(x / y) for x in first for y in second]
+    else:
+        logs = [log(one[k] / two[k]) for k in one.keys() & two.keys()]
+    mean, half = mean_and_half(logs)
+    return mean - half, mean + half
+
+
+def verdict(said: str, low: float, high: float) -> str:
+    """Whether an order of two methods, `<` or `=`, holds where log(first / second) is in an interval."""
+    middle = (low + high) / 2 if low != high else low
+    if said == "=":
+        return "holds" if low >= -EQUAL and high <= EQUAL else "reversed" if low > EQUAL or high < -EQUAL else "open"
+    return "holds" if high < 0 and middle <= -EQUAL else "reversed" if low > 0 and middle >= EQUAL else "open"
+
+
+def table(path: Path, cluster: str) -> tuple[list[str], dict[Place, dict[str, float]]]:
+    """The methods of a paper's table, and its values in seconds by network and cluster; infinite for OOM."""
+    head, *lines = [line.split() for line in path.read_text().splitlines() if line.strip() and line[0] != "#"]
+    values = {}
+    for network, gpus, *cells in lines:
+        both = zip(head[2:], cells, strict=True)
+        values[network, cluster.format(gpus)] = {m: inf if c == "OOM" else float(c) for m, c in both if c != "-"}
+    return head[2:], values
+
+
+def show(methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], ours: Found) -> None:
+    """Print the values."""
+    more = sorted({m for p in paper for m in ours.get(p, {})} - set(methods))
+    print("paper | here, seconds: mean ± 95% over the seeds")
+    rows = [["network", "cluster", *methods, *more]]
+    for place, said in paper.items():
+        here = ours.get(place, {})
+        cells = [f"{_paper(said.get(m))} | {cell(here[m]) if m in here else '-'}" for m in methods] + [
+            cell(here[m]) if m in here else "-" for m in more
+        ]
+        rows.append([*place, *cells])
+    width = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    for r in rows:
+        print(
+            "  ".join(
+                c.rjust(w) if i > 1 else c.ljust(w) for i, (c, w) in enumerate(zip(r, width, strict=True))
+            ).rstrip()
+        )
+
+
+def _paper(value: float | None) -> str:
+    return "-" if value is None else "OOM" if value == inf else f"{value:.3g}"
+
+
+def orders(methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], ours: Found) -> None:
+    """Print in how many rows each order of the paper holds."""
+    told: dict[str, dict[str, list[str]]] = {}
+    for place, said in paper.items():
+        here = ours.get(place, {})
+        for a, b in combinations([m for m in methods if m in said and m in here], 2):
+            x, y = said[a], said[b]
+            if x == y == inf:
+                continue  # the paper does not say which would be slower
+            near = x < inf and y < inf and abs(log(x / y)) <= EQUAL
+            first, second = (a, b) if near or x < y else (b, a)
+            sign = "=" if near else "<"
+            name = verdict(sign, *ratio(here[first], here[second]))
+            told.setdefault(f"{first} {sign} {second}", defaultdict(list))[name].append("/".join(place))
+    count = {v: sum(len(t.get(v, [])) for t in told.values()) for v in ("holds", "open", "reversed")}
+    print(
+        f"\nthe paper's order of two methods: {count['holds']} hold, {count['open']} open, {count['reversed']} reversed"
+    )
+    for name, by in told.items():
+        rest = [f"{v}: {', '.join(by[v])}" for v in ("open", "reversed") if by.get(v)]
+        print(
+            f"  {name:30} {len(by.get('holds', []))} of {sum(map(len, by.values()))}"
+            + (f"; {'; '.join(rest)}" if rest else "")
+        )
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("table", type=Path)
+    parser.add_argument("csv", nargs="+", type=Path)
+    parser.add_argument("--cluster", default="k80x{}", help="cluster of the runs; {} is the number of GPUs")
+    parser.add_argument("--orders", action="store_true", help="also print in how many rows the paper's orders hold")
+    given = parser.parse_args()
+    methods, paper = table(given.table, given.cluster)
+    ours = found(read(given.csv))
+    show(methods, paper, ours)
+    if given.orders:
+        orders(methods, paper, ours)
+
+
+if __name__ == "__main__":
+    main()
