@@ -4,16 +4,18 @@
 
 Columns: the workload, the cluster, the method (the policy, with what it differs in from others of its place), the seed, seconds
 of the placement found (empty: none fits), the proven bound, the evaluations, those until a value within 1% of the result (from
-the run's history, if it has one), and the seconds of the search. Values are simulated or measured, as the runs were.
+the run's history, if it has one), the seconds of the search, and, from the profile of the placement, the seconds that each device
+computes, and those of all copies. Values are simulated or measured, as the runs were.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from math import inf
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from math import inf, isnan
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,8 @@ class Seed:
         bound_s: NaN without one.
         to_best: evaluations until the run was within 1% of its result; -1 if its history does not say.
         seconds: of the search.
+        busy_s: seconds that each device computes, by name; empty if nothing fits, or without a profile.
+        copies_s: seconds of all copies; NaN without a profile.
     """
 
     workload: str
@@ -46,6 +50,8 @@ class Seed:
     evaluations: int
     to_best: int
     seconds: float
+    busy_s: Mapping[str, float] = field(default_factory=dict)
+    copies_s: float = float("nan")
 
 
 def runs(folders: Iterable[Path]) -> list[Seed]:
@@ -56,19 +62,20 @@ def runs(folders: Iterable[Path]) -> list[Seed]:
     for run_dir, r, label in zip(found, summaries, labels(summaries, installed()), strict=True):
         value_s = inf if r.value_s is None or not r.fits else r.value_s
         bound_s = float("nan") if r.bound_s is None else r.bound_s
-        rows.append(
-            Seed(
-                r.workload,
-                r.cluster,
-                label,
-                r.seed,
-                value_s,
-                bound_s,
-                r.evaluations,
-                _to(run_dir, NEAR * value_s),
-                r.seconds,
-            )
+        to_best = _to(run_dir, NEAR * value_s)
+        row = Seed(
+            r.workload,
+            r.cluster,
+            label,
+            r.seed,
+            value_s,
+            bound_s,
+            r.evaluations,
+            to_best,
+            r.seconds,
+            *_profile(run_dir),
         )
+        rows.append(row)
     return sorted(rows, key=lambda s: (s.cluster, s.workload, s.method, s.seed))
 
 
@@ -83,6 +90,15 @@ def _to(run_dir: Path, value_s: float) -> int:
     return -1
 
 
+def _profile(run_dir: Path) -> tuple[dict[str, float], float]:
+    """Seconds that each device computes, and those of all copies."""
+    path = run_dir / "profile.json"
+    if not path.exists():
+        return {}, float("nan")
+    devices = json.loads(path.read_text())["devices"]
+    return {d["device"]: d["busy_s"] for d in devices}, sum(d["copy_s"] for d in devices)
+
+
 def write(rows: Sequence[Seed], path: Path) -> None:
     """Write a CSV that `read` reads."""
     with path.open("w", newline="") as file:
@@ -91,9 +107,10 @@ def write(rows: Sequence[Seed], path: Path) -> None:
         for s in rows:
             value, bound = ("" if not x < inf else f"{x:.9g}" for x in (s.value_s, s.bound_s))
             to_best = "" if s.to_best < 0 else s.to_best
-            writer.writerow(
-                [s.workload, s.cluster, s.method, s.seed, value, bound, s.evaluations, to_best, f"{s.seconds:.3g}"]
-            )
+            busy = " ".join(f"{name}={x:.4g}" for name, x in s.busy_s.items())
+            copies = "" if isnan(s.copies_s) else f"{s.copies_s:.4g}"
+            cells = [s.workload, s.cluster, s.method, s.seed, value, bound, s.evaluations, to_best, f"{s.seconds:.3g}"]
+            writer.writerow([*cells, busy, copies])
 
 
 def read(paths: Iterable[Path]) -> list[Seed]:
@@ -102,10 +119,12 @@ def read(paths: Iterable[Path]) -> list[Seed]:
     for path in paths:
         with path.open(newline="") as file:
             for r in csv.DictReader(file):
+                busy = {name: float(x) for name, x in (pair.rsplit("=", 1) for pair in r["busy_s"].split())}
+                number = {name: float(r[name] or "nan") for name in ("bound_s", "seconds", "copies_s")}
                 rows.append(
                     Seed(
-                        r["workload"], r["cluster"], r["method"], int(r["seed"]), float(r["value_s"] or inf),
-                        float(r["bound_s"] or "nan"), int(r["evaluations"]), int(r["to_best"] or -1), float(r["seconds"]),
+                        r["workload"], r["cluster"], r["method"], int(r["seed"]), float(r["value_s"] or inf), number["bound_s"],
+                        int(r["evaluations"]), int(r["to_best"] or -1), number["seconds"], busy, number["copies_s"],
                     )
                 )  # fmt: skip
     return rows

@@ -186,6 +186,59 @@ def test_only_the_part_policy_learns_from_parts() -> None:
     assert all((values == before[name]).all() for name, values in policy.state_dict().items()), "nothing is learned"
 
 
+def test_the_part_policy_has_as_many_units_as_asked_for() -> None:
+    problem, shapes = branches(), []
+    for hidden in (4, 16):
+        policy = Doppler(size=8, hidden=8, rounds=1, part_hidden=hidden)
+        policy.build([problem], np.random.default_rng(0))
+        shapes.append({name: v.shape for name, v in policy.state_dict().items()})
+    differ = {name for name, shape in shapes[0].items() if shape != shapes[1][name]}
+    assert differ
+    assert all(name.startswith("parts.") for name in differ)
+    assert all(4 in shapes[0][name] and 16 in shapes[1][name] for name in differ)
+
+
+@pytest.mark.parametrize("round_", [1, 4])
+def test_so_many_changes_of_one_placement_are_evaluated_together(monkeypatch: pytest.MonkeyPatch, round_: int) -> None:
+    drawn = []
+    usual = Doppler.change
+
+    def counted(self: Doppler, at: Seen, n: int, rng: Any) -> Any:
+        drawn.append(n)
+        return usual(self, at, n, rng)
+
+    monkeypatch.setattr(Doppler, "change", counted)
+    fitted(branches(), part_round=round_)
+    assert set(drawn[:-2]) == {round_}, "the last ones take what is left of the budget"
+
+
+def test_a_change_may_be_worse_by_what_the_temperature_allows() -> None:
+    """At the temperature of the beginning, and at the end of the budget."""
+    problem = branches()
+    placements = list_schedules(problem)
+    rng = np.random.default_rng(0)
+    for progress, worse, goes in ((0.0, 1.05, True), (1.0, 1.05, False), (0.0, 2.0, False), (1.0, 0.9, True)):
+        went = []
+        for _ in range(200):
+            chain = Chain(ThreeStage(**PARTS, part_temperature=0.1, part_temperature_end=1e-6).options)
+            chain.value_s = 1.0
+            went.append(chain._step(placements, np.full(len(placements), worse), progress, rng))
+        assert (np.mean(went) > 0.5) == goes, (progress, worse)
+
+
+def test_the_entropy_has_the_weight_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = []
+    usual = Doppler.change_gradients
+
+    def seen_by(self: Doppler, changes: Any, weight: Any, entropy_weight: float) -> Any:
+        weights.append(entropy_weight)
+        return usual(self, changes, weight, entropy_weight)
+
+    monkeypatch.setattr(Doppler, "change_gradients", seen_by)
+    fitted(branches(), part_entropy_weight=0.25)
+    assert set(weights) == {0.25}
+
+
 @pytest.mark.parametrize(
     ("options", "parts"), [({}, True), ({"parts_from": None}, False), ({"whole_up_to": None}, False)]
 )
