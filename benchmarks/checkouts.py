@@ -11,7 +11,7 @@ def python_of(checkout: Path) -> tuple[str, dict[str, str]]:
     """The Python of a checkout, and its environment: those of its `.venv`, or this Python's with the checkout's packages."""
     own = checkout / ".venv/bin/python"
     if own.exists():
-        return str(own), dict(os.environ)
+        return str(own), {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     paths = [checkout, *sorted(f.parent for f in checkout.glob("plugins/*/*/pyproject.toml"))]
     return sys.executable, os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
 

@@ -20,8 +20,8 @@ from math import exp, inf
 from pathlib import Path
 
 import numpy as np
-from paper_table import ratio, verdict
-from seeds import Seed, mean_and_half, read
+from paper_table import cell, found, ratio, verdict
+from seeds import Seed, read
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "research"
 PAPERS = {"mirhoseini2017": "Mirhoseini et al. 2017"}
@@ -56,7 +56,9 @@ class Runs:
 
     def __init__(self, name: str) -> None:
         self.rows: dict[tuple[str, str, str], list[Seed]] = {}
-        for s in read([PAGES / "runs" / f"{name}.csv"]):
+        rows = read([PAGES / "runs" / f"{name}.csv"])
+        found(rows)  # checks them
+        for s in rows:
             self.rows.setdefault((s.workload, s.cluster, s.method), []).append(s)
 
     def of(self, workload: str, cluster: str, method: str) -> dict[int, float]:
@@ -65,17 +67,16 @@ class Runs:
 
     def seconds(self, workload: str, cluster: str, method: str) -> str:
         """The mean over the seeds, with its 95% interval."""
-        values = [v for v in self.of(workload, cluster, method).values() if v < inf]
-        if not values:
-            return "out of memory"
-        mean, half = mean_and_half(values)
-        return f"{mean:.3g}" + (f" ± {half:.1g}" if half else "") + " s"
+        text = cell(self.of(workload, cluster, method))
+        return text if text == "OOM" else f"{text} s"
 
     def change(self, workload: str, cluster: str, method: str, other: str) -> str:
         """By how much `method` differs from `other`, seed by seed, with its 95% interval."""
         low, high = ratio(self.of(workload, cluster, method), self.of(workload, cluster, other))
-        if abs(low) == inf:
-            return "fits alone" if low < 0 else "does not fit"
+        if low == high == 0.0 and inf in self.of(workload, cluster, method).values():
+            return "neither fits"
+        if inf in (abs(low), abs(high)):
+            return "not known" if low != high else "only it fits" if low < 0 else "does not fit"
         middle = 100 * (exp((low + high) / 2) - 1)
         half = 50 * (exp(high) - exp(low))
         return f"{middle:+.1f}" + (f" ± {half:.1f}" if half >= 0.05 else "") + "%"
@@ -101,11 +102,11 @@ def runs(name: str) -> Runs:
 
 
 def together(verdicts: Iterable[str]) -> str:
-    """The verdict on a claim about several rows: it holds in all, in some, or in none."""
+    """The verdict on a claim about several rows: it holds in all; is reversed in some and holds in none; or is between."""
     count = Counter(verdicts)
     if count.total() == count["holds"]:
         return "holds"
-    return "partly" if count["holds"] or not count["reversed"] else "contradicted"
+    return "contradicted" if count["reversed"] and not count["holds"] else "partly"
 
 
 def table(paper: str) -> list[str]:
@@ -117,8 +118,10 @@ def table(paper: str) -> list[str]:
 
 def replaced(text: str, lines: list[str]) -> str:
     """A page with this table."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"the page lacks {BEGIN} or {END}")
     return "\n".join([before + BEGIN, "", *lines, "", END + after])
 
 

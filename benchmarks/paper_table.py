@@ -25,21 +25,34 @@ from pathlib import Path
 from seeds import Seed, mean_and_half, read
 
 EQUAL = 0.01
+CERTAIN = {
+    "single_cpu",
+    "single_gpu",
+    "single_device",
+    "expert",
+    "data_parallel",
+    "metis",
+    "enumerative",
+}  # draw no numbers
 Place = tuple[str, str]
 Found = Mapping[Place, Mapping[str, Mapping[int, float]]]
 """Seconds by (workload, cluster), method and seed; infinite for what does not fit."""
 
 
 def found(rows: Sequence[Seed]) -> dict[Place, dict[str, dict[int, float]]]:
-    """The values of runs."""
+    """The values of runs. Ends this program if a policy that draws numbers has only one."""
     values: dict[Place, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for s in rows:
         values[s.workload, s.cluster][s.method][s.seed] = s.value_s
+    for place, methods in values.items():
+        for method, seeds in methods.items():
+            if len(seeds) == 1 and method.partition(" ")[0] not in CERTAIN:
+                raise SystemExit(f"{' on '.join(place)}: {method!r} draws numbers, and has one seed: run it with six")
     return values
 
 
 def cell(values: Mapping[int, float]) -> str:
-    """Ours in a cell."""
+    """The mean of seconds over the seeds, with its 95% interval; in brackets how many of them fit, if not all do."""
     fitting = [v for v in values.values() if v < inf]
     if not fitting:
         return "OOM"
@@ -49,26 +62,30 @@ def cell(values: Mapping[int, float]) -> str:
 
 
 def ratio(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float]:
-    """The 95% interval of the mean of log(a / b), seed by seed; a method with one seed has that value for all."""
+    """The 95% interval of the mean of log(a / b), seed by seed. A method with one value has it for all seeds of the other.
+
+    Infinite in both directions where fewer than two seeds fit with both, unless both have a single value.
+    """
     lost = [sum(v == inf for v in x.values()) > len(x) / 2 for x in (a, b)]
     if any(lost):
         sign = lost[0] - lost[1]
         return (inf, inf) if sign > 0 else (-inf, -inf) if sign < 0 else (0.0, 0.0)
     one, two = ({k: v for k, v in x.items() if v < inf} for x in (a, b))
-    if len(one) == 1 or len(two) == 1:
-        first, second = list(one.values()), list(two.values())
-        logs = [log(x / y) for x in first for y in second]
+    if len(a) == 1 or len(b) == 1:
+        logs = [log(x / y) for x in one.values() for y in two.values()]
     else:
         logs = [log(one[k] / two[k]) for k in one.keys() & two.keys()]
+    if len(logs) < 2 and not len(a) == len(b) == 1:
+        return -inf, inf
     mean, half = mean_and_half(logs)
     return mean - half, mean + half
 
 
 def verdict(said: str, low: float, high: float) -> str:
     """Whether an order of two methods, `<` or `=`, holds where log(first / second) is in an interval."""
-    middle = (low + high) / 2 if low != high else low
     if said == "=":
         return "holds" if low >= -EQUAL and high <= EQUAL else "reversed" if low > EQUAL or high < -EQUAL else "open"
+    middle = low if low == high else (low + high) / 2
     return "holds" if high < 0 and middle <= -EQUAL else "reversed" if low > 0 and middle >= EQUAL else "open"
 
 
@@ -142,6 +159,9 @@ def main() -> None:
     given = parser.parse_args()
     methods, paper = table(given.table, given.cluster)
     ours = found(read(given.csv))
+    if not any(m in ours.get(p, {}) for p in paper for m in methods):
+        there = ", ".join(sorted({m for x in ours.values() for m in x}))
+        raise SystemExit(f"the CSVs have none of {', '.join(methods)} on {given.cluster}: they have {there}")
     show(methods, paper, ours)
     if given.orders:
         orders(methods, paper, ours)

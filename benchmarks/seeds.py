@@ -1,11 +1,12 @@
 """The runs of sweeps as a CSV: a row per run, which is what the tables of docs/research are made from.
 
-    python benchmarks/seeds.py FOLDER ... --csv OUT.csv
+    python benchmarks/seeds.py FOLDER[=METHOD] ... --csv OUT.csv
 
-Columns: the workload, the cluster, the method (the policy, with what it differs in from others of its place), the seed, seconds
+Each folder is a sweep. Columns: the workload, the cluster, the method (METHOD, or the policy, with what it differs in from others
+of the sweep on the same program and machine), the seed, seconds
 of the placement found (empty: none fits), the proven bound, the evaluations, those until a value within 1% of the result (from
 the run's history, if it has one), the seconds of the search, and, from the profile of the placement, the seconds that each device
-computes, and those of all copies. Values are simulated or measured, as the runs were.
+computes, and those for which links copy, added up over the links. Values are simulated or measured, as the runs were.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Seed:
         to_best: evaluations until the run was within 1% of its result; -1 if its history does not say.
         seconds: of the search.
         busy_s: seconds that each device computes, by name; empty if nothing fits, or without a profile.
-        copies_s: seconds of all copies; NaN without a profile.
+        copies_s: seconds for which links copy, added up over the links; NaN without a profile.
     """
 
     workload: str
@@ -54,12 +55,13 @@ class Seed:
     copies_s: float = float("nan")
 
 
-def runs(folders: Iterable[Path]) -> list[Seed]:
-    """The runs in these folders, at any depth."""
-    found = list(find_runs(list(folders)))
+def runs(folder: Path, method: str = "") -> list[Seed]:
+    """The runs of a sweep."""
+    found = list(find_runs([folder]))
     summaries = [load_summary(run_dir) for run_dir in found]
+    names = [method] * len(found) if method else labels(summaries, installed())
     rows = []
-    for run_dir, r, label in zip(found, summaries, labels(summaries, installed()), strict=True):
+    for run_dir, r, label in zip(found, summaries, names, strict=True):
         value_s = inf if r.value_s is None or not r.fits else r.value_s
         bound_s = float("nan") if r.bound_s is None else r.bound_s
         to_best = _to(run_dir, NEAR * value_s)
@@ -76,7 +78,7 @@ def runs(folders: Iterable[Path]) -> list[Seed]:
             *_profile(run_dir),
         )
         rows.append(row)
-    return sorted(rows, key=lambda s: (s.cluster, s.workload, s.method, s.seed))
+    return rows
 
 
 def _to(run_dir: Path, value_s: float) -> int:
@@ -91,12 +93,12 @@ def _to(run_dir: Path, value_s: float) -> int:
 
 
 def _profile(run_dir: Path) -> tuple[dict[str, float], float]:
-    """Seconds that each device computes, and those of all copies."""
+    """Seconds that each device computes, and those of the links."""
     path = run_dir / "profile.json"
     if not path.exists():
         return {}, float("nan")
-    devices = json.loads(path.read_text())["devices"]
-    return {d["device"]: d["busy_s"] for d in devices}, sum(d["copy_s"] for d in devices)
+    profile = json.loads(path.read_text())
+    return {d["device"]: d["busy_s"] for d in profile["devices"]}, sum(link["busy_s"] for link in profile["transfers"])
 
 
 def write(rows: Sequence[Seed], path: Path) -> None:
@@ -141,10 +143,12 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
 def main() -> None:
     """Write the CSV."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("folders", nargs="+", metavar="FOLDER[=METHOD]")
     parser.add_argument("--csv", type=Path, required=True)
     given = parser.parse_args()
-    rows = runs(given.folders)
+    pairs = [text.partition("=")[::2] for text in given.folders]
+    rows = [s for folder, method in pairs for s in runs(Path(folder), method)]
+    rows.sort(key=lambda s: (s.cluster, s.workload, s.method, s.seed))
     write(rows, given.csv)
     print(f"{len(rows)} runs in {given.csv}")
 

@@ -29,11 +29,12 @@ Key = tuple[str, str]
 Samples = dict[Key, list[float]]
 
 _SAMPLE_S = {"cpu": 2e-5, "cuda": 3e-4}
-"""Minimum seconds of a sample, which launches its kernel as often as needed. A GPU's clock counts in steps of half a
-microsecond. On a processor, only tiny kernels are repeated, because a repetition finds its inputs in the cache."""
+"""Seconds for which the host launches a kernel for a sample, or the kernel's own, if it takes longer. A GPU's clock has steps of
+half a microsecond. On a processor, only tiny kernels are repeated, because a repetition finds its inputs in the cache."""
 _MAX_TIMES = 1000
 _HOLD = 1.5  # times the seconds that the host took to launch a sample before
 _HOLD_S = 2e-3  # at least that: products are slower in the first moments of a GPU's work
+_LONGEST_HOLD_S = 0.1  # what waits for its own result takes as long to launch as to run: it is not held for that
 _LAUNCHES = 500
 _RATE_S = 2e-2  # products grow until one takes this long
 _RATE_SIZE = 8192  # rows of the largest product
@@ -57,7 +58,7 @@ class Clock:
         self.launch_s = 0.0
 
     def once(self, stream: Stream, work: Callable[[], object], times: int = 1, hold_s: float = 0.0) -> float:
-        """Seconds of `work` on `stream`, launched `times` times in a row; a GPU begins `hold_s` after the first launch."""
+        """Seconds of `work` on `stream`, launched `times` times in a row; a GPU is held for `hold_s` before the first."""
         failed: list[BaseException] = []
 
         def repeated() -> None:
@@ -74,7 +75,7 @@ class Clock:
             start = stream.record(timed=True)
             stream.launch(repeated)
             end = stream.record(timed=True)
-        ended = end.wait(self.timeout_s)
+        ended = end.wait(self.timeout_s + hold_s)
         if failed:
             raise failed[0]
         if not ended:
@@ -91,7 +92,7 @@ class Clock:
 
     def hold_s(self, times: int) -> float:
         """How long a GPU is held, so that the host has launched the last work `times` times before the first one begins."""
-        return max(_HOLD * self.launch_s * times, _HOLD_S)
+        return min(max(_HOLD * self.launch_s * times, _HOLD_S), _LONGEST_HOLD_S)
 
 
 def often(seconds: float, sample_s: float) -> int:
@@ -327,7 +328,7 @@ def _matmul_rate(dtype: torch.dtype, kind: DeviceKind, stream: Stream, where: to
 
 
 def _launch_s(stream: Stream, where: torch.device, clock: Clock) -> float:
-    """Seconds per launch, over many launches in a row of a kernel with almost nothing to do."""
+    """Seconds of a kernel with almost nothing to do, over many in a row; on a processor, the call is part of it."""
     one, samples = torch.ones(1, device=where), []
 
     def tiny() -> None:

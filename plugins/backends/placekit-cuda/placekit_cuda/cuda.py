@@ -21,7 +21,7 @@ from placekit_core import BackendError
 from placekit_cuda.machine import Event, LinkSeconds, Machine, Stream, Work, copied
 
 _CLOCKS = 50  # maximum number of attempts
-_CYCLES_PER_S = 2e9  # at least as many as a GPU has
+_CYCLES_PER_S = 3e9  # at least as many as a GPU has
 STREAMS = 32
 """Number of streams of a GPU for each priority; beyond that, `torch.cuda` hands out the same streams again."""
 

@@ -233,6 +233,8 @@ def test_a_gpu_is_held_until_the_host_has_launched_a_sample() -> None:
     assert len(set(machine.held[2:])) == 1
     assert machine.held[2] >= 1.5 * times * min(launched[:2])
     assert len(machine.held) == 2 + 3
+    clock.launch_s = 10.0
+    assert clock.hold_s(1) < 1, "what waits for its own result is not held for as long as it takes"
     machine.held.clear()
     program = chain()
     kernels = int(program.graph.kernel.sum())

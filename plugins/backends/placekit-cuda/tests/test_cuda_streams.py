@@ -109,6 +109,7 @@ class FakeCUDA:
         self.live: dict[int, tuple[StorageWeakRef, Block]] = {}
         self.free: dict[int, list[Block]] = defaultdict(list)
         self.races: list[Any] = []
+        self.slept: list[tuple[int, FakeStream]] = []
 
     def is_available(self) -> bool:
         return True
@@ -150,6 +151,11 @@ class FakeCUDA:
 
     def Event(self, enable_timing: bool) -> FakeEvent:
         return FakeEvent(self)
+
+    def _sleep(self, cycles: int) -> None:
+        """A kernel on the current stream that only takes time."""
+        gpu = self.current_device()
+        self.slept.append((cycles, self.current_stream(_Index(gpu))))
 
     def empty_cache(self) -> None:
         """Nothing is cached."""
@@ -340,6 +346,22 @@ def test_what_a_thread_launched_on_is_as_before() -> None:
     assert isinstance(compute, CUDAStream)
     assert isinstance(link, CUDAStream)
     assert seen == [(0, compute.streams[0], False), (0, link.streams[-1], False)]
+    machine.close()
+
+
+def test_a_stream_is_held_by_a_kernel_of_its_own() -> None:
+    """Before what is launched next, for at least as long as asked for: a GPU has at most so many cycles in a second."""
+    cuda = FakeCUDA()
+    machine = EmulatedMachine([0, 1], cuda=cuda)
+    stream = machine.compute(1)
+    assert isinstance(stream, CUDAStream)
+    with machine.launching():
+        machine.hold(stream, 0.0)
+        assert cuda.slept == []
+        machine.hold(stream, 2e-3)
+    [(cycles, slept)] = cuda.slept
+    assert slept is stream.streams[0]
+    assert cycles / 2.9e9 >= 2e-3
     machine.close()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit, types
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import numba_type
+from placekit_scheduling.jit import counted_inner
 
 from placekit_pipeline.chain_arrays import BACK, CLOSE, MAX, SUM, WAIT, Found, Table
 from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN
@@ -93,7 +94,7 @@ def with_spare(t, best):
     return found
 
 
-@njit(cache=True)
+@counted_inner
 def _bound(t, best, u, i, a, total, largest, back, wait, first):
     """A lower bound of all splits that begin with a partial one of these sums, and go on from prefix i on the devices u."""
     kind, m = t.numbers[0], t.numbers[1]
@@ -107,7 +108,7 @@ def _bound(t, best, u, i, a, total, largest, back, wait, first):
     return max(max(back, total + best[BACK, u, i, a]), stages + max(wait, best[WAIT, u, i, a])) + first
 
 
-@njit(cache=True)
+@counted_inner
 def _leaf(evaluate, t, ints, floats, work_ints, work_floats, peak, memory_bytes, path, depth, found, device):
     """Evaluate the split of the segments in `path`, and keep it if it is the best that fits."""
     left = t.many.copy()
@@ -155,7 +156,9 @@ def explore(
     classes, ways = len(t.radix), t.hop_s.shape[1]
     work_ints, work_floats = np.zeros(scratch_ints, np.int32), np.zeros(scratch_floats)
     peak, device = np.zeros(len(memory_bytes)), np.zeros(len(found.device), np.int16)
-    widest = np.max(np.diff(t.ptr)) * classes if end > 0 else 0
+    widest = 0
+    for i in range(end + 1 if end > 0 else 0):
+        widest = max(widest, (t.ptr[i + 1] - t.ptr[i]) * classes)
     bound = np.empty((stages, widest))
     segment, of_class = np.empty((stages, widest), np.int64), np.empty((stages, widest), np.int64)
     order = np.empty((stages, widest), np.int64)

@@ -42,7 +42,7 @@ def _defer_scipy() -> None:
 
 _defer_scipy()
 
-compiled: Any = njit(cache=True, **UNCOUNTED)
+compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **UNCOUNTED)
 inlined: Any = njit(cache=True, forceinline=True, **UNCOUNTED)
 
 
@@ -58,8 +58,16 @@ def inner(function: Any) -> Any:
 
     Without the code that unpacks Python's arguments, what takes tuples of many arrays compiles faster.
     """
-    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **UNCOUNTED}
-    made: Any = njit(cache=True, **options)(function)
+    return _inner(function, UNCOUNTED)
+
+
+def counted_inner(function: Any) -> Any:
+    """`inner`, for a function that allocates or that such functions call: with reference counts."""
+    return _inner(function, {})
+
+
+def _inner(function: Any, options: dict[str, Any]) -> Any:
+    made: Any = njit(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(function)
     if isinstance(made, CPUDispatcher):  # not if NUMBA_DISABLE_JIT is set
         made.__class__ = _Inner
     return made

@@ -140,8 +140,10 @@ class ThreeStage(PolicyGradient):
             count = min(o.imitation_samples, o.imitation_episodes - self.imitated)
             lesson = policy.teach(problem, count, rng, between(1.0, 0.0, progress))
             if o.imitation_entropy_weight:  # the same gradient, and that of the entropy
-                weight = np.full(lesson.log_prob.shape, 1.0 / lesson.log_prob.size)
-                found = policy.gradients(problem, lesson, weight, o.imitation_entropy_weight / lesson.log_prob.size)
+                weight = np.full(lesson.log_prob.shape, 1.0 / max(lesson.log_prob.size, 1))
+                found = policy.gradients(
+                    problem, lesson, weight, o.imitation_entropy_weight / max(lesson.log_prob.size, 1)
+                )
             else:
                 _, found = policy.imitate(problem, lesson, rng)
             steps = self.teaching.steps(clipped(found, o.max_gradient_norm), o.imitation_learning_rate)

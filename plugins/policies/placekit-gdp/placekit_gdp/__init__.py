@@ -45,8 +45,10 @@ class GDPOptions(TorchOptions):
 class GDPTrainerOptions(PPOOptions):
     """Options of trainer `ppo_gdp`: those of `ppo`, with a smaller step, and rewards compared within a batch."""
 
-    baseline: Literal["average", "batch"] = Field(
-        "batch", description="rewards are compared with the batch's mean; average: with a moving average over batches"
+    baseline: Literal["average", "mean", "batch"] = Field(
+        "batch",
+        description="rewards are compared with the batch's mean; average: with a moving average over batches; mean: with the"
+        " mean of all the program's earlier placements",
     )
     normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's rewards")
     learning_rate: float = Field(3e-4, gt=0, description="step size of the optimiser")

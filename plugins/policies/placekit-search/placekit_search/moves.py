@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from placekit_scheduling.jit import counted_inner
 
 from placekit_search.kinds import KINDS
 from placekit_search.randomness import below, uniform
@@ -69,13 +70,13 @@ def new_log(units: int, groups: int, tasks: int) -> Log:
     )
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _at(hood: Any, device: Any, u: Any) -> Any:
     """Device of a unit: that of its first group."""
     return np.int64(device[hood.member[hood.member_ptr[u]]])
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _put(hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
     """Put all groups of a unit on a device where it may run, and note it."""
     if not hood.allowed[u, target]:
@@ -97,7 +98,7 @@ def undo(device: Any, priority: Any, log: Any) -> None:
         priority[log.ranked[i]] = log.priority[i]
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _target(state: Any, hood: Any, device: Any, u: Any, bias: Any) -> Any:
     """Another device for a unit that has one: with probability `bias` that of a neighbour, if it may run there."""
     old = _at(hood, device, u)
@@ -112,7 +113,7 @@ def _target(state: Any, hood: Any, device: Any, u: Any, bias: Any) -> Any:
             return d
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _swap(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
     """Exchange the devices of a unit and another one, preferably one that takes about as long."""
     row = hood.alike_of[u]
@@ -127,7 +128,7 @@ def _swap(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
         _put(hood, device, w, a, log)
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _piece(state: Any, hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
     """Move a connected piece of the graph around a unit, all of it on that unit's device: 1 to 16 units."""
     old, size = _at(hood, device, u), np.int64(1) << below(state, LARGEST_PIECE)
@@ -149,7 +150,7 @@ def _piece(state: Any, hood: Any, device: Any, u: Any, target: Any, log: Any) ->
         _put(hood, device, log.unit[k], target, log)
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
     """Exchange two devices for all units of a region, or of an interval of b-levels."""
     a, b = _at(hood, device, u), below(state, hood.allowed.shape[1] - 1)
@@ -170,7 +171,7 @@ def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
             _put(hood, device, units[k], a, log)
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
     """Move a unit and all that follows it on its device to a device that this sends to, or likewise backwards.
 
@@ -217,7 +218,7 @@ def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
         _put(hood, device, log.unit[k], target, log)
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _transfer(state: Any, hood: Any, flow: Any, device: Any, i: Any, log: Any) -> None:
     """Save a transfer on the critical path: move its producer to the destination, or its readers to the producer."""
     tensor, dst = log.path[TASK, i], np.int64(log.path[TO, i])
@@ -236,7 +237,7 @@ def _transfer(state: Any, hood: Any, flow: Any, device: Any, i: Any, log: Any) -
             _put(hood, device, reader, home, log)
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _reader(flow: Any, device: Any, priority: Any, tensor: Any, dst: Any) -> Any:
     """The most urgent group on a device that reads a tensor; -1 if none does."""
     best = np.int64(-1)
@@ -247,7 +248,7 @@ def _reader(flow: Any, device: Any, priority: Any, tensor: Any, dst: Any) -> Any
     return best
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _rank(priority: Any, group: Any, value: Any, log: Any) -> None:
     """Give a group another priority, and note it."""
     log.ranked[log.counts[PRIORITIES]], log.priority[log.counts[PRIORITIES]] = group, priority[group]
@@ -255,7 +256,7 @@ def _rank(priority: Any, group: Any, value: Any, log: Any) -> None:
     priority[group] = value
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
     """Let a critical task go before the one for which it waited on a device or channel; or shift a priority."""
     m = log.counts[PATH]
@@ -291,7 +292,7 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
     _rank(priority, v, min(max(value, -scale), scale), log)
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
     """Parameters and inputs with no reader left on their device go with the moved unit that reads them.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from placekit_scheduling.jit import counted_inner
 
 from placekit_core import Kernel, Problem
 from placekit_search.moves import DEVICES, PRIORITIES
@@ -61,7 +62,7 @@ def reuse(problem: Problem, kernel: Kernel | None = None) -> Reuse:
     )
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _stays(flow: Any, device: Any, log: Any, tensor: Any) -> Any:
     """Whether a tensor of a source is read only where the source is, before the move and after it."""
     first, end = flow.consumer_ptr[tensor], flow.consumer_ptr[tensor + 1]
@@ -75,7 +76,7 @@ def _stays(flow: Any, device: Any, log: Any, tensor: Any) -> Any:
     return True
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _first_of(flow: Any, graph: Any, device: Any, log: Any, work_floats: Any, group: Any, least: Any) -> Any:
     """The least of `least` and the time of the first event that a group's move may change."""
     for i in range(graph.op_ptr[group], graph.op_ptr[group + 1]):

@@ -11,6 +11,7 @@ from numba import njit, types
 from numpy.typing import NDArray
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import numba_type
+from placekit_scheduling.jit import counted_inner
 
 from placekit_search.moves import DEVICES, PATH, PRIORITIES, TASK, TO, WHY, Log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood
@@ -34,7 +35,7 @@ WORTH = 0.95  # of a whole evaluation: trials go on if they cost less
 TRIES = 10  # proposals for one evaluation: a move may turn out to change nothing
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _set_price(energy: Any, price: Any) -> None:
     """Change the price of memory over capacity, and the energy of the current placement with it."""
     energy[CURRENT] += (price - energy[PRICE_S]) * energy[EXCESS]
@@ -151,7 +152,7 @@ class Rules(NamedTuple):
     failing_s: float
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _limit(random: Any, energy: Any, temperature: Any) -> Any:
     """The highest value with which the next move is kept: that of the rule of `step` for the number that it will draw.
 
@@ -168,7 +169,7 @@ def _limit(random: Any, energy: Any, temperature: Any) -> Any:
     return limit
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _move(at: Any, hood: Any, flow: Any, rules: Any, log: Any) -> Any:
     """Make the next move; or, after a long time without an improvement, several from the best placement: then True."""
     kicked = at.restart[PATIENCE] > 0 and at.restart[IDLE] >= at.restart[PATIENCE]
@@ -182,7 +183,7 @@ def _move(at: Any, hood: Any, flow: Any, rules: Any, log: Any) -> Any:
     return kicked
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _excess(peak: Any, memory_bytes: Any) -> Any:
     """Excess over capacity, see `chain.excess`."""
     over = 0.0
@@ -192,7 +193,7 @@ def _excess(peak: Any, memory_bytes: Any) -> Any:
     return over
 
 
-@njit(cache=True, nogil=True)
+@counted_inner
 def _note(device: Any, kicked: Any, log: Any) -> None:
     """Note the devices of a placement that is kept, from which the next move is made."""
     if kicked:

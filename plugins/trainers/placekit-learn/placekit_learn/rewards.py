@@ -117,4 +117,4 @@ class Rewards(Worths):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self.baseline, self.seen = state["baseline"], state["seen"]
+        self.baseline, self.seen = state["baseline"], int(state.get("seen", 0))  # older ones have no `baseline=mean`

@@ -22,6 +22,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from placekit_scheduling.jit import counted_inner
+
 BRANCHES = 16  # most branches that `_join` looks at; leaving some out lowers a bound, but keeps it valid
 LENGTH = 12  # operations of a branch
 INF = np.inf
@@ -69,7 +71,7 @@ def reach_back(order: Any, position: Any, ptr: Any, other: Any, words: int) -> A
     return reach
 
 
-@njit(cache=True)
+@counted_inner
 def _arrival(u: int, edge: int, place: int, cost: Any, seconds: Any, possible: Any, head: Any) -> Any:
     """Earliest arrival, on a device of `place`, of what `u` writes on another device."""
     least = INF
@@ -80,7 +82,7 @@ def _arrival(u: int, edge: int, place: int, cost: Any, seconds: Any, possible: A
     return least
 
 
-@njit(cache=True)
+@counted_inner
 def _alone(
     v: int, u: int, place: int, order_position: Any, before: Any, reach: Any, seconds: Any, possible: Any, streams: Any,
     head: Any, least: Any,
@@ -101,7 +103,7 @@ def _alone(
     return least
 
 
-@njit(cache=True)
+@counted_inner
 def _binding(v: int, place: int, ptr: Any, other: Any, seconds: Any, possible: Any, head: Any) -> Any:
     """Edge to the kernel that `v` on `place` would wait for longest if all were on its device; -1 if there is none."""
     latest, edge = -1.0, -1
@@ -113,7 +115,7 @@ def _binding(v: int, place: int, ptr: Any, other: Any, seconds: Any, possible: A
     return edge
 
 
-@njit(cache=True)
+@counted_inner
 def _grow(
     v: int, place: int, ptr: Any, other: Any, cost: Any, seconds: Any, possible: Any, cluster: Any, head: Any, branch: Any,
     mark: Any, tick: int,
@@ -149,7 +151,7 @@ def _grow(
     return branches, nodes
 
 
-@njit(cache=True)
+@counted_inner
 def _start(limit: float, least: float, branch: Any, branches: int, by_head: Any, streams: float) -> Any:
     """W(limit) of `communication_bound`, and at least `least`; inf if a branch cannot keep the limit."""
     for b in range(branches):
@@ -167,7 +169,7 @@ def _start(limit: float, least: float, branch: Any, branches: int, by_head: Any,
     return least
 
 
-@njit(cache=True)
+@counted_inner
 def _join(
     v: int, place: int, least: float, ptr: Any, other: Any, cost: Any, seconds: Any, possible: Any, streams: Any,
     cluster: Any, head: Any, branch: Any, mark: Any, tick: int,
@@ -186,13 +188,14 @@ def _join(
             if least < branch.arrival[b, j] < INF:
                 limits[some] = branch.arrival[b, j]
                 some += 1
-    limits = np.sort(limits[:some])
+    rising = np.argsort(limits[:some])  # and not `np.sort`, which would be compiled besides
     low, high, best = 0, some - 1, INF
     while low <= high:
         middle = (low + high) // 2
-        start = _start(limits[middle], least, branch, branches, by_head, streams[place])
-        best = min(best, max(start, limits[middle]))
-        if start <= limits[middle]:
+        limit = limits[rising[middle]]
+        start = _start(limit, least, branch, branches, by_head, streams[place])
+        best = min(best, max(start, limit))
+        if start <= limit:
             high = middle - 1
         else:
             low = middle + 1

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from placekit_scheduling.jit import counted_inner
+
 LABELS = 16  # of an operation at a place; with fewer, the bound is lower but valid
 SPAN = 16  # positions that are searched for each operation after a fork
 INF = np.inf
 
 
-@njit(cache=True)
+@counted_inner
 def _after(f: int, order: Any, position: Any, ptr: Any, other: Any, kernel: Any, row: Any, found: Any) -> Any:
     """Fill `found` with the next operations, in that order, that depend on `f`, and `row` with where. Returns how many."""
     some, most = 0, len(found)
@@ -40,7 +42,7 @@ def _after(f: int, order: Any, position: Any, ptr: Any, other: Any, kernel: Any,
     return some
 
 
-@njit(cache=True)
+@counted_inner
 def _push(t: Any, w: Any, some: int, time: float, work: float) -> Any:
     """Append a label of no more work than the last one, instead of those that it makes needless. Returns how many there are."""
     while some > 0 and t[some - 1] >= time and w[some - 1] >= work:
@@ -51,14 +53,14 @@ def _push(t: Any, w: Any, some: int, time: float, work: float) -> Any:
     return some + 1
 
 
-@njit(cache=True)
+@counted_inner
 def _copy(t: Any, w: Any, some: int, t1: Any, w1: Any) -> None:
     """Copy `some` labels to (t1, w1): slices take much longer to compile."""
     for i in range(some):
         t1[i], w1[i] = t[i], w[i]
 
 
-@njit(cache=True)
+@counted_inner
 def _thin(t: Any, w: Any, some: int) -> Any:
     """Leave at most LABELS labels: of some in a row, the least time and the least work become one. Returns how many."""
     if some <= LABELS:
@@ -69,7 +71,7 @@ def _thin(t: Any, w: Any, some: int) -> Any:
     return LABELS
 
 
-@njit(cache=True)
+@counted_inner
 def _either(
     t1: Any, w1: Any, n1: int, t2: Any, w2: Any, n2: int, later: float, more: float, t: Any, w: Any
 ) -> Any:  # fmt: skip
@@ -85,7 +87,7 @@ def _either(
     return _thin(t, w, some)
 
 
-@njit(cache=True)
+@counted_inner
 def _both(t1: Any, w1: Any, n1: int, t2: Any, w2: Any, n2: int, t: Any, w: Any) -> Any:
     """What must wait for a label of each list: the later time, and all work. Returns how many."""
     i, j, some = 0, 0, 0
@@ -98,7 +100,7 @@ def _both(t1: Any, w1: Any, n1: int, t2: Any, w2: Any, n2: int, t: Any, w: Any) 
     return _thin(t, w, some)
 
 
-@njit(cache=True)
+@counted_inner
 def _come(
     u: int, edge: int, place: int, together: bool, cost: Any, into: float, out: float, t: Any, w: Any, n: Any, t1: Any,
     w1: Any, t2: Any, w2: Any,
@@ -119,7 +121,7 @@ def _come(
     return some
 
 
-@njit(cache=True)
+@counted_inner
 def _append(t: Any, w: Any, room: Any, many: int, least: float, since: float, seconds: float, own: float) -> Any:
     """Add the labels of an operation that waits for those in `room`, and starts at `least`. Returns the earliest start."""
     start, some = INF, 0
@@ -133,7 +135,7 @@ def _append(t: Any, w: Any, room: Any, many: int, least: float, since: float, se
     return start, some
 
 
-@njit(cache=True)
+@counted_inner
 def _wait(
     v: int, place: int, since: float, f: int, first: bool, row: Any, ptr: Any, other: Any, cost: Any, cluster: Any, owner: Any,
     late: Any, price: Any, t: Any, w: Any, n: Any, room: Any,
@@ -180,7 +182,7 @@ def _wait(
     return many
 
 
-@njit(cache=True)
+@counted_inner
 def _around(
     f: int, found: Any, some: int, row: Any, ptr: Any, other: Any, cost: Any, seconds: Any, may: Any, price: Any, cluster: Any,
     owner: Any, late: Any, t: Any, w: Any, n: Any, room: Any, start: Any,
