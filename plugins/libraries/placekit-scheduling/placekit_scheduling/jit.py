@@ -42,7 +42,7 @@ def _defer_scipy() -> None:
 
 _defer_scipy()
 
-compiled: Any = njit(cache=True, no_cfunc_wrapper=True, **UNCOUNTED)
+compiled: Any = njit(cache=True, **{"no_cfunc_wrapper": True, **UNCOUNTED})  # nobody calls it as C does
 inlined: Any = njit(cache=True, forceinline=True, **UNCOUNTED)
 
 
@@ -67,7 +67,8 @@ def counted_inner(function: Any) -> Any:
 
 
 def _inner(function: Any, options: dict[str, Any]) -> Any:
-    made: Any = njit(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(function)
+    alone: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
+    made: Any = njit(cache=True, **alone)(function)
     if isinstance(made, CPUDispatcher):  # not if NUMBA_DISABLE_JIT is set
         made.__class__ = _Inner
     return made
