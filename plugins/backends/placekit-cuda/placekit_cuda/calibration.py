@@ -329,11 +329,7 @@ def _matmul_rate(dtype: torch.dtype, kind: DeviceKind, stream: Stream, where: to
 
 def _launch_s(stream: Stream, where: torch.device, clock: Clock) -> float:
     """Seconds of a kernel with almost nothing to do, over many in a row; on a processor, the call is part of it."""
-    one, samples = torch.ones(1, device=where), []
-
-    def tiny() -> None:
-        torch.neg(one)
-
+    tiny, samples = partial(torch.neg, torch.ones(1, device=where)), []
     for _ in range(clock.repeats + 1):  # held like operations, whose figures contain a launch
         samples.append(clock.once(stream, tiny, _LAUNCHES, clock.hold_s(_LAUNCHES)))
     return float(np.median(samples[1:]))
