@@ -3,7 +3,7 @@
     python benchmarks/seeds.py FOLDER[=METHOD] ... --csv OUT.csv
 
 Each folder is a sweep. Columns: the workload, the cluster, the method (METHOD, or the policy, with what it differs in from others
-of the sweep on the same program and machine), the seed, seconds
+of the sweep on the same program and machine, but not the version of the code), the seed, seconds
 of the placement found (empty: none fits), the proven bound, the evaluations, those until a value within 1% of the result (from
 the run's history, if it has one), the seconds of the search, and, from the profile of the placement, the seconds that each device
 computes, and those for which links copy, added up over the links. Values are simulated or measured, as the runs were.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf, isnan
@@ -27,6 +28,7 @@ from placekit_core import installed
 from placekit_core.run.run_directory import find_runs, load_summary
 
 NEAR = 1.01
+CODE = re.compile(r", with (the code that is installed|other code of .*)$")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def runs(folder: Path, method: str = "") -> list[Seed]:
     """The runs of a sweep."""
     found = list(find_runs([folder]))
     summaries = [load_summary(run_dir) for run_dir in found]
-    names = [method] * len(found) if method else labels(summaries, installed())
+    names = [method] * len(found) if method else [CODE.sub("", text) for text in labels(summaries, installed())]
     rows = []
     for run_dir, r, label in zip(found, summaries, names, strict=True):
         value_s = inf if r.value_s is None or not r.fits else r.value_s
