@@ -38,8 +38,9 @@ def on_par(found: Runs, suffix: str, method: str) -> list[str]:
 
 
 def busiest(found: Runs, workload: str, cluster: str, method: str) -> float:
-    """Share of the computation that the busiest device does, in percent."""
-    return 100 * max(found.where(workload, cluster, method).values())
+    """Share of the computation that the busiest device does, in percent: the mean over the seeds."""
+    rows = found.rows[workload, cluster, method]
+    return 100 * float(np.mean([max(s.busy_s.values()) / sum(s.busy_s.values()) for s in rows if s.busy_s]))
 
 
 def claims() -> list[Claim]:
@@ -126,7 +127,7 @@ def _learned(t2: Runs) -> list[Claim]:
                 ", ".join(t2.change("nmt", c, "seq2seq", "expert") for c in ("k80x2", "k80x4")),
                 ", ".join(t2.change("nmt", c + TF, "seq2seq", "expert") for c in ("k80x2", "k80x4")),
             ),
-            together(nmt), "it ends on one GPU where NMT fits there, else near the CPU; the default search beats the expert",
+            together(nmt), "NMT ends on one device, all or nearly all of it: a GPU or the CPU; the search beats the expert",
         ),
         Claim(
             "Table 2, section 4.3", "Inception-V3, 2 GPUs: all on one GPU (4.60 = 4.60 s)",
@@ -134,7 +135,7 @@ def _learned(t2: Runs) -> list[Claim]:
                 t2.change("inception_v3", "k80x2", "seq2seq", "single_gpu"),
                 t2.change("inception_v3", "k80x2" + TF, "seq2seq", "single_gpu"),
             ),
-            together(two), "on quick links two GPUs gain as much as four",
+            together(two), "on quick links two GPUs gain as much as four; on slow ones one of six seeds takes the CPU",
         ),
         Claim(
             "Table 2, section 4.3", "Inception-V3, 4 GPUs: 16% less time than one GPU (3.85 against 4.60 s)",
@@ -146,10 +147,8 @@ def _learned(t2: Runs) -> list[Claim]:
         ),
         Claim(
             "Section 4.3, figure 4", "NMT: cheap operations such as embeddings go to the CPU",
-            f"on 2 GPUs the CPU has {100 * t2.where('nmt', 'k80x2', 'seq2seq')['xeon:0']:.1f}% of the computation (data sheets),"
-            f" {100 * t2.where('nmt', 'k80x2' + TF, 'seq2seq')['xeon:0']:.0f}% (tf2017)",
-            "contradicted" if t2.where("nmt", "k80x2", "seq2seq")["xeon:0"] < 0.01 else "partly",
-            "all or nothing, see above",
+            f"on 2 GPUs the CPU has {100 * t2.where('nmt', 'k80x2', 'seq2seq')['xeon:0']:.1f}% of the computation (data sheets)",
+            "not done", "which operations these are was not looked at",
         ),
     ]  # fmt: skip
 
@@ -204,13 +203,13 @@ def _analysis(t2: Runs, towers: Runs) -> list[Claim]:
         Claim(
             "Figure 7", "asynchronous towers have shorter steps than synchronous ones",
             waits.change("inception_v3_towers", "k80x4", *sync),
-            together([waits.order("inception_v3_towers", "k80x4", sync[0], "<", sync[1])]),
+            "contradicted" if waits.order("inception_v3_towers", "k80x4", sync[0], "=", sync[1]) == "holds" else "holds",
             "all towers take the same time here, so none waits",
         ),
         Claim(
             "Figure 8", "NMT: the learned placement balances the load better than the expert's",
             f"on 4 GPUs the busiest device computes {balance[0]:.0f}%, the expert's {balance[1]:.0f}% (data sheets)",
-            "holds" if balance[0] < balance[1] else "contradicted", "the policy ends on one GPU",
+            "holds" if balance[0] < balance[1] else "contradicted", "nearly all of NMT ends on one GPU",
         ),
         Claim(
             "Figure 9", "Inception-V3: the learned placement is less balanced than towers, and copies for less time",
