@@ -26,6 +26,7 @@ from seeds import Seed, read
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "research"
 PAPERS = {"mirhoseini2017": "Mirhoseini et al. 2017"}
 VERDICTS = ("holds", "partly", "contradicted", "not done")
+WIDE = 20  # percent: intervals that are written by their ends
 BEGIN, END = "<!-- claims -->", "<!-- end of claims -->"
 
 
@@ -77,8 +78,10 @@ class Runs:
             return "neither fits"
         if inf in (abs(low), abs(high)):
             return "not known" if low != high else "only it fits" if low < 0 else "does not fit"
-        middle = 100 * (exp((low + high) / 2) - 1)
-        half = 50 * (exp(high) - exp(low))
+        middle, least, most = (100 * (exp(x) - 1) for x in ((low + high) / 2, low, high))
+        half = (most - least) / 2
+        if half >= WIDE:  # and far from symmetric
+            return f"{least:+.0f} to {most:+.0f}%"
         return f"{middle:+.1f}" + (f" ± {half:.1f}" if half >= 0.05 else "") + "%"
 
     def order(self, workload: str, cluster: str, first: str, sign: str, second: str) -> str:

@@ -22,7 +22,7 @@ def par(found: Runs, suffix: str) -> str:
     text = []
     for w, c in PLACES:
         best = best_baseline(found, w, c + suffix)
-        text.append(f"{w}({c[-1]}) {found.change(w, c + suffix, 'seq2seq', best)} of {best}")
+        text.append(f"{w}({c[-1]}) {found.change(w, c + suffix, 'seq2seq', best)} over {best}")
     return "; ".join(text)
 
 
