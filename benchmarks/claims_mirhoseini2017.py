@@ -13,8 +13,8 @@ TF = "_tf2017"
 
 
 def best_baseline(found: Runs, workload: str, cluster: str) -> str:
-    """The method with the shortest step of those that fit."""
-    return min(BASELINES, key=lambda m: min(found.of(workload, cluster, m).values()))
+    """The method with the shortest step, in the mean over its seeds."""
+    return min(BASELINES, key=lambda m: float(np.mean(list(found.of(workload, cluster, m).values()))))
 
 
 def par(found: Runs, suffix: str) -> str:
@@ -51,6 +51,13 @@ def claims() -> list[Claim]:
 
 def _both(text: str, tf: str) -> str:
     return f"data sheets: {text}<br>tf2017: {tf}"
+
+
+def _changes(t2: Runs, workload: str, gpus: tuple[int, ...], other: str) -> str:
+    """`seq2seq` over another method, on both machines with these numbers of GPUs."""
+    return _both(
+        *(", ".join(t2.change(workload, f"k80x{n}{s}", "seq2seq", other) for n in gpus) for s in ("", TF)),
+    )
 
 
 def _table2(t2: Runs) -> list[Claim]:
@@ -120,35 +127,23 @@ def _learned(t2: Runs) -> list[Claim]:
         ),
         Claim(
             "Table 2, section 4.3", "RNNLM is placed on one GPU (1.57 = 1.57 s)",
-            _both(
-                ", ".join(t2.change("rnnlm", c, "seq2seq", "single_gpu") for c in ("k80x2", "k80x4")),
-                ", ".join(t2.change("rnnlm", c + TF, "seq2seq", "single_gpu") for c in ("k80x2", "k80x4")),
-            ),
-            together(one), "on quick links two GPUs are faster, and the policy finds that; on slow ones most seeds take the CPU",
+            _changes(t2, "rnnlm", (2, 4), "single_gpu"), together(one),
+            "on quick links two GPUs are faster, and the policy finds that; on slow ones most seeds take the CPU",
         ),
         Claim(
             "Table 2, section 4.3", "NMT: 19 and 17% less time than the expert (2 and 4 GPUs)",
-            _both(
-                ", ".join(t2.change("nmt", c, "seq2seq", "expert") for c in ("k80x2", "k80x4")),
-                ", ".join(t2.change("nmt", c + TF, "seq2seq", "expert") for c in ("k80x2", "k80x4")),
-            ),
-            together(nmt), "NMT ends on one device, all or nearly all of it: a GPU or the CPU; the search beats the expert",
+            _changes(t2, "nmt", (2, 4), "expert"), together(nmt),
+            "NMT ends on one device, all or nearly all of it: a GPU or the CPU; the search beats the expert",
         ),
         Claim(
             "Table 2, section 4.3", "Inception-V3, 2 GPUs: all on one GPU (4.60 = 4.60 s)",
-            _both(
-                t2.change("inception_v3", "k80x2", "seq2seq", "single_gpu"),
-                t2.change("inception_v3", "k80x2" + TF, "seq2seq", "single_gpu"),
-            ),
-            together(two), "on quick links two GPUs gain as much as four; on slow ones one of six seeds takes the CPU",
+            _changes(t2, "inception_v3", (2,), "single_gpu"), together(two),
+            "on quick links two GPUs gain as much as four; on slow ones one of six seeds takes the CPU",
         ),
         Claim(
             "Table 2, section 4.3", "Inception-V3, 4 GPUs: 16% less time than one GPU (3.85 against 4.60 s)",
-            _both(
-                t2.change("inception_v3", "k80x4", "seq2seq", "single_gpu"),
-                t2.change("inception_v3", "k80x4" + TF, "seq2seq", "single_gpu"),
-            ),
-            together(four), "the gain comes with quick links only, and RNNLM on one GPU with slow ones only",
+            _changes(t2, "inception_v3", (4,), "single_gpu"), together(four),
+            "the gain comes with quick links only, and RNNLM on one GPU with slow ones only",
         ),
         Claim(
             "Section 4.3, figure 4", "NMT: cheap operations such as embeddings go to the CPU",
@@ -203,13 +198,13 @@ def _analysis(t2: Runs, towers: Runs) -> list[Claim]:
         Claim(
             "Figure 7", "Inception-V3 to 72%: 19.7% less time than synchronous towers",
             f"a batch of 128 undivided takes {rate:.1f} times the step of the towers, by the default search",
-            "contradicted" if rate > 1 else "holds",
-            "what a step learns is not simulated; the batch of the paper's placement is not known",
+            "not done", "hours to an accuracy are not simulated, and the batch of the paper's placement is not known",
         ),
         Claim(
             "Figure 7", "asynchronous towers have shorter steps than synchronous ones",
             waits.change("inception_v3_towers", "k80x4", *sync),
-            "contradicted" if waits.order("inception_v3_towers", "k80x4", sync[0], "=", sync[1]) == "holds" else "holds",
+            "contradicted" if waits.order("inception_v3_towers", "k80x4", sync[0], "=", sync[1]) == "holds"
+            else together([waits.order("inception_v3_towers", "k80x4", sync[0], "<", sync[1])]),
             "all towers take the same time here, so none waits",
         ),
         Claim(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import claims  # noqa: E402
-import paper_table  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+claims: Any = importlib.import_module("claims")
+paper_table: Any = importlib.import_module("paper_table")
 
 
 @pytest.mark.parametrize("paper", claims.PAPERS)
