@@ -32,3 +32,9 @@ def compiled(variant: str) -> Any:
     options = {"cache": True, "nogil": True, **UNCOUNTED}
     name, known = f"simulate_{variant}", _VARIANTS[variant]
     return unpacked(FIELDS, simulate, kernel_signature(), name=name, known=known, **options)
+
+
+def compile_default() -> None:
+    """Compile the variants of a default run, the longer one first."""
+    for variant in ("recorded", "plain"):
+        compiled(variant)

@@ -14,6 +14,7 @@ from numba.core.options import DefaultOptions
 from numba.core.registry import CPUDispatcher
 
 from placekit_core import announce, report_progress
+from placekit_scheduling.first_run import get_help
 
 UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
 """Options of `njit` for functions that allocate nothing, and return arrays only to functions compiled in the same way:
@@ -83,7 +84,7 @@ def at(number: Any) -> Any:
     return np.int64(np.uint32(number))
 
 
-COMPILING = "compiling, once on this computer: a few minutes, which later runs do not take"
+COMPILING = "compiling, once on this computer: a minute or two, which later runs do not take"
 """What a run says before it compiles for the first time."""
 
 
@@ -94,6 +95,7 @@ class _Told(event.Listener):
         function = event.data["dispatcher"].py_func
         if function.__module__.startswith("placekit_"):  # others may compile at every run
             announce(COMPILING)
+            get_help(function.__module__.partition(".")[0])
         if not function.__module__.startswith("numba."):  # its own functions are parts of ours
             report_progress(f"compiling {function.__name__}, once on this computer")
 

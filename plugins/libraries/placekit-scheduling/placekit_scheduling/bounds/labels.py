@@ -93,7 +93,8 @@ class Surroundings:
             alone = np.flatnonzero(left == 1)
             table[:, alone, alone] = np.inf
             costs.append(table)
-            seconds.append(relaxation.seconds[:, place])
+            # contiguous: the loops would be compiled anew for other strides
+            seconds.append(np.ascontiguousarray(relaxation.seconds[:, place]))
             may.append(np.isfinite(seconds[-1]) & (left > 0))
         into, out = _lanes(relaxation, kinds)
         return cls(np.stack(costs), np.stack(seconds), np.stack(may), relaxation.streams, into, out)

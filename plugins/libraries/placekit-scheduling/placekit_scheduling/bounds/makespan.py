@@ -27,6 +27,7 @@ from placekit_scheduling.bounds.refutation import highest_refuted
 from placekit_scheduling.bounds.relaxation import Floats, Relaxation, longest_window
 from placekit_scheduling.bounds.work import packing
 from placekit_scheduling.list_scheduling.levels import b_level
+from placekit_scheduling.smallest import smallest
 
 ROUNDING = (
     1e-9  # the sums behind a bound and a makespan are rounded differently; a bound is lowered by this, relatively
@@ -58,6 +59,11 @@ def all_bounds(problem: Problem, refined: bool = True) -> dict[str, float]:
         "channel": channel_bound(relaxation),
     }
     return {**found, "forced": forced_bound(relaxation, max(found.values()))}
+
+
+def compile_bounds() -> None:
+    """Compile the loops behind `all_bounds`, or load them from numba's cache."""
+    all_bounds(smallest())
 
 
 def binding_argument(found: Mapping[str, float]) -> str:

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import Cluster, GraphBuilder, Placement, PlacementError, Problem
+from placekit_core import Placement, PlacementError, Problem
 from placekit_scheduling.list_scheduling.levels import (
     b_level,
     critical_path,
@@ -25,6 +25,7 @@ from placekit_scheduling.list_scheduling.levels import (
     t_level,
 )
 from placekit_scheduling.list_scheduling.state import INSERTION, Fixed, State
+from placekit_scheduling.smallest import smallest
 
 Rule = Literal["critical_path", "earliest_finish", "etf", "heft", "cpop", "peft"]
 RULES: tuple[Rule, ...] = ("critical_path", "earliest_finish", "etf", "heft", "cpop", "peft")
@@ -283,13 +284,7 @@ def warm_up(favourites: bool = False) -> None:
     Policies that schedule call it when they are built, before the budget's clock starts; with `favourites`, if they run
     `etf` with favourite children.
     """
-    builder = GraphBuilder("warm-up")
-    [t] = builder.add("a", outputs=[1])
-    builder.add("b", inputs=[t])
-    kind = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 1, "memory_bytes_per_s": 1.0}
-    scheduler = ListScheduler(
-        Problem.of(builder.build(), Cluster.parse({"kinds": {"d": kind}, "devices": [{"kind": "d"}]}))
-    )
+    scheduler = ListScheduler(smallest())
     for rule in RULES:
         scheduler.reset()
         scheduler.run(rule)
