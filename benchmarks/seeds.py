@@ -6,7 +6,8 @@ Each folder is a sweep. Columns: the workload, the cluster, the method (METHOD, 
 of the sweep on the same program and machine, but not the version of the code), the seed, seconds
 of the placement found (empty: none fits), the proven bound, the evaluations, those until a value within 1% of the result (from
 the run's history, if it has one), the seconds of the search, and, from the profile of the placement, the seconds that each device
-computes, and those for which links copy, added up over the links. Values are simulated or measured, as the runs were.
+computes, and those for which links copy, added up over the links. Last, the mean of the values in the last twentieth of the
+evaluations. Values are simulated or measured, as the runs were.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from placekit_core import installed
 from placekit_core.run.run_directory import find_runs, load_summary
 
 NEAR = 1.01
+LATE = 0.05
 CODE = re.compile(r", with (the code that is installed|other code of .*)$")
 
 
@@ -42,6 +44,7 @@ class Seed:
         seconds: of the search.
         busy_s: seconds that each device computes, by name; empty if nothing fits, or without a profile.
         copies_s: seconds for which links copy, added up over the links; NaN without a profile.
+        late_s: mean value of the last twentieth of the evaluations; NaN without a history.
     """
 
     workload: str
@@ -55,6 +58,7 @@ class Seed:
     seconds: float
     busy_s: Mapping[str, float] = field(default_factory=dict)
     copies_s: float = float("nan")
+    late_s: float = float("nan")
 
 
 def runs(folder: Path, method: str = "") -> list[Seed]:
@@ -78,6 +82,7 @@ def runs(folder: Path, method: str = "") -> list[Seed]:
             to_best,
             r.seconds,
             *_profile(run_dir),
+            _late(run_dir),
         )
         rows.append(row)
     return rows
@@ -92,6 +97,18 @@ def _to(run_dir: Path, value_s: float) -> int:
                 if float(row["best_s"] or "inf") <= value_s:
                     return int(row["evaluations"])
     return -1
+
+
+def _late(run_dir: Path) -> float:
+    """The mean value of the last twentieth of the evaluations; one that does not fit counts as the run's failing signal."""
+    history = run_dir / "history.csv"
+    if not history.exists():
+        return float("nan")
+    with history.open(newline="") as file:
+        rows = [(float(row["evaluations"]), float(row["mean_s"] or "nan")) for row in csv.DictReader(file)]
+    made, mean = np.array(rows).T
+    late = made > (1 - LATE) * made[-1]
+    return float(np.average(mean[late], weights=np.diff(made, prepend=0.0)[late]))
 
 
 def _profile(run_dir: Path) -> tuple[dict[str, float], float]:
@@ -114,7 +131,8 @@ def write(rows: Sequence[Seed], path: Path) -> None:
             busy = " ".join(f"{name}={x:.4g}" for name, x in s.busy_s.items())
             copies = "" if isnan(s.copies_s) else f"{s.copies_s:.4g}"
             cells = [s.workload, s.cluster, s.method, s.seed, value, bound, s.evaluations, to_best, f"{s.seconds:.3g}"]
-            writer.writerow([*cells, busy, copies])
+            late = "" if isnan(s.late_s) else f"{s.late_s:.9g}"
+            writer.writerow([*cells, busy, copies, late])
 
 
 def read(paths: Iterable[Path]) -> list[Seed]:
@@ -124,11 +142,12 @@ def read(paths: Iterable[Path]) -> list[Seed]:
         with path.open(newline="") as file:
             for r in csv.DictReader(file):
                 busy = {name: float(x) for name, x in (pair.rsplit("=", 1) for pair in r["busy_s"].split())}
-                number = {name: float(r[name] or "nan") for name in ("bound_s", "seconds", "copies_s")}
+                number = {n: float(r.get(n) or "nan") for n in ("bound_s", "seconds", "copies_s", "late_s")}
                 rows.append(
                     Seed(
                         r["workload"], r["cluster"], r["method"], int(r["seed"]), float(r["value_s"] or inf), number["bound_s"],
                         int(r["evaluations"]), int(r["to_best"] or -1), number["seconds"], busy, number["copies_s"],
+                        number["late_s"],
                     )
                 )  # fmt: skip
     return rows
