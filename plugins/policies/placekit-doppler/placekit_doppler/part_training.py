@@ -67,7 +67,7 @@ def list_schedules(problem: Problem) -> Placements:
     return Placements.of(np.stack(rows), np.tile(group_priority(problem, level), (len(rows), 1)))
 
 
-class Chain:
+class PartChain:
     """A placement that is changed part by part, and what its problem's changes were worth.
 
     Every round draws `part_round` changes of the current placement and evaluates them. The best of those that are better

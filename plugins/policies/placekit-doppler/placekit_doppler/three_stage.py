@@ -27,7 +27,7 @@ from placekit_core import (
     report_progress,
 )
 from placekit_doppler import ThreeStageOptions
-from placekit_doppler.part_training import Chain, in_parts, is_traced, list_schedules
+from placekit_doppler.part_training import PartChain, in_parts, is_traced, list_schedules
 
 SHARE = 0.5
 """Largest share of a budget in seconds that stage I takes, where the budget is not paused for it."""
@@ -46,7 +46,7 @@ class ThreeStage(PolicyGradient):
 
     Ours, not the paper's: with `list_schedules_first` the first evaluations are list schedules, so that there is a result before
     anything is learned; and from the share `parts_from` of stage II on (from its beginning for programs of more than
-    `whole_up_to` kernels, which have no stage I either), episodes change parts of a placement (`part_training.Chain`).
+    `whole_up_to` kernels, which have no stage I either), episodes change parts of a placement (`part_training.PartChain`).
 
     Attributes:
         imitated: episodes of stage I so far.
@@ -59,7 +59,7 @@ class ThreeStage(PolicyGradient):
     options_class = ThreeStageOptions
     options: ThreeStageOptions
     imitated: int
-    chains: list[Chain]
+    chains: list[PartChain]
     learns: bool
     measured: bool
 
@@ -203,7 +203,7 @@ class ThreeStage(PolicyGradient):
 
     def _no_chains(self, tasks: Sequence[Task]) -> None:
         self.part_optimiser = self.new_optimiser("parts")
-        self.chains = [Chain(self.options) for _ in tasks]
+        self.chains = [PartChain(self.options) for _ in tasks]
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "imitated": self.imitated, "teaching": self.teaching.state(),

@@ -14,7 +14,7 @@ from placekit_doppler import part_policy
 from placekit_doppler.doppler import Doppler
 from placekit_doppler.part_moves import EXCHANGE, KINDS, ORDER, TRANSFER
 from placekit_doppler.part_policy import PartPolicy, Seen
-from placekit_doppler.part_training import Chain, is_traced, list_schedules
+from placekit_doppler.part_training import PartChain, is_traced, list_schedules
 from placekit_doppler.three_stage import ThreeStage
 from placekit_scheduling.tracing import run_traced
 from placekit_testing import fakes
@@ -221,7 +221,7 @@ def test_a_change_may_be_worse_by_what_the_temperature_allows() -> None:
     for progress, worse, goes in ((0.0, 1.05, True), (1.0, 1.05, False), (0.0, 2.0, False), (1.0, 0.9, True)):
         went = []
         for _ in range(200):
-            chain = Chain(ThreeStage(**PARTS, part_temperature=0.1, part_temperature_end=1e-6).options)
+            chain = PartChain(ThreeStage(**PARTS, part_temperature=0.1, part_temperature_end=1e-6).options)
             chain.value_s = 1.0
             went.append(chain._step(placements, np.full(len(placements), worse), progress, rng))
         assert (np.mean(went) > 0.5) == goes, (progress, worse)
@@ -246,13 +246,13 @@ def test_the_entropy_has_the_weight_that_was_asked_for(monkeypatch: pytest.Monke
 def test_parts_may_be_left_out(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], parts: bool) -> None:
     """Of the first updates; with `whole_up_to=null` they begin later."""
     asked = []
-    usual = Chain.update
+    usual = PartChain.update
 
-    def counted(self: Chain, policy: Any, task: Task, rng: Any, optimiser: Any, progress: float) -> None:
+    def counted(self: PartChain, policy: Any, task: Task, rng: Any, optimiser: Any, progress: float) -> None:
         asked.append(task.evaluate.progress)
         usual(self, policy, task, rng, optimiser, progress)
 
-    monkeypatch.setattr(Chain, "update", counted)
+    monkeypatch.setattr(PartChain, "update", counted)
     fitted(branches(), **options)
     assert (bool(asked) and min(asked) < 0.5) == parts
     assert bool(asked) == (options != {"parts_from": None})
