@@ -25,10 +25,12 @@ def main() -> int:
 
         print(f"placekit {__version__}")
         return 0
+    from placekit_core.run.interruption import ending, tell
     from placekit_core.run.registry import installed
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminated)  # schedulers end jobs with it: keep the best so far, as on Ctrl-C
+        for number in set(ending()) - {signal.SIGINT}:  # keep the best so far, as on Ctrl-C
+            signal.signal(number, _terminated)
     warnings.showwarning = show_warning
     try:
         registry = installed()
@@ -48,7 +50,7 @@ def main() -> int:
         print(e.code, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("placekit: interrupted", file=sys.stderr)
+        tell("placekit: interrupted")
         return 130
     except BrokenPipeError:  # `placekit ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

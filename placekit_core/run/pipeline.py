@@ -99,6 +99,7 @@ def run(
                     observer.stage("evaluating the baselines")
                 add_baselines(assembly, placing.searches, stop)
 
+            stop.writing = True
             observer.stage(f"writing to {run_dir}")
             result = placing.finish(status)
             if status == "interrupted" or stop.asked:

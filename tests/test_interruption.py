@@ -1,0 +1,125 @@
+"""Signals that end a run: what was found is kept, whatever comes, and whoever looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from placekit_core.run import interruption
+from placekit_core.run.checkpoint import CHECKPOINT
+from placekit_core.run.interruption import Interruption, ending, tell
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+RUN = [
+    "run",
+    "workload=chainmm_small",
+    "policy=annealing",
+    "budget.evaluations=120000",
+    "checkpoint_s=0",
+    "run_dir=run",
+]
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Nothing of a test stays."""
+    before = {s: signal.getsignal(s) for s in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_signal_is_noted_and_the_second_ends_at_once(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with Interruption() as stop:
+        signal.raise_signal(number)
+        assert stop.asked
+        assert "stopping at the next point" in capsys.readouterr().err
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+
+
+def test_two_in_quick_succession_do_not_lose_what_is_being_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first one has ended the search; the second comes when the results are written."""
+    with Interruption() as stop:
+        signal.raise_signal(signal.SIGINT)
+        stop.writing = True
+        signal.raise_signal(signal.SIGINT)
+        assert "once more loses it" in capsys.readouterr().err
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_while_the_results_are_written_is_noted() -> None:
+    with Interruption() as stop:
+        stop.writing = True
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.asked
+
+
+def test_a_run_that_ignores_hangups_goes_on() -> None:
+    """As under `nohup`."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert signal.SIGHUP not in ending()
+    with Interruption() as stop:
+        signal.raise_signal(signal.SIGHUP)
+        assert not stop.asked
+
+
+def test_without_a_terminal_output_goes_nowhere(tmp_path: Path) -> None:
+    """Writing to a terminal that is gone fails, and must not end what is to be kept."""
+    script = f"""
+import os, sys
+class Gone:
+    def write(self, text): raise OSError(5, "Input/output error")
+    def flush(self): raise OSError(5, "Input/output error")
+    def fileno(self): return 2
+sys.path.insert(0, {str(Path(interruption.__file__).parents[2])!r})
+from placekit_core.run.interruption import tell
+kept, sys.stderr = sys.stderr, Gone()
+tell("nobody hears this")
+sys.stderr = kept
+print("nor this", flush=True)
+os.write(2, b"nor this")
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("", "")
+
+
+def test_what_is_told_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    tell("placekit: interrupted")
+    assert capsys.readouterr() == ("", "placekit: interrupted\n")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_closed_terminal_keeps_the_best_so_far(tmp_path: Path) -> None:
+    """The terminal hangs up, which is what closing its window does; then the run is continued elsewhere."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execv(sys.executable, [sys.executable, "-m", "placekit_core", *RUN])
+    end = time.monotonic() + 120
+    os.set_blocking(terminal, False)
+    while not (tmp_path / "run" / CHECKPOINT).is_file() and time.monotonic() < end:
+        try:  # or the run waits for somebody to read
+            os.read(terminal, 65536)
+        except BlockingIOError:
+            time.sleep(0.01)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["status"], result["fits"]) == ("interrupted", True)
+    resumed = [sys.executable, "-m", "placekit_core", "run", "resume=run"]
+    subprocess.run(resumed, cwd=tmp_path, check=True, capture_output=True, timeout=200)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
