@@ -124,6 +124,7 @@ if TYPE_CHECKING:
         RunFailed as RunFailed,
     )
     from placekit_core.run.registry import Registry as Registry, installed as installed
+    from placekit_core.run.trained import load_policy as load_policy
 
 _HOME = {
     "contracts.cluster": "UNLIMITED Cluster DeviceKind Efficiency OperationClass Routes load_cluster",
@@ -158,6 +159,7 @@ _HOME = {
     "run.api": "Search load_programs place search",
     "run.failures": "BoundError Interrupted NothingFits RunFailed",
     "run.registry": "Registry installed",
+    "run.trained": "load_policy",
 }
 """Each module, and the names that are imported from it."""
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from placekit_core import (
     Checkpoint,
     ConfigError,
+    LearnablePolicy,
     NotApplicable,
     Placement,
     Placements,
@@ -29,6 +30,7 @@ from placekit_core import (
     State,
     Task,
     installed,
+    load_policy,
     report_progress,
     units,
     usable_cores,
@@ -94,6 +96,7 @@ class Portfolio(ResumablePolicy):
         first = simplest(task) if state is None else None
         race = _Race(task, self.options, self.others, threads)
         if state is None:
+            _load_trained(self.others, task)
             race.begin(rng, first)
         else:
             race.restore(state)
@@ -201,6 +204,8 @@ class _Race:
             found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels], self._started), levels))
         if first is not None:
             found.append((first, [0]))
+        trained = [p for p in self.others.values() if isinstance(p, LearnablePolicy)]  # named on purpose: always asked
+        found += [(p.place(task, copy.deepcopy(given)).batch(), [0]) for p in trained]
         prefetch = task.evaluate.session.prefetch
         if prefetch is not None:
             some = streamed(problem, prefetch, size)
@@ -248,7 +253,7 @@ class _Race:
         """
         evaluate, placements = self.task.evaluate, list[Placement]()
         notes = list(evaluate.notes)
-        asked = [self._sampled(policy) for policy in self.others.values()]
+        asked = [self._sampled(p) for p in self.others.values() if not isinstance(p, LearnablePolicy)]
         for turn in range(int(np.clip(self._chains_worth(), MIN_TRIES, self.options.tries))):
             again = []
             for policy, samples in asked:
@@ -408,4 +413,19 @@ def _policies(starts: Mapping[str, Mapping[str, Any]]) -> dict[str, Policy]:
         except NotApplicable:  # its library has no wheel for this platform
             if name not in usual:
                 raise
+    for name, policy in policies.items():
+        if isinstance(policy, LearnablePolicy) and policy.options.checkpoint is None:
+            raise ConfigError(
+                f"policy.starts: {name!r} learns, and would start the search from parameters that nobody trained",
+                f"give policy.starts.{name}.checkpoint: a run directory, or pkg://PACKAGE/FOLDER of one that a package ships",
+            )
     return policies
+
+
+def _load_trained(policies: Mapping[str, Policy], task: Task) -> None:
+    """Load the parameters of the learned policies among them. Raises RunError if they do not fit."""
+    with task.evaluate.ledger.paused():  # as where such a policy places alone
+        for policy in policies.values():
+            if isinstance(policy, LearnablePolicy):
+                policy.build([task.problem], np.random.default_rng(0))
+                load_policy(policy, policy.options.checkpoint)

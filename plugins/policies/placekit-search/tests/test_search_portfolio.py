@@ -34,6 +34,7 @@ from placekit_core import (
     Problem,
     Task,
     installed,
+    load_policy,
 )
 from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
@@ -105,6 +106,33 @@ def test_starts_must_exist_and_take_their_options() -> None:
         Portfolio(starts={"portfolio": {}})
     with pytest.raises(ConfigError, match=r"no option named 'policy.starts.annealing.startz'\n  did you mean 'starts'"):
         Portfolio(starts={"annealing": {"startz": 3}})
+
+
+def test_a_start_that_learns_must_be_trained() -> None:
+    pytest.importorskip("placekit_placeto")
+    with pytest.raises(ConfigError, match=r"'placeto' learns, .*\n.*policy.starts.placeto.checkpoint"):
+        Portfolio(starts={"placeto": {}})
+
+
+def test_starts_from_the_placement_of_a_trained_policy() -> None:
+    """It is the one that the policy makes alone, and is asked for however small the budget."""
+    placeto = pytest.importorskip("placekit_placeto.placeto")
+    checkpoint, problem = "pkg://placekit_placeto/pretrained/cifar10", a_problem()
+    alone = placeto.Placeto(checkpoint=checkpoint)
+    alone.build([problem], np.random.default_rng(0))
+    load_policy(alone, checkpoint)
+    wanted = alone.place(task_of(problem, 12), np.random.default_rng(5)).device.tolist()
+    seen, call = list[Any](), BudgetedEvaluator.__call__
+
+    def watched(self: Any, placements: Any) -> Any:
+        seen.extend(placements.device.tolist())
+        return call(self, placements)
+
+    portfolio = Portfolio(starts={"critical_path": {}, "placeto": {"checkpoint": checkpoint}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BudgetedEvaluator, "__call__", watched)
+        portfolio.place(task_of(problem, 12), np.random.default_rng(5))
+    assert wanted in seen
 
 
 def test_a_usual_start_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
