@@ -39,22 +39,22 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_is_noted_and_the_second_ends_at_once(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_signal_is_noted_and_the_second_ends_at_once(number: int, capfd: pytest.CaptureFixture[str]) -> None:
     with Interruption() as stop:
         signal.raise_signal(number)
         assert stop.asked
-        assert "stopping at the next point" in capsys.readouterr().err
+        assert "stopping at the next point" in capfd.readouterr().err
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
 
 
-def test_two_in_quick_succession_do_not_lose_what_is_being_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_in_quick_succession_do_not_lose_what_is_being_written(capfd: pytest.CaptureFixture[str]) -> None:
     """The first one has ended the search; the second comes when the results are written."""
     with Interruption() as stop:
         signal.raise_signal(signal.SIGINT)
         stop.writing = True
         signal.raise_signal(signal.SIGINT)
-        assert "once more loses it" in capsys.readouterr().err
+        assert "once more loses it" in capfd.readouterr().err
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -75,29 +75,35 @@ def test_a_run_that_ignores_hangups_goes_on() -> None:
         assert not stop.asked
 
 
-def test_without_a_terminal_output_goes_nowhere(tmp_path: Path) -> None:
-    """Writing to a terminal that is gone fails, and must not end what is to be kept."""
+@pytest.mark.parametrize("kept", [(), (1,), (2,)])
+def test_only_a_closed_terminal_is_left(tmp_path: Path, kept: tuple[int, ...]) -> None:
+    """What goes to a file goes on; writing to a terminal that is gone fails, and must not end what is to be kept."""
     script = f"""
 import os, sys
-class Gone:
-    def write(self, text): raise OSError(5, "Input/output error")
-    def flush(self): raise OSError(5, "Input/output error")
-    def fileno(self): return 2
 sys.path.insert(0, {str(Path(interruption.__file__).parents[2])!r})
 from placekit_core.run.interruption import tell
-kept, sys.stderr = sys.stderr, Gone()
-tell("nobody hears this")
-sys.stderr = kept
-print("nor this", flush=True)
-os.write(2, b"nor this")
+sys.stdin.read()
+tell("once")
+os.write(1, b"stdout")
+os.write(2, b"stderr")
 """
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert (ran.stdout, ran.stderr) == ("", "")
+    ours, theirs = pty.openpty()
+    files = {fd: (tmp_path / str(fd)).open("wb") for fd in kept}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=files.get(1, theirs), stderr=files.get(2, theirs)
+    )
+    time.sleep(1.0)
+    os.close(theirs)
+    os.close(ours)
+    process.communicate()
+    assert process.returncode == 0
+    texts = {1: "stdout", 2: "once\nstderr"}
+    assert {fd: (tmp_path / str(fd)).read_text() for fd in kept} == {fd: texts[fd] for fd in kept}
 
 
-def test_what_is_told_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_told_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     tell("placekit: interrupted")
-    assert capsys.readouterr() == ("", "placekit: interrupted\n")
+    assert capfd.readouterr() == ("", "placekit: interrupted\n")
 
 
 @pytest.mark.slow

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Any
+
+_TERMINALS = [fd for fd in (1, 2) if os.isatty(fd)]
 
 
 def ending() -> list[int]:
@@ -19,14 +21,18 @@ def ending() -> list[int]:
 
 
 def tell(text: str) -> None:
-    """Print to stderr. If the terminal is gone, this and all later output goes nowhere, and does not end the run."""
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except OSError:
+    """Write a line to stderr, also in the handler of a signal.
+
+    What is written to a terminal that has been closed since this process began goes nowhere from now on: it must not end the
+    run that is to be kept.
+    """
+    for gone in [fd for fd in _TERMINALS if not os.isatty(fd)]:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(nowhere, stream.fileno())
+        os.dup2(nowhere, gone)
         os.close(nowhere)
+        _TERMINALS.remove(gone)
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode())
 
 
 class Interruption:

@@ -92,6 +92,7 @@ def run(
 
             observer.stage(stages.search(config, placing.searches))
             status = placing.place(saved)
+            stop.writing = True  # whatever is left: a second Ctrl-C must not lose what was found
             if status == "finished":
                 for search in placing.searches:
                     record(search)
@@ -99,7 +100,6 @@ def run(
                     observer.stage("evaluating the baselines")
                 add_baselines(assembly, placing.searches, stop)
 
-            stop.writing = True
             observer.stage(f"writing to {run_dir}")
             result = placing.finish(status)
             if status == "interrupted" or stop.asked:
@@ -181,6 +181,7 @@ class _Placing:
         except Exception as e:
             if not self.has_begun:
                 raise
+            self.stop.writing = True
             self._keep_policy()
             try:  # keep what was found before the failure
                 result = self._write(report(self.assembly, self.searches, self.run_dir, "failed"))

@@ -62,26 +62,26 @@ def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any])
     write_json(folder / ABOUT, {**data, "options": options, **about, "parameters": shapes})
 
 
-def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
+def load_policy(policy: LearnablePolicy, path: str | Path, option: str = "policy.checkpoint") -> None:
     """Load a trained policy into `policy`, which is built already. `path` is its folder or one of its two files.
 
-    For a trained policy that an installed package ships, `path` is `pkg://PACKAGE/FOLDER`.
+    For a trained policy that an installed package ships, `path` is `pkg://PACKAGE/FOLDER`. `option` is what errors name.
 
     Raises RunError if there is nothing to load, if it is damaged, or if it was trained as another policy or with other
     sizes; the error then names what does not fit, and the options that differ. If an option is null on one side (the
     problems decide), only the shapes count.
     """
     if str(path).startswith(PACKAGE):
-        folder: Traversable = _shipped(str(path))
+        folder: Traversable = _shipped(str(path), option)
     else:
         folder = Path(path)
         folder = folder.parent if folder.name in (PARAMETERS, ABOUT) else folder
     hint = "train it again, or give the run directory of another run that trained a policy"
-    with reading(f"policy.checkpoint={path}", RunError, hint=hint):
+    with reading(f"{option}={path}", RunError, hint=hint):
         missing = next((name for name in (ABOUT, PARAMETERS) if not (folder / name).is_file()), None)
         if missing is not None:
             raise RunError(
-                f"policy.checkpoint={path}: no {missing} there",
+                f"{option}={path}: no {missing} there",
                 "give a folder of that package that holds a trained policy"
                 if str(path).startswith(PACKAGE)
                 else "give the run directory of a run that trained a policy",
@@ -90,9 +90,7 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
         parameters = _parameters(read_bytes(folder / PARAMETERS, MAX_PARAMETER_BYTES), about)
     name, options = about.policy, about.options
     if name != policy.name:
-        raise RunError(
-            f"policy.checkpoint={path} was trained as policy {name!r}, not {policy.name!r}", f"use policy={name}"
-        )
+        raise RunError(f"{option}={path} was trained as policy {name!r}, not {policy.name!r}", f"use policy={name}")
     here = policy.options.model_dump(mode="json")
     differ = {k: (options.get(k), v) for k, v in here.items() if k not in policy.free_options and options.get(k) != v}
     texts = [
@@ -100,7 +98,7 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
     ]
     trained = f"it was trained with {', '.join(texts)}" if texts else ""
     if any(None not in pair for pair in differ.values()):
-        raise RunError(f"policy.checkpoint={path} belongs to other options of policy {name!r}", trained)
+        raise RunError(f"{option}={path} belongs to other options of policy {name!r}", trained)
     unknown = sorted(parameters.keys() - policy.state_dict().keys())
     try:
         if unknown:
@@ -108,7 +106,7 @@ def load_policy(policy: LearnablePolicy, path: str | Path) -> None:
         policy.load_state_dict(parameters)
     except PlacekitError as e:
         hint = "; ".join(filter(None, [e.hint, trained]))
-        raise RunError(f"policy.checkpoint={path} does not fit: {e.message}", hint) from None
+        raise RunError(f"{option}={path} does not fit: {e.message}", hint) from None
 
 
 def _parameters(data: bytes, about: About) -> dict[str, NDArray[Any]]:
@@ -131,17 +129,17 @@ def _shape(values: NDArray[Any]) -> list[str | int]:
     return [str(values.dtype), *values.shape]
 
 
-def _shipped(path: str) -> Traversable:
+def _shipped(path: str, option: str) -> Traversable:
     """The folder in an installed package that `pkg://PACKAGE/FOLDER` names."""
     package, _, folder = path.removeprefix(PACKAGE).partition("/")
     parts = [p for p in folder.split("/") if p]
     if not package or not parts or ".." in parts:
-        raise RunError(f"policy.checkpoint={path} names no folder of a package", "write pkg://PACKAGE/FOLDER")
+        raise RunError(f"{option}={path} names no folder of a package", "write pkg://PACKAGE/FOLDER")
     try:
         found = resources.files(package)
     except ImportError as e:
         raise RunError(
-            f"policy.checkpoint={path}: package {package!r} cannot be imported: {e}", "write pkg://PACKAGE/FOLDER"
+            f"{option}={path}: package {package!r} cannot be imported: {e}", "write pkg://PACKAGE/FOLDER"
         ) from None
     for part in parts:
         found = found.joinpath(part)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from placekit_scheduling.first_run import end_help
 
 from placekit_core import (
     Backend,
@@ -52,6 +53,7 @@ class MeasuringBackend(Backend):
                 f"backend {self.name!r} runs programs, and {problem.graph.name!r} is a graph of numbers",
                 "use an importer whose programs can be run (such as `torch` or `einsum`), or backend=simulator",
             )
+        end_help()  # what still compiles would keep cores busy while this measures
         o, cluster = self.options, problem.cluster
         if (o.devices or cluster.size) != cluster.size:
             raise BackendError(

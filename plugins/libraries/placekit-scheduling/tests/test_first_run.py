@@ -6,13 +6,15 @@ import atexit
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from placekit_scheduling import first_run
 from placekit_scheduling.bounds.makespan import compile_bounds
-from placekit_scheduling.first_run import ALONE, GROUP, get_help, main
+from placekit_scheduling.first_run import ALONE, GROUP, end_help, get_help, main
 
 COMPILED = list[str]()
 
@@ -40,20 +42,31 @@ class Started:
     all: ClassVar[list[Started]] = []
 
     def __init__(self, command: list[str], env: dict[str, str], **_: Any) -> None:
-        self.command, self.env = command, env
+        self.command, self.env, self.ended = command, env, list[str]()
         self.all.append(self)
+
+    def kill(self) -> None:
+        self.ended.append("kill")
+
+    def wait(self) -> None:
+        self.ended.append("wait")
 
 
 @pytest.fixture
-def entries(monkeypatch: pytest.MonkeyPatch) -> None:
+def entries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, HERE, sys.modules[__name__])
     monkeypatch.setattr(first_run, "entry_points", lambda group: ENTRIES if group == GROUP else [])
     monkeypatch.setattr(subprocess, "Popen", Started)
     monkeypatch.setattr(atexit, "register", lambda *_: None)
     monkeypatch.delenv(ALONE, raising=False)
+    monkeypatch.setattr(first_run, "_helpers", [])
+    monkeypatch.setattr(first_run, "_held", [])
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     Started.all.clear()
     COMPILED.clear()
-    get_help.cache_clear()
+    yield
+    for file in first_run._held:
+        os.close(file)
 
 
 @pytest.mark.usefixtures("entries")
@@ -63,9 +76,48 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_other_core_begins_elsewhere(monkeypatch: pytest.MonkeyPatch, cores: int, first: list[str]) -> None:
     monkeypatch.setattr(first_run, "usable_cores", lambda: cores)
     get_help("placekit_absent")
+    get_help(HERE)
+    assert [s.command[4] for s in Started.all] == first, "once, whatever is compiled next"
+    assert all(s.command[5] == str(os.getpid()) and s.command[6:] == sys.path and s.env[ALONE] for s in Started.all)
+
+
+@pytest.mark.usefixtures("entries")
+def test_one_process_of_a_computer_has_help(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import fcntl
+
+    monkeypatch.setattr(first_run, "usable_cores", lambda: 4)
+    with (tmp_path / f"placekit-compiling-{os.getuid()}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        get_help("placekit_absent")
+        assert not Started.all
     get_help("placekit_absent")
-    assert [s.command[3] for s in Started.all] == first
-    assert all(s.command[4] == str(os.getpid()) and s.command[5:] == sys.path and s.env[ALONE] for s in Started.all)
+    assert Started.all
+
+
+@pytest.mark.usefixtures("entries")
+def test_help_ends_before_something_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_run, "usable_cores", lambda: 3)
+    get_help("placekit_absent")
+    end_help()
+    assert [s.ended for s in Started.all] == [["kill", "wait"]] * 2
+    end_help()
+
+
+@pytest.mark.usefixtures("entries")
+def test_a_run_that_cannot_have_help_compiles_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory left for another process; an application that Python is a part of."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise BlockingIOError("no processes left")
+
+    monkeypatch.setattr(first_run, "usable_cores", lambda: 4)
+    with monkeypatch.context() as m:
+        m.setattr(sys, "executable", "")
+        get_help("placekit_absent")
+    with monkeypatch.context() as m:
+        m.setattr(subprocess, "Popen", refuse)
+        get_help("placekit_absent")
+    assert not Started.all
 
 
 @pytest.mark.usefixtures("entries")
@@ -76,7 +128,6 @@ def test_no_help_where_it_is_useless(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as m:
         m.setenv(ALONE, "1")
         get_help("placekit_absent")
-    get_help.cache_clear()
     monkeypatch.setattr(first_run, "current_process", lambda: type("Worker", (), {"name": "LokyProcess-1"}))
     get_help("placekit_absent")
     assert not Started.all
@@ -93,7 +144,7 @@ def test_help_compiles_all_from_its_place_on_and_goes_with_its_parent() -> None:
 def test_help_runs_where_the_current_folder_has_modules_of_the_same_names(tmp_path: Any) -> None:
     """Python would import them from there, as `python -c` looks into the current folder first."""
     (tmp_path / "placekit_scheduling.py").write_text("raise SystemExit('ran a file of the current folder')")
-    command = [sys.executable, "-c", first_run._COMMAND, "0", "1", *sys.path]
+    command = [sys.executable, "-I", "-c", first_run._COMMAND, "0", "1", *sys.path]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
 

@@ -205,7 +205,7 @@ class _Race:
         if first is not None:
             found.append((first, [0]))
         trained = [p for p in self.others.values() if isinstance(p, LearnablePolicy)]  # named on purpose: always asked
-        found += [(p.place(task, copy.deepcopy(given)).batch(), [0]) for p in trained]
+        found[:0] = [(p.place(task, copy.deepcopy(given)).batch(), [0]) for p in trained]
         prefetch = task.evaluate.session.prefetch
         if prefetch is not None:
             some = streamed(problem, prefetch, size)
@@ -425,7 +425,7 @@ def _policies(starts: Mapping[str, Mapping[str, Any]]) -> dict[str, Policy]:
 def _load_trained(policies: Mapping[str, Policy], task: Task) -> None:
     """Load the parameters of the learned policies among them. Raises RunError if they do not fit."""
     with task.evaluate.ledger.paused():  # as where such a policy places alone
-        for policy in policies.values():
+        for name, policy in policies.items():
             if isinstance(policy, LearnablePolicy):
                 policy.build([task.problem], np.random.default_rng(0))
-                load_policy(policy, policy.options.checkpoint)
+                load_policy(policy, policy.options.checkpoint, f"policy.starts.{name}.checkpoint")
