@@ -2,6 +2,7 @@
 
     python benchmarks/claims.py [--write]       print them, or put them into the pages
     python benchmarks/claims.py --count         how many claims of each paper hold
+    python benchmarks/claims.py --search        learned methods beside the default search, at equal evaluations
 
 Each claim is in `claims_PAPER.py`. Its figures are computed from the CSVs in docs/research/runs (one row per run and seed, by
 benchmarks/seeds.py), and so is its verdict where it is about an order of two methods: a test compares the pages with what this
@@ -20,12 +21,24 @@ from math import exp, inf
 from pathlib import Path
 
 import numpy as np
-from paper_table import cell, found, ratio, verdict
+from paper_table import cell, found, order_said, ratio, verdict
 from seeds import Seed, read
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "research"
-PAPERS = {"mirhoseini2017": "Mirhoseini et al. 2017"}
-VERDICTS = ("holds", "partly", "contradicted", "not done")
+PAPERS = {
+    "mirhoseini2017": "Mirhoseini et al. 2017",
+    "post": "Post, Gao et al. 2018",
+    "placeto": "Placeto, Addanki et al. 2019",
+    "doppler": "Doppler, Yao et al. 2026",
+}
+TF = "_tf2017"
+"""Ending of the names of the machines as TensorFlow of 2017 seems to have used them."""
+LEARNED = (
+    ("mirhoseini_table2", "seq2seq"), ("mirhoseini_table2", "post"), ("post_table1", "post"), ("placeto_table1", "seq2seq"),
+    ("placeto_table1", "placeto"), ("doppler_table2", "doppler"), ("doppler_table2_fifo", "doppler"),
+    ("doppler_table9", "doppler"),
+)  # fmt: skip
+VERDICTS = ("holds", "partly", "contradicted", "open", "not done")
 WIDE = 20  # percent: intervals that are written by their ends
 BEGIN, END = "<!-- claims -->", "<!-- end of claims -->"
 
@@ -38,7 +51,7 @@ class Claim:
         item: where it is in the paper.
         said: what the paper found.
         here: what placekit finds.
-        verdict: one of `VERDICTS`.
+        verdict: one of `VERDICTS`; after it may follow in how many rows the claim holds.
         why: the reason, with the experiment that shows it.
     """
 
@@ -49,7 +62,12 @@ class Claim:
     why: str = ""
 
     def __post_init__(self) -> None:
-        assert self.verdict in VERDICTS, self.verdict
+        assert self.word in VERDICTS, self.verdict
+
+    @property
+    def word(self) -> str:
+        """The verdict alone."""
+        return self.verdict.partition(",")[0]
 
 
 class Runs:
@@ -73,9 +91,10 @@ class Runs:
 
     def change(self, workload: str, cluster: str, method: str, other: str) -> str:
         """By how much `method` differs from `other`, seed by seed, with its 95% interval."""
-        low, high = ratio(self.of(workload, cluster, method), self.of(workload, cluster, other))
-        if low == high == 0.0 and inf in self.of(workload, cluster, method).values():
+        found = [self.of(workload, cluster, m) for m in (method, other)]
+        if all(min(f.values()) == inf for f in found):
             return "neither fits"
+        low, high = ratio(*found)
         if inf in (abs(low), abs(high)):
             return "not known" if low != high else "only it fits" if low < 0 else "does not fit"
         middle, least, most = (100 * (exp(x) - 1) for x in ((low + high) / 2, low, high))
@@ -87,6 +106,10 @@ class Runs:
     def order(self, workload: str, cluster: str, first: str, sign: str, second: str) -> str:
         """Whether `first` `sign` `second` holds: `holds`, `open` or `reversed`."""
         return verdict(sign, *ratio(self.of(workload, cluster, first), self.of(workload, cluster, second)))
+
+    def as_said(self, workload: str, cluster: str, said: Mapping[str, float], a: str, b: str) -> str:
+        """Whether the paper's order of two methods holds, by its seconds."""
+        return self.order(workload, cluster, *order_said(said, a, b))
 
     def where(self, workload: str, cluster: str, method: str) -> Mapping[str, float]:
         """Each device's share of the seconds of computation, the mean over the seeds."""
@@ -105,18 +128,32 @@ def runs(name: str) -> Runs:
 
 
 def together(verdicts: Iterable[str]) -> str:
-    """The verdict on a claim about several rows: it holds in all; is reversed in some and holds in none; or is between."""
+    """The verdict on a claim about several rows, and in how many it holds.
+
+    It holds if it does in all of them; partly if in some; it is contradicted if it holds in none and is reversed in most;
+    else it is open.
+    """
     count = Counter(verdicts)
-    if count.total() == count["holds"]:
-        return "holds"
-    return "contradicted" if count["reversed"] and not count["holds"] else "partly"
+    assert count
+    some = f", in {count['holds']} of {count.total()} rows" if count.total() > 1 else ""
+    if count["holds"]:
+        return "holds" if count.total() == count["holds"] else f"partly{some}"
+    return ("contradicted" if 2 * count["reversed"] > count.total() else "open") + some
+
+
+def both(sheets: str, tf: str) -> str:
+    """A cell for two machines."""
+    return f"data sheets: {sheets}<br>tf2017: {tf}"
 
 
 def table(paper: str) -> list[str]:
     """The lines of a page's table."""
     claims: list[Claim] = importlib.import_module(f"claims_{paper}").claims()
     lines = ["| where | the paper | here | verdict | why |", "| --- | --- | --- | --- | --- |"]
-    return [*lines, *(f"| {c.item} | {c.said} | {c.here} | *{c.verdict}* | {c.why} |" for c in claims)]
+    return [
+        *lines,
+        *(f"| {c.item} | {c.said} | {c.here} | *{c.word}*{c.verdict.removeprefix(c.word)} | {c.why} |" for c in claims),
+    ]
 
 
 def replaced(text: str, lines: list[str]) -> str:
@@ -132,8 +169,26 @@ def count() -> list[str]:
     """How many claims of each paper have each verdict."""
     lines = [f"{'':24}" + "".join(f"{v:>14}" for v in VERDICTS)]
     for paper, name in PAPERS.items():
-        found = Counter(c.verdict for c in importlib.import_module(f"claims_{paper}").claims())
+        found = Counter(c.word for c in importlib.import_module(f"claims_{paper}").claims())
         lines.append(f"{name:24}" + "".join(f"{found[v]:>14}" for v in VERDICTS))
+    return lines
+
+
+def search() -> list[str]:
+    """For each learned method, on how many programs and machines the default search is ahead of it, and the seconds of both."""
+    heads = ("ahead", "behind", "open", "search s", "method s")
+    lines = [f"{'runs':22}{'method':10}" + "".join(f"{h:>10}" for h in heads)]
+    for name, method in LEARNED:
+        found = runs(name)
+        places = [(w, c) for w, c, m in found.rows if m == method and (w, c, "portfolio") in found.rows]
+        ahead = Counter(found.order(*place, "portfolio", "<", method) for place in places)
+        seconds = [
+            float(np.median([s.seconds for p in places for s in found.rows[(*p, m)]])) for m in ("portfolio", method)
+        ]
+        counts = [ahead[v] for v in ("holds", "reversed", "open")]
+        lines.append(
+            f"{name:22}{method:10}" + "".join(f"{x:>10}" for x in counts) + "".join(f"{x:>10.1f}" for x in seconds)
+        )
     return lines
 
 
@@ -142,9 +197,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="put the tables into the pages")
     parser.add_argument("--count", action="store_true", help="only count the verdicts")
+    parser.add_argument("--search", action="store_true", help="only compare learned methods with the default search")
     given = parser.parse_args()
-    if given.count:
-        print("\n".join(count()))
+    if given.count or given.search:
+        print("\n".join(count() if given.count else search()))
         return
     for paper in PAPERS:
         lines = table(paper)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from placekit_compare.labels import labels
 from placekit_report import plots
+from seeds import CODE
 
 from placekit_core import installed
 from placekit_core.contracts.units import seconds
@@ -60,7 +61,8 @@ def main() -> None:
         return
     groups: dict[Key, list[NDArray[np.float64]]] = defaultdict(list)
     runs = [(run_dir, load_summary(run_dir)) for run_dir in find_runs(arguments.folders)]
-    for (run_dir, r), label in zip(runs, labels([r for _, r in runs], installed()), strict=True):
+    for (run_dir, r), text in zip(runs, labels([r for _, r in runs], installed()), strict=True):
+        label = CODE.sub("", text)
         if r.status == "finished":
             groups[r.workload, r.cluster, label].append(curve(run_dir, arguments.points))
     table = []

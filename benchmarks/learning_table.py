@@ -51,9 +51,10 @@ def main() -> None:
     if arguments.orders:
         print_orders(cells)
         return
-    print(f"{'network':13}{'machine':8}" + "".join(f"{name:>15}" for name in NAMES.values()))
+    names = [n for n in NAMES.values() if any(n in found for found in cells.values())]
+    print(f"{'network':13}{'machine':8}" + "".join(f"{name:>15}" for name in names))
     for (network, machine), found in sorted(cells.items()):
-        texts = [f"{found[n][0]:.3f} | {found[n][1]:.3f}" if n in found else "-" for n in NAMES.values()]
+        texts = [f"{found[n][0]:.3f} | {found[n][1]:.3f}" if n in found else "-" for n in names]
         print(f"{network:13}{machine:8}" + "".join(f"{text:>15}" for text in texts))
 
 

@@ -1,19 +1,16 @@
 """How much the papers' baselines depend on the machine: K80 machines with slower links, launches or another execution.
 
-    python benchmarks/machine_sensitivity.py             the table: three networks, four policies, nine machines
-    python benchmarks/machine_sensitivity.py --slow DIR  write slow2.yaml and slow4.yaml into DIR, and print nothing
+    python benchmarks/machine_sensitivity.py
 
-Each machine is `k80x2` changed in one respect. *first ready, first run* uses no priorities; *barriers* is the backend
-`bulk_synchronous`, where transfers never overlap computation. Bandwidth and latency are those of each link; a route
-between two devices has two. The files of `--slow` are `k80x2` and `k80x4` with a hundredth of the bandwidth and 2 ms of
-latency on every link.
+Three networks, four policies, nine machines. Each machine is `k80x2` changed in one respect. *first ready, first run* uses
+no priorities; *barriers* is the backend `bulk_synchronous`, where transfers never overlap computation. Bandwidth and latency
+are those of each link; a route between two devices has two.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,15 +23,15 @@ POLICIES = ("single_gpu", "expert", "mincut", "scotch")
 FIFO = {"name": "simulator", "ready_order": "fifo"}
 
 
-def preset(gpus: int) -> dict[str, Any]:
-    """The cluster preset with this number of K80 GPUs."""
-    data: dict[str, Any] = yaml.safe_load((conf_dir() / "cluster" / f"k80x{gpus}.yaml").read_text())
+def preset() -> dict[str, Any]:
+    """The cluster preset with two K80 GPUs."""
+    data: dict[str, Any] = yaml.safe_load((conf_dir() / "cluster" / "k80x2.yaml").read_text())
     return data
 
 
-def machine(gpus: int = 2, bandwidth: float = 1.0, latency_s: float = 5e-6, launch_s: float | None = None) -> Any:
+def machine(bandwidth: float = 1.0, latency_s: float = 5e-6, launch_s: float | None = None) -> Any:
     """The preset with `bandwidth` times the bytes per second on every link, another latency, another launch overhead."""
-    data = copy.deepcopy(preset(gpus))
+    data = copy.deepcopy(preset())
     for link in data["links"]:
         link.update(bytes_per_s=link["bytes_per_s"] * bandwidth, latency_s=latency_s)
     if launch_s is not None:
@@ -45,9 +42,9 @@ def machine(gpus: int = 2, bandwidth: float = 1.0, latency_s: float = 5e-6, laun
 def cases() -> dict[str, tuple[Any, Any]]:
     """Cluster and backend of each row of the table."""
     return {
-        "as it is": (preset(2), "simulator"),
-        "first ready, first run": (preset(2), FIFO),
-        "barriers": (preset(2), "bulk_synchronous"),
+        "as it is": (preset(), "simulator"),
+        "first ready, first run": (preset(), FIFO),
+        "barriers": (preset(), "bulk_synchronous"),
         "bandwidth / 10": (machine(bandwidth=0.1), "simulator"),
         "bandwidth / 100": (machine(bandwidth=0.01), "simulator"),
         "latency 0.5 ms": (machine(latency_s=0.5e-3), "simulator"),
@@ -58,15 +55,8 @@ def cases() -> dict[str, tuple[Any, Any]]:
 
 
 def main() -> None:
-    """Print the table, or write the slow machines."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--slow", metavar="DIR", type=Path, help="write slow2.yaml and slow4.yaml, and end")
-    folder = parser.parse_args().slow
-    if folder is not None:
-        for gpus in (2, 4):
-            text = yaml.safe_dump(machine(gpus, bandwidth=0.01, latency_s=2e-3), sort_keys=False)
-            (folder / f"slow{gpus}.yaml").write_text(text)
-        return
+    """Print the table."""
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     for network in NETWORKS:
         print(f"{network + ', seconds':24}" + "".join(f"{p:>12}" for p in POLICIES))
         program = load_programs(network)

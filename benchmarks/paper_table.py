@@ -1,11 +1,11 @@
 """A paper's table beside what placekit finds: values over the seeds, and for which rows each of the paper's orders holds.
 
-    python benchmarks/paper_table.py TABLE.txt CSV ... [--cluster k80x{}] [--orders]
+    python benchmarks/paper_table.py [TABLE.txt] CSV ... [--cluster k80x{}] [--orders]
 
 TABLE.txt is the paper's table: a line of heads (`network GPUs METHOD ...`), then a line per network and number of GPUs with the
 paper's seconds, OOM, or `-` for what the paper does not have. Each CSV is of benchmarks/seeds.py; its clusters are named by the
 number of GPUs. A cell is the paper's value and ours: the mean over the seeds, with the t interval of 95% if they differ. Methods
-of the CSVs that the paper lacks follow.
+of the CSVs that the paper lacks follow. Without TABLE.txt, all values of the CSVs.
 
 With `--orders`, for each two methods of the paper in how many rows its order holds here. The ratio of two methods is taken seed
 by seed. An order *holds* if the mean of its logarithm is at least 1% on the paper's side and its 95% interval excludes 0; it is
@@ -31,7 +31,6 @@ CERTAIN = {
     "single_device",
     "expert",
     "data_parallel",
-    "metis",
     "enumerative",
 }  # draw no numbers
 Place = tuple[str, str]
@@ -64,21 +63,30 @@ def cell(values: Mapping[int, float]) -> str:
 def ratio(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float]:
     """The 95% interval of the mean of log(a / b), seed by seed. A method with one value has it for all seeds of the other.
 
-    Infinite in both directions where fewer than two seeds fit with both, unless both have a single value.
+    It is infinite in one direction if most seeds of one method find nothing that fits, and in both if that is so for
+    both methods, or if some seeds of one find nothing: those that do must not decide alone.
     """
-    lost = [sum(v == inf for v in x.values()) > len(x) / 2 for x in (a, b)]
+    lost = [sum(v == inf for v in x.values()) for x in (a, b)]
+    out = [n > len(x) / 2 for n, x in zip(lost, (a, b), strict=True)]
+    if out[0] != out[1]:
+        return (inf, inf) if out[0] else (-inf, -inf)
     if any(lost):
-        sign = lost[0] - lost[1]
-        return (inf, inf) if sign > 0 else (-inf, -inf) if sign < 0 else (0.0, 0.0)
-    one, two = ({k: v for k, v in x.items() if v < inf} for x in (a, b))
+        return -inf, inf
     if len(a) == 1 or len(b) == 1:
-        logs = [log(x / y) for x in one.values() for y in two.values()]
+        logs = [log(x / y) for x in a.values() for y in b.values()]
     else:
-        logs = [log(one[k] / two[k]) for k in one.keys() & two.keys()]
+        logs = [log(a[k] / b[k]) for k in a.keys() & b.keys()]
     if len(logs) < 2 and not len(a) == len(b) == 1:
         return -inf, inf
     mean, half = mean_and_half(logs)
     return mean - half, mean + half
+
+
+def order_said(said: Mapping[str, float], a: str, b: str) -> tuple[str, str, str]:
+    """The paper's order of two methods, by its seconds: (faster, `<`, slower), or `=` if they are within 1%."""
+    x, y = said[a], said[b]
+    near = x < inf and y < inf and abs(log(x / y)) <= EQUAL
+    return (a, "=", b) if near else (a, "<", b) if x < y else (b, "<", a)
 
 
 def verdict(said: str, low: float, high: float) -> str:
@@ -102,7 +110,7 @@ def table(path: Path, cluster: str) -> tuple[list[str], dict[Place, dict[str, fl
 def show(methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], ours: Found) -> None:
     """Print the values."""
     more = sorted({m for p in paper for m in ours.get(p, {})} - set(methods))
-    print("paper | here, seconds: mean ± 95% over the seeds")
+    print(f"{'paper | here, ' if methods else ''}seconds: mean ± 95% over the seeds")
     rows = [["network", "cluster", *methods, *more]]
     for place, said in paper.items():
         here = ours.get(place, {})
@@ -129,12 +137,9 @@ def orders(methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], o
     for place, said in paper.items():
         here = ours.get(place, {})
         for a, b in combinations([m for m in methods if m in said and m in here], 2):
-            x, y = said[a], said[b]
-            if x == y == inf:
+            if said[a] == said[b] == inf:
                 continue  # the paper does not say which would be slower
-            near = x < inf and y < inf and abs(log(x / y)) <= EQUAL
-            first, second = (a, b) if near or x < y else (b, a)
-            sign = "=" if near else "<"
+            first, sign, second = order_said(said, a, b)
             name = verdict(sign, *ratio(here[first], here[second]))
             told.setdefault(f"{first} {sign} {second}", defaultdict(list))[name].append("/".join(place))
     count = {v: sum(len(t.get(v, [])) for t in told.values()) for v in ("holds", "open", "reversed")}
@@ -152,13 +157,19 @@ def orders(methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], o
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("table", type=Path)
-    parser.add_argument("csv", nargs="+", type=Path)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--cluster", default="k80x{}", help="cluster of the runs; {} is the number of GPUs")
     parser.add_argument("--orders", action="store_true", help="also print in how many rows the paper's orders hold")
     given = parser.parse_args()
-    methods, paper = table(given.table, given.cluster)
-    ours = found(read(given.csv))
+    head, *rest = given.files
+    if head.suffix == ".csv":
+        if given.orders:
+            parser.error("orders are those of a TABLE.txt")
+        ours = found(read(given.files))
+        show([], {place: {} for place in ours}, ours)
+        return
+    methods, paper = table(head, given.cluster)
+    ours = found(read(rest))
     if not any(m in ours.get(p, {}) for p in paper for m in methods):
         there = ", ".join(sorted({m for x in ours.values() for m in x}))
         raise SystemExit(f"the CSVs have none of {', '.join(methods)} on {given.cluster}: they have {there}")

@@ -1,12 +1,11 @@
-"""Table 1 of Addanki et al. 2019: what each method finds, and the evaluations until then.
+"""Table 1 of Addanki et al. 2019: the evaluations until a method has found what it finds, or what the RNN does.
 
     placekit run experiment=placeto_learned_2gpus run_dir=learned_2gpus        (and so on, see docs/research/placeto.md)
     python benchmarks/placeto_table1.py FOLDER ... --csv OUT.csv
     python benchmarks/placeto_table1.py --table IN.csv
 
 The first writes a row per run: its best value, the evaluations until it was within 1% of that, and the evaluations until it was
-as good as the worst of the six runs of `seq2seq`. The second prints: means and 95% intervals over the seeds (t distribution), in
-seconds per training step; evaluations are medians over the seeds.
+as good as the worst of the six runs of `seq2seq`. The second prints both numbers of evaluations, medians over the seeds.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from placeto_rows import Row, interval, main
+from placeto_rows import Row, main
 
 from placekit_core import Summary
 
 OTHER = "seq2seq"  # the paper's RNN-based approach
 NEAR = 1.01
-METHODS = ["single_cpu", "single_gpu", "expert", "scotch", OTHER, "placeto", "portfolio"]  # order of the columns
+METHODS = [OTHER, "placeto", "portfolio"]  # order of the columns
 
 
 def reached(run_dir: Path, value_s: float) -> str:
@@ -59,35 +58,16 @@ def _place(r: Summary) -> tuple[str, str]:
 
 
 def table(rows: list[Row]) -> None:
-    """Print both tables."""
+    """Print the evaluations."""
     found: dict[tuple[str, str], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for r in rows:
         found[r["network"], r["cluster"]][r["method"]].append(r)
-    present = {m for row in found.values() for m in row}
-    methods = [m for m in METHODS if m in present] + sorted(present.difference(METHODS))
-    print(f"{'network':14}{'machine':9}" + "".join(f"{m:>17}" for m in methods) + f"{'bound':>9}")
-    for (network, cluster), by in sorted(found.items()):
-        # the bound of single operations is the lowest, and holds for their groups, too
-        bound = min((float(r["bound_s"]) for row in by.values() for r in row if r["bound_s"]), default=np.nan)
-        print(f"{network:14}{cluster:9}" + "".join(f"{_cell(by.get(m, [])):>17}" for m in methods) + f"{bound:>9.3f}")
-    learned = [m for m in methods if any(len(row[m]) > 1 for row in found.values() if m in row)]
-    print("\nevaluations until within 1% of the run's own best | as good as the worst run of seq2seq")
-    print(f"{'network':14}{'machine':9}" + "".join(f"{m:>17}" for m in learned))
+    learned = [m for m in METHODS if any(len(row[m]) > 1 for row in found.values() if m in row)]
+    print("evaluations until within 1% of the run's own best | as good as the worst run of seq2seq")
+    print(f"{'network':14}{'machine':14}" + "".join(f"{m:>17}" for m in learned))
     for (network, cluster), by in sorted(found.items()):
         texts = [f"{_median(by[m], 'to_own_best')} | {_median(by[m], 'to_seq2seq')}" for m in learned]
-        print(f"{network:14}{cluster:9}" + "".join(f"{text:>17}" for text in texts))
-
-
-def _cell(rows: list[Row]) -> str:
-    """The mean and its interval."""
-    values = [float(r["value_s"]) for r in rows if r["value_s"]]
-    if not rows:
-        return "-"
-    if not values:
-        return "none fits"
-    if len(values) < len(rows):
-        return f"{np.mean(values):.3f} ({len(values)} fit)"
-    return interval(values)
+        print(f"{network:14}{cluster:14}" + "".join(f"{text:>17}" for text in texts))
 
 
 def _median(rows: list[Row], column: str) -> str:

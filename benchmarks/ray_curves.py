@@ -3,10 +3,10 @@
     python benchmarks/ray_curves.py [--evaluations N] [--seeds 3] [--csv OUT.csv] [--plot OUT.svg] [--write]
     python benchmarks/ray_curves.py --from IN.csv --plot OUT.svg    draws a table that was written before
 
-seq2seq with the papers' manual groups on four simulated K80 GPUs and the CPU, as in experiment=mirhoseini_learned. *average* is
-the mean of what was evaluated since the point before, *best* the best so far; both are means over the seeds. The staleness of a
-gradient is how many updates others made between reading the parameters and applying it. `--write` keeps the report in
-benchmarks/results/ray_curves.md.
+seq2seq with the papers' manual groups on four simulated K80 GPUs and the CPU, as in experiment=mirhoseini2017_learned.
+*average* is the mean of what was evaluated since the point before, *best* the best so far; both are means over the seeds.
+The staleness of a gradient is how many updates others made between reading the parameters and applying it. `--write` keeps
+the report in benchmarks/results/ray_curves.md.
 """
 
 from __future__ import annotations

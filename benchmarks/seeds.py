@@ -30,7 +30,7 @@ from placekit_core.run.run_directory import find_runs, load_summary
 
 NEAR = 1.01
 LATE = 0.05
-CODE = re.compile(r", with (the code that is installed|other code of .*)$")
+CODE = re.compile(r", with (the code that is installed|other code of .*)$")  # of a label: not part of a method
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ plots: docs/research/*.svg, from the CSV files beside them. Their bytes depend o
 report: docs/pictures/report*.png, screenshots of a report. Needs chromium. They are never compared.
 compare: docs/pictures/compare*.png, screenshots of the page of a sweep; the same holds for these.
 
-All but the first are made only if they are named. docs/research/learning_profile.svg is not among them: docs/research/learning.md
-has its commands.
+All but the first are made only if they are named. docs/research/post_profile.svg is not among them: docs/research/post.md has its
+commands.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ import numpy as np
 DOCS = Path(__file__).resolve().parent
 PICTURES, RESEARCH, BENCHMARKS = DOCS / "pictures", DOCS / "research", DOCS.parent / "benchmarks"
 CURVES = (
-    "doppler_figure3", "learning_mirhoseini", "learning_post_2gpus", "learning_post_4gpus", "learning_post_8gpus",
-    "placeto_curves",
+    "doppler_figure3", "post_2gpus", "post_4gpus", "post_8gpus", "placeto_curves",
 )  # fmt: skip
 TO_TIMELINE = "document.querySelector('[role=toolbar]').closest('section').scrollIntoView()"
 

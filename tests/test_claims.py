@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.repo import script
+
+outputs = script("outputs")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 claims: Any = importlib.import_module("claims")
@@ -33,6 +38,34 @@ def test_a_wrong_figure_is_found(paper: str) -> None:
                 wrong = text.replace(cell, cell[:i] + str((int(c) + 1) % 10) + cell[i + 1 :])
                 assert wrong != text
                 assert claims.replaced(wrong, lines) != wrong
+
+
+def tables(path: Path) -> list[tuple[str, list[str], str]]:
+    """The commands of a page that make a table from committed runs, what it shows of each, and what may vary."""
+    found = []
+    for block in outputs.blocks(path.read_text()):
+        if block.language == "console" and not {"slow", "not run", "needs"} & set(block.comments):
+            steps = outputs.steps(block)
+            if all(s.command.startswith("python benchmarks/") for s in steps):
+                found += [(s.command, s.output, block.comments.get("varies", "")) for s in steps]
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(claims.PAGES.glob("*.md")), ids=lambda p: p.stem)
+def test_tables_show_what_the_runs_say(path: Path) -> None:
+    """Besides, a wrong digit in any line of such a table is found."""
+    for command, shown, varies in tables(path):
+        run = [sys.executable, *command.split()[1:]]
+        printed = subprocess.run(
+            run, cwd=path.parents[2], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        assert outputs.agrees(shown, printed, varies), f"{command} does not print what {path.name} shows"
+        for i, line in enumerate(shown):
+            for j, digit in enumerate(line):
+                if digit.isdigit():
+                    wrong = [*shown[:i], f"{line[:j]}{(int(digit) + 1) % 10}{line[j + 1 :]}", *shown[i + 1 :]]
+                    assert not outputs.agrees(wrong, printed, varies), f"{command}, line {i}: {line}"
+                    break
 
 
 def test_a_page_without_its_marks_is_left_alone() -> None:
@@ -61,6 +94,19 @@ def test_verdicts() -> None:
 
 def test_verdicts_on_several_rows() -> None:
     assert claims.together(["holds", "holds"]) == "holds"
-    assert claims.together(["holds", "reversed"]) == "partly"
-    assert claims.together(["open", "open"]) == "partly"
-    assert claims.together(["open", "reversed"]) == "contradicted"
+    assert claims.together(["holds", "reversed", "reversed"]) == "partly, in 1 of 3 rows"
+    assert claims.together(["open"]) == "open"
+    assert claims.together(["open", "open", "reversed"]) == "open, in 0 of 3 rows"
+    assert claims.together(["open", "reversed", "reversed"]) == "contradicted, in 0 of 3 rows"
+    with pytest.raises(AssertionError):
+        claims.together([])
+
+
+def test_seeds_that_find_nothing_leave_it_open() -> None:
+    """Those that fit must not decide alone; a method that mostly finds nothing is slower than one that does not."""
+    inf = float("inf")
+    half, one = {0: 1.0, 1: 1.0, 2: inf, 3: inf}, dict.fromkeys(range(4), 2.0)
+    assert paper_table.verdict("<", *paper_table.ratio(half, one)) == "open"
+    assert paper_table.verdict("=", *paper_table.ratio({0: inf}, {0: inf})) == "open"
+    assert paper_table.order_said({"a": 1.0, "b": 1.005}, "b", "a") == ("b", "=", "a")
+    assert paper_table.order_said({"a": 1.0, "b": inf}, "b", "a") == ("a", "<", "b")

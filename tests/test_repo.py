@@ -200,7 +200,7 @@ ASK_WHAT_IS_INSTALLED = {
     "placekit_ray.worker",  # another process
     "placekit_report",  # builds the run's backend again, to simulate what would change
     "placekit_search.exact_load",  # builds another policy
-    "placekit_search.portfolio",  # builds other policies
+    "placekit_search.other_policies",  # builds them
     "placekit_testing.contract",
     "placekit_testing.registries",
     "placekit_zoo.towers",  # builds another importer

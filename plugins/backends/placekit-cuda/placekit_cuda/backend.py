@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from placekit_scheduling.first_run import end_help
+from placekit_scheduling import end_help
 
 from placekit_core import (
     Backend,

@@ -19,7 +19,6 @@ from pydantic import BaseModel
 
 from placekit_core import (
     Checkpoint,
-    ConfigError,
     LearnablePolicy,
     NotApplicable,
     Placement,
@@ -29,8 +28,6 @@ from placekit_core import (
     ResumablePolicy,
     State,
     Task,
-    installed,
-    load_policy,
     report_progress,
     units,
     usable_cores,
@@ -40,6 +37,7 @@ from placekit_search.coarsening import coarsen
 from placekit_search.contiguity import LEAST, contiguous_near, layer_groups
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
+from placekit_search.other_policies import load_trained, named
 from placekit_search.roles import role_chains, roles
 from placekit_search.starts import (
     coarse_schedules,
@@ -85,7 +83,7 @@ class Portfolio(ResumablePolicy):
 
     def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
         super().__init__(options, **values)
-        self.others = _policies(self.options.starts)
+        self.others = named(self.options.starts, self.name)
         warm_up()
 
     def place(
@@ -96,7 +94,7 @@ class Portfolio(ResumablePolicy):
         first = simplest(task) if state is None else None
         race = _Race(task, self.options, self.others, threads)
         if state is None:
-            _load_trained(self.others, task)
+            load_trained(self.others, task)
             race.begin(rng, first)
         else:
             race.restore(state)
@@ -391,41 +389,3 @@ def _movable(problem: Problem, unit_of: NDArray[np.int64]) -> bool:
     allowed = np.ones((int(unit_of.max(initial=-1)) + 1, problem.cluster.size), np.bool_)
     np.logical_and.at(allowed, unit_of, problem.allowed)
     return bool((allowed.sum(axis=1) > 1).any())
-
-
-def _policies(starts: Mapping[str, Mapping[str, Any]]) -> dict[str, Policy]:
-    """The policies of option `starts`, without default ones that are not installed.
-
-    Raises PluginError for any other that is not installed, and for one that is broken; ConfigError for options that a policy
-    does not have.
-    """
-    policies: dict[str, Policy] = {}
-    usual = PortfolioOptions.model_fields["starts"].default
-    for name, values in starts.items():
-        if name == Portfolio.name:
-            raise ConfigError("policy.starts: the portfolio cannot start from itself", "name other policies")
-        if name in usual and name not in installed().names("policy"):
-            continue
-        entry = installed().get("policy", name)
-        options = entry.options(values, f"policy.starts.{name}.")
-        try:
-            policies[name] = entry.build(options)
-        except NotApplicable:  # its library has no wheel for this platform
-            if name not in usual:
-                raise
-    for name, policy in policies.items():
-        if isinstance(policy, LearnablePolicy) and policy.options.checkpoint is None:
-            raise ConfigError(
-                f"policy.starts: {name!r} learns, and would start the search from parameters that nobody trained",
-                f"give policy.starts.{name}.checkpoint: a run directory, or pkg://PACKAGE/FOLDER of one that a package ships",
-            )
-    return policies
-
-
-def _load_trained(policies: Mapping[str, Policy], task: Task) -> None:
-    """Load the parameters of the learned policies among them. Raises RunError if they do not fit."""
-    with task.evaluate.ledger.paused():  # as where such a policy places alone
-        for name, policy in policies.items():
-            if isinstance(policy, LearnablePolicy):
-                policy.build([task.problem], np.random.default_rng(0))
-                load_policy(policy, policy.options.checkpoint, f"policy.starts.{name}.checkpoint")

@@ -1,0 +1,234 @@
+"""The claims of Yao et al. 2026, "Doppler: Dual-Policy Learning for Device Assignment in Asynchronous Dataflow Graphs"."""
+
+from __future__ import annotations
+
+import csv
+from math import exp
+
+import numpy as np
+from claims import PAGES, Claim, Runs, runs, together
+from paper_table import EQUAL, ratio, table, verdict
+from scipy import stats
+from seeds import mean_and_half
+
+PROGRAMS = ("chainmm", "ffnn_sharded", "llama_block_sharded", "llama_layer_sharded")
+LLAMA = PROGRAMS[2:]
+NAME = dict(zip(PROGRAMS, ("ChainMM", "FFNN", "block", "layer"), strict=True))
+CLUSTER, EIGHT = "p100x4", "v100x8"
+METHODS, PAPER = table(PAGES / "papers" / "doppler_table2.txt", "p100x{}")
+
+
+def claims() -> list[Claim]:
+    """All of them, in the order of the paper."""
+    orders = (runs("doppler_table2"), runs("doppler_table2_fifo"))
+    return [
+        *_synchronous(),
+        *_table2(*orders),
+        *_networks(),
+        *_stages(orders[0]),
+        *_transfer(orders[0]),
+        *_appendix(orders[0]),
+    ]
+
+
+def _name(workload: str) -> str:
+    return NAME[workload.removesuffix("_8")]
+
+
+def _changes(found: Runs, first: str, second: str, programs: tuple[str, ...] = PROGRAMS, cluster: str = CLUSTER) -> str:
+    return ", ".join(f"{_name(w)} {found.change(w, cluster, first, second)}" for w in programs)
+
+
+def _orders(
+    found: Runs, first: str, second: str, programs: tuple[str, ...] = PROGRAMS, cluster: str = CLUSTER
+) -> list[str]:
+    return [found.order(w, cluster, first, "<", second) for w in programs]
+
+
+def _rules(priority: str, fifo: str) -> str:
+    """A cell for the two orders in which operations start."""
+    return f"priorities: {priority}<br>first come: {fifo}"
+
+
+def _synchronous() -> list[Claim]:
+    free, barriers = runs("doppler_table1"), runs("doppler_table1_synchronous")
+    pairs = [(free.of(w, CLUSTER, "enumerative"), barriers.of(w, CLUSTER, "enumerative")) for w in PROGRAMS[:2]]
+    times = [exp(-sum(ratio(a, b)) / 2) for a, b in pairs]
+    return [
+        Claim(
+            "Table 1", "a synchronous system takes 1.33 (ChainMM) and 1.53 times (FFNN) as long as a work-conserving one",
+            f"{times[0]:.2f} and {times[1]:.2f} times, the enumerative optimiser's placement with barriers and without",
+            together(verdict("<", *ratio(a, b)) for a, b in pairs),
+            "FFNN's devices compute for almost all of the step; PyTorch Lightning's tensor parallelism is another placement, too",
+        )
+    ]  # fmt: skip
+
+
+def _table2(priority: Runs, fifo: Runs) -> list[Claim]:
+    both = (priority, fifo)
+    search = [found.order(w, CLUSTER, "portfolio", "<", "doppler") for found in both for w in PROGRAMS]
+    behind = [found.order(w, CLUSTER, "doppler", "<", "portfolio") for found in both for w in PROGRAMS]
+    alternatives = [v for m in ("placeto", "gdp") for v in _orders(priority, "doppler", m)]
+    bars = _orders(priority, "enumerative", "placeto", PROGRAMS[1:])
+    return [
+        Claim(
+            "Table 2", "Doppler-SIM takes 47, 77, 17 and 43% less time than critical path",
+            _rules(*(_changes(f, "doppler", "critical_path") for f in both)),
+            together(v for f in both for v in _orders(f, "doppler", "critical_path")),
+            "critical path is a stronger baseline here: see the next row but one",
+        ),
+        Claim(
+            "Table 2", "Doppler-SIM takes 11.9, 0.6 and 4.5% less time than the enumerative optimiser (ChainMM, FFNN, layer), and"
+            " 10.9% more on the block",
+            _rules(*(_changes(f, "doppler", "enumerative") for f in both)),
+            together(v for f in both for v in _beside_enumerative(f)),
+            "the paper's loss on the block does not show here",
+        ),
+        Claim(
+            "Table 2", "the enumerative optimiser is faster than critical path, by 1.66, 4.34, 1.34 and 1.67 times",
+            _rules(*(_changes(f, "enumerative", "critical_path") for f in both)),
+            together(v for f in both for v in _orders(f, "enumerative", "critical_path")),
+            "critical path that ignores where inputs are is that slow, but not on ChainMM"
+            " ([experiment](#why-critical-path-is-weak-in-the-paper))",
+        ),
+        Claim(
+            "Table 2 (Q1)", "Doppler-SIM is ahead of Placeto and GDP (on all programs)",
+            f"Placeto: {_changes(priority, 'doppler', 'placeto')}<br>GDP: {_changes(priority, 'doppler', 'gdp')}",
+            together(alternatives),
+            "against the default search, which the paper does not have, `doppler` is ahead in"
+            f" {behind.count('holds')} and behind in {search.count('holds')} of 8 cases",
+        ),
+        Claim(
+            "Table 2", "Placeto is slower than the enumerative optimiser on FFNN and Llama, by 1.7 to 2.5 times",
+            _changes(priority, "placeto", "enumerative", PROGRAMS[1:]), together(bars), "on FFNN it finds the bound here",
+        ),
+    ]  # fmt: skip
+
+
+def _beside_enumerative(found: Runs) -> list[str]:
+    """Whether the paper's orders of `doppler` and the enumerative optimiser hold."""
+    return [found.as_said(w, CLUSTER, PAPER[w, CLUSTER], "doppler", "enumerative") for w in PROGRAMS]
+
+
+def _networks() -> list[Claim]:
+    t3 = runs("doppler_table3")
+    verdicts = [t3.order(w, CLUSTER, "doppler", "<", m) for w in PROGRAMS[1:] for m in ("doppler_sel", "doppler_plc")]
+    return [
+        Claim(
+            "Table 3 (Q2)", "both networks together are best but on ChainMM: 6 to 25% less than one of them",
+            f"than selecting alone: {_changes(t3, 'doppler', 'doppler_sel')}<br>than placing alone:"
+            f" {_changes(t3, 'doppler', 'doppler_plc')}", together(verdicts),
+            "what selecting adds to placing is within the spread",
+        )
+    ]  # fmt: skip
+
+
+def _stages(priority: Runs) -> list[Claim]:
+    stages, system = runs("doppler_figure3"), runs("doppler_system")
+    ours = [stages.order(w, CLUSTER, "both", "<", m) for w in LLAMA for m in ("imitation", "reinforce")]
+    programs = ("chainmm", "llama_layer_sharded")
+    third = [system.order(w, CLUSTER, "I + II + III", "<", m) for w in programs for m in ("III", "I + II")]
+    ahead, other = _copied(priority, "doppler"), _copied(priority, "placeto")
+    mean, half = mean_and_half([ahead[seed] - other[seed] for seed in ahead])
+    return [
+        Claim(
+            "Figure 3 (Q3)", "imitation and simulation first, then the system: shorter steps than from the system alone",
+            f"over stage III alone: {_changes(system, 'I + II + III', 'III', programs)}<br>over stages I and II:"
+            f" {_changes(system, 'I + II + III', 'I + II', programs)}", together(third),
+            "the system is a simulator with barriers ([experiment](#with-a-system-of-its-own)); measured on two CPU cores,"
+            " stage III gains nothing on ChainMM ([experiment](#stage-iii-measured))",
+        ),
+        Claim(
+            "Figure 3 (Q3)", "imitation before simulation: Llama in less time than either alone",
+            f"over stage II alone: {_changes(stages, 'both', 'reinforce', LLAMA)}<br>over I alone:"
+            f" {_changes(stages, 'both', 'imitation', LLAMA)}", together(ours),
+        ),
+        Claim(
+            "Figure 4, appendix E (Q4)", "FFNN: Doppler's placement copies less than Placeto's",
+            f"links copy for {_copies(priority, 'doppler')} against {_copies(priority, 'placeto')} ms",
+            "holds" if mean + half < 0 else "contradicted" if mean - half > 0 else "open",
+            "copies overlap with computation, and cost little here",
+        ),
+    ]  # fmt: skip
+
+
+def _copied(found: Runs, method: str) -> dict[int, float]:
+    return {s.seed: s.copies_s for s in found.rows["ffnn_sharded", CLUSTER, method]}
+
+
+def _copies(found: Runs, method: str) -> str:
+    return f"{1e3 * float(np.mean(list(_copied(found, method).values()))):.1f}"
+
+
+def _at_most(low: float, high: float) -> str:
+    """Whether one method takes at most 1% more than another, from the interval of the logarithm of their ratio."""
+    return "holds" if high <= EQUAL else "reversed" if low > EQUAL else "open"
+
+
+def _transfer(priority: Runs) -> list[Claim]:
+    t4, t3 = runs("doppler_table4"), runs("doppler_table3")
+    policies = ("chainmm", "ffnn_sharded")
+    baselines = ("critical_path", "enumerative")
+    two = [
+        verdict("<", *ratio(t4.of(w, CLUSTER, f"{p} 2000"), priority.of(w, CLUSTER, m)))
+        for w in LLAMA for p in policies for m in baselines
+    ]  # fmt: skip
+    pairs = [(t4.of(w, CLUSTER, f"{p} 4000"), t3.of(w, CLUSTER, "doppler")) for w in LLAMA for p in policies]
+    four = [_at_most(*ratio(a, b)) for a, b in pairs]
+    change = ", ".join(
+        f"{_name(w)} from {_name(p)} {100 * (exp(sum(ratio(a, b)) / 2) - 1):+.1f}%"
+        for (w, p), (a, b) in zip([(w, p) for w in LLAMA for p in policies], pairs, strict=True)
+    )
+    return [
+        Claim(
+            "Table 4 (Q5)", "policies of ChainMM and FFNN, after 2,000 episodes on the Llama programs, are ahead of all"
+            " baselines in most cases", f"ahead of critical path and the optimiser in {two.count('holds')} of {len(two)} cases",
+            together(two),
+        ),
+        Claim(
+            "Table 4 (Q5)", "after 4,000 episodes they are comparable to full training",
+            f"over training from nothing with 4,000: {change}", together(four),
+            "an equal number of episodes; the paper's full training has 8,000",
+        ),
+    ]  # fmt: skip
+
+
+def _appendix(priority: Runs) -> list[Claim]:
+    spread = np.array(list(priority.of("chainmm", CLUSTER, "doppler").values()))
+    eight, tight = runs("doppler_table8"), runs("doppler_table8_tight")
+    nine, programs = runs("doppler_table9"), tuple(f"{w}_8" for w in PROGRAMS)
+    with (PAGES / "fidelity.csv").open(newline="") as file:
+        pairs = [(float(r["simulated_s"]), float(r["measured_s"])) for r in csv.DictReader(file)]
+    linear, rank = (float(f(*zip(*pairs, strict=True))[0]) for f in (stats.pearsonr, stats.spearmanr))
+    return [
+        Claim("Figures 8 to 11, 17", "devices are busier with Doppler, and kernels overlap copies", "", "not done",
+              "`placekit compare --profile` makes such figures"),
+        Claim(
+            "Figure 18, appendix H.1", "simulated and measured times correlate: 0.79 (Pearson), 0.69 (Spearman)",
+            f"{linear:.2f} and {rank:.2f}, a Llama layer on two CPU cores ([fidelity](fidelity.md))", "partly",
+            "of the programs tried this is the best predicted; ChainMM, the paper's, gets 0.74 and 0.67 there",
+        ),
+        Claim(
+            "Table 5, appendix H.2", "seeds make little difference on ChainMM",
+            f"standard deviation {100 * spread.std(ddof=1) / spread.mean():.2f}% of the mean, six seeds",
+            "holds" if spread.std(ddof=1) < EQUAL * spread.mean() else "contradicted",
+        ),
+        Claim(
+            "Table 6, appendix H.3", "messages once per episode are as good (0.7% worse) as for every decision, and much cheaper",
+            "not distinguishable with three seeds, 400 times the seconds ([experiment](#messages-for-every-decision))", "partly",
+            "three seeds, 1,024 episodes",
+        ),
+        Claim("Table 7, appendix H.4", "Placeto with imitation first stays behind Doppler", "", "not done",
+              "`placeto` has no imitation stage here"),
+        Claim(
+            "Table 8, appendix I.1", "with 8 of 16 GB: 8.2, 6.5, 18.6 and 10.9% less time than the enumerative optimiser",
+            f"8 GiB: {_changes(eight, 'doppler', 'enumerative')}<br>less: {_changes(tight, 'doppler', 'enumerative')}",
+            together([*_orders(eight, "doppler", "enumerative"), *_orders(tight, "doppler", "enumerative")]),
+            "8 GiB bind nothing here; 1.25 GiB do (FFNN: 2.4)",
+        ),
+        Claim(
+            "Table 9, appendix I.2", "eight V100: 4.1, 19.3, -0.1 and 7.1% less time than the enumerative optimiser",
+            _changes(nine, "doppler", "enumerative", programs, EIGHT),
+            together(_orders(nine, "doppler", "enumerative", programs, EIGHT)),
+        ),
+    ]  # fmt: skip

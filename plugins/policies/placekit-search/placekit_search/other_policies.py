@@ -1,0 +1,49 @@
+"""The policies that option `starts` of `portfolio` names, and the parameters of those among them that learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from placekit_core import ConfigError, LearnablePolicy, NotApplicable, Policy, Task, installed, load_policy
+from placekit_search.options import PortfolioOptions
+
+
+def named(starts: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, Policy]:
+    """The policies of option `starts` of policy `by`, without default ones that are not installed.
+
+    Raises PluginError for any other that is not installed, and for one that is broken; ConfigError for options that a policy
+    does not have.
+    """
+    policies: dict[str, Policy] = {}
+    usual = PortfolioOptions.model_fields["starts"].default
+    for name, values in starts.items():
+        if name == by:
+            raise ConfigError("policy.starts: the portfolio cannot start from itself", "name other policies")
+        if name in usual and name not in installed().names("policy"):
+            continue
+        entry = installed().get("policy", name)
+        options = entry.options(values, f"policy.starts.{name}.")
+        try:
+            policies[name] = entry.build(options)
+        except NotApplicable:  # its library has no wheel for this platform
+            if name not in usual:
+                raise
+    for name, policy in policies.items():
+        if isinstance(policy, LearnablePolicy) and policy.options.checkpoint is None:
+            raise ConfigError(
+                f"policy.starts: {name!r} learns, and would start the search from parameters that nobody trained",
+                f"give policy.starts.{name}.checkpoint: a run directory, or pkg://PACKAGE/FOLDER of one that a package ships",
+            )
+    return policies
+
+
+def load_trained(policies: Mapping[str, Policy], task: Task) -> None:
+    """Load the parameters of the learned policies among them. Raises RunError if they do not fit."""
+    with task.evaluate.ledger.paused():  # as where such a policy places alone
+        for name, policy in policies.items():
+            if isinstance(policy, LearnablePolicy):
+                policy.build([task.problem], np.random.default_rng(0))
+                load_policy(policy, policy.options.checkpoint, f"policy.starts.{name}.checkpoint")
