@@ -167,3 +167,10 @@ def test_the_bounds_of_the_smallest_problem_are_compiled_for_all_others() -> Non
     for problem in (fakes.mixed(), fakes.diamond(), fakes.tight()):
         all_bounds(problem)
     assert [len(f.signatures) for f in functions] == [1] * len(functions)
+
+
+def test_the_scheduler_warms_up_with_favourites_and_without() -> None:
+    from placekit_scheduling.list_scheduling.scheduler import warm_up
+
+    warm_up()
+    warm_up(favourites=True)

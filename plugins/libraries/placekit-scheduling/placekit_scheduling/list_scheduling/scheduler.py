@@ -290,4 +290,4 @@ def warm_up(favourites: bool = False) -> None:
         scheduler.run(rule)
     if favourites:
         scheduler.reset()
-        scheduler.run("etf", favourite=np.full(2, -1))
+        scheduler.run("etf", favourite=np.full(scheduler.problem.graph.n, -1))
