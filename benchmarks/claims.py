@@ -36,7 +36,6 @@ TF = "_tf2017"
 LEARNED = (
     ("mirhoseini_table2", "seq2seq"), ("mirhoseini_table2", "post"), ("post_table1", "post"), ("placeto_table1", "seq2seq"),
     ("placeto_table1", "placeto"), ("doppler_table2", "doppler"), ("doppler_table2_fifo", "doppler"),
-    ("doppler_table9", "doppler"),
 )  # fmt: skip
 VERDICTS = ("holds", "partly", "contradicted", "open", "not done")
 WIDE = 20  # percent: intervals that are written by their ends

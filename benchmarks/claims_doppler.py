@@ -26,7 +26,7 @@ def claims() -> list[Claim]:
         *_table2(*orders),
         *_networks(),
         *_stages(orders[0]),
-        *_transfer(orders[0]),
+        *_transfer(),
         *_appendix(orders[0]),
     ]
 
@@ -111,37 +111,30 @@ def _beside_enumerative(found: Runs) -> list[str]:
 
 
 def _networks() -> list[Claim]:
-    t3 = runs("doppler_table3")
-    verdicts = [t3.order(w, CLUSTER, "doppler", "<", m) for w in PROGRAMS[1:] for m in ("doppler_sel", "doppler_plc")]
     return [
         Claim(
             "Table 3 (Q2)", "both networks together are best but on ChainMM: 6 to 25% less than one of them",
-            f"than selecting alone: {_changes(t3, 'doppler', 'doppler_sel')}<br>than placing alone:"
-            f" {_changes(t3, 'doppler', 'doppler_plc')}", together(verdicts),
-            "what selecting adds to placing is within the spread",
+            "[below](#table-3-one-network-instead-of-two), five seeds", "partly",
+            "on Llama both are 1.6 and 3.0% ahead of selecting alone; what selecting adds to placing is within the spread; not"
+            " judged by interval",
         )
     ]  # fmt: skip
 
 
 def _stages(priority: Runs) -> list[Claim]:
-    stages, system = runs("doppler_figure3"), runs("doppler_system")
-    ours = [stages.order(w, CLUSTER, "both", "<", m) for w in LLAMA for m in ("imitation", "reinforce")]
-    programs = ("chainmm", "llama_layer_sharded")
-    third = [system.order(w, CLUSTER, "I + II + III", "<", m) for w in programs for m in ("III", "I + II")]
     ahead, other = _copied(priority, "doppler"), _copied(priority, "placeto")
     mean, half = mean_and_half([ahead[seed] - other[seed] for seed in ahead])
     return [
         Claim(
-            "Figure 3 (Q3)", "imitation and simulation first, then the system: shorter steps than from the system alone",
-            f"over stage III alone: {_changes(system, 'I + II + III', 'III', programs)}<br>over stages I and II:"
-            f" {_changes(system, 'I + II + III', 'I + II', programs)}", together(third),
-            "the system is a simulator with barriers ([experiment](#with-a-system-of-its-own)); measured on two CPU cores,"
-            " stage III gains nothing on ChainMM ([experiment](#stage-iii-measured))",
+            "Table 2, figure 3 (Q3)", "stage III on the engine: 5, 16 and 10% less on FFNN and Llama, 1% more on ChainMM; alone"
+            " it learns more slowly", "measured on two CPU cores, ChainMM only: no difference ([below](#stage-iii-measured))",
+            "not done",
+            "FFNN and Llama were not run on a real machine; `experiment=doppler_system` has another simulator for it, and has not"
+            " been run with six seeds",
         ),
         Claim(
-            "Figure 3 (Q3)", "imitation before simulation: Llama in less time than either alone",
-            f"over stage II alone: {_changes(stages, 'both', 'reinforce', LLAMA)}<br>over I alone:"
-            f" {_changes(stages, 'both', 'imitation', LLAMA)}", together(ours),
+            "Figure 3 (Q3)", "imitation before simulation: Llama in less time than by either alone",
+            "[below](#figure-3-the-stages), five seeds", "partly", "4 and 2% less than stage II alone; not judged by interval",
         ),
         Claim(
             "Figure 4, appendix E (Q4)", "FFNN: Doppler's placement copies less than Placeto's",
@@ -160,35 +153,18 @@ def _copies(found: Runs, method: str) -> str:
     return f"{1e3 * float(np.mean(list(_copied(found, method).values()))):.1f}"
 
 
-def _at_most(low: float, high: float) -> str:
-    """Whether one method takes at most 1% more than another, from the interval of the logarithm of their ratio."""
-    return "holds" if high <= EQUAL else "reversed" if low > EQUAL else "open"
-
-
-def _transfer(priority: Runs) -> list[Claim]:
-    t4, t3 = runs("doppler_table4"), runs("doppler_table3")
-    policies = ("chainmm", "ffnn_sharded")
-    baselines = ("critical_path", "enumerative")
-    two = [
-        verdict("<", *ratio(t4.of(w, CLUSTER, f"{p} 2000"), priority.of(w, CLUSTER, m)))
-        for w in LLAMA for p in policies for m in baselines
-    ]  # fmt: skip
-    pairs = [(t4.of(w, CLUSTER, f"{p} 4000"), t3.of(w, CLUSTER, "doppler")) for w in LLAMA for p in policies]
-    four = [_at_most(*ratio(a, b)) for a, b in pairs]
-    change = ", ".join(
-        f"{_name(w)} from {_name(p)} {100 * (exp(sum(ratio(a, b)) / 2) - 1):+.1f}%"
-        for (w, p), (a, b) in zip([(w, p) for w in LLAMA for p in policies], pairs, strict=True)
-    )
+def _transfer() -> list[Claim]:
+    """Five seeds, not in a CSV."""
+    where = "[below](#transfer), five seeds"
     return [
         Claim(
             "Table 4 (Q5)", "policies of ChainMM and FFNN, after 2,000 episodes on the Llama programs, are ahead of all"
-            " baselines in most cases", f"ahead of critical path and the optimiser in {two.count('holds')} of {len(two)} cases",
-            together(two),
+            " baselines in most cases", where, "partly",
+            "ahead of critical path on both, of the optimiser on the block only; not judged by interval",
         ),
         Claim(
-            "Table 4 (Q5)", "after 4,000 episodes they are comparable to full training",
-            f"over training from nothing with 4,000: {change}", together(four),
-            "an equal number of episodes; the paper's full training has 8,000",
+            "Table 4 (Q5)", "after 4,000 episodes they are comparable to full training", where, "holds",
+            "within 1.1% of a policy that began with imitation on the program itself; not judged by interval",
         ),
     ]  # fmt: skip
 
@@ -196,7 +172,6 @@ def _transfer(priority: Runs) -> list[Claim]:
 def _appendix(priority: Runs) -> list[Claim]:
     spread = np.array(list(priority.of("chainmm", CLUSTER, "doppler").values()))
     eight, tight = runs("doppler_table8"), runs("doppler_table8_tight")
-    nine, programs = runs("doppler_table9"), tuple(f"{w}_8" for w in PROGRAMS)
     with (PAGES / "fidelity.csv").open(newline="") as file:
         pairs = [(float(r["simulated_s"]), float(r["measured_s"])) for r in csv.DictReader(file)]
     linear, rank = (float(f(*zip(*pairs, strict=True))[0]) for f in (stats.pearsonr, stats.spearmanr))
@@ -228,7 +203,7 @@ def _appendix(priority: Runs) -> list[Claim]:
         ),
         Claim(
             "Table 9, appendix I.2", "eight V100: 4.1, 19.3, -0.1 and 7.1% less time than the enumerative optimiser",
-            _changes(nine, "doppler", "enumerative", programs, EIGHT),
-            together(_orders(nine, "doppler", "enumerative", programs, EIGHT)),
+            "12, 1.2, 22 and 9% less ([below](#table-9-eight-v100), five seeds)", "partly",
+            "ahead on all four, which the paper is not on the block; not judged by interval",
         ),
     ]  # fmt: skip
