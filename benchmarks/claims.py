@@ -100,6 +100,8 @@ class Runs:
         half = (most - least) / 2
         if half >= WIDE:  # and far from symmetric
             return f"{least:+.0f} to {most:+.0f}%"
+        if (low < 0 < high) != (abs(middle) < half):  # the same, near 0
+            return f"{least:+.1f} to {most:+.1f}%"
         return f"{middle:+.1f}" + (f" ± {half:.1f}" if half >= 0.05 else "") + "%"
 
     def order(self, workload: str, cluster: str, first: str, sign: str, second: str) -> str:

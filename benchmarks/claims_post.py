@@ -150,7 +150,7 @@ def _gradient(t1: Runs) -> list[Claim]:
         Claim(
             "Table 1", "policy gradient is slower than one GPU (RNNLM, ResNet, Inception-V3)",
             f"in {alone.count('holds')} of {len(alone)} rows", together(alone),
-            "Inception-V3 and RNNLM gain from two GPUs here, which even a few hundred random placements find",
+            "Inception-V3 and RNNLM gain from several GPUs here",
         ),
         Claim(
             "Section 4", "NMT: the expert is ahead of policy gradient", f"in {nmt.count('holds')} of {len(nmt)} rows",

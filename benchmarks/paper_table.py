@@ -63,12 +63,12 @@ def cell(values: Mapping[int, float]) -> str:
 def ratio(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float]:
     """The 95% interval of the mean of log(a / b), seed by seed. A method with one value has it for all seeds of the other.
 
-    It is infinite in one direction if most seeds of one method find nothing that fits, and in both if that is so for
-    both methods, or if some seeds of one find nothing: those that do must not decide alone.
+    It is infinite in one direction if most seeds of one method find nothing that fits and all of the other do, and in both
+    directions if some seeds of either find nothing otherwise: those that do must not decide alone.
     """
     lost = [sum(v == inf for v in x.values()) for x in (a, b)]
     out = [n > len(x) / 2 for n, x in zip(lost, (a, b), strict=True)]
-    if out[0] != out[1]:
+    if out[0] != out[1] and not lost[out.index(False)]:
         return (inf, inf) if out[0] else (-inf, -inf)
     if any(lost):
         return -inf, inf
