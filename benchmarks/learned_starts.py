@@ -12,7 +12,6 @@ search without, a geometric mean over the graphs for each seed, with its 95% int
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections import defaultdict
 from math import exp, log
@@ -23,6 +22,7 @@ from placekit_placeto.placeto import Placeto
 from placekit_search.options import PortfolioOptions
 from placekit_search.portfolio import Portfolio
 from placekit_sim.simulator import Simulator
+from placeto_rows import Row, read, write
 from seeds import mean_and_half
 
 from placekit_core import Ledger, Problem, Session, Task, installed, load_policy
@@ -33,7 +33,6 @@ FAMILIES = ("cifar10", "nmt", "ptb")
 CLUSTER = "k80x4"
 BUDGETS = (10, 30, 100, 300, 1000)
 SEARCH, START, ALONE = "nothing learned", "learned start", "policy alone"
-Row = dict[str, str]
 
 
 def measure(family: str, seeds: int) -> list[Row]:
@@ -103,15 +102,11 @@ def main() -> None:
     parser.add_argument("--table", type=Path)
     given = parser.parse_args()
     if given.table:
-        with given.table.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = read(given.table)
     else:
         rows = [row for family in given.family for row in measure(family, given.seeds)]
     if given.csv:
-        with given.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write(rows, given.csv)
     table(rows)
 
 

@@ -42,11 +42,16 @@ def main(
     else:
         rows = rows_of([(run_dir, load_summary(run_dir)) for run_dir in find_runs(given.folders)])
     if given.csv:
-        with given.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write(rows, given.csv)
     table(rows)
+
+
+def write(rows: list[Row], path: Path) -> None:
+    """Write a CSV that `read` reads."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def read(path: Path) -> list[Row]:

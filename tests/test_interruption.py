@@ -59,11 +59,14 @@ def test_two_in_quick_succession_do_not_lose_what_is_being_written(capfd: pytest
             signal.raise_signal(signal.SIGINT)
 
 
-def test_a_signal_while_the_results_are_written_is_noted() -> None:
+def test_two_signals_while_the_results_are_written_are_noted() -> None:
     with Interruption() as stop:
         stop.writing = True
         signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         assert stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
 
 
 def test_a_run_that_ignores_hangups_goes_on() -> None:

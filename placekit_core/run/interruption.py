@@ -38,8 +38,7 @@ def tell(text: str) -> None:
 class Interruption:
     """Inside its block, the first signal is only noted (`asked`); the second one raises KeyboardInterrupt at once.
 
-    Once the results are being written (`writing`), one signal is noted whether another came before or not; the next one
-    ends that, too.
+    Once the results are being written (`writing`), the second one is only noted, too; the third one ends that.
 
     Attributes:
         asked: whether a signal has come.
@@ -63,8 +62,8 @@ class Interruption:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self._insisted or (self.asked and not self.writing):
             raise KeyboardInterrupt
-        self.asked, self._insisted = True, self.writing
+        self.asked, self._insisted = True, self.asked
         if self.writing:
-            tell("placekit: writing what was found; once more loses it")
+            tell(f"placekit: writing what was found{'; once more loses it' if self._insisted else ''}")
         else:
             tell("placekit: stopping at the next point that can be resumed; once more stops at once")

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from multiprocessing import current_process
 from typing import Any
@@ -33,6 +34,7 @@ _helpers: list[subprocess.Popen[bytes]] = []
 _held: list[Any] = []  # the lock file of this computer, once there are helpers
 
 
+@cache
 def _entries() -> list[EntryPoint]:
     return sorted(entry_points(group=GROUP), key=lambda e: e.name)
 
@@ -44,8 +46,10 @@ def get_help(package: str) -> None:
     a sweep gets no help: the other processes of the sweep compile the same. The helpers end with this process; if it is
     killed, after the entry that they compile.
     """
+    if _held or not _may_have_help():
+        return
     entries = _entries()
-    if package not in {e.module.partition(".")[0] for e in entries} or not _may_have_help():
+    if package not in {e.module.partition(".")[0] for e in entries}:
         return
     with _once:
         if _held or not _only_one():

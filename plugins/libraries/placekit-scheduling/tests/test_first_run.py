@@ -62,9 +62,11 @@ def entries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(first_run, "_helpers", [])
     monkeypatch.setattr(first_run, "_held", [])
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    first_run._entries.cache_clear()
     Started.all.clear()
     COMPILED.clear()
     yield
+    first_run._entries.cache_clear()
     for file in first_run._held:
         os.close(file)
 
