@@ -121,7 +121,8 @@ class TestPlugin:
         used = {m.partition(".")[0] for name, path in modules().items() if name.partition(".")[0] == own
                 for m, _ in imported(path)}  # fmt: skip
         data = project(plugin)["project"]
-        declared = {re.split(r"[<>=~ \[]", d)[0].replace("-", "_") for d in data["dependencies"]}
+        extras = [d for extra in data.get("optional-dependencies", {}).values() for d in extra]
+        declared = {re.split(r"[<>=~ \[]", d)[0].replace("-", "_") for d in [*data["dependencies"], *extras]}
         assert {n for n in used if n.startswith("placekit_") and n != own} <= declared
 
     def test_declares_what_its_presets_choose(self, plugin: Path) -> None:

@@ -12,7 +12,7 @@ from placekit_core import Component, Options, hookimpl
 class MachineOptions(Options):
     """Options of both backends; docs/machine-model.md defines each exactly."""
 
-    ready_order: Literal["priority", "fifo", "depth_first", "breadth_first", "random"] = Field(
+    ready_order: Literal["priority", "fifo", "depth_first", "breadth_first", "random", "arrival"] = Field(
         default="priority",
         description="which of the ready tasks starts first; `priority`: the placement's, else as `fifo`",
     )

@@ -17,13 +17,13 @@ from placekit_scheduling.jit import at
 from placekit_sim.ahead import plan_ahead
 from placekit_sim.beginning import set_limit, set_placement, set_start
 from placekit_sim.marks import restore, save
-from placekit_sim.starting import choose, sort
+from placekit_sim.starting import choose, first_come, sort
 from placekit_sim.tails import set_tails
 
 
 def simulate(device, priority, m, peak):
     """Makespan in seconds of one placement; see `placekit_core.Kernel` for the arguments."""
-    ranked = m.order == 1 or (m.order == 2 and len(priority) > 0) or m.ahead
+    ranked = m.order == 1 or (m.order == 2 and len(priority) > 0) or m.ahead or m.arrival
     # ---- the placement
     set_placement(m, device, priority, ranked, peak)
     now, limit, n_touched, n_candidates = 0.0, 0.0, np.int64(0), np.int64(0)
@@ -31,6 +31,7 @@ def simulate(device, priority, m, peak):
     known, n_requested = np.int64(0), np.int64(0)  # copies announced so far, copies of sources that are to be queued
     arrivals, round_ = np.int64(0), np.int64(0)  # arrivals break ties of rank in first-come order
     n_done, n_fresh, begun, n_marks = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    n_started, new = np.int64(0), np.int64(0)  # with `arrival`: tasks started so far, arrivals before this round
     if m.limited:
         limit = set_limit(m)
     if m.resumes:
@@ -57,6 +58,8 @@ def simulate(device, priority, m, peak):
     phase = np.int64(0)  # bulk: even, transfers after level phase/2 - 1; odd, level (phase-1)/2
 
     while True:
+        if m.arrival:
+            new = arrivals
         # ---- 1. announce outputs: tell local consumers, queue the transfers
         for i in range(n_done):
             v = at(m.done[i])
@@ -79,7 +82,7 @@ def simulate(device, priority, m, peak):
                     elif not m.ahead or round_ > 0:  # sources end in the first round
                         if m.to_readers[b] == 0:
                             k = n_to
-                            while k > 0 and m.to[k - 1] > b:
+                            while k > 0 and m.to[k - 1] > b and (m.multicast or not m.arrival):
                                 m.to[k] = m.to[k - 1]
                                 k -= 1
                             m.to[k] = b
@@ -128,7 +131,7 @@ def simulate(device, priority, m, peak):
                     m.readers[at(m.storage[x])] += n_readers
         n_done = 0
         if n_requested > 0:
-            sort(m.requested, n_requested)
+            sort(m.requested, np.int64(0), n_requested)
             for i in range(n_requested):
                 k = at(m.requested[i])
                 q = at(m.queue_of_route[at(m.tensor_home[at(m.copy_tensor[k])]) * m.size + m.copy_dst[k]])
@@ -146,8 +149,8 @@ def simulate(device, priority, m, peak):
             n_requested = 0
 
         # ---- 2. queue the operations that became ready in this round, by index
-        if n_fresh > 1:
-            sort(m.fresh, n_fresh)
+        if n_fresh > 1 and not m.arrival:
+            sort(m.fresh, np.int64(0), n_fresh)
         for i in range(n_fresh):
             v = at(m.fresh[i])
             q = at(m.home[v])
@@ -164,7 +167,14 @@ def simulate(device, priority, m, peak):
         # ---- 3. start what can start: of queues with a resource of their own, then of those that share channels
         i_touched = np.int64(0)
         while True:
-            if i_touched < n_touched:
+            if m.arrival and n_touched > 0:
+                q = first_come(m.touched, n_touched, m.free, m.head, m.key, new)
+                if q < 0:
+                    n_touched = 0
+                    continue
+                task = at(m.head[q])
+                m.free[q] -= 1
+            elif i_touched < n_touched:
                 q = at(m.touched[i_touched])
                 if m.free[q] == 0 or m.head[q] < 0:
                     i_touched += 1
@@ -237,6 +247,10 @@ def simulate(device, priority, m, peak):
                             if why >= 0 and m.times[m.tasks + why] == now:
                                 break
                 m.cause[task], m.rounds[task] = why, round_
+            if m.arrival:
+                m.started[n_started] = task
+                task = n_started
+                n_started += 1
             if last - first < NEAR:
                 first, last = insert_event(m.near_s, m.near_task, first, last, end, task)
             else:
@@ -288,6 +302,8 @@ def simulate(device, priority, m, peak):
                 first += 1
             else:
                 break
+            if m.arrival:
+                task = at(m.started[task])
             if m.record:
                 m.last[0] = task
             if task < m.n:
@@ -358,7 +374,7 @@ def simulate(device, priority, m, peak):
                     if m.readers[s] == 0:
                         m.used[a] -= m.home_bytes[s]
                 if k < n_ahead:
-                    i = np.int64(m.copy_reads[k])
+                    i, n_before = np.int64(m.copy_reads[k]), n_fresh
                     while i >= 0:
                         c = np.int64(m.read_op[i])
                         m.missing[c] -= 1
@@ -368,6 +384,8 @@ def simulate(device, priority, m, peak):
                             if m.record:
                                 m.ready_by[c] = task
                         i = np.int64(m.read_after[i])
+                    if m.arrival and n_fresh > n_before + 1:
+                        sort(m.fresh, n_before, n_fresh)
                 elif not m.bulk:
                     for j in range(at(m.consumer_ptr[x]), at(m.consumer_ptr[x + 1])):
                         c = at(m.consumer_op[j])

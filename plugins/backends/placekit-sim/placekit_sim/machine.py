@@ -11,7 +11,7 @@ FIELDS = [
     # edges from sources; `Rules.prefetch` + 1, or 0 where all copies begin at time 0
     *fields("number", "n_reads window"),
     *fields("number", "marks mark_every row_ints row_floats"),  # see marks.py
-    *fields("flag", "memory multicast bulk noisy ahead record resumes limited"),
+    *fields("flag", "memory multicast bulk noisy ahead arrival record resumes limited"),
     # the problem
     *fields("ints", "group_of n_inputs output_ptr input_ptr input_tensor consumer_ptr consumer_op storage"),
     *fields("ints", "sources roots fixed_rank level_ptr level_op"),
@@ -26,6 +26,7 @@ FIELDS = [
     *fields("scratch_ints", "copy_tensor copy_dst copy_readers", "e"),
     *fields("scratch_ints", "link child far_task", "tasks"),
     *fields("scratch_ints", "near_task", "span"),
+    *fields("scratch_ints", "started", "tasks_if_arrival"),  # the tasks in the order in which they were started
     *fields("scratch_ints", "head tail free mark touched candidates", "n_queues"),
     *fields("scratch_ints", "channel_free", "n_channels"),
     *fields("scratch_ints", "to to_readers to_rank", "size"),

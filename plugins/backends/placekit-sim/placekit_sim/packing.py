@@ -100,13 +100,14 @@ def _flat(rows: list[list[int]]) -> NDArray[np.int32]:
     return np.asarray([x for row in rows for x in row], np.int32)
 
 
-def _queues(streams: NDArray[np.int32], routes: Routes) -> _Queues:
+def _queues(streams: NDArray[np.int32], routes: Routes, compete: bool) -> _Queues:
+    """The queues of a machine; `compete`: all channel queues are of the second kind, so that one order holds among them."""
     size = len(streams)
     held = [tuple(sorted(routes.channel[routes.ptr[r] : routes.ptr[r + 1]].tolist())) for r in range(size * size)]
     sets = sorted({held[r] for r in range(size * size) if r // size != r % size})
     users = [[s for s in sets if c in s] for c in range(len(routes.channels))]
-    simple = [s for s in sets if all(len(users[c]) == 1 for c in s)]
-    shared = [s for s in sets if all(s != x for x in simple)]
+    simple = [s for s in sets if not compete and all(len(users[c]) == 1 for c in s)]
+    shared = [s for s in sets if s not in simple]
     number = {s: size + i for i, s in enumerate(simple + shared)}
     capacity = [min((int(routes.capacity[c]) for c in s), default=UNLIMITED) for s in simple] + [0] * len(shared)
     user_rows = [[number[s] for s in u if s in shared] for u in users]
@@ -135,10 +136,10 @@ def pack(
     every event into the scratch (see `recording.record`), and `marks` True leaves marks, if it is a plain machine. With
     `after`, which has marks, it is for trials in the same working arrays.
     """
-    queues = _queues(problem.cluster.streams, problem.cluster.routes)
+    queues = _queues(problem.cluster.streams, problem.cluster.routes, rules.arrival)
     arrays = _arrays(problem, rules, queues)
     numbers = _numbers(problem, rules, arrays)
-    plain = not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead"))
+    plain = not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead", "arrival"))
     variant = "trial" if after is not None else "recorded" if record else "plain"
     numbers |= {"first_shared": queues.first_shared, "memory": track_memory, "record": record}
     numbers |= {"resumes": plain and (marks or after is not None), "limited": after is not None}
@@ -150,6 +151,7 @@ def pack(
     sizes = {**numbers, **{name: size if record else 0 for name, size in recorded.items()}, "one": 1, "span": SPAN}
     ahead = {"n_if_ahead": problem.graph.n, "e_if_ahead": problem.graph.e}
     sizes |= {name: size if numbers["window"] else 0 for name, size in ahead.items()}
+    sizes["tasks_if_arrival"] = tasks if numbers["arrival"] else 0
     sizes["n_if_limited"] = problem.graph.n if numbers["limited"] else 0
     sizes["rows"] = (int(arrays["read_row"].max(initial=-1)) + 1) * problem.cluster.size
     for name in ("row_ints", "row_floats"):
@@ -204,6 +206,7 @@ def _numbers(problem: Problem, rules: Rules, arrays: Mapping[str, NDArray[Any]])
         "noisy": rules.transfer_factor is not None,
         "n_reads": len(arrays["read_op"]),
         "ahead": rules.prefetch is not None,
+        "arrival": rules.arrival,
         "window": 0 if rules.prefetch is None else min(rules.prefetch, graph.n) + 1,
     }
 

@@ -18,6 +18,7 @@ class Rules:
     Attributes:
         use_priority: the placement's priorities, where it has any, order the ready tasks.
         rank: [n] fixed order of the operations, lower first, or None.
+        arrival: what became ready first, event by event, starts first; otherwise in rounds, and by index.
         bulk: barriers around the transfers between levels.
         op_factor: [n] noise on the duration of each operation, or None.
         transfer_factor: [t, D] noise on the transfer of each tensor to each device, or None.
@@ -26,6 +27,7 @@ class Rules:
 
     use_priority: bool = False
     rank: NDArray[np.int32] | None = None
+    arrival: bool = False
     bulk: bool = False
     op_factor: NDArray[np.float64] | None = None
     transfer_factor: NDArray[np.float64] | None = None
@@ -50,7 +52,9 @@ class Rules:
             shape = (graph.t, problem.cluster.size)
             transfer_factor = np.exp(sigma * rng.standard_normal(shape) - sigma**2 / 2)
         prefetch = options.prefetch if isinstance(options, SimulatorOptions) else None
-        return cls(order == "priority", rank, bulk, op_factor, transfer_factor, prefetch)
+        return cls(
+            order == "priority", rank, order == "arrival" and not bulk, bulk, op_factor, transfer_factor, prefetch
+        )
 
     def op_s(self, problem: Problem) -> NDArray[np.float64]:
         """[n, D] seconds of each operation on each device, noise included."""

@@ -71,7 +71,8 @@ class SimulatorSession(Session):
         self.prefetch = options.prefetch if isinstance(options, SimulatorOptions) else None
         self.threads = options.threads or usable_cores()
         self.pool = ThreadPoolExecutor(self.threads, "placekit-sim") if self.threads > 1 else None
-        plain = not (bulk or problem.cluster.multicast or options.noise > 0 or self.prefetch is not None)
+        arrival = options.ready_order == "arrival"
+        plain = not (bulk or problem.cluster.multicast or options.noise > 0 or self.prefetch is not None or arrival)
         for variant in ("plain", "recorded") if plain else ("any",):
             compiled(variant)  # now: compiling is not searching
 

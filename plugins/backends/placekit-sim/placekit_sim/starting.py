@@ -8,17 +8,35 @@ from placekit_scheduling.jit import at, inlined
 
 
 @inlined
-def sort(values, count):
-    """Sort `values[:count]` ascending, in place (Shell 1959)."""
-    gap = count
+def sort(values, first, end):
+    """Sort `values[first:end]` ascending, in place (Shell 1959)."""
+    gap = end - first
     while gap > 1:
         gap //= 2
-        for i in range(gap, count):
+        for i in range(first + gap, end):
             x, j = values[i], i
-            while j >= gap and values[j - gap] > x:
+            while j >= first + gap and values[j - gap] > x:
                 values[j] = values[j - gap]
                 j -= gap
             values[j] = x
+
+
+@inlined
+def first_come(touched, n_touched, free, head, key, new):
+    """Of devices with a free stream, the one whose operation starts next in the order `arrival`, or -1.
+
+    Operations with a key below `new` have waited since an earlier round: these come device by device, then the others.
+    """
+    chosen, best = np.int64(-1), np.int64(0)
+    for i in range(n_touched):
+        q = at(touched[i])
+        if free[q] > 0 and head[q] >= 0:
+            came = key[at(head[q])]
+            if came < new:
+                return q
+            if chosen < 0 or came < best:
+                chosen, best = np.int64(q), came
+    return chosen
 
 
 @inlined

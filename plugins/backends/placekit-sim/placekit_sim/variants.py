@@ -12,7 +12,7 @@ from placekit_scheduling.jit import UNCOUNTED
 from placekit_sim.kernel import simulate
 from placekit_sim.machine import FIELDS
 
-_PLAIN = dict.fromkeys(("multicast", "bulk", "noisy", "ahead"), False)
+_PLAIN = dict.fromkeys(("multicast", "bulk", "noisy", "ahead", "arrival"), False)
 _VARIANTS = {
     "any": {"resumes": False, "limited": False},
     "plain": {**_PLAIN, "record": False, "resumes": False, "limited": False},
@@ -25,9 +25,9 @@ _VARIANTS = {
 def compiled(variant: str) -> Any:
     """The compiled evaluation of a placement, see `placekit_core.Kernel`; it is compiled, or read, when first asked for.
 
-    `any` finds in its arrays whether there are multicast, barriers, noise, streaming or a recording; the others, which are
-    for machines without the first four, take less time. `recorded` leaves marks to go on from, and can itself; so
-    can `trial`, which also ends early.
+    `any` finds in its arrays whether there are multicast, barriers, noise, streaming, the order `arrival` or a recording; the
+    others, which are for machines without the first five, take less time. `recorded` leaves marks to go on from, and can
+    itself; so can `trial`, which also ends early.
     """
     options = {"cache": True, "nogil": True, **UNCOUNTED}
     name, known = f"simulate_{variant}", _VARIANTS[variant]

@@ -36,12 +36,14 @@ from placekit_core.run.registry import CORE
 from placekit_doctor.caches import caches
 from placekit_doctor.findings import Finding, fail, ok, warn, working
 from placekit_doctor.self_test import self_test
+from placekit_doctor.thorough import thorough
 
 
 def main(argv: list[str], registry: Registry) -> int:
     """Print every check as soon as it is done. Returns 1 if one failed."""
-    Parser("doctor", "Check this installation: versions, devices, plugins, presets, a self-test, caches.").read(argv)
-    doctor = Doctor(registry)
+    parser = Parser("doctor", "Check this installation: versions, devices, plugins, presets, a self-test, caches.")
+    parser.add_argument("--thorough", action="store_true", help="also compare the simulator with a second one, minutes")
+    doctor = Doctor(registry, parser.read(argv).thorough)
     count = {"ok": 0, "warn": 0, "fail": 0}
     for title, section in doctor.sections().items():
         print(title, flush=True)
@@ -94,8 +96,8 @@ def _requirements(distribution: str) -> Iterator[Finding]:
 class Doctor:
     """The checks that look at what is installed."""
 
-    def __init__(self, registry: Registry) -> None:
-        self.registry = registry
+    def __init__(self, registry: Registry, thorough: bool = False) -> None:
+        self.registry, self.thorough = registry, thorough
 
     @cached_property
     def loaded(self) -> list[tuple[Entry, type[Any] | PluginError]]:
@@ -117,6 +119,7 @@ class Doctor:
 
     def sections(self) -> dict[str, Callable[[], Iterator[Finding]]]:
         """The checks, by title."""
+        second = {"second opinion": lambda: thorough(self.loaded)} if self.thorough else {}
         return {
             "versions": self.versions,
             "devices": self.devices,
@@ -124,6 +127,7 @@ class Doctor:
             "configuration": self.configuration,
             "current folder": _folder,
             "self-test": lambda: self_test(self.loaded),
+            **second,
             "caches": lambda: caches([cls for _, cls in self.loaded if isinstance(cls, type)]),
         }
 

@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from placekit_doctor import caches, doctor, findings, self_test
+from placekit_doctor import caches, doctor, findings, self_test, thorough
 from placekit_doctor.doctor import Doctor
 
 from placekit_core import Command, Component, Options, PluginError, Policy, hookimpl, installed
@@ -45,7 +46,7 @@ def test_this_installation_is_fine(placekit) -> None:
         assert f"ok policy {policy} finds" in out
 
 
-def test_doctor_takes_no_arguments(placekit) -> None:
+def test_doctor_takes_no_other_arguments(placekit) -> None:
     assert placekit("doctor", "--json").code == 1
 
 
@@ -428,3 +429,44 @@ def test_cache_elsewhere_and_not_writable(compiled, monkeypatch: pytest.MonkeyPa
     [warned] = own(found, folder)
     assert warned.level == "warn"
     assert "cannot be written to" in warned.text
+
+
+# the second opinion
+
+
+def backends() -> list[tuple[Entry, type]]:
+    """The simulating backends that are installed."""
+    return [(e, e.load()) for e in (installed().get("backend", name) for name in thorough.NAMES)]
+
+
+def test_a_second_opinion_agrees() -> None:
+    found = list(thorough.thorough(backends(), 3, 2))
+    assert [f.level for f in found] == ["ok", "ok"]
+    assert found[0].text.startswith("3 random executions agree with the second opinion in value, memory and every")
+
+
+def test_a_second_opinion_finds_a_value_that_is_not_by_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = backends()
+    opened = both[0][1].open
+
+    def late(self, problem, executable=None):
+        session = opened(self, problem, executable)
+        schedule = session.schedule
+        session.schedule = lambda placement: replace(schedule(placement), value_s=schedule(placement).value_s + 1)
+        return session
+
+    monkeypatch.setattr(both[0][1], "open", late)
+    found = next(thorough.thorough(both, 5, 0))
+    assert found.level == "fail"
+    assert "(seed 0): the schedule takes " in found.text
+    assert "reinstall placekit-sim" in found.hint
+
+
+def test_a_second_opinion_needs_the_simulator() -> None:
+    [found] = thorough.thorough([], 1, 1)
+    assert (found.level, found.hint) == ("warn", "pip install placekit-sim")
+
+
+def test_the_second_opinion_is_asked_for_by_an_option() -> None:
+    assert "second opinion" not in Doctor(installed()).sections()
+    assert "second opinion" in Doctor(installed(), thorough=True).sections()

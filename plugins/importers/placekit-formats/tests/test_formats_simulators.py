@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -62,52 +64,90 @@ class TestDoppler:
         assert Problem.of(b.build(), machine).op_s.tolist() == [[1.0] * 4] * 10
 
     @pytest.mark.parametrize("seed", range(20))
-    def test_equals_a_second_implementation(self, seed: int) -> None:
+    @pytest.mark.parametrize("ties", [False, True])
+    def test_equals_a_simulator_driven_by_events(self, seed: int, ties: bool) -> None:
         rng = np.random.default_rng(seed)
-        graph = random_graph(rng, 30)
+        graph = random_graph(rng, 40)
         graph = graph.replace(
-            flops=rng.uniform(1e10, 9e10, graph.n),  # no ties, in which the two may differ
-            tensor_bytes=rng.integers(1, 10**11, graph.t),
+            flops=TWO_33 * rng.integers(1, 3 if ties else 2**20, graph.n),
+            tensor_bytes=TWO_33 * rng.integers(1, 3 if ties else 2**20, graph.t),
             tensor_storage=np.arange(graph.t, dtype=np.int32),
             persistent_bytes=np.zeros(graph.n, np.int64),
             colocate=np.full(graph.n, -1, np.int32),
             allowed=Labels.of([""] * graph.n),
         )
-        p = Problem.of(graph, preset("doppler_sim"))
-        device = rng.integers(0, 4, graph.n).tolist()
-        assert makespan(p, device) == pytest.approx(published(graph, device), rel=1e-9)
+        machine = preset("doppler_sim").model_dump(mode="json")
+        machine["kinds"]["gpu"]["flops_per_s"] = {"float32": TWO_33}  # whole seconds: nothing is rounded
+        machine["links"][0]["bytes_per_s"] = TWO_33
+        p = Problem.of(graph, Cluster.parse(machine))
+        for _ in range(20):
+            device = rng.integers(0, 4, graph.n).tolist()
+            assert makespan(p, device, order="arrival") == Published(graph, device).run()
 
 
-def published(graph: Graph, device: list[int]) -> float:
-    """Doppler's rules: every edge delays by itself, and each device serves who asked first."""
-    missing = np.diff(graph.input_ptr).tolist()
-    events = [(0.0, 1, v) for v in range(graph.n) if not graph.kernel[v]]  # time, 0 asks / 1 ends, operation
-    events += [(0.0, 0, v) for v in range(graph.n) if graph.kernel[v] and not missing[v]]
-    heapq.heapify(events)
-    asking: list[list[tuple[float, int]]] = [[] for _ in range(4)]
-    busy, ready, now = [False] * 4, [0.0] * graph.n, 0.0
-    while events:
-        now = events[0][0]
-        while events and events[0][0] == now:
-            _, ends, v = heapq.heappop(events)
-            if not ends:
-                heapq.heappush(asking[device[v]], (now, v))
-                continue
-            if graph.kernel[v]:
-                busy[device[v]] = False
-            for x in graph.outputs(v):
-                for c in graph.consumers(x).tolist():
-                    delay = 0.0 if device[c] == device[v] else graph.tensor_bytes[x] / 1e10
-                    ready[c] = max(ready[c], now + delay)
-                    missing[c] -= 1
-                    if not missing[c]:
-                        heapq.heappush(events, (ready[c], 0, c))
-        for d in range(4):
-            if asking[d] and not busy[d]:
-                _, v = heapq.heappop(asking[d])
-                busy[d] = True
-                heapq.heappush(events, (now + graph.flops[v] / 1e10, 1, v))
-    return now
+TWO_33 = 2.0**33
+
+
+class Published:
+    """Doppler's rules, event by event: every edge delays by itself, each device serves who asked first, and of events at
+    one instant, the one that was caused first comes first."""
+
+    def __init__(self, graph: Graph, device: list[int]) -> None:
+        self.graph, self.device = graph, device
+        self.missing = np.diff(graph.input_ptr).tolist()
+        self.busy, self.waiting = [False] * 4, [deque[int]() for _ in range(4)]
+        self.events: list[tuple[float, int, Callable[[int], None], int]] = []
+        self.now, self.count = 0.0, 0
+
+    def run(self) -> float:
+        """The time of the last event."""
+        graph = self.graph
+        for v in range(graph.n):
+            if graph.kernel[v] and not self.missing[v]:
+                self.after(0, self.ask, v)
+        for v in range(graph.n):
+            if not graph.kernel[v]:
+                self.after(0, self.finished, v)
+        while self.events:
+            self.now, _, action, v = heapq.heappop(self.events)
+            action(v)
+        return self.now
+
+    def after(self, delay: float, action: Callable[[int], None], v: int) -> None:
+        self.count += 1
+        heapq.heappush(self.events, (self.now + delay, self.count, action, v))
+
+    def ask(self, v: int) -> None:
+        d = self.device[v]
+        if self.busy[d]:
+            self.waiting[d].append(v)
+        else:
+            self.busy[d] = True
+            self.after(0, self.begin, v)
+
+    def begin(self, v: int) -> None:
+        self.after(self.graph.flops[v] / TWO_33, self.end, v)
+
+    def end(self, v: int) -> None:
+        d = self.device[v]
+        self.busy[d] = bool(self.waiting[d])
+        if self.busy[d]:
+            self.after(0, self.begin, self.waiting[d].popleft())
+        self.after(0, self.finished, v)
+
+    def finished(self, v: int) -> None:
+        for x in self.graph.outputs(v):
+            for c in self.graph.consumers(x).tolist():
+                away = self.device[c] != self.device[v]
+                self.after(self.graph.tensor_bytes[x] / TWO_33 if away else 0.0, self.sent, c)
+
+    def sent(self, c: int) -> None:
+        self.after(0, self.arrived, c)
+
+    def arrived(self, c: int) -> None:
+        self.missing[c] -= 1
+        if not self.missing[c]:
+            self.after(0, self.ask, c)
 
 
 US = 0.5 * 4.37e6
