@@ -2,6 +2,6 @@
 
 import sys
 
-from placekit_core.cli.main import main
+from placekit_core.cli.main import script
 
-sys.exit(main())
+sys.exit(script())

@@ -457,4 +457,10 @@ def test_with_the_whole_traceback_if_asked_for(placekit: Run, faulty: str, monke
 
 def test_code_that_leaves_python_is_heard(placekit: Run, faulty: str) -> None:
     outcome = placekit("run", *FAST, "policy=faulty", "policy.leaves=true")
-    assert (outcome.code, outcome.err) == (1, "a model's file may leave so\n")
+    said, hint = outcome.err.splitlines()
+    assert outcome.code == 1
+    assert (
+        said
+        == "placekit: a plugin or the program ended Python: a model's file may leave so while policy 'faulty' worked"
+    )
+    assert hint == f"  at {faulty}, line 17; raise an exception instead of sys.exit or os._exit"

@@ -17,8 +17,19 @@ GROUPS = ("place", "look", "measure", "install and extend")
 """Headings of `placekit --help`, in this order; other headings of plugins follow."""
 
 
+def script() -> int:
+    """Entry point of the console script: `main`, and the end of the process although threads that were started go on."""
+    code = main()
+    if threading.active_count() > 1:
+        from placekit_core.run.contained import end_with_threads
+        from placekit_core.run.interruption import tell
+
+        end_with_threads(code, tell)
+    return code
+
+
 def main() -> int:
-    """Entry point of the console script; returns the exit code."""
+    """Run the command line in `sys.argv`; returns the exit code."""
     argv = sys.argv[1:]
     if argv[:1] in (["-V"], ["--version"]) or argv[1:] == ["--version"]:
         from placekit_core.contracts.version import __version__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import sys
@@ -92,7 +93,8 @@ def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | Non
         with Progress(multiprocessing.parent_process() is None) as progress:
             progress.stage(f"importing {config.importer['name']}")
             objects, resume = PythonObjects(sweep.programs(config, registry)), run_directory.holds_run(run_dir)
-            result = run(config, run_dir, registry, resume=resume, observer=progress, objects=objects).summary
+            with contextlib.redirect_stdout(sys.stderr):  # what plugins and programs print
+                result = run(config, run_dir, registry, resume=resume, observer=progress, objects=objects).summary
     except Interrupted as e:
         sweep.say(f"{run_dir}: {e.result.summary.line}")
         raise KeyboardInterrupt from None  # ends the sweep, not only this job
@@ -133,7 +135,10 @@ def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> 
     from placekit_core.run.progress import Progress
 
     try:
-        with Progress(lines=True) as progress:
+        with (
+            Progress(lines=True) as progress,
+            contextlib.redirect_stdout(sys.stderr),
+        ):  # what plugins and programs print
             result = run(config, run_dir, registry, resume=resume, observer=progress)
     except Interrupted as e:
         show_result(e.result.summary, run_dir)

@@ -1,14 +1,36 @@
-"""Arrays in files, `.npz`: read within bounds, and never unpickled."""
+"""Arrays that nobody changes; and arrays in files, `.npz`: read within bounds, and never unpickled."""
 
 from __future__ import annotations
 
 import io
 import math
 import zipfile
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+Arrays = TypeVar("Arrays", bound=NDArray[Any] | tuple[NDArray[Any], ...])
+
+
+class cached_arrays(cached_property[Arrays]):
+    """A `cached_property` that is an array, or a tuple of arrays, which cannot be written to.
+
+    All parts of a run share them: code that changes one would change what others compute.
+    """
+
+    def __init__(self, function: Callable[[Any], Arrays]) -> None:
+        def read_only(instance: Any) -> Arrays:
+            found = function(instance)
+            for array in found if isinstance(found, tuple) else (found,):
+                array.setflags(write=False)
+            return found
+
+        super().__init__(read_only)
+        self.__doc__ = function.__doc__
+
 
 MAX_ARRAYS, MAX_ARRAY_BYTES = 1000, 128 * 2**20
 """Limits for one file: the number of arrays, and their total size without compression."""

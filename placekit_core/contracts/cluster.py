@@ -14,8 +14,9 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import combinations
+from operator import add
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from placekit_core.contracts.arrays import cached_arrays
 from placekit_core.contracts.errors import ClusterError, explain, listed, unknown
 from placekit_core.contracts.files import MAX_DIGITS, parse_yaml, read_bytes, reading
 
@@ -60,7 +62,7 @@ Concurrent = Annotated[int, Field(ge=1, lt=UNLIMITED)] | Literal["unlimited"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, ignored_types=(cached_arrays,))
 
 
 class Efficiency(_Model):
@@ -219,7 +221,7 @@ class Cluster(_Model):
         """The kinds that devices have, in order of first use: the columns of a CostTable."""
         return tuple(dict.fromkeys(self.device_kind))
 
-    @cached_property
+    @cached_arrays
     def kind_of(self) -> NDArray[np.int32]:
         """[D] index into `kind_names` of each device."""
         return np.asarray([self.kind_names.index(k) for k in self.device_kind], np.int32)
@@ -229,7 +231,7 @@ class Cluster(_Model):
         """Number of devices D."""
         return len(self.device_kind)
 
-    @cached_property
+    @cached_arrays
     def memory_bytes(self) -> NDArray[np.float64]:
         """[D] bytes that placements may use on each device: `DeviceKind.usable_bytes`."""
         return np.asarray([self.kinds[k].usable_bytes for k in self.device_kind], np.float64)
@@ -239,7 +241,7 @@ class Cluster(_Model):
         """Memory of all devices that placements may not use: reserves and headroom, bytes."""
         return sum(self.kinds[k].memory_bytes - self.kinds[k].usable_bytes for k in self.device_kind)
 
-    @cached_property
+    @cached_arrays
     def streams(self) -> NDArray[np.int32]:
         """[D] operations that each device runs at the same time."""
         return np.asarray([_capacity(self.kinds[k].streams) for k in self.device_kind], np.int32)
@@ -283,7 +285,11 @@ class Routes:
     latency_s: NDArray[np.float64]
     s_per_byte: NDArray[np.float64]
 
-    @cached_property
+    def __post_init__(self) -> None:
+        for values in (self.ptr, self.channel, self.latency_s, self.s_per_byte):
+            values.setflags(write=False)
+
+    @cached_arrays
     def capacity(self) -> NDArray[np.int32]:
         """[C] transfers that each channel carries at the same time."""
         return np.asarray([c.capacity for c in self.channels], np.int32)
@@ -370,7 +376,7 @@ def _routes(cluster: Cluster) -> Routes:
                     )
                 route = paths[dst]
                 flat += [c for c in route if limited[c]]
-                latencies[j] = sum([latency_of[c] for c in route])
+                latencies[j] = reduce(add, [latency_of[c] for c in route], 0.0)  # `sum` rounds as its Python does
                 inverses[j] = 1.0 / min([bytes_per_s[c] for c in route])
             ptr.append(len(flat))
         latency[i], inverse[i] = latencies, inverses

@@ -56,6 +56,11 @@ class CostTable:
     op_s: NDArray[np.float64]
     measured: NDArray[np.bool_]
 
+    def __post_init__(self) -> None:
+        for values in (self.op_s, self.measured):
+            if isinstance(values, np.ndarray):  # `check` names one that is not
+                values.setflags(write=False)
+
     def check(self, graph: Graph) -> None:
         """Raise PlacekitError, naming the operation and the value, unless these can be costs of `graph`."""
         shape = (graph.n, len(self.kinds))

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from placekit_core.contracts.arrays import cached_arrays
 from placekit_core.contracts.errors import GraphError
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -180,32 +181,32 @@ class Graph:
         """Shape of `tensor`; `()` for a scalar, or if the source of the graph has no shapes."""
         return tuple(self.shape_dim[self.shape_ptr[tensor] : self.shape_ptr[tensor + 1]].tolist())
 
-    @cached_property
+    @cached_arrays
     def output_ptr(self) -> NDArray[np.int32]:
         """[n+1] tensors `output_ptr[v] .. output_ptr[v+1]` are the outputs of operation v."""
         return np.searchsorted(self.tensor_producer, np.arange(self.n + 1)).astype(np.int32)
 
-    @cached_property
+    @cached_arrays
     def owned_bytes(self) -> NDArray[np.int64]:
         """[t] memory in bytes that a kernel allocates for each tensor; 0 for views, updates and outputs of sources."""
         return np.equal(self.tensor_storage, np.arange(self.t)) * self.kernel[self.tensor_producer] * self.tensor_bytes
 
-    @cached_property
+    @cached_arrays
     def edge_op(self) -> NDArray[np.int32]:
         """[e] operation that each edge leads to (the consumer), in the order of `input_tensor`."""
         return np.repeat(np.arange(self.n, dtype=np.int32), np.diff(self.input_ptr))
 
-    @cached_property
+    @cached_arrays
     def consumer_ptr(self) -> NDArray[np.int32]:
         """[t+1] rows of `consumer_op`."""
         return np.concatenate([[0], np.cumsum(np.bincount(self.input_tensor, minlength=self.t))]).astype(np.int32)
 
-    @cached_property
+    @cached_arrays
     def consumer_op(self) -> NDArray[np.int32]:
         """[e] operations that read each tensor, ascending within a tensor."""
         return self.edge_op[np.argsort(self.input_tensor, kind="stable")]
 
-    @cached_property
+    @cached_arrays
     def topological_order(self) -> NDArray[np.int32]:
         """[n] operations, each after all that it reads from; ties by index. Raises GraphError on a cycle."""
         source = self.tensor_producer[self.input_tensor]
@@ -243,13 +244,13 @@ class Graph:
         shown = loop if len(loop) <= 6 else [*loop[:3], -1, *loop[-2:]]
         return " -> ".join("..." if i < 0 else self.op_name[i] for i in shown)
 
-    @cached_property
+    @cached_arrays
     def op_edges(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Distinct (producer, consumer) pairs of operations, sorted."""
         key = distinct(self.tensor_producer[self.input_tensor].astype(np.int64) * self.n + self.edge_op)
         return (key // self.n).astype(np.int32), (key % self.n).astype(np.int32)
 
-    @cached_property
+    @cached_arrays
     def depth(self) -> NDArray[np.int32]:
         """[n] number of kernels on the longest path that ends before each operation (its level)."""
         level = np.zeros(self.n, np.int32)

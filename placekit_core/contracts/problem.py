@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from placekit_core.contracts.arrays import cached_arrays
 from placekit_core.contracts.cluster import Cluster
 from placekit_core.contracts.costs import CostTable, roofline
 from placekit_core.contracts.errors import ClusterError, PlacementError, listed
@@ -87,18 +88,18 @@ class Problem:
         """`gpu` or `cpu`."""
         return self.cluster.kinds[self.cluster.device_kind[device]].type
 
-    @cached_property
+    @cached_arrays
     def op_s(self) -> NDArray[np.float64]:
         """[n, D] seconds of each operation on each device."""
         return self.costs.on(self.cluster)
 
-    @cached_property
+    @cached_arrays
     def group_s(self) -> NDArray[np.float64]:
         """[g, D] seconds of all operations of each group on each device."""
         group = self.grouping.group_of
         return np.stack([np.bincount(group, own_s, minlength=self.g) for own_s in self.op_s.T], axis=1)
 
-    @cached_property
+    @cached_arrays
     def op_allowed(self) -> NDArray[np.bool_]:
         """[n, D] whether the device may run the operation."""
         types = [self.device_type(d) for d in range(self.cluster.size)]
@@ -106,7 +107,7 @@ class Problem:
         table = np.asarray(rows, np.bool_).reshape(-1, len(types))
         return table[self.graph.allowed.codes]
 
-    @cached_property
+    @cached_arrays
     def allowed(self) -> NDArray[np.bool_]:
         """[g, D] whether the device may run every operation of the group."""
         ok = np.ones((self.g, self.cluster.size), np.bool_)
@@ -114,7 +115,7 @@ class Problem:
         ok[self.grouping.group_of[op], device] = False
         return ok
 
-    @cached_property
+    @cached_arrays
     def group_persistent_bytes(self) -> NDArray[np.float64]:
         """[g] persistent bytes of each group."""
         return np.bincount(self.grouping.group_of, self.graph.persistent_bytes, minlength=self.g).astype(np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from placekit_core.contracts.cluster import Cluster, load_cluster
 from placekit_core.contracts.costs import CostTable, roofline, with_measured
-from placekit_core.contracts.errors import ConfigError, explain
+from placekit_core.contracts.errors import ConfigError, GraphError, PluginError, explain
 from placekit_core.contracts.grouping import Grouping
 from placekit_core.contracts.interfaces import Backend, Grouper, LearnablePolicy, Policy, Trainer
 from placekit_core.contracts.ledger import Ledger
@@ -179,9 +180,12 @@ class Assembly:
         """The programs of the importer, at least one."""
         programs = self.objects.programs
         if programs is None:
-            programs = self.build("importer").load()
+            with contextlib.redirect_stdout(sys.stderr):  # a program's file may print, and stdout may be read by others
+                programs = self.build("importer").load()
+        name = self.config.importer["name"]
+        if not isinstance(programs or (), Sequence) or not all(isinstance(p, Program) for p in programs or ()):
+            raise PluginError(f"importer {name!r} returned {type(programs).__name__}, not a sequence of Programs")
         if not programs:
-            name = self.config.importer["name"]
             raise ConfigError(
                 "there is no program to place" if name == PYTHON else f"importer {name!r} gave no program"
             )
@@ -223,6 +227,15 @@ class Assembly:
             grouping = Grouping.colocated(program.graph)
         else:
             grouping = self.grouper.group(program.graph, self.streams("grouper"))
+            if not isinstance(grouping, Grouping):
+                raise PluginError(
+                    f"grouper {self.grouper.name!r} returned {type(grouping).__name__}, not a Grouping",
+                    "make one with Grouping.of(key)",
+                )
+            try:
+                grouping.check(program.graph)
+            except GraphError as e:
+                raise GraphError(f"grouper {self.grouper.name!r}: {e.message}", e.hint) from None
             if self.backend.offloads:
                 grouping = grouping.sources_apart(program.graph)
         return Problem(program.graph, grouping, cluster, self.costs(program, cluster))
@@ -265,7 +278,7 @@ class Assembly:
             stack.callback(session.close)
             return BudgetedEvaluator(
                 problem, session, ledger, deterministic=backend.deterministic, objective=backend.objective,
-                failing_signal_s=self.config.failing_signal_s, **more,
+                failing_signal_s=self.config.failing_signal_s, backend=backend.name, **more,
             )  # fmt: skip
 
         search: OpenProgram

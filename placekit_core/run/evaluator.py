@@ -16,17 +16,19 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from placekit_core.contracts.errors import BudgetExhausted, PlacementError
+from placekit_core.contracts.errors import BudgetExhausted, PlacementError, PluginError
 from placekit_core.contracts.files import FileModel
 from placekit_core.contracts.ledger import HISTORY, Ledger, LedgerState
 from placekit_core.contracts.measurement import Kernel, Measurements
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.task import Best, Evaluator, Session
+from placekit_core.run.contained import Overdue
 
 TURNS = 4
 """Where values vary, a placement must be faster than the best this many times in a row to become the best."""
 _CACHE_ENTRIES = 200_000
+_REFUSALS = 10_000
 _CHUNK_S = 0.25  # how long one call to the backend should take, so that budget and progress are checked in between
 
 
@@ -77,10 +79,11 @@ class BudgetedEvaluator(Evaluator):
         failing_signal_s: float | None = None,
         on_row: Callable[[Mapping[str, float]], None] | None = None,
         objective: str | None = None,
+        backend: str = "",
     ) -> None:
         self.problem, self.session = problem, session
         self.ledger = ledger or Ledger()
-        self.deterministic, self.objective = deterministic, objective
+        self.deterministic, self.objective, self.backend = deterministic, objective, backend
         default_s = default_failing_signal_s(problem, session.repeats)
         self.failing_signal_s = default_s if failing_signal_s is None else failing_signal_s
         self.on_row = on_row
@@ -92,6 +95,7 @@ class BudgetedEvaluator(Evaluator):
         self.last_error: str | None = None
         self.history: list[tuple[float, ...]] = []
         self._cache: dict[bytes, Measurements] = {}
+        self._refused = 0
         self._rate = 0.0  # evaluations per second of the last call; sets the size of the next call to the backend
 
     def __call__(self, placements: Placements) -> Measurements:
@@ -104,6 +108,9 @@ class BudgetedEvaluator(Evaluator):
             left = self.remaining
             if left <= 0:
                 self._record(placements, parts)
+                self._refused += 1
+                if self._refused > _REFUSALS:
+                    raise Overdue(f"to ask for {_REFUSALS:,} evaluations after its budget had ended")
                 raise BudgetExhausted(self)
             size = max(self.session.at_once, int(self._rate * _CHUNK_S))
             chunk = placements[done : done + int(min(left, size, len(placements) - done))]
@@ -150,20 +157,37 @@ class BudgetedEvaluator(Evaluator):
 
     def _measure(self, batch: Placements) -> Measurements:
         if not self.deterministic:
-            return self.session.evaluate(batch)
+            return self._asked(batch)
         keys = [_key(batch, row) for row in range(len(batch))]
         new = [row for row, key in enumerate(keys) if key not in self._cache and keys.index(key) == row]
         if len(new) == len(keys):
-            fresh = self.session.evaluate(batch)
+            fresh = self._asked(batch)
         elif new:
             priority = None if batch.priority is None else batch.priority[new]
-            fresh = self.session.evaluate(Placements(batch.device[new], priority))
+            fresh = self._asked(Placements(batch.device[new], priority))
         local = {keys[row]: fresh.rows(slice(i, i + 1)) for i, row in enumerate(new)}
         answers = [local[key] if key in local else self._cache[key] for key in keys]
         if len(self._cache) + len(new) > _CACHE_ENTRIES:
             self._cache.clear()
         self._cache.update(local)
         return Measurements.join(answers)
+
+    def _asked(self, batch: Placements) -> Measurements:
+        """What the backend says. Raises PluginError if that cannot be measurements of `batch`."""
+        m: object = self.session.evaluate(batch)
+        wrong, size = "", len(batch)
+        if not isinstance(m, Measurements):
+            wrong = f"returned {type(m).__name__}, not Measurements"
+        elif {len(m.value_s), len(m.peak_bytes), len(m.fits), len(m.error)} != {size}:
+            wrong = f"returned {len(m.value_s)} measurements of {size} placements"
+        elif not (m.value_s >= 0).all() and (
+            odd := [v for v, e in zip(m.value_s, m.error, strict=True) if not (v >= 0 or e)]
+        ):
+            wrong = f"measured {odd[0]} seconds"
+        if wrong:
+            raise PluginError(f"backend {self.backend!r} {wrong}", "report it to the authors of the backend")
+        assert isinstance(m, Measurements)
+        return m
 
     def _record(self, placements: Placements, parts: list[Measurements], mean_s: float | None = None) -> None:
         if not parts:

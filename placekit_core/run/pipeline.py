@@ -28,6 +28,7 @@ from placekit_core.run.assembly import Assembly, OpenProgram, PythonObjects, dis
 from placekit_core.run.baselines import add_baselines, chosen, compared_programs
 from placekit_core.run.checkpoint import CHECKPOINT, CheckpointTooLargeError, Saved, load_saved, save_checkpoint
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
+from placekit_core.run.contained import Overdue, left, on_time, staying
 from placekit_core.run.failures import Interrupted, NothingFits, RunFailed
 from placekit_core.run.interruption import Interruption
 from placekit_core.run.last_resort import place_simply
@@ -72,7 +73,16 @@ def run(
     was evaluated; Interrupted after Ctrl-C. The last three hold the result so far, which is also written.
     """
     run_dir, observer = Path(run_dir), observer or Observer()
-    assembly = Assembly(config, registry, objects)
+    try:
+        with staying():
+            return _run(config, run_dir, registry, resume, observer, Assembly(config, registry, objects))
+    except SystemExit as e:
+        raise left(e, "", registry.where(e)) from None
+
+
+def _run(
+    config: RunConfig, run_dir: Path, registry: Registry, resume: bool, observer: Observer, assembly: Assembly
+) -> Result:
     with contextlib.ExitStack() as stack:
         lifecycle = begin(config, run_dir, registry, resume, stack)
         saved = load_saved(run_dir) if resume else None
@@ -148,6 +158,7 @@ class _Placing:
         self.policy, self.trainer, self.streams = assembly.policy, assembly.trainer, assembly.streams
         self.every_s = self.config.checkpoint_s  # None writes no checkpoints
         self.written = 0.0  # when the last checkpoint was, by `perf_counter`
+        self.who = ""  # the component that works
         self.searches = assembly.open(run_dir, stack, self.on_row)
 
     def on_row(self, search: OpenProgram, row: Mapping[str, float]) -> None:
@@ -178,16 +189,23 @@ class _Placing:
             return "finished"
         except KeyboardInterrupt:
             return "interrupted"
+        except SystemExit as e:
+            raise self._failed(left(e, self.who, self.assembly.registry.where(e))) from None
         except Exception as e:
             if not self.has_begun:
                 raise
-            self.stop.writing = True
-            self._keep_policy()
-            try:  # keep what was found before the failure
-                result = self._write(report(self.assembly, self.searches, self.run_dir, "failed"))
-            except Exception:  # report the first failure
-                raise e from None
-            raise RunFailed(e, result) from e
+            raise self._failed(e) from e
+
+    def _failed(self, error: Exception) -> Exception:
+        """Keep what was found before the failure. Returns RunFailed, or `error` itself if nothing is to be kept."""
+        if not self.has_begun:
+            return error
+        self.stop.writing = True
+        self._keep_policy()
+        try:
+            return RunFailed(error, self._write(report(self.assembly, self.searches, self.run_dir, "failed")))
+        except Exception:  # report the first failure
+            return error
 
     def finish(self, status: str) -> Result:
         """Write the results. Raises BoundError."""
@@ -257,17 +275,25 @@ class _Placing:
         stages: list[OpenProgram | None] = [*([None] if self.trainer is not None else []), *self.searches]
         for i, search in enumerate(stages[done:], done):
             self.stop.deferred = False
+            self.who = f"policy {self.policy.name!r}"
+            if search is None and self.trainer is not None:
+                self.who = f"trainer {self.trainer.name!r}"
             trained = [s for s in self.searches if s.program.split != "test"]
-            ledger = (trained[0] if search is None else search).evaluate.ledger
+            first = (trained[0] if search is None else search).evaluate
+            ledger = first.ledger
             ledger.start()
             checkpoint, ended = self._checkpoint(i, ledger), False
             try:
-                if search is None:
-                    self._train([s.task for s in trained], state, checkpoint)
-                else:
-                    stream = "policy" if len(self.searches) == 1 else f"policy/{self.searches.index(search)}"
-                    resumable = checkpoint if self.trainer is None else None
-                    ended = place_one(self.policy, search.task, self.streams(stream), state, resumable)
+                with on_time(ledger):
+                    if search is None:
+                        self._train([s.task for s in trained], state, checkpoint)
+                    else:
+                        stream = "policy" if len(self.searches) == 1 else f"policy/{self.searches.index(search)}"
+                        resumable = checkpoint if self.trainer is None else None
+                        ended = place_one(self.policy, search.task, self.streams(stream), state, resumable)
+            except Overdue as e:
+                ended = True
+                first.note(f"{self.who} was stopped: it went on {e}")
             except PlacementError as e:
                 raise PlacementError(f"policy {self.policy.name!r}: {e.message}", e.hint) from e
             finally:  # writing the results of a run that ends here is not searching
