@@ -40,6 +40,8 @@ MAX_DIGITS = 300  # every whole number of so many digits fits in a float
 PARTIAL = re.compile(r"\..+\.\d+\.part")
 """Names of the temporary files of `write_atomically`."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_MANY_DIGITS = re.compile(rf"[0-9]{{{MAX_DIGITS}}}")
+_NUMBERS = frozenset({int, float, bool, type(None)})
 _LONG_NUMBER = re.compile(rf"[-+]?[0-9a-fA-FxX_:.]{{{MAX_DIGITS + 1},}}")
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -162,7 +164,9 @@ def parse_json(data: bytes, values: int = MAX_VALUES, limit: int = MAX_BYTES) ->
     check_json_size(data, values, limit)  # before the values take memory
     text = parse_text(data)
     try:
-        return plain(json.loads(text, object_pairs_hook=_members, parse_int=_integer))
+        # a function for each number takes most of the time of a large file, so only where one may be too long
+        parse_int = _integer if _MANY_DIGITS.search(text) else None
+        return plain(json.loads(text, object_pairs_hook=_members, parse_int=parse_int))
     except RecursionError:
         raise ValueError(f"invalid JSON: {_TOO_DEEP}") from None
     except ValueError as e:
@@ -203,6 +207,7 @@ def plain(data: T, values: float = math.inf) -> T:
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
+        lists = 0  # elements of lists
         for value in level:
             if isinstance(value, str):
                 if not value.isascii() and _SURROGATE.search(value):
@@ -210,15 +215,17 @@ def plain(data: T, values: float = math.inf) -> T:
             elif isinstance(value, dict):
                 inner += value
                 inner += value.values()
+                values -= 2 * len(value)
             elif isinstance(value, list):
-                inner += value
-            elif value is not None and not isinstance(value, int | float):
+                inner += [part for part in value if type(part) not in _NUMBERS]
+                values -= len(value)
+                lists += len(value)
+            elif type(value) not in _NUMBERS:
                 raise ValueError(f"{value} is a {type(value).__name__}: quote it")
-        if not inner:
-            return data
-        values -= len(inner)
         if values < 0:
             raise ValueError("it has too many values")
+        if not inner and not lists:
+            return data
         level = inner
     raise ValueError(_TOO_DEEP)
 

@@ -20,13 +20,23 @@ from placekit_core.contracts.errors import BudgetExhausted, ConfigError, Placeme
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, State
 from placekit_core.contracts.ledger import Ledger
+from placekit_core.contracts.placement_file import save_placement
 from placekit_core.contracts.progress import listening
 from placekit_core.contracts.result import Result
 from placekit_core.contracts.task import Task
+from placekit_core.contracts.units import seconds
 from placekit_core.run import run_directory, stages
 from placekit_core.run.assembly import Assembly, OpenProgram, PythonObjects, distributions
 from placekit_core.run.baselines import add_baselines, chosen, compared_programs
-from placekit_core.run.checkpoint import CHECKPOINT, CheckpointTooLargeError, Saved, load_saved, save_checkpoint
+from placekit_core.run.checkpoint import (
+    CHECKPOINT,
+    SALVAGED,
+    CheckpointTooLargeError,
+    Saved,
+    load_saved,
+    salvage,
+    save_checkpoint,
+)
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 from placekit_core.run.contained import Overdue, left, on_time, staying
 from placekit_core.run.failures import Interrupted, NothingFits, RunFailed
@@ -85,7 +95,12 @@ def _run(
 ) -> Result:
     with contextlib.ExitStack() as stack:
         lifecycle = begin(config, run_dir, registry, resume, stack)
-        saved = load_saved(run_dir) if resume else None
+        saved, damage = None, None
+        if resume:
+            try:
+                saved = load_saved(run_dir)
+            except RunError as e:  # the best placement in it may be whole
+                damage = e
         stack.enter_context(listening(observer.progress, observer.say))
         _ = assembly.grouper, assembly.policy, assembly.backend, assembly.trainer  # fail at once if one has a mistake
         chosen(config, registry)
@@ -97,6 +112,8 @@ def _run(
         with Interruption() as stop:
             observer.stage(f"grouping with {config.grouper['name']}, opening backend {config.backend['name']}")
             placing = _Placing(assembly, run_dir, lifecycle, observer, stop, stack)
+            if damage is not None:
+                raise placing.salvaged(damage)
             placing.check(saved)
             observer.say(f"  {stages.opened(placing.searches)}")
 
@@ -173,6 +190,16 @@ class _Placing:
         """What a checkpoint belongs to: the problems, and the configuration without options that change no result."""
         text = self.config.model_dump_json(exclude=set(CHANGES_NO_RESULT))
         return [hashlib.sha256(text.encode()).hexdigest(), *(s.problem.fingerprint for s in self.searches)]
+
+    def salvaged(self, damage: RunError) -> RunError:
+        """Write the best placements that are whole in a damaged checkpoint. Returns the error, which names them."""
+        kept = []
+        for search, found in zip(self.searches, salvage(self.run_dir, [s.problem for s in self.searches]), strict=True):
+            if found is not None:
+                search.directory.mkdir(parents=True, exist_ok=True)
+                path = save_placement(found[0], search.problem, search.directory / SALVAGED)
+                kept.append(f"the best placement so far ({seconds(found[1])}) was whole, and is in {path} now")
+        return RunError(damage.message, "; ".join([*kept, damage.hint]))
 
     def check(self, saved: Saved | None) -> None:
         """Raise RunError if the checkpoint belongs to another run."""
