@@ -9,9 +9,12 @@ bytes, values and arrays; arrays of other types and shapes, pickles and zip bomb
 fingerprint, checkpoints with wrong content and its right seal; the file of every other kind. `resume` continues an
 interrupted run after one of its files was damaged.
 
+While a case is read, Python's audit events are watched: starting a process, loading a library, unpickling, opening a connection,
+removing files, and writing outside of the case's folder are errors, whatever comes of the case.
+
 The table has a row per kind: cases; how many were accepted, ended in an error of ours, or in another exception; the longest
 time of one case (CPU seconds), and the most memory (MiB above what the process had). The exit code is 1 if there was another
-exception, or if a case took more than 2 s or 500 MiB; these cases are printed. Each kind has a process of its own. Needs Linux.
+exception, or if a case took more than 10 s or 500 MiB; these cases are printed. Each kind has a process of its own. Needs Linux.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import contextlib
 import io
 import json
 import multiprocessing
+import os
 import shutil
 import sys
 import tempfile
@@ -30,6 +34,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -73,7 +78,10 @@ from placekit_core.run.registry import installed
 from placekit_core.run.run_directory import check_same, load_config, load_summary
 from placekit_core.run.trained import load_policy, save_policy
 
-MAX_S, MAX_MIB = 2.0, 500.0
+MAX_S, MAX_MIB = 10.0, 500.0
+FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "os.fork", "ctypes.dlopen", "pickle.find_class",
+             "marshal.loads", "socket.connect", "shutil.rmtree")  # fmt: skip
+"""Audit events that reading a file must not raise; and `open` for writing, and `os.remove`, outside of its folder."""
 SHOWN = 40  # cases of one kind that went wrong
 
 
@@ -248,7 +256,8 @@ def try_kind(kind: Kind, others: Mapping[str, bytes], seed: int, count: int) -> 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "work"
         whole = {**kind.beside, kind.file: kind.good} if kind.file else kind.beside
-        _try(Count(), kind, "", _filled(folder, whole))  # imports what is imported late
+        watch = Watch()
+        _try(Count(), kind, "", _filled(folder, whole), watch)  # imports what is imported late
         tried: Iterator[tuple[str, str, bytes]]
         if kind.form:
             foreign = ((f"the file of {other}", content) for other, content in others.items())
@@ -257,7 +266,9 @@ def try_kind(kind: Kind, others: Mapping[str, bytes], seed: int, count: int) -> 
         else:
             tried = _any_file(kind.beside, rng, count // 10)
         for what, file, content in tried:
-            _try(found, kind, f"{kind.name}: {file}: {what:.90}", _filled(folder, {**kind.beside, file: content}))
+            _try(
+                found, kind, f"{kind.name}: {file}: {what:.90}", _filled(folder, {**kind.beside, file: content}), watch
+            )
     return found
 
 
@@ -284,12 +295,12 @@ def _filled(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
-def _try(found: Count, kind: Kind, what: str, folder: Path) -> None:
+def _try(found: Count, kind: Kind, what: str, folder: Path, watch: Watch) -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # the peak is what it is now
     before, start, problem = _mib("VmRSS"), time.process_time(), ""
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), watch.on(folder):
             kind.read(folder)
         found.accepted += 1
     except PlacekitError:
@@ -301,10 +312,57 @@ def _try(found: Count, kind: Kind, what: str, folder: Path) -> None:
     took_s, mib = time.process_time() - start, _mib("VmHWM") - before
     found.cases += 1
     found.longest_s, found.most_mib = max(found.longest_s, took_s), max(found.most_mib, mib)
+    if done := watch.taken():
+        problem += f" it did {done}"
     if took_s > MAX_S or mib > MAX_MIB:
         problem += f" {took_s:.1f} s, {mib:.0f} MiB"
     if problem:
         found.wrong.append(f"{what}:{problem}")
+
+
+class Watch:
+    """Notes what is forbidden while it is `armed`; a hook for Python's audit events cannot be taken out again."""
+
+    def __init__(self) -> None:
+        self.folder, self.armed, self.seen = Path(), False, list[str]()
+        sys.addaudithook(self._note)
+
+    @contextlib.contextmanager
+    def on(self, folder: Path) -> Iterator[None]:
+        """Watch in the block; `folder` is where files may be written."""
+        self.folder, self.armed = folder.resolve(), True
+        try:
+            yield
+        finally:
+            self.armed = False
+
+    def taken(self) -> str:
+        """What was noted since the last call."""
+        text = ", ".join(dict.fromkeys(self.seen))
+        self.seen.clear()
+        return text
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self.armed:
+            return
+        if event in FORBIDDEN and not self._imports():
+            self.seen.append(f"{event} {arguments[:1]!r:.80}")
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if (writes or event in ("os.remove", "os.rename")) and isinstance(arguments[0], str | os.PathLike):
+            path = Path(os.path.realpath(os.fspath(arguments[0])))
+            if (
+                self.folder not in (path, *path.parents)
+                and "__pycache__" not in path.parts
+                and path != Path(os.devnull)
+            ):
+                self.seen.append(f"{event} {path!s:.120}")
+
+    def _imports(self) -> bool:
+        """Whether an import is under way: it loads libraries and compiled code."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            frame = frame.f_back
+        return frame is not None
 
 
 def _mib(key: str) -> float:
