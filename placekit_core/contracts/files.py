@@ -64,7 +64,10 @@ Folder = Annotated[str, AfterValidator(_folder)]
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that there is always the old file or the new one, never a part, even after a crash."""
+    """Write `data` to `path` so that there is always the old file or the new one, never a part, even after a crash.
+
+    Raises OSError whose `filename` is `path`.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with partial.open("wb") as f:
@@ -72,8 +75,12 @@ def write_atomically(path: Path, data: bytes) -> None:
             f.flush()
             os.fsync(f.fileno())
         partial.replace(path)
+    except OSError as e:
+        e.filename = str(path)  # a full disk is noticed where no name is known
+        raise
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -45,7 +45,15 @@ from placekit_core.run.last_resort import place_simply
 from placekit_core.run.lifecycle import Lifecycle, reason, warn
 from placekit_core.run.placing import place_one
 from placekit_core.run.registry import Registry
-from placekit_core.run.report import bound_error, commit, record, report, why_nothing_fits
+from placekit_core.run.report import (
+    bound_error,
+    cannot_write,
+    commit,
+    kept_elsewhere,
+    record,
+    report,
+    why_nothing_fits,
+)
 from placekit_core.run.trained import load_policy, save_policy
 
 
@@ -88,6 +96,10 @@ def run(
             return _run(config, run_dir, registry, resume, observer, Assembly(config, registry, objects))
     except SystemExit as e:
         raise left(e, "", registry.where(e)) from None
+    except OSError as e:
+        if isinstance(e.filename, str) and Path(e.filename).is_relative_to(run_dir):
+            raise cannot_write(e, run_dir, "") from None
+        raise
 
 
 def _run(
@@ -121,14 +133,18 @@ def _run(
             status = placing.place(saved)
             stop.writing = True  # whatever is left: a second Ctrl-C must not lose what was found
             if status == "finished":
-                for search in placing.searches:
-                    record(search)
+                with contextlib.suppress(OSError):  # it is tried again, and heard, below
+                    for search in placing.searches:
+                        record(search)
                 if chosen(config, registry) and compared_programs(placing.searches):
                     observer.stage("evaluating the baselines")
                 add_baselines(assembly, placing.searches, stop)
 
             observer.stage(f"writing to {run_dir}")
-            result = placing.finish(status)
+            try:
+                result = placing.finish(status)
+            except OSError as e:
+                raise cannot_write(e, run_dir, kept_elsewhere(placing.searches)) from None
             if status == "interrupted" or stop.asked:
                 raise Interrupted(result)
         if not result.summary.fits:
@@ -176,6 +192,7 @@ class _Placing:
         self.every_s = self.config.checkpoint_s  # None writes no checkpoints
         self.written = 0.0  # when the last checkpoint was, by `perf_counter`
         self.who = ""  # the component that works
+        self.unwritten = False  # whether a checkpoint could not be written
         self.searches = assembly.open(run_dir, stack, self.on_row)
 
     def on_row(self, search: OpenProgram, row: Mapping[str, float]) -> None:
@@ -378,5 +395,11 @@ class _Placing:
         except CheckpointTooLargeError as e:
             self.every_s = None
             warn(f"{e.message}; the run goes on without checkpoints")
+        except OSError as e:  # there may be space again at the next one
+            if not self.unwritten:
+                warn(
+                    f"cannot write {e.filename}: {e.strerror}; the run goes on, and tries again at its next checkpoint"
+                )
+            self.unwritten = True
         else:
             self.lifecycle.checkpoint()

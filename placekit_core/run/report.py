@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from placekit_core.contracts.errors import RunError
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
 from placekit_core.contracts.result import LEAST_GAIN, Baseline, ProgramResult, ProgramSummary, Result, Summary
 from placekit_core.contracts.units import seconds
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
+from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.failures import BoundError
 from placekit_core.run.layers import layers_of
 from placekit_core.run.lifecycle import facts, reason
@@ -82,6 +85,25 @@ def commit(result: Result, run_dir: Path) -> None:
     write_json(run_dir / RESULT, result.summary.model_dump(mode="json"))
 
 
+def cannot_write(error: OSError, run_dir: Path, kept: str) -> RunError:
+    """The error of a file in the run directory that cannot be written; `kept` says what is elsewhere."""
+    resume = f"`placekit run resume={run_dir}` continues from the last checkpoint, once it can be written to"
+    hint = resume if (run_dir / CHECKPOINT).is_file() else "choose another place: run_dir=PATH"
+    return RunError(f"cannot write {error.filename}: {error.strerror}", "; ".join(filter(None, [kept, hint])))
+
+
+def kept_elsewhere(searches: Sequence[OpenProgram]) -> str:
+    """Write the best placements into a new temporary folder, because the run directory cannot be written. Says where, or ``."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="placekit-"))
+        for s in searches:
+            if s.evaluate.best is not None:
+                save_placement(s.evaluate.best.placement, s.problem, folder / f"{s.directory.name}.{PLACEMENT}")
+        return f"what was found is in {folder}" if any(folder.iterdir()) else ""
+    except OSError:
+        return ""
+
+
 def record(s: OpenProgram) -> None:
     """Write the placement found, and take its schedule from the backend; once.
 
@@ -89,12 +111,13 @@ def record(s: OpenProgram) -> None:
     """
     if s.recorded:
         return
-    s.recorded = True
     s.directory.mkdir(parents=True, exist_ok=True)
     best = s.evaluate.best
+    if best is not None:
+        save_placement(best.placement, s.problem, s.directory / PLACEMENT)
+    s.recorded = True  # not before: what cannot be written now is tried again
     if best is None:
         return
-    save_placement(best.placement, s.problem, s.directory / PLACEMENT)
     try:
         s.schedule = s.session.schedule(best.placement)  # a backend that measures executes the program for it
     except Exception as e:  # a step that fails must not cost what took hours to find
