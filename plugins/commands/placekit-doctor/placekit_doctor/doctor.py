@@ -26,7 +26,7 @@ from placekit_core import (
     usable_cores,
 )
 from placekit_core.cli.compose import assembled
-from placekit_core.cli.console import wrapped
+from placekit_core.cli.console import table, wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.config import conf_dir, defaults_list
@@ -35,6 +35,7 @@ from placekit_core.run.lifecycle import facts, loggers
 from placekit_core.run.registry import CORE
 from placekit_doctor.caches import caches
 from placekit_doctor.findings import Finding, fail, ok, warn, working
+from placekit_doctor.licences import licences
 from placekit_doctor.self_test import self_test
 from placekit_doctor.thorough import thorough
 
@@ -43,7 +44,15 @@ def main(argv: list[str], registry: Registry) -> int:
     """Print every check as soon as it is done. Returns 1 if one failed."""
     parser = Parser("doctor", "Check this installation: versions, devices, plugins, presets, a self-test, caches.")
     parser.add_argument("--thorough", action="store_true", help="also compare the simulator with a second one, minutes")
-    doctor = Doctor(registry, parser.read(argv).thorough)
+    parser.add_argument(
+        "--licences", action="store_true", help="only list what is installed for placekit, with its licences"
+    )
+    given = parser.read(argv)
+    doctor = Doctor(registry, given.thorough)
+    if given.licences:
+        rows = [(x.distribution, x.version, x.licence) for x in licences([CORE, *doctor.distributions])]
+        table(("distribution", "version", "licence"), rows, left=3)
+        return 0
     count = {"ok": 0, "warn": 0, "fail": 0}
     for title, section in doctor.sections().items():
         print(title, flush=True)

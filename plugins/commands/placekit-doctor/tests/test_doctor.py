@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from placekit_doctor import caches, doctor, findings, self_test, thorough
+from placekit_doctor import caches, doctor, findings, licences, self_test, thorough
 from placekit_doctor.doctor import Doctor
 
 from placekit_core import Command, Component, Options, PluginError, Policy, hookimpl, installed
@@ -470,3 +470,39 @@ def test_a_second_opinion_needs_the_simulator() -> None:
 def test_the_second_opinion_is_asked_for_by_an_option() -> None:
     assert "second opinion" not in Doctor(installed()).sections()
     assert "second opinion" in Doctor(installed(), thorough=True).sections()
+
+
+# licences
+
+
+def test_licences_of_what_is_installed(placekit) -> None:
+    done = placekit("doctor", "--licences")
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in done.out.splitlines() if line[:1] != " "}
+    assert done.code == 0
+    assert rows["placekit-core"] == ["0.1.0", "Apache-2.0"]
+    assert rows["pydantic"][1] == "MIT"
+    assert "numpy" in rows
+    assert "versions" not in done.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("License-Expression: MIT AND 0BSD\nLicense: other", "MIT AND 0BSD"),
+        ("License: BSD\nClassifier: License :: OSI Approved :: MIT License", "BSD"),
+        (
+            "License: " + "text of a licence " * 9 + "\nClassifier: License :: OSI Approved :: MIT License",
+            "MIT License",
+        ),
+        ("License: UNKNOWN", "not said"),
+        ("Summary: nothing", "not said"),
+    ],
+)
+def test_how_a_licence_is_named(fields: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "made_up-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.4\nName: made-up\nVersion: 1.0\nRequires-Dist: absent-one\n{fields}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert licences.licences(["made-up"]) == [licences.Licence("made-up", "1.0", expected)]

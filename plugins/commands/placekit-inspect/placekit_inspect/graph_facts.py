@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -117,7 +119,11 @@ class Imported:
 def peak_bytes() -> int:
     """Peak memory of this process, or of the largest that it started and waited for."""
     unit = 1 if sys.platform == "darwin" else 1024
-    return unit * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    with contextlib.suppress(OSError):  # Linux counts in ru_maxrss what a process was forked from, even after exec
+        status = Path("/proc/self/status").read_text()
+        own = int(status.partition("VmHWM:")[2].split()[0])
+    return unit * max(own, children)
 
 
 def as_json(imported: Imported) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,3 +88,16 @@ def test_unknown_flags_are_refused(flags: list[str], placekit: Callable) -> None
     code, _, err = placekit("graph", "show", *flags)
     assert code == 1
     assert "usage: placekit graph show" in err
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says so")
+def test_the_peak_memory_is_not_that_of_the_process_that_it_was_started_from() -> None:
+    code = """
+import subprocess, sys
+import numpy as np
+large = np.ones(400 * 2**20, np.uint8)
+show = "from placekit_inspect.graph_facts import peak_bytes; print(peak_bytes() / 2**20)"
+print(subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True).stdout)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 20 < float(done.stdout) < 390
