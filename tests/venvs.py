@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = {"placekit": "placekit_core.cli.main:main", "pytest": "pytest:main", "pip": "pip._internal.cli.main:main"}
+SCRIPTS = {"placekit": "placekit_core.cli.main:script", "pytest": "pytest:main", "pip": "pip._internal.cli.main:main"}
 
 
 def make_venv(folder: Path, distributions: Iterable[str] | None = None) -> Path:
