@@ -39,7 +39,13 @@ def left(error: SystemExit, who: str, where: str) -> PluginError:
 
 @contextlib.contextmanager
 def staying() -> Iterator[None]:
-    """In the block, `os._exit` raises SystemExit: it would lose all that was found. Other processes and threads may call it."""
+    """In the block, `os._exit` raises SystemExit: it would lose all that was found.
+
+    Only in the main thread; other threads, and processes that it forks, may call it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     exit_at_once, process = os._exit, os.getpid()
 
     def stay(status: int) -> Any:

@@ -128,7 +128,7 @@ class BudgetedEvaluator(Evaluator):
 
     def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
         self._count_within(evaluations)
-        self._record(self.problem.check(best), [self.session.evaluate(best)], mean_s)
+        self._record(self.problem.check(best), [self._asked(best)], mean_s)
 
     def record(self, placements: Placements, measurements: Measurements) -> None:
         self._count_within(len(self.problem.check(placements)))
@@ -221,7 +221,7 @@ class BudgetedEvaluator(Evaluator):
                 return
             held, new = list(best.again), list[Measurements]()
             while len(new) < TURNS:
-                ours, theirs = (self.session.evaluate(each.batch()) for each in (best.placement, placement))
+                ours, theirs = (self._asked(each.batch()) for each in (best.placement, placement))
                 value_s = float(ours.value_s[0])
                 if ours.fits[0] and math.isfinite(value_s):
                     held.append(value_s)
