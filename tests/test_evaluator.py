@@ -114,7 +114,8 @@ class Lucky(Table):
 
     def evaluate(self, placements: Placements) -> Measurements:
         m = super().evaluate(placements)
-        return replace(m, value_s=m.value_s * (self.luck.pop(0) if self.luck else 1.0))
+        value_s = m.value_s * (self.luck.pop(0) if self.luck else 1.0)
+        return replace(m, value_s=value_s, error=tuple("it failed" if np.isnan(v) else None for v in value_s))
 
 
 def test_where_values_vary_the_best_wins_every_turn(problem: Problem) -> None:

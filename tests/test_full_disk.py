@@ -16,6 +16,7 @@ from placekit_core.contracts import files
 from placekit_core.run.assembly import Assembly
 from placekit_core.run.run_directory import load_config, load_summary
 
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it asks Linux which file is written")
 Run = Callable[..., Any]
 RUN = ["run", "workload=chainmm_small", "policy=annealing", "budget.evaluations=4000", "checkpoint_s=0"]
 WRITES = 10  # of such a run: its configuration, the head of the history, two checkpoints, and six results

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,8 @@ import pytest
 
 from placekit_core import PlacekitError
 
+NEVER_REFUSED = ("failed", "history")
+"""Kinds of which nothing is an error: they are said to be damaged, or written again."""
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
@@ -78,6 +81,7 @@ def test_planted_bugs_are_found(
     fuzz: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: Callable[[bytes], None], said: str
 ) -> None:
     """One damaged file in twenty runs into the bug."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(fuzz, "MAX_S", 0.3)
     monkeypatch.setattr(fuzz, "MAX_MIB", 50.0)
     monkeypatch.setattr(fuzz, "cases", lambda *_: ((f"{i}", b"%d" % i) for i in range(40)))
@@ -106,10 +110,10 @@ def test_a_rare_bug_in_any_reader_is_found(fuzz: Any, tmp_path: Path) -> None:
             try:
                 return kind.read(folder)
             except PlacekitError as e:
-                if hash((folder / kind.file).read_bytes()) % 50 == 0:
+                if zlib.crc32((folder / kind.file).read_bytes()) % 50 == 0:
                     raise KeyError("a check is missing") from e
                 raise
 
         planted = fuzz.Kind(kind.name, kind.file, kind.good, kind.form, read, kind.beside)
         refused = fuzz._in_a_process(partial(fuzz.try_kind, planted, {}, 0, 300))
-        assert refused.other > 0 or refused.ours == 0, kind.name
+        assert refused.other > 0 or kind.name in NEVER_REFUSED, kind.name

@@ -33,6 +33,7 @@ RUN = [
 def handlers() -> Iterator[None]:
     """Nothing of a test stays."""
     before = {s: signal.getsignal(s) for s in SIGNALS}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under `nohup` it is ignored
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from placekit_sim.simulator import SimulatorSession
 from placekit_testing.registries import use_registry
 from placekit_testing.small import chain, machine
 
@@ -23,11 +27,12 @@ Run = Callable[..., Any]
 PLUGIN = """
 import os, sys, threading, time
 import numpy as np
+from pydantic import Field
 from placekit_core import Component, Grouper, Grouping, Importer, Options, Placements, Policy, hookimpl
 from placekit_sim.simulator import Simulator
 
 class Does(Options):
-    does: str = "nothing"
+    does: str = Field(default_factory=lambda: os.environ.get("ODD", "nothing"))
     first: bool = False
 
 def act(does, task):
@@ -185,7 +190,7 @@ OTHERS = {
     ("importer", "returns nothing"): "importer 'odd' gave no program",
     ("importer", "returns numbers"): "importer 'odd' returned list, not a sequence of Programs",
     ("importer", "calls sys.exit"): "a plugin or the program ended Python with exit code 3\n",
-    ("backend", "measures too few"): "backend 'odd' returned 0 measurements of 1 placements",
+    ("backend", "measures too few"): "backend 'odd' returned value_s of length 0 for 1 placements",
     ("backend", "returns nothing"): "backend 'odd' returned NoneType, not Measurements",
     ("backend", "calls sys.exit"): "a plugin or the program ended Python with exit code 3 while policy 'random' worked",
     ("backend", "measures NaN"): "backend 'odd' measured nan seconds",
@@ -230,7 +235,10 @@ def test_a_policy_that_asks_for_ever_is_stopped(odd: Run, tmp_path: Path, monkey
     assert odd("policy=odd", "policy.does=evaluates for ever").code == 0
     summary = load_summary(tmp_path / "out")
     assert summary.evaluations == 20
-    assert "policy 'odd' was stopped: it went on to ask for 50 evaluations after its budget had ended" in summary.notes
+    assert (
+        "policy 'odd' was stopped: it went on to ask for evaluations after its budget had ended, 50 times"
+        in summary.notes
+    )
 
 
 def test_threads_that_go_on_do_not_keep_the_process() -> None:
@@ -239,10 +247,13 @@ import sys, threading, time
 from placekit_core.run import contained
 from placekit_core.run.interruption import tell
 threading.Thread(target=time.sleep, args=(1000,), name="left behind").start()
-print("done")
+print("done", flush=True)
 contained.end_with_threads(5, tell, patience_s=0.5)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=env
+    )
     assert (done.returncode, done.stdout) == (5, "done\n")
     assert done.stderr == "placekit: threads of a plugin or program go on (left behind); ended without them\n"
 
@@ -250,3 +261,48 @@ contained.end_with_threads(5, tell, patience_s=0.5)
 def test_a_program_that_leaves_python_is_an_error_in_python_too(odd: Run) -> None:
     with pytest.raises(PluginError, match="ended Python with exit code 7 while policy 'odd' worked"):
         place(chain(3), cluster=machine(2), policy={"name": "odd", "does": "calls os._exit"}, budget=5)
+
+
+def test_the_alarm_of_somebody_else_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timer of the caller's own rings in the caller's handler, and ends nothing."""
+    rung: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: rung.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        result = place(chain(8), cluster=machine(2), policy="annealing", budget={"seconds": 1.0})
+        assert signal.getsignal(signal.SIGALRM).__name__ == "<lambda>"  # type: ignore[union-attr]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert rung == [signal.SIGALRM]
+    assert not any("stopped" in note for note in result.summary.notes)
+
+
+def test_a_backend_that_is_slow_is_not_a_policy_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contained, "LATE_S", 0.3)
+    evaluate = SimulatorSession.evaluate
+
+    def slow(self: SimulatorSession, placements: Any) -> Any:
+        time.sleep(1.2)
+        return evaluate(self, placements)
+
+    monkeypatch.setattr(SimulatorSession, "evaluate", slow)
+    result = place(chain(8), cluster=machine(2), policy="etf", budget={"seconds": 0.2}, baselines=[])
+    assert result.summary.evaluations == 1
+    assert not any("stopped" in note for note in result.summary.notes)
+
+
+@pytest.mark.parametrize("does", ["evaluates for ever", "calls sys.exit"])
+def test_a_baseline_that_misbehaves_is_a_note(
+    odd: Run, tmp_path: Path, does: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluator, "_REFUSALS", 50)
+    monkeypatch.setenv("ODD", does)
+    assert odd("policy=etf", "baselines=[odd]").code == 0
+    assert any(note.startswith("baseline 'odd' failed: ") for note in load_summary(tmp_path / "out").notes)
+
+
+def test_a_schedule_that_leaves_python_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatorSession, "schedule", lambda *_: sys.exit(3))
+    result = place(chain(8), cluster=machine(2), policy="etf", budget=5)
+    assert any("there is no schedule of" in note for note in result.summary.notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -20,6 +21,9 @@ GROUPS = ("place", "look", "measure", "install and extend")
 def script() -> int:
     """Entry point of the console script: `main`, and the end of the process although threads that were started go on."""
     code = main()
+    for stream in (sys.stdout, sys.stderr):  # what is in their buffers is lost if the process has to be ended
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
     if threading.active_count() > 1:
         from placekit_core.run.contained import end_with_threads
         from placekit_core.run.interruption import tell

@@ -135,10 +135,8 @@ def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> 
     from placekit_core.run.progress import Progress
 
     try:
-        with (
-            Progress(lines=True) as progress,
-            contextlib.redirect_stdout(sys.stderr),
-        ):  # what plugins and programs print
+        # stdout has the result alone, whatever plugins and programs print
+        with Progress(lines=True) as progress, contextlib.redirect_stdout(sys.stderr):
             result = run(config, run_dir, registry, resume=resume, observer=progress)
     except Interrupted as e:
         show_result(e.result.summary, run_dir)

@@ -376,7 +376,9 @@ def _routes(cluster: Cluster) -> Routes:
                     )
                 route = paths[dst]
                 flat += [c for c in route if limited[c]]
-                latencies[j] = reduce(add, [latency_of[c] for c in route], 0.0)  # `sum` rounds as its Python does
+                latencies[j] = reduce(
+                    add, [latency_of[c] for c in route], 0.0
+                )  # `sum` rounds in another way from Python 3.12 on
                 inverses[j] = 1.0 / min([bytes_per_s[c] for c in route])
             ptr.append(len(flat))
         latency[i], inverse[i] = latencies, inverses

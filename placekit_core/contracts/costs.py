@@ -57,9 +57,12 @@ class CostTable:
     measured: NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        for values in (self.op_s, self.measured):
+        for name in ("op_s", "measured"):
+            values = getattr(self, name)
             if isinstance(values, np.ndarray):  # `check` names one that is not
-                values.setflags(write=False)
+                own = values.view()  # the caller's array stays as it is
+                own.setflags(write=False)
+                object.__setattr__(self, name, own)
 
     def check(self, graph: Graph) -> None:
         """Raise PlacekitError, naming the operation and the value, unless these can be costs of `graph`."""

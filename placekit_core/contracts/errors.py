@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import reprlib
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -140,8 +140,13 @@ def shortened(text: str) -> str:
 def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> Mapping[str, Any]:
     inner: Any = model
     for key in path:
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
+        if _is_model(inner):
             inner = getattr(inner.model_fields.get(str(key)), "annotation", None)
         else:  # a list or dict of models, by index or key
-            inner = next((a for a in get_args(inner) if isinstance(a, type) and issubclass(a, BaseModel)), None)
-    return inner.model_fields if isinstance(inner, type) and issubclass(inner, BaseModel) else {}
+            inner = next((a for a in get_args(inner) if _is_model(a)), None)
+    return inner.model_fields if _is_model(inner) else {}
+
+
+def _is_model(value: Any) -> bool:
+    # in Python 3.10 `list[int]` is a type, too
+    return isinstance(value, type) and get_origin(value) is None and issubclass(value, BaseModel)

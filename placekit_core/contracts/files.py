@@ -63,10 +63,14 @@ Folder = Annotated[str, AfterValidator(_folder)]
 """A field that names a folder."""
 
 
+class WriteError(OSError):
+    """A file could not be written; `filename` is its name, also where the disk is full."""
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path` so that there is always the old file or the new one, never a part, even after a crash.
 
-    Raises OSError whose `filename` is `path`.
+    Raises WriteError.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -76,8 +80,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(f.fileno())
         partial.replace(path)
     except OSError as e:
-        e.filename = str(path)  # a full disk is noticed where no name is known
-        raise
+        raise WriteError(e.errno or 0, e.strerror or str(e), str(path)) from e
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,6 +83,12 @@ class OpenProgram:
     recorded: bool = False
     schedule: Schedule | None = None
     fallback: str = ""
+    unwritten: OSError | None = None  # why the placement could not be written
+
+    @property
+    def measuring(self) -> bool:
+        """Whether a backend is at work on it."""
+        return self.evaluate.measuring or (self.proxy is not None and self.proxy.measuring)
 
     @property
     def name(self) -> str:
@@ -180,8 +185,7 @@ class Assembly:
         """The programs of the importer, at least one."""
         programs = self.objects.programs
         if programs is None:
-            with contextlib.redirect_stdout(sys.stderr):  # a program's file may print, and stdout may be read by others
-                programs = self.build("importer").load()
+            programs = self.build("importer").load()
         name = self.config.importer["name"]
         if not isinstance(programs or (), Sequence) or not all(isinstance(p, Program) for p in programs or ()):
             raise PluginError(f"importer {name!r} returned {type(programs).__name__}, not a sequence of Programs")

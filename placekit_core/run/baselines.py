@@ -22,6 +22,7 @@ from placekit_core.contracts.result import Baseline
 from placekit_core.contracts.task import Task
 from placekit_core.run.assembly import Assembly, OpenProgram
 from placekit_core.run.config import RunConfig, Streams
+from placekit_core.run.contained import Overdue
 from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
 from placekit_core.run.interruption import Interruption
@@ -88,7 +89,7 @@ def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Int
                 search.evaluate.note(f"baseline {entry.component.name!r} has no value: {e.message}")
             except KeyboardInterrupt:
                 return True
-            except (Exception, SystemExit) as e:
+            except (Exception, SystemExit, Overdue) as e:
                 search.evaluate.note(f"baseline {entry.component.name!r} failed: {reason(e)}")
             if stop is not None and stop.asked:
                 return False
@@ -100,7 +101,7 @@ def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> Baselin
     backend, problem = assembly.backend, search.problem
     evaluate = BudgetedEvaluator(
         problem, search.session, Ledger(MOST_EVALUATIONS), deterministic=backend.deterministic,
-        objective=backend.objective, failing_signal_s=assembly.config.failing_signal_s,
+        objective=backend.objective, failing_signal_s=assembly.config.failing_signal_s, backend=backend.name,
     )  # fmt: skip
     task = Task(problem, evaluate, None, search.program.executable, measures=not backend.simulated)
     policy, name = entry.build(entry.options({})), entry.component.name

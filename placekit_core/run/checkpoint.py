@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,9 @@ def salvage(run_dir: Path, problems: Sequence[Problem]) -> list[tuple[Placement,
     identity, evaluators = state.get("identity"), state.get("evaluators")
     if isinstance(identity, list) and isinstance(evaluators, list):
         for i, (problem, known, saved) in enumerate(zip(problems, identity[1:], evaluators, strict=False)):
-            with contextlib.suppress(ValidationError, PlacementError, TypeError, ValueError):
+            with contextlib.suppress(ValidationError, PlacementError, KeyError, TypeError, ValueError):
                 best = BestState.model_validate(saved["best"])
-                if known == problem.fingerprint:
+                if known == problem.fingerprint and 0 < best.value_s < math.inf:
                     found[i] = problem.placement(best.device, best.priority), best.value_s
     return found
 

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 from placekit_core.contracts.errors import PluginError
@@ -15,6 +16,7 @@ from placekit_core.contracts.units import seconds
 
 LATE_S = 60.0
 """A component may go on after its budget of seconds for as long as the budget was, and for at least these seconds."""
+_EVERY_S = 0.2
 
 
 class Overdue(BaseException):
@@ -39,9 +41,9 @@ def left(error: SystemExit, who: str, where: str) -> PluginError:
 
 @contextlib.contextmanager
 def staying() -> Iterator[None]:
-    """In the block, `os._exit` raises SystemExit: it would lose all that was found.
+    """In the block, `os._exit` in the main thread raises SystemExit, because it would lose all that was found.
 
-    Only in the main thread; other threads, and processes that it forks, may call it.
+    In other threads, and in child processes, it still ends the process at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -61,21 +63,28 @@ def staying() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def on_time(ledger: Ledger) -> Iterator[None]:
-    """Raise Overdue in the block when it goes on long after its budget of seconds. Only the main thread can be stopped so."""
-    alarm = getattr(signal, "SIGALRM", None)  # its timer is not used: somebody else may use it
+def on_time(ledger: Ledger, measuring: Callable[[], bool]) -> Iterator[None]:
+    """Raise Overdue in the block, once, when it goes on long after its budget of seconds; not while it is `measuring`.
+
+    Only Python code in the main thread can be stopped so, and not on Windows.
+    """
+    alarm = getattr(signal, "SIGALRM", None)
     if ledger.limit_s is None or alarm is None or threading.current_thread() is not threading.main_thread():
         yield
         return
     limit_s, main, done = ledger.limit_s, threading.get_ident(), threading.Event()
+    last_s = max(limit_s, ledger.seconds) + max(limit_s, LATE_S)  # trainer and policy may share the ledger
 
-    def stop(*_: object) -> None:
-        if not done.is_set():
+    def stop(number: int, frame: FrameType | None) -> None:
+        if done.is_set() or ledger.seconds < last_s:  # somebody else's alarm: its timer is not ours
+            if callable(before):
+                before(number, frame)
+        elif not measuring():
+            done.set()
             raise Overdue(f"for {seconds(ledger.seconds - limit_s)} after its budget of {seconds(limit_s)}")
 
     def watch() -> None:
-        last_s = limit_s + max(limit_s, LATE_S)
-        while not done.wait(max(0.2, min(last_s - ledger.seconds, 60.0))):
+        while not done.wait(max(_EVERY_S, min(last_s - ledger.seconds, 60.0))):
             if ledger.seconds >= last_s:
                 signal.pthread_kill(main, alarm)
 
@@ -87,7 +96,7 @@ def on_time(ledger: Ledger) -> Iterator[None]:
     finally:
         done.set()
         watching.join()
-        signal.signal(alarm, before)
+        signal.signal(alarm, signal.SIG_DFL if before is None else before)
 
 
 def end_with_threads(code: int, tell: Callable[[str], None], patience_s: float = 10.0) -> None:

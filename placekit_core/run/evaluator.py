@@ -95,6 +95,7 @@ class BudgetedEvaluator(Evaluator):
         self.last_error: str | None = None
         self.history: list[tuple[float, ...]] = []
         self._cache: dict[bytes, Measurements] = {}
+        self.measuring = False  # whether the backend is at work
         self._refused = 0
         self._rate = 0.0  # evaluations per second of the last call; sets the size of the next call to the backend
 
@@ -110,7 +111,7 @@ class BudgetedEvaluator(Evaluator):
                 self._record(placements, parts)
                 self._refused += 1
                 if self._refused > _REFUSALS:
-                    raise Overdue(f"to ask for {_REFUSALS:,} evaluations after its budget had ended")
+                    raise Overdue(f"to ask for evaluations after its budget had ended, {_REFUSALS:,} times")
                 raise BudgetExhausted(self)
             size = max(self.session.at_once, int(self._rate * _CHUNK_S))
             chunk = placements[done : done + int(min(left, size, len(placements) - done))]
@@ -174,16 +175,22 @@ class BudgetedEvaluator(Evaluator):
 
     def _asked(self, batch: Placements) -> Measurements:
         """What the backend says. Raises PluginError if that cannot be measurements of `batch`."""
-        m: object = self.session.evaluate(batch)
+        self.measuring = True
+        try:
+            m: object = self.session.evaluate(batch)
+        finally:
+            self.measuring = False
         wrong, size = "", len(batch)
         if not isinstance(m, Measurements):
             wrong = f"returned {type(m).__name__}, not Measurements"
-        elif {len(m.value_s), len(m.peak_bytes), len(m.fits), len(m.error)} != {size}:
-            wrong = f"returned {len(m.value_s)} measurements of {size} placements"
-        elif not (m.value_s >= 0).all() and (
-            odd := [v for v, e in zip(m.value_s, m.error, strict=True) if not (v >= 0 or e)]
-        ):
-            wrong = f"measured {odd[0]} seconds"
+        else:
+            for name in ("value_s", "peak_bytes", "fits", "error"):
+                if not wrong and len(getattr(m, name)) != size:
+                    wrong = f"returned {name} of length {len(getattr(m, name))} for {size} placements"
+            values = np.asarray(m.value_s, np.float64)
+            if not wrong and not (values >= 0).all():
+                odd = [v for v, e in zip(values.tolist(), m.error, strict=True) if not (v >= 0 or e)]
+                wrong = f"measured {odd[0]} seconds" if odd else ""
         if wrong:
             raise PluginError(f"backend {self.backend!r} {wrong}", "report it to the authors of the backend")
         assert isinstance(m, Measurements)

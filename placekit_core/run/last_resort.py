@@ -25,7 +25,7 @@ def place_simply(evaluate: BudgetedEvaluator, policy: str) -> str:
                     " which is no result of the policy"
                 )
                 return text
-    except Exception as e:  # it comes after a search that may have taken hours
+    except (Exception, SystemExit) as e:  # it comes after a search that may have taken hours
         evaluate.note(f"the run could not evaluate the simplest placements: {reason(e)}")
     return ""
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PlacementError, RunError
-from placekit_core.contracts.files import write_json
+from placekit_core.contracts.files import WriteError, write_json
 from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, State
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.placement_file import save_placement
@@ -96,10 +96,8 @@ def run(
             return _run(config, run_dir, registry, resume, observer, Assembly(config, registry, objects))
     except SystemExit as e:
         raise left(e, "", registry.where(e)) from None
-    except OSError as e:
-        if isinstance(e.filename, str) and Path(e.filename).is_relative_to(run_dir):
-            raise cannot_write(e, run_dir, "") from None
-        raise
+    except WriteError as e:
+        raise cannot_write(e, run_dir, "") from None
 
 
 def _run(
@@ -113,6 +111,8 @@ def _run(
                 saved = load_saved(run_dir)
             except RunError as e:  # the best placement in it may be whole
                 damage = e
+                stack.enter_context(instead_of_others(e))
+                observer.say(f"{e.message}: looking for what is whole")
         stack.enter_context(listening(observer.progress, observer.say))
         _ = assembly.grouper, assembly.policy, assembly.backend, assembly.trainer  # fail at once if one has a mistake
         chosen(config, registry)
@@ -133,23 +133,30 @@ def _run(
             status = placing.place(saved)
             stop.writing = True  # whatever is left: a second Ctrl-C must not lose what was found
             if status == "finished":
-                with contextlib.suppress(OSError):  # it is tried again, and heard, below
-                    for search in placing.searches:
-                        record(search)
+                for search in placing.searches:
+                    record(search)
                 if chosen(config, registry) and compared_programs(placing.searches):
                     observer.stage("evaluating the baselines")
                 add_baselines(assembly, placing.searches, stop)
 
             observer.stage(f"writing to {run_dir}")
-            try:
-                result = placing.finish(status)
-            except OSError as e:
-                raise cannot_write(e, run_dir, kept_elsewhere(placing.searches)) from None
+            result = placing.finish(status)
             if status == "interrupted" or stop.asked:
                 raise Interrupted(result)
         if not result.summary.fits:
             raise NothingFits(*why_nothing_fits(placing.searches), result)
         return result
+
+
+@contextlib.contextmanager
+def instead_of_others(error: RunError) -> Iterator[None]:
+    """Raise `error` in place of any other that the block raises."""
+    try:
+        yield
+    except Exception as e:
+        if isinstance(e, RunError) and e.message == error.message:
+            raise
+        raise error from e
 
 
 def begin(config: RunConfig, run_dir: Path, registry: Registry, resume: bool, stack: contextlib.ExitStack) -> Lifecycle:
@@ -248,6 +255,9 @@ class _Placing:
         self._keep_policy()
         try:
             return RunFailed(error, self._write(report(self.assembly, self.searches, self.run_dir, "failed")))
+        except RunFailed as unwritten:
+            warn(f"{unwritten.message}; {unwritten.hint}")
+            return RunFailed(error, unwritten.result)
         except Exception:  # report the first failure
             return error
 
@@ -270,9 +280,15 @@ class _Placing:
         return any(s.evaluate.evaluations for s in self.searches)
 
     def _write(self, result: Result) -> Result:
-        """Loggers first: once result.json exists, all other files are complete."""
+        """Loggers first: once result.json exists, all other files are complete. Raises RunFailed for what cannot be written."""
         self.lifecycle.finished(result)
-        commit(result, self.run_dir)
+        try:
+            for search in self.searches:
+                if search.unwritten is not None:
+                    raise search.unwritten
+            commit(result, self.run_dir)
+        except OSError as e:
+            raise RunFailed(cannot_write(e, self.run_dir, kept_elsewhere(self.searches)), result) from None
         return result
 
     def _keep_policy(self) -> None:
@@ -328,7 +344,7 @@ class _Placing:
             ledger.start()
             checkpoint, ended = self._checkpoint(i, ledger), False
             try:
-                with on_time(ledger):
+                with on_time(ledger, lambda: any(s.measuring for s in self.searches)):
                     if search is None:
                         self._train([s.task for s in trained], state, checkpoint)
                     else:
@@ -395,7 +411,7 @@ class _Placing:
         except CheckpointTooLargeError as e:
             self.every_s = None
             warn(f"{e.message}; the run goes on without checkpoints")
-        except OSError as e:  # there may be space again at the next one
+        except WriteError as e:  # there may be space again at the next one
             if not self.unwritten:
                 warn(
                     f"cannot write {e.filename}: {e.strerror}; the run goes on, and tries again at its next checkpoint"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -93,15 +94,21 @@ def cannot_write(error: OSError, run_dir: Path, kept: str) -> RunError:
 
 
 def kept_elsewhere(searches: Sequence[OpenProgram]) -> str:
-    """Write the best placements into a new temporary folder, because the run directory cannot be written. Says where, or ``."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="placekit-"))
-        for s in searches:
-            if s.evaluate.best is not None:
-                save_placement(s.evaluate.best.placement, s.problem, folder / f"{s.directory.name}.{PLACEMENT}")
-        return f"what was found is in {folder}" if any(folder.iterdir()) else ""
-    except OSError:
+    """Write the best placements into a new temporary folder, because the run directory cannot be written. Says where."""
+    found = [(s, s.evaluate.best) for s in searches if s.evaluate.best is not None]
+    if not found:
         return ""
+    kept = 0
+    with contextlib.suppress(OSError):
+        folder = Path(tempfile.mkdtemp(prefix="placekit-"))
+        for s, best in found:
+            with contextlib.suppress(OSError):
+                save_placement(best.placement, s.problem, folder / f"{s.directory.name}.{PLACEMENT}")
+                kept += 1
+        if kept:
+            return f"what was found is in {folder}"
+        folder.rmdir()
+    return "what was found could not be written elsewhere, either"
 
 
 def record(s: OpenProgram) -> None:
@@ -111,16 +118,19 @@ def record(s: OpenProgram) -> None:
     """
     if s.recorded:
         return
-    s.directory.mkdir(parents=True, exist_ok=True)
+    s.recorded = True
     best = s.evaluate.best
-    if best is not None:
-        save_placement(best.placement, s.problem, s.directory / PLACEMENT)
-    s.recorded = True  # not before: what cannot be written now is tried again
+    try:
+        s.directory.mkdir(parents=True, exist_ok=True)
+        if best is not None:
+            save_placement(best.placement, s.problem, s.directory / PLACEMENT)
+    except OSError as e:  # the result in memory is complete without it
+        s.unwritten = e
     if best is None:
         return
     try:
         s.schedule = s.session.schedule(best.placement)  # a backend that measures executes the program for it
-    except Exception as e:  # a step that fails must not cost what took hours to find
+    except (Exception, SystemExit) as e:  # a step that fails must not cost what took hours to find
         s.evaluate.note(f"there is no schedule of {s.name!r}: {reason(e)}")
 
 

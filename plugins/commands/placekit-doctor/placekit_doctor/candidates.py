@@ -114,7 +114,8 @@ def _section(given: list[str], section: str, registry: Registry) -> list[type[Ba
 
 
 def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    # in Python 3.10 `list[int]` is a type, too
+    return isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, BaseModel)
 
 
 def _values(annotation: Any) -> Iterator[str]:

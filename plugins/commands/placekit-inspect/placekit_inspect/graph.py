@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -53,7 +55,8 @@ def _imported(words: list[str], registry: Registry) -> tuple[Assembly, tuple[flo
     """The programs that `placekit run` would place, imported; seconds and peak bytes of the import."""
     parts = assembled(words, registry)
     start = time.perf_counter()
-    _ = parts.programs
+    with contextlib.redirect_stdout(sys.stderr):  # a program's file may print, and stdout may be read by others
+        _ = parts.programs
     return parts, (time.perf_counter() - start, peak_bytes())
 
 

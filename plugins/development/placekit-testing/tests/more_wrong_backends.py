@@ -33,6 +33,7 @@ def writing(attribute: Callable[[Problem], NDArray[Any]], says: str) -> type[Rig
     class Session(RightSession):
         def evaluate(self, placements: Placements) -> Measurements:
             array = attribute(self.problem)
+            array.setflags(write=True)
             array[...] = True if array.dtype == np.bool_ else array + 1
             return super().evaluate(placements)
 

@@ -203,6 +203,7 @@ class Meddling(Simple):
     """Sets the seconds on devices that are not allowed to infinity, in the problem's own array."""
 
     def device(self, problem: Problem) -> Any:
+        problem.group_s.setflags(write=True)
         problem.group_s[~problem.allowed] = np.inf
         return problem.group_s.argmin(axis=1)
 

@@ -143,6 +143,7 @@ class Meddling(FakeTrainer):
     """Allows all devices, in the problem's own array."""
 
     def fit(self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, *rest: Any) -> None:
+        tasks[0].problem.op_allowed.setflags(write=True)
         tasks[0].problem.op_allowed[:] = True
         super().fit(policy, tasks, rng, *rest)
 

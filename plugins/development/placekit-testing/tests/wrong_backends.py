@@ -98,6 +98,7 @@ class ScalesCosts(RightSession):
     """The seconds of the problem are turned into microseconds in place."""
 
     def evaluate(self, placements: Placements) -> Measurements:
+        self.problem.op_s.setflags(write=True)
         self.problem.op_s.__imul__(1e6)
         return super().evaluate(placements)
 
