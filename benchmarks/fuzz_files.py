@@ -78,9 +78,9 @@ from placekit_core.run.registry import installed
 from placekit_core.run.run_directory import check_same, load_config, load_summary
 from placekit_core.run.trained import load_policy, save_policy
 
-MAX_S, MAX_MIB = 10.0, 500.0
+MAX_S, MAX_MIB = 10.0, 500.0  # a list of ten million numbers takes 3 s, and twice that on a busy machine
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "os.fork", "ctypes.dlopen", "pickle.find_class",
-             "marshal.loads", "socket.connect", "shutil.rmtree")  # fmt: skip
+             "marshal.loads", "socket.connect", "shutil.rmtree", "os.symlink", "os.link")  # fmt: skip
 """Audit events that reading a file must not raise; and `open` for writing, and `os.remove`, outside of its folder."""
 SHOWN = 40  # cases of one kind that went wrong
 
@@ -348,7 +348,9 @@ class Watch:
         if event in FORBIDDEN and not self._imports():
             self.seen.append(f"{event} {arguments[:1]!r:.80}")
         writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        if (writes or event in ("os.remove", "os.rename")) and isinstance(arguments[0], str | os.PathLike):
+        if (writes or event in ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate")) and isinstance(
+            arguments[0], str | os.PathLike
+        ):
             path = Path(os.path.realpath(os.fspath(arguments[0])))
             if (
                 self.folder not in (path, *path.parents)

@@ -30,9 +30,12 @@ HEAD = f"{'work':>8} {'done':>7} {'MiB':>8} {'open files':>11} {'threads':>8} {'
 
 def show(what: str, done: int, process: int, left: Path, began: float) -> None:
     """A row about a process; `left` is the folder of temporary files."""
-    status = Path(f"/proc/{process}/status").read_text()
-    mib = int(status.partition("VmRSS:")[2].split()[0]) / 1024
-    threads, files = int(status.partition("Threads:")[2].split()[0]), len(os.listdir(f"/proc/{process}/fd"))
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+        mib = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        threads, files = int(status.partition("Threads:")[2].split()[0]), len(os.listdir(f"/proc/{process}/fd"))
+    except (OSError, IndexError):  # it has just ended
+        return
     parts = [p for p in left.rglob("*") if p.is_file()]
     took = time.perf_counter() - began
     print(f"{what:>8} {done:7} {mib:8.1f} {files:11} {threads:8} {len(parts):12} {took:8.1f}", flush=True)
@@ -54,7 +57,8 @@ def runs(count: int, temporary: Path) -> None:
 def watched(what: str, count: int, command: list[str], done: Path, temporary: Path) -> None:
     """A command, and how many results it has written below `done`."""
     began, shown = time.perf_counter(), -1
-    with subprocess.Popen(command, cwd=done, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    said = done / "stderr"
+    with said.open("w") as stderr, subprocess.Popen(command, cwd=done, stdout=stderr, stderr=stderr) as process:
         while process.poll() is None:
             finished = len(list(done.glob("*/*/result.json")))
             tenth = finished * 10 // count if what == "jobs" else int(10 * (time.perf_counter() - began) / count)
@@ -62,10 +66,8 @@ def watched(what: str, count: int, command: list[str], done: Path, temporary: Pa
                 shown = tenth
                 show(what, finished, process.pid, temporary, began)
             time.sleep(0.2)
-        assert process.stderr is not None
-        said = process.stderr.read()
     if process.returncode:
-        sys.exit(f"{' '.join(command)} ended with {process.returncode}: {said[-2000:]}")
+        sys.exit(f"{' '.join(command)} ended with {process.returncode}: {said.read_text()[-2000:]}")
     strange = [p for p in done.rglob(".*") if p.is_file()]
     finished = len(list(done.rglob("result.json")))
     print(f"{what:>8} {finished:7} finished, {len(strange)} temporary files beside them")

@@ -15,6 +15,12 @@ from numpy.typing import NDArray
 Arrays = TypeVar("Arrays", bound=NDArray[Any] | tuple[NDArray[Any], ...])
 
 
+def read_only(*arrays: NDArray[Any]) -> None:
+    """Nobody can write to these arrays any more."""
+    for array in arrays:
+        array.setflags(write=False)
+
+
 class cached_arrays(cached_property[Arrays]):
     """A `cached_property` that is an array, or a tuple of arrays, which cannot be written to.
 
@@ -22,13 +28,12 @@ class cached_arrays(cached_property[Arrays]):
     """
 
     def __init__(self, function: Callable[[Any], Arrays]) -> None:
-        def read_only(instance: Any) -> Arrays:
+        def made(instance: Any) -> Arrays:
             found = function(instance)
-            for array in found if isinstance(found, tuple) else (found,):
-                array.setflags(write=False)
+            read_only(*(found if isinstance(found, tuple) else (found,)))
             return found
 
-        super().__init__(read_only)
+        super().__init__(made)
         self.__doc__ = function.__doc__
 
 

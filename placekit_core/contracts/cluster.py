@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from placekit_core.contracts.arrays import cached_arrays
+from placekit_core.contracts.arrays import cached_arrays, read_only
 from placekit_core.contracts.errors import ClusterError, explain, listed, unknown
 from placekit_core.contracts.files import MAX_DIGITS, parse_yaml, read_bytes, reading
 
@@ -275,8 +275,7 @@ class Routes:
         ptr, channel: route r = `src * D + dst` holds the channels `channel[ptr[r] : ptr[r + 1]]`. Channels of unlimited
             capacity count for latency and bandwidth, but are left out here: nothing waits for them.
         latency_s: [D, D] sum of the latencies on the route, seconds.
-        s_per_byte: [D, D] 1 / lowest bandwidth on the route, seconds per byte; a transfer takes
-            `latency_s + bytes * s_per_byte`.
+        s_per_byte: [D, D] 1 / lowest bandwidth of the route; a transfer takes `latency_s + bytes * s_per_byte` seconds.
     """
 
     channels: tuple[Channel, ...]
@@ -286,8 +285,7 @@ class Routes:
     s_per_byte: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        for values in (self.ptr, self.channel, self.latency_s, self.s_per_byte):
-            values.setflags(write=False)
+        read_only(self.ptr, self.channel, self.latency_s, self.s_per_byte)
 
     @cached_arrays
     def capacity(self) -> NDArray[np.int32]:

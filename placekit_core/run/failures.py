@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from placekit_core.contracts.errors import PlacekitError, RunError
@@ -43,3 +45,14 @@ class NothingFits(RunError):
     def __init__(self, message: str, hint: str, result: Result) -> None:
         self.result = result
         super().__init__(message, hint)
+
+
+@contextlib.contextmanager
+def instead_of_others(error: RunError) -> Iterator[None]:
+    """Raise `error` in place of any other that the block raises."""
+    try:
+        yield
+    except Exception as e:
+        if isinstance(e, RunError) and e.message == error.message:
+            raise
+        raise error from e

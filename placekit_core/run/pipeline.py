@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from placekit_core.run.checkpoint import (
 )
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 from placekit_core.run.contained import Overdue, left, on_time, staying
-from placekit_core.run.failures import Interrupted, NothingFits, RunFailed
+from placekit_core.run.failures import Interrupted, NothingFits, RunFailed, instead_of_others
 from placekit_core.run.interruption import Interruption
 from placekit_core.run.last_resort import place_simply
 from placekit_core.run.lifecycle import Lifecycle, reason, warn
@@ -146,17 +146,6 @@ def _run(
         if not result.summary.fits:
             raise NothingFits(*why_nothing_fits(placing.searches), result)
         return result
-
-
-@contextlib.contextmanager
-def instead_of_others(error: RunError) -> Iterator[None]:
-    """Raise `error` in place of any other that the block raises."""
-    try:
-        yield
-    except Exception as e:
-        if isinstance(e, RunError) and e.message == error.message:
-            raise
-        raise error from e
 
 
 def begin(config: RunConfig, run_dir: Path, registry: Registry, resume: bool, stack: contextlib.ExitStack) -> Lifecycle:

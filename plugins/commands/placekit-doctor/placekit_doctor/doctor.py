@@ -43,10 +43,9 @@ from placekit_doctor.thorough import thorough
 def main(argv: list[str], registry: Registry) -> int:
     """Print every check as soon as it is done. Returns 1 if one failed."""
     parser = Parser("doctor", "Check this installation: versions, devices, plugins, presets, a self-test, caches.")
-    parser.add_argument("--thorough", action="store_true", help="also compare the simulator with a second one, minutes")
-    parser.add_argument(
-        "--licences", action="store_true", help="only list what is installed for placekit, with its licences"
-    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--thorough", action="store_true", help="also compare the simulator with a second one, minutes")
+    how.add_argument("--licences", action="store_true", help="only list what is installed for placekit, with licences")
     given = parser.read(argv)
     doctor = Doctor(registry, given.thorough)
     if given.licences:

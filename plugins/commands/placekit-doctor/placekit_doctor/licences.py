@@ -41,11 +41,14 @@ def _requirements(
     distribution: importlib.metadata.Distribution, extras: frozenset[str], all_extras: bool
 ) -> Iterator[tuple[str, frozenset[str]]]:
     """What it requires, with the extras that it asks for."""
-    from packaging.requirements import Requirement
+    from packaging.requirements import InvalidRequirement, Requirement
 
     offered = distribution.metadata.get_all("Provides-Extra") or [] if all_extras else []
     for text in distribution.requires or ():
-        needed = Requirement(text)
+        try:
+            needed = Requirement(text)
+        except InvalidRequirement:  # somebody else's; it names nothing that could be looked up
+            continue
         asked = ["", *extras, *offered]
         if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in asked):
             yield needed.name, frozenset(needed.extras)
