@@ -10,6 +10,8 @@ from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from placekit_core.cli import sweep
@@ -48,7 +50,8 @@ def multirun(argv: list[str], config: DictConfig, job: Job, registry: Registry) 
         sweep.begin(directory, argv, folders)
         # the folder as composed above, so that a time in its name stays the same
         keys = ",".join(f"'{key}'" for key in shared)
-        own = [f"run_dir={quoted(str(directory))}", f"{_EXCLUDED}=[{keys}]", "hydra.mode=MULTIRUN"]
+        forget = f"+hydra.callbacks.placekit._target_={Forget.__module__}.{Forget.__qualname__}"
+        own = [f"run_dir={quoted(str(directory))}", f"{_EXCLUDED}=[{keys}]", "hydra.mode=MULTIRUN", forget]
         with opened(argv, registry) as found:
             _hydra().multirun("config", task, [*(o for o in found if key_of(o) != "run_dir"), *own])
     except KeyboardInterrupt:
@@ -62,6 +65,14 @@ def multirun(argv: list[str], config: DictConfig, job: Job, registry: Registry) 
     except Exception as e:
         stopped = e
     _end(directory, stopped, registry)
+
+
+class Forget(Callback):
+    """Drops the configuration of a finished job, which Hydra keeps to the end of a sweep: 0.2 MB for each."""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        """Hydra calls it where the job ran."""
+        job_return.cfg = job_return.hydra_cfg = None
 
 
 _EXCLUDED = "hydra.job.config.override_dirname.exclude_keys"
