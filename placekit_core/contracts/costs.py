@@ -59,7 +59,7 @@ class CostTable:
     def __post_init__(self) -> None:
         for name in ("op_s", "measured"):
             values = getattr(self, name)
-            if isinstance(values, np.ndarray):  # `check` names one that is not
+            if isinstance(values, np.ndarray) and values.flags.writeable:  # `check` names what is no array
                 own = values.view()  # the caller's array stays as it is
                 own.setflags(write=False)
                 object.__setattr__(self, name, own)
