@@ -4,7 +4,8 @@
 
 For each Python: an environment with the core and the plugins that need no torch, and with the newest versions of their
 requirements that pip finds, or with `--lowest` the lowest ones that they allow; then fast tests of these packages. A row per
-Python says which versions were installed and how the tests ended. Needs a package registry; minutes per Python.
+Python says which versions were installed and how the tests ended. Needs a package registry, and Python 3.11 or
+later to run itself; minutes per Python.
 """
 
 from __future__ import annotations
@@ -15,12 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import tomllib
 from packaging.requirements import Requirement
-
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib  # type: ignore[no-redef]
 
 ROOT = Path(__file__).resolve().parent.parent
 PLUGINS = (

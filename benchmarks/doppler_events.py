@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--placements", type=int, default=1200)
     given = parser.parse_args()
-    try:
-        import simpy  # noqa: F401
-    except ImportError:
+    if find_spec("simpy") is None:
         sys.exit("this benchmark compares with SimPy: pip install simpy")
     theirs = load_cluster(conf_dir() / "cluster" / "doppler_sim.yaml")
     machine = theirs.model_dump(mode="json")

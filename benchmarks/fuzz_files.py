@@ -24,7 +24,6 @@ import contextlib
 import io
 import json
 import multiprocessing
-import os
 import shutil
 import sys
 import tempfile
@@ -34,12 +33,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import yaml
 from fuzz_damage import WRONG, cases, other_bytes, paths, replaced
+from fuzz_watch import Watch
 from numpy.random import Generator
 from placekit_compare.rows import rows
 from placekit_compare.text import show
@@ -79,9 +78,6 @@ from placekit_core.run.run_directory import check_same, load_config, load_summar
 from placekit_core.run.trained import load_policy, save_policy
 
 MAX_S, MAX_MIB = 10.0, 500.0  # a list of ten million numbers takes 3 s, and twice that on a busy machine
-FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "os.fork", "ctypes.dlopen", "pickle.find_class",
-             "marshal.loads", "socket.connect", "shutil.rmtree", "os.symlink", "os.link")  # fmt: skip
-"""Audit events that reading a file must not raise; and `open` for writing, and `os.remove`, outside of its folder."""
 SHOWN = 40  # cases of one kind that went wrong
 
 
@@ -318,53 +314,6 @@ def _try(found: Count, kind: Kind, what: str, folder: Path, watch: Watch) -> Non
         problem += f" {took_s:.1f} s, {mib:.0f} MiB"
     if problem:
         found.wrong.append(f"{what}:{problem}")
-
-
-class Watch:
-    """Notes what is forbidden while it is `armed`; a hook for Python's audit events cannot be taken out again."""
-
-    def __init__(self) -> None:
-        self.folder, self.armed, self.seen = Path(), False, list[str]()
-        sys.addaudithook(self._note)
-
-    @contextlib.contextmanager
-    def on(self, folder: Path) -> Iterator[None]:
-        """Watch in the block; `folder` is where files may be written."""
-        self.folder, self.armed = folder.resolve(), True
-        try:
-            yield
-        finally:
-            self.armed = False
-
-    def taken(self) -> str:
-        """What was noted since the last call."""
-        text = ", ".join(dict.fromkeys(self.seen))
-        self.seen.clear()
-        return text
-
-    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self.armed:
-            return
-        if event in FORBIDDEN and not self._imports():
-            self.seen.append(f"{event} {arguments[:1]!r:.80}")
-        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        if (writes or event in ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate")) and isinstance(
-            arguments[0], str | os.PathLike
-        ):
-            path = Path(os.path.realpath(os.fspath(arguments[0])))
-            if (
-                self.folder not in (path, *path.parents)
-                and "__pycache__" not in path.parts
-                and path != Path(os.devnull)
-            ):
-                self.seen.append(f"{event} {path!s:.120}")
-
-    def _imports(self) -> bool:
-        """Whether an import is under way: it loads libraries and compiled code."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-            frame = frame.f_back
-        return frame is not None
 
 
 def _mib(key: str) -> float:

@@ -266,11 +266,15 @@ def test_a_program_that_leaves_python_is_an_error_in_python_too(odd: Run) -> Non
 def test_the_alarm_of_somebody_else_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A timer of the caller's own rings in the caller's handler, and ends nothing."""
     rung: list[int] = []
-    before = signal.signal(signal.SIGALRM, lambda number, _: rung.append(number))
+
+    def ring(number: int, _: object) -> None:
+        rung.append(number)
+
+    before = signal.signal(signal.SIGALRM, ring)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         result = place(chain(8), cluster=machine(2), policy="annealing", budget={"seconds": 1.0})
-        assert signal.getsignal(signal.SIGALRM).__name__ == "<lambda>"  # type: ignore[union-attr]
+        assert signal.getsignal(signal.SIGALRM) is ring
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -64,7 +64,7 @@ def parse_arrays(
                     raise ValueError(f"member {name!r} uses a compression that numpy does not write")
                 try:
                     found[name] = _array(archive, m, name)
-                except Exception:
+                except Exception:  # any of those below
                     if not skip_damaged:
                         raise
     except ValueError:

@@ -25,13 +25,7 @@ class Overdue(BaseException):
 
 def left(error: SystemExit, who: str, where: str) -> PluginError:
     """The error of code that left Python; `who` is the component that worked, `where` the file and line, or empty."""
-    said = (
-        ""
-        if error.code is None
-        else f": {error.code}"
-        if isinstance(error.code, str)
-        else f" with exit code {error.code}"
-    )
+    said = f": {error.code}" if isinstance(error.code, str) else f" with exit code {error.code or 0}"
     at = f"at {where}; " if where else ""
     worked = f" while {who} worked" if who else ""
     return PluginError(

@@ -14,7 +14,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PlacementError, RunError
 from placekit_core.contracts.files import WriteError, write_json
@@ -223,32 +223,31 @@ class _Placing:
             )
 
     def place(self, saved: Saved | None) -> str:
-        """Place every program, from a checkpoint if there is one. Returns the status; raises RunFailed."""
+        """Place every program, from a checkpoint if there is one. Returns the status; see `_fail` for what it raises."""
         try:
             self._stages(saved)
             return "finished"
         except KeyboardInterrupt:
             return "interrupted"
         except SystemExit as e:
-            raise self._failed(left(e, self.who, self.assembly.registry.where(e))) from None
+            self._fail(left(e, self.who, self.assembly.registry.where(e)))
         except Exception as e:
-            if not self.has_begun:
-                raise
-            raise self._failed(e) from e
+            self._fail(e)
 
-    def _failed(self, error: Exception) -> Exception:
-        """Keep what was found before the failure. Returns RunFailed, or `error` itself if nothing is to be kept."""
+    def _fail(self, error: Exception) -> NoReturn:
+        """Keep what was found before the failure, and raise RunFailed; `error` itself if nothing was, or can be, kept."""
         if not self.has_begun:
-            return error
+            raise error
         self.stop.writing = True
         self._keep_policy()
         try:
-            return RunFailed(error, self._write(report(self.assembly, self.searches, self.run_dir, "failed")))
+            result = self._write(report(self.assembly, self.searches, self.run_dir, "failed"))
         except RunFailed as unwritten:
             warn(f"{unwritten.message}; {unwritten.hint}")
-            return RunFailed(error, unwritten.result)
+            result = unwritten.result
         except Exception:  # report the first failure
-            return error
+            raise error from None
+        raise RunFailed(error, result) from error
 
     def finish(self, status: str) -> Result:
         """Write the results. Raises BoundError."""

@@ -16,12 +16,22 @@ from placekit_sim.events import Run
 from placekit_sim.packing import pack
 from placekit_sim.recording import record
 from placekit_sim.rules import Rules
-from placekit_sim.simulator import BulkSynchronous, Simulator
+from placekit_sim.simulator import BulkSynchronous, Simulator, SimulatorSession
 from placekit_testing import machine_model
 from placekit_testing.second_opinion import ORDERS, Trial, differences, draw, tiny
 from placekit_testing.strategies import Case, problems, random_graph, random_placements, random_problem
 
-from placekit_core import Backend, Cluster, CostTable, Measurements, Placements, Problem, Schedule, Session
+from placekit_core import (
+    Backend,
+    Cluster,
+    CostTable,
+    Measurements,
+    Placement,
+    Placements,
+    Problem,
+    Schedule,
+    Session,
+)
 
 
 def build(name: str, options: dict[str, Any]) -> Backend:
@@ -80,32 +90,38 @@ def test_hundreds_of_pending_events(noise: float, order: str) -> None:
     assert differences(Trial(problem, random_placements(rng, problem, 1, True), rules), build) == []
 
 
+class WrongSession(SimulatorSession):
+    """Sessions with an error: one value, one byte, the start of operations, the end of transfers, or a bound too high."""
+
+    error = ""
+
+    def evaluate(self, placements: Placements) -> Measurements:
+        m = super().evaluate(placements)
+        if self.error == "value":
+            return replace(m, value_s=np.nextafter(m.value_s, np.inf))
+        return replace(m, peak_bytes=m.peak_bytes + 1) if self.error == "bytes" else m
+
+    def schedule(self, placement: Placement) -> Schedule:
+        s = super().schedule(placement)
+        if self.error == "operation":
+            return replace(s, op_start_s=np.nextafter(s.op_start_s, np.inf))
+        return replace(s, transfer_end_s=s.transfer_end_s + 1) if self.error == "transfer" else s
+
+    def lower_bound(self) -> float | None:
+        bound = super().lower_bound()
+        return 2 * (bound or 0) + 1 if self.error == "bound" else bound
+
+
 class Wrong(Simulator):
-    """A simulator with an error: one value, one byte, the end of one operation, of one transfer, or a bound too high."""
+    """The simulator with such sessions."""
 
     def __init__(self, error: str, **options: Any) -> None:
         super().__init__(**options)
         self.error = error
 
     def open(self, problem: Problem, executable: Any = None) -> Session:
-        session = super().open(problem, executable)
-        evaluate, schedule, bound = session.evaluate, session.schedule, session.lower_bound
-
-        def wrong_evaluate(placements: Placements) -> Measurements:
-            m = evaluate(placements)
-            if self.error == "value":
-                return replace(m, value_s=np.nextafter(m.value_s, np.inf))
-            return replace(m, peak_bytes=m.peak_bytes + 1) if self.error == "bytes" else m
-
-        def wrong_schedule(placement: Any) -> Schedule:
-            s = schedule(placement)
-            if self.error == "operation":
-                return replace(s, op_start_s=np.nextafter(s.op_start_s, np.inf))
-            return replace(s, transfer_end_s=s.transfer_end_s + 1) if self.error == "transfer" else s
-
-        session.evaluate, session.schedule = wrong_evaluate, wrong_schedule  # type: ignore[method-assign]
-        if self.error == "bound":
-            session.lower_bound = lambda: 2 * (bound() or 0) + 1  # type: ignore[method-assign]
+        session = WrongSession(problem, self.options, self.bulk)
+        session.error = self.error
         return session
 
 

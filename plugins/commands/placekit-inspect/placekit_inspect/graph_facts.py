@@ -120,9 +120,8 @@ def peak_bytes() -> int:
     """Peak memory of this process, or of the largest that it started and waited for."""
     unit = 1 if sys.platform == "darwin" else 1024
     own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    with contextlib.suppress(
-        OSError, IndexError, ValueError
-    ):  # Linux counts in ru_maxrss what a process was forked from, even after exec
+    # Linux counts in ru_maxrss what a process was forked from, even after exec
+    with contextlib.suppress(OSError, IndexError, ValueError):
         status = Path("/proc/self/status").read_text()
         own = int(status.partition("VmHWM:")[2].split()[0])
     return unit * max(own, children)
