@@ -236,7 +236,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         diffusion("AutoencoderKL", lambda: torch.randn(1, 3, 256, 256), block_out_channels=[64]),
     ),
 }
-SHORT = ["distilbert", "efficientnet_b0", "gcn", "googlenet", "wav2vec2"]
+SHORT = ["distilbert", "gcn", "googlenet"]
 PACKAGES = {"torch-geometric": "torch_geometric"}
 
 

@@ -1,4 +1,4 @@
-"""Runs `placekit` in processes that are forked from one which has imported torch: an import takes seconds, a fork none.
+"""Runs `placekit` in processes forked from one that has imported torch and compiled loops, which takes seconds; a fork none.
 
 For `outputs.py`, which runs a hundred commands: in `with commands(folder, python):`, `folder/placekit` is a program like
 `placekit`.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
 import json
 import os
 import signal
@@ -19,8 +20,10 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-PRELOADED = ("placekit_core.cli.run", "placekit_torch.importer", "placekit_search.chain", "placekit_report.logger",
-             "placekit_sim.simulator", "placekit_pipeline.chain", "scipy.sparse.csgraph", "matplotlib.figure")  # fmt: skip
+PRELOADED = ("placekit_core.cli.run", "placekit_core.cli.compose", "placekit_torch.apply", "placekit_torch.importer",
+             "placekit_zoo.base", "placekit_search.chain", "placekit_search.portfolio", "placekit_report.logger",
+             "placekit_sim.simulator", "placekit_pipeline.chain", "placekit_compare.labels", "hydra.utils",
+             "scipy.optimize", "scipy.sparse.csgraph", "torch._dynamo", "matplotlib.figure")  # fmt: skip
 """Modules that most runs import anyway."""
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
@@ -92,4 +95,8 @@ if __name__ == "__main__":
     del sys.path[0]  # this folder, from which no command imports
     for name in PRELOADED:
         __import__(name)
+    for entry in importlib.metadata.entry_points(group="placekit.compiled"):  # what default runs compile or load
+        found = entry.load()
+        if callable(found):
+            found()
     sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

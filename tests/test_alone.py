@@ -74,6 +74,7 @@ def test_a_plugin_needs_only_what_it_declares(plugin: Path, tmp_path: Path) -> N
     assert set(found) <= needs  # it is as alone as it says
 
 
+@pytest.mark.slow
 def test_the_core_alone(tmp_path: Path) -> None:
     needs = closure("placekit-core")
     assert not needs & {"torch", "numba", "scipy", "pytest"}

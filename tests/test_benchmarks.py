@@ -55,6 +55,7 @@ def test_repetition(printed) -> None:
     assert row.endswith("has no repeated blocks")
 
 
+@pytest.mark.slow
 def test_seconds_of_groupers(printed) -> None:
     rows = printed("groupers", "--seconds", "--operations", "200")
     assert [row.split()[:2] for row in rows] == [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
+import runpy
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,15 +53,18 @@ def tables(path: Path) -> list[tuple[str, list[str], str]]:
 
 
 @pytest.mark.parametrize("path", sorted(claims.PAGES.glob("*.md")), ids=lambda p: p.stem)
-def test_tables_show_what_the_runs_say(path: Path) -> None:
+def test_tables_show_what_the_runs_say(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Besides, a wrong digit in any line of such a table is found."""
     found = tables(path)
     assert found or path.stem not in {"README", *claims.PAPERS}
+    monkeypatch.chdir(path.parents[2])
     for command, shown, varies in found:
-        run = [sys.executable, *command.split()[1:]]
-        printed = subprocess.run(
-            run, cwd=path.parents[2], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
+        # in this process: a new one would spend seconds on imports
+        monkeypatch.setattr(sys, "argv", shlex.split(command)[1:])
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        printed = capsys.readouterr().out.splitlines()
         assert outputs.agrees(shown, printed, varies), f"{command} does not print what {path.name} shows"
         for i, line in enumerate(shown):
             for j, digit in enumerate(line):

@@ -33,9 +33,14 @@ outputs, reference_tables = script("outputs"), script("reference_tables")
 
 
 def documents() -> list[Path]:
-    """Every document with commands that are run. `test_write_a_plugin.py` has those that install packages."""
-    texts = {path: path.read_text() for path in outputs.documents()}
-    return [path for path, text in texts.items() if "```console" in text and not outputs.installs(text)]
+    """Those with commands that are run: `test_claims.py` has the tables of research, `test_write_a_plugin.py` what installs."""
+    texts = {path: path.read_text() for path in outputs.documents() if path.parent.name != "research"}
+    return [path for path, text in texts.items() if run_here(text) and not outputs.installs(text)]
+
+
+def run_here(text: str) -> bool:
+    """Whether a document has commands that are neither slow nor only shown."""
+    return any(b.language == "console" and not {"slow", "not run"} & set(b.comments) for b in outputs.blocks(text))
 
 
 @pytest.mark.slow

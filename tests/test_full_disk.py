@@ -52,8 +52,9 @@ def test_the_writes_of_a_run(disk: Disk, placekit: Run) -> None:
     assert disk.writes == WRITES
 
 
-@pytest.mark.parametrize("room", range(WRITES))
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+@pytest.mark.parametrize(
+    ("room", "code"), [*((r, errno.ENOSPC) for r in range(WRITES)), (0, errno.EROFS), (4, errno.EROFS)]
+)
 def test_a_disk_that_takes_no_more(disk: Disk, placekit: Run, tmp_path: Path, room: int, code: int) -> None:
     disk.room, disk.code = room, code
     outcome = placekit(*RUN, "run_dir=out")

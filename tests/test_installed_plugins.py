@@ -115,6 +115,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.slow
 def test_plugins_lists_what_is_broken_and_what_collides(command) -> None:
     said = " ".join(command("plugins", code=1).stdout.split())
     for name, distribution, version, reason in BROKEN:
@@ -129,6 +130,7 @@ def test_plugins_lists_what_is_broken_and_what_collides(command) -> None:
     assert "placekit-late 1.8 late " in said, "its module is not imported"
 
 
+@pytest.mark.slow
 def test_a_run_that_asks_for_none_of_them_works_and_warns_of_each_once(place) -> None:
     done = place("+policy=good")
     assert "good on p100x4" in done.stdout
@@ -212,6 +214,7 @@ def test_pytest_works_there(python: Path, tmp_path: Path) -> None:
     assert "1 passed" in venvs.run(python, "pytest", "-q", "-p", "no:cacheprovider", ".", cwd=tmp_path).stdout
 
 
+@pytest.mark.slow
 def test_completion_and_help_work_there(command) -> None:
     assert command("completion", "--complete", "placekit run policy=goo").stdout.split() == [
         "policy=good",

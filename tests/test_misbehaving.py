@@ -168,8 +168,9 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("does", POLICIES)
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(
+    ("does", "first"), [*((does, True) for does in POLICIES), ("returns a list", False), ("calls os._exit", False)]
+)
 def test_a_policy_that_fails_is_named_and_loses_nothing(odd: Run, tmp_path: Path, does: str, first: bool) -> None:
     outcome = odd("policy=odd", f"policy.does={does}", f"policy.first={first}")
     assert (outcome.code, outcome.out) == (1, "")
@@ -214,8 +215,7 @@ def test_what_a_policy_prints_is_not_on_stdout(odd: Run) -> None:
     assert outcome.err == "hello from the plugin\n"
 
 
-@pytest.mark.parametrize("does", ["loops", "sleeps"])
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(("does", "first"), [("loops", False), ("sleeps", True)])
 def test_a_policy_that_does_not_end_is_stopped_some_time_after_its_budget(
     odd: Run, tmp_path: Path, does: str, first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,6 +215,7 @@ def test_the_best_placement_in_a_damaged_checkpoint_is_kept_if_it_is_whole(tmp_p
             assert load_placement(kept, assembly.problem(assembly.programs[0])).device.tolist() == device.tolist()
 
 
+@pytest.mark.slow
 def test_damaged_checkpoint_is_an_error(tmp_path: Path) -> None:
     from tests.runs import minimal, validate
 

@@ -188,6 +188,7 @@ def test_what_changes_no_result_is_no_other_configuration(placekit: Run) -> None
     assert len(skipped(placekit("run", *SWEEP, *quiet, "checkpoint_s=1"))) == 4
 
 
+@pytest.mark.slow
 def test_a_damaged_result_is_named_and_hides_nothing(placekit: Run, finished: None, tmp_path: Path) -> None:
     (tmp_path / "sweep" / JOBS[0] / "result.json").write_text("{")
     outcome = placekit("run", *SWEEP)
@@ -197,6 +198,7 @@ def test_a_damaged_result_is_named_and_hides_nothing(placekit: Run, finished: No
     assert "etf" in outcome.out
 
 
+@pytest.mark.slow
 def test_a_bug_in_one_job_loses_no_other(placekit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = placekit_core.run.pipeline.run
 
@@ -464,6 +466,7 @@ def test_a_second_command_in_the_folder_forgets_no_missing_job(placekit: Run, fi
     assert f"missing: sweep/{JOBS[0]}" in outcome.out
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_results_are_written_ends_the_sweep(
     placekit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

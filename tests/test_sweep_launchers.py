@@ -114,6 +114,7 @@ def test_a_bug_in_a_worker_loses_no_other_job(tmp_path: Path, faulty: str) -> No
     assert f"failed: sweep/{name}: KeyError: 'missing'" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_not_installed(tmp_path: Path) -> None:
     code = """
 import sys

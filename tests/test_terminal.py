@@ -106,6 +106,7 @@ class TestHelp:
         }
         assert all(f" {key}=" in shown for key in written.values())
 
+    @pytest.mark.slow
     def test_help_on_presets(self, placekit: Run) -> None:
         for group, name in PRESETS:
             shown = fitting(placekit("run", f"{group}={name}", "--help"))
@@ -277,6 +278,7 @@ class TestTables:
         assert lines[2].startswith("          word")
 
 
+@pytest.mark.slow
 def test_listings_import_nothing_heavy(tmp_path: Path) -> None:
     """`run --help` composes nothing, so that it needs no Hydra either."""
     for argv in (["--help"], ["plugins"], ["run", "--help"], ["run", "--help", "all"], ["run", "policy=etf", "--help"]):

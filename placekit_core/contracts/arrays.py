@@ -1,4 +1,4 @@
-"""Arrays that nobody changes; and arrays in files, `.npz`: read within bounds, and never unpickled."""
+"""T that nobody changes; and arrays in files, `.npz`: read within bounds, and never unpickled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays = TypeVar("Arrays", bound=NDArray[Any] | tuple[NDArray[Any], ...])
+T = TypeVar("T", bound=NDArray[Any] | tuple[NDArray[Any], ...])
 
 
 def read_only(*arrays: NDArray[Any]) -> None:
@@ -21,14 +21,14 @@ def read_only(*arrays: NDArray[Any]) -> None:
         array.setflags(write=False)
 
 
-class cached_arrays(cached_property[Arrays]):
+class cached_arrays(cached_property[T]):
     """A `cached_property` that is an array, or a tuple of arrays, which cannot be written to.
 
     All parts of a run share them: code that changes one would change what others compute.
     """
 
-    def __init__(self, function: Callable[[Any], Arrays]) -> None:
-        def made(instance: Any) -> Arrays:
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        def made(instance: Any) -> T:
             found = function(instance)
             read_only(*(found if isinstance(found, tuple) else (found,)))
             return found

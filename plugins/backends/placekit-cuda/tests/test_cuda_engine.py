@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -104,9 +105,12 @@ def planned(
     return plan(graph, executable, placed(found, devices, seed), devices, order, fuse, fixed, keep, level)
 
 
-@pytest.mark.parametrize("schedule", ["dynamic", "static", "unfused", "bulk_synchronous"])
-@pytest.mark.parametrize("devices", [1, 2, 4])
-@pytest.mark.parametrize("workload", mostly_slow(NETWORKS + EINSUMS, ["rnnlm_small", "chainmm_small"]))
+SCHEDULES = ["dynamic", "static", "unfused", "bulk_synchronous"]
+SHORT = list(itertools.product(["rnnlm_small", "chainmm_small"], [1, 2, 4], SCHEDULES))
+LONG = [(w, 2 + 2 * (i % 2), s) for w in NETWORKS[1:] + EINSUMS[1:] for i, s in enumerate(SCHEDULES)]
+
+
+@pytest.mark.parametrize(("workload", "devices", "schedule"), mostly_slow([*SHORT, *LONG], SHORT))
 def test_a_placed_step_equals_one_device_to_the_bit(workload: str, devices: int, schedule: Any) -> None:
     found = program(workload)
     executable: Any = found.executable

@@ -27,6 +27,7 @@ def placements(problem: Problem, b: int = 2) -> Placements:
     return Placements.of(np.random.default_rng(0).integers(0, 2, (b, problem.g)))
 
 
+@pytest.mark.slow
 def test_a_child_measures() -> None:
     session = opened(steps=2)
     found = session.evaluate(placements(session.problem))

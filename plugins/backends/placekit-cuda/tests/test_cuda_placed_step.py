@@ -214,6 +214,7 @@ def test_an_optimizer_that_has_not_begun_loads_as_zeros() -> None:
         assert all(map(torch.equal, first, [step(x, y) for x, y in batches(3)]))
 
 
+@pytest.mark.slow
 def test_dropout_is_the_same_whatever_the_placement() -> None:
     losses = []
     for seed in (1, 2):
@@ -418,6 +419,7 @@ def test_a_step_needs_an_optimizer() -> None:
         placed(net(), None, "nowhere")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_package_imports_no_torch() -> None:
     code = "import placekit_cuda, sys; print('torch' in sys.modules); placekit_cuda.PlacedStep; placekit_cuda.nosuch"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

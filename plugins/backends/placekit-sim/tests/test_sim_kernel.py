@@ -55,9 +55,9 @@ def test_every_placement_of_tiny_problems_is_above_the_bound() -> None:
 
 @pytest.mark.slow
 def test_kernel_agrees_with_the_second_opinion_thousands_of_times() -> None:
-    agree(draw, range(10_000, 12_500))
-    agree(lambda rng: draw(rng, 60, 8), range(20_000, 20_100))
-    agree(tiny, range(30_000, 30_200))
+    agree(draw, range(10_000, 11_000))
+    agree(lambda rng: draw(rng, 60, 8), range(20_000, 20_040))
+    agree(tiny, range(30_000, 30_100))
 
 
 @pytest.mark.parametrize("order", ORDERS)

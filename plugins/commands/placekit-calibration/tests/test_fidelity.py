@@ -111,6 +111,7 @@ def test_one_pass_says_nothing_of_the_spread() -> None:
     assert np.isfinite(found.measured_s).all()
 
 
+@pytest.mark.slow
 def test_equal_seeds_make_equal_placements() -> None:
     a, b, other = (compared(unequal(12), seed=seed).simulated_s.tolist() for seed in (1, 1, 2))
     assert a == b != other
@@ -154,6 +155,7 @@ def test_placements_are_allowed_and_prefer_what_comes_first() -> None:
     assert (np.diff(order) < 0).all(), "a chain"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_measured_is_left_out_and_named() -> None:
     problem = unequal(12)
     machine = Counted(problem, failing=0.3)
@@ -178,6 +180,7 @@ class Counted(FakeSession):
         return super().evaluate(placements)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_passes_that_are_complete() -> None:
     problem = unequal(12)
     machine = Counted(problem)
@@ -192,6 +195,7 @@ def test_ctrl_c_keeps_the_passes_that_are_complete() -> None:
         compared(problem, machine)
 
 
+@pytest.mark.slow
 def test_files_say_what_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     problem = diamond()
     found = compared(problem, FakeSession(problem, failing=0.3), placements=40)
@@ -211,6 +215,7 @@ def test_files_say_what_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert np.shape(json.loads(text)["samples_s"]) == (3, 40)
 
 
+@pytest.mark.slow
 def test_few_or_equal_placements_are_no_correlation(capsys: pytest.CaptureFixture[str]) -> None:
     command.show(compared(unequal(12), placements=4))
     assert "4 placements say little about a correlation" in capsys.readouterr().out

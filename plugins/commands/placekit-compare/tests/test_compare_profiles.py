@@ -153,6 +153,7 @@ class TestCompare:
         ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_runs_that_look_alike_are_named_by_where_they_are(placekit: Run, tmp_path: Path) -> None:
     folders = "out/01/02", "out/02/01", "out/01"
     for folder in folders:

@@ -1,4 +1,4 @@
-"""Commands that show graphs and machines. Importing this module is light."""
+"""Commands that show graphs, bounds and machines. Importing this module is light."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def placekit_this_computer() -> Cluster:
 
 @hookimpl
 def placekit_commands() -> list[Command]:
-    """`graph show`, `graph export`, `graph import`, `cluster show`, `cluster new`, `cluster detect`."""
+    """`graph show`, `graph export`, `graph import`, `bounds`, `cluster show`, `cluster new`, `cluster detect`."""
     return [
         Command(
             name="graph show",
@@ -45,6 +45,14 @@ def placekit_commands() -> list[Command]:
             target="placekit_inspect.graph:import_command",
             group="look",
             completer="placekit_inspect.graph:complete_import",
+        ),
+        Command(
+            name="bounds",
+            usage="[--certificate FILE | --check FILE] [OPTION=VALUE ...]",
+            summary="proven lower bounds of the makespan, and proofs to check",
+            target="placekit_inspect.bounds:main",
+            group="look",
+            completer="placekit_inspect.bounds:complete",
         ),
         Command(
             name="cluster show",

@@ -200,6 +200,7 @@ _KINDS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 3), _KINDS), min_size=2, max_size=3), st.sampled_from(LANES))
 def test_any_boxes_of_cards_on_a_network(boxes: list[tuple[int, list[tuple[int, str]]]], lanes: int) -> None:

@@ -54,6 +54,7 @@ def test_a_single_job_is_named_by_its_workload(placekit: Callable) -> None:
     assert out.splitlines()[1].startswith("mlp ")
 
 
+@pytest.mark.slow
 def test_table_of_files(placekit: Callable) -> None:
     Path("bad.json").write_text("{}")
     Path("pair.json").write_bytes(JSON.read_bytes())
@@ -90,6 +91,7 @@ def test_unknown_flags_are_refused(flags: list[str], placekit: Callable) -> None
     assert "usage: placekit graph show" in err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says so")
 def test_the_peak_memory_is_not_that_of_the_process_that_it_was_started_from() -> None:
     code = """

@@ -204,6 +204,7 @@ def test_make_must_be_written(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*TestNothing needs a fixture `make` that returns the component's class*"])
 
 
+@pytest.mark.slow
 def test_a_plugin_author_sees_which_check_failed(pytester: pytest.Pytester) -> None:
     """A right and a wrong policy, tested from a file outside of this repository."""
     pytester.makepyfile(

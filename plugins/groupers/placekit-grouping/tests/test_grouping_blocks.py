@@ -137,6 +137,7 @@ class TestPreset:
         expected = {f"{name}@{k}" if k else name: count for name, count in steps.items() for k in range(3)}
         assert gradient_sums(*run("rnnlm_small")) == expected
 
+    @pytest.mark.slow
     def test_nmt(self) -> None:
         """3 steps of encoder and decoder, and the memory that attention reads."""
         cells = {f"{side}.{layer}": 3 for side in ("encoder", "decoder") for layer in (0, 1)}

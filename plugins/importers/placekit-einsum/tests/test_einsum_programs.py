@@ -294,6 +294,7 @@ def test_programs_that_do_not_fit_are_refused(wrong: dict[str, Any], message: st
         EinsumImporter(**wrong).load()
 
 
+@pytest.mark.slow
 def test_a_graph_without_torch() -> None:
     """Only executing a program needs it, and its import takes longer than all else of a small simulated run."""
     code = (

@@ -276,6 +276,7 @@ def test_every_configuration_is_imported(name: str) -> None:
     assert stored == 4 * PARAMETERS[name]
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path: Path, placekit: Callable[..., Any]) -> None:
     (tmp_path / "own_line_model.py").write_text(OWN)
     options = ["model=own_line_model.py:step", "mode=inference", "policy=single_device", "cluster=p100x4"]

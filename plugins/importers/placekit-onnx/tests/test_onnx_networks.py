@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import helper, shape_inference
 from placekit_onnx.importer import OnnxImporter
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import Graph, place
 
@@ -74,7 +75,7 @@ def test_multiply_adds_and_parameters(name: str) -> None:
         assert held == pytest.approx(parameters, rel=statistics)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", mostly_slow(NAMES, NAMES[:2]))
 def test_placed(name: str) -> None:
     result = place(LIGHT / f"light_{name}.onnx", cluster="rtx4090_3090", policy="etf", grouper="none", budget=1)
     assert result.value_s is not None

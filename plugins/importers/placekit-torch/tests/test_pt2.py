@@ -147,6 +147,7 @@ def test_tied_weights_are_one_source(file: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_sizes_are_those_of_the_example_or_given(dynamic: Path) -> None:
     def rows(**options: Any) -> int:
         graph = load(dynamic, **options)

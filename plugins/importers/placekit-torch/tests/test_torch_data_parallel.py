@@ -115,8 +115,9 @@ def _named(program: Program) -> dict[str, int]:
 
 @pytest.mark.parametrize(("net", "optimizer", "shares", "bucket_bytes"), [
     ("layers", "adamw", [3, 1], 400), ("layers", "momentum", [1, 1], 1), ("layers", "momentum", [1, 1], 25 * 2**20),
-    ("convolutions", "momentum", [2, 1, 1], 1000), ("decoder", "momentum", [1, 2, 5], 2**12),
-    ("decoder", "adamw", [3, 1], 1),
+    ("convolutions", "momentum", [2, 1, 1], 1000),
+    pytest.param("decoder", "momentum", [1, 2, 5], 2**12, marks=pytest.mark.slow),
+    pytest.param("decoder", "adamw", [3, 1], 1, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_three_steps_equal_training_on_the_whole_batch(
     net: str, optimizer: str, shares: list[int], bucket_bytes: int, monkeypatch: pytest.MonkeyPatch
@@ -334,6 +335,7 @@ def test_mistakes(options: dict[str, Any], said: str, hint: str) -> None:
     assert hint in e.value.hint
 
 
+@pytest.mark.slow
 def test_a_run_executes_towers_on_threads(placekit: Callable) -> None:
     Path("towers_run.py").write_text(MODEL)
     code, out, _ = placekit(

@@ -162,6 +162,7 @@ def test_gpt_with_the_fused_softmax_is_the_same_network() -> None:
     torch.testing.assert_close(fused(x), plain(x))
 
 
+@pytest.mark.slow
 def test_gpt_in_half_precision_with_matrices_of_its_own() -> None:
     """As a pipeline of Megatron-LM holds it: float32 in the optimiser only, the output's matrix on another stage."""
     plain, half = (GPT(optimizer=o, **more).load()[0].graph for o, more in (

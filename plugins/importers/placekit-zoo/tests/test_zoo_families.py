@@ -156,6 +156,7 @@ def test_classifier_by_hand() -> None:
     assert shapes == [(8, 32, 32)] * 2 + [(8, 16, 16)] + [(16, 16, 16)] * 2 + [(16, 8, 8)] + [(32, 8, 8)] * 2
 
 
+@pytest.mark.slow
 def test_members_are_named_and_say_what_they_are() -> None:
     programs = PlacetoPtb(**RNN, graphs=3, train=2).load()
     assert [p.graph.name for p in programs] == ["placeto_ptb-00", "placeto_ptb-01", "placeto_ptb-02"]

@@ -111,6 +111,7 @@ def test_nasnet_has_the_published_arithmetic_grids_and_modules() -> None:
         assert ("previous" in parts) == (cell != "stem_0")
 
 
+@pytest.mark.slow
 def test_branches_of_inception_are_modules() -> None:
     graph = InceptionV3Importer(mode="inference", batch=1, image_size=75, width=0.05).load()[0].graph
     inside = {m for m in modules(graph) if m.startswith("Mixed_")}
@@ -206,9 +207,15 @@ def enas(options: PlacetoCifar10Options) -> torch.nn.Module:
         (ResNetOptions, {}, lambda o: ResNet(o.depth), 32),
         pytest.param(ResNetOptions, {"depth": 200}, lambda o: ResNet(o.depth), 32, marks=pytest.mark.slow),
         pytest.param(NasNetOptions, {"repeats": 1}, lambda o: NasNet(o.repeats), 34, marks=pytest.mark.slow),
-        (NasNetOptions, {"repeats": 1, "aux": True}, lambda o: NasNet(1, aux=True, image_size=o.image_size), None),
+        pytest.param(
+            NasNetOptions,
+            {"repeats": 1, "aux": True},
+            lambda o: NasNet(1, aux=True, image_size=o.image_size),
+            None,
+            marks=pytest.mark.slow,
+        ),
         pytest.param(InceptionV3Options, {}, lambda o: InceptionV3(), 106, marks=pytest.mark.slow),
-        (InceptionV3Options, {"aux": True}, lambda o: InceptionV3(aux=True), 346),
+        pytest.param(InceptionV3Options, {"aux": True}, lambda o: InceptionV3(aux=True), 346, marks=pytest.mark.slow),
         (PlacetoCifar10Options, {}, enas, 4),
     ],
     ids=["resnet", "pre-activated", "nasnet", "nasnet-aux", "inception_v3", "inception_v3-aux", "placeto_cifar10"],

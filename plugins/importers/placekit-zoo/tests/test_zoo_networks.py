@@ -26,6 +26,7 @@ def test_inception_v3_has_the_published_number_of_parameters(aux: bool, paramete
     assert sum(p.numel() for p in module.parameters()) == parameters
 
 
+@pytest.mark.slow
 def test_inception_v3_has_the_published_arithmetic_and_modules() -> None:
     program = InceptionV3Importer(mode="inference", batch=1).load()[0]
     graph = program.graph

@@ -51,7 +51,7 @@ def etf(problem: Problem, session: Session) -> float:
 
 @pytest.mark.parametrize("options", SHAPES)
 def test_the_planted_placement_has_the_optimal_makespan(options: dict[str, Any]) -> None:
-    for seed in range(3):
+    for seed in range(3 if options.get("width", 0) < 16 else 1):  # bounds on unlike devices take seconds
         program, problem, session, optimum = opened(**options, seed=seed)
         columns = program.graph.columns
         planted = Placements.of(columns["planted_device"], columns["planted_priority"])

@@ -111,6 +111,7 @@ def test_memory_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
     assert wide == {(B, V), (V, H), (V,), (1, V)}, "a tensor holds the predictions of several steps"
 
 
+@pytest.mark.slow
 def test_traffic_of_weights_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
     """Every step reads the weights; gradients are summed as eager torch does: read both, write one."""
     graph, _ = rnnlm
@@ -127,6 +128,7 @@ def test_traffic_of_weights_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
     assert graph.bytes_accessed[backward].tolist() == [4 * (V * H + B * H + B * V)] * 2
 
 
+@pytest.mark.slow
 def test_arithmetic_of_nmt() -> None:
     width, vocabulary = 1024, 32_000
     graph = NmtImporter(mode="inference").load()[0].graph
@@ -181,6 +183,7 @@ def test_nmt_is_a_grid_and_a_chain() -> None:
         assert waits["softmax", t] == waits["attention", t] | {("softmax", t)}
 
 
+@pytest.mark.slow
 def test_parallelism_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
     """Work over critical path: the path is once through all steps and once through the other layers, then the softmax."""
     cell, softmax = 2 * B * 2 * H * 4 * H, 2 * B * H * V

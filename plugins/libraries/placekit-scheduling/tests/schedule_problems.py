@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 from placekit_scheduling import ListScheduler, makespan_bound
+from placekit_testing import strategies
 
-from placekit_core import Cluster, CostTable, Graph, GraphBuilder, Grouping, Problem
+from placekit_core import Cluster, CostTable, Graph, GraphBuilder, Grouping, Labels, PlacekitError, Problem
 
 
 def machine(
@@ -99,3 +101,24 @@ def check_schedule(scheduler: ListScheduler) -> None:
     bound = scheduler.group_device >= 0
     used = np.bincount(scheduler.group_device[bound], p.group_persistent_bytes[bound], minlength=p.cluster.size)
     assert scheduler.used_bytes.tolist() == used.tolist()
+
+
+def small_problem(rng: np.random.Generator) -> tuple[Problem, np.ndarray]:
+    """A problem of few placements, on any of the machines, often with little memory; and all its placements [b, g]."""
+    while True:
+        graph = strategies.random_graph(rng, int(rng.integers(3, 7)))
+        if rng.random() < 0.5:
+            graph = graph.replace(allowed=Labels.of(rng.choice(["", "", "cpu", "gpu"], graph.n).tolist()))
+        data = strategies.random_cluster(rng, int(rng.integers(1, 4))).model_dump(mode="json")
+        if rng.random() < 0.5:
+            for kind in data["kinds"].values():
+                kind["memory_bytes"] = int(rng.integers(4, 60))
+        try:
+            cluster = Cluster.parse(data)
+            groups = strategies.random_grouping(rng, graph)
+            problem = Problem(graph, groups, cluster, strategies.random_costs(rng, graph, cluster))
+        except PlacekitError:  # no device for a group, or too little memory for the parameters
+            continue
+        if problem.allowed.sum(axis=1).prod() <= 3**5:
+            devices = list(itertools.product(*[np.flatnonzero(row) for row in problem.allowed]))
+            return problem, np.asarray(devices, np.int16).reshape(-1, problem.g)

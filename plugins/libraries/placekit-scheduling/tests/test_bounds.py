@@ -105,6 +105,7 @@ def test_work_on_unequal_devices() -> None:
     assert work_bound(tied) == pytest.approx(450, rel=1e-3)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 @settings(max_examples=40, deadline=None)
 def test_weights_come_close_to_the_best_ones(seed: int) -> None:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from placekit_scheduling import ROUNDING, RULES, ListScheduler, all_bounds, makespan_bound, offload_bound
-from placekit_testing import strategies
-from schedule_problems import machine, problem_of
+from schedule_problems import machine, problem_of, small_problem
 
-from placekit_core import Cluster, GraphBuilder, Labels, PlacekitError, Placements, Problem, installed
+from placekit_core import GraphBuilder, Placements, Problem, installed
 
 
 def random_problem(rng: np.random.Generator) -> Problem:
@@ -42,33 +41,12 @@ def best_found(problem: Problem) -> float:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_never_above_the_best_schedule(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed))
     best = best_found(problem)
     assert max(all_bounds(problem).values()) <= best * (1 + ROUNDING)
     assert makespan_bound(problem) <= best
-
-
-def small_problem(rng: np.random.Generator) -> tuple[Problem, np.ndarray]:
-    """A problem of few placements, on any of the machines, often with little memory; and all its placements [b, g]."""
-    while True:
-        graph = strategies.random_graph(rng, int(rng.integers(3, 7)))
-        if rng.random() < 0.5:
-            graph = graph.replace(allowed=Labels.of(rng.choice(["", "", "cpu", "gpu"], graph.n).tolist()))
-        data = strategies.random_cluster(rng, int(rng.integers(1, 4))).model_dump(mode="json")
-        if rng.random() < 0.5:
-            for kind in data["kinds"].values():
-                kind["memory_bytes"] = int(rng.integers(4, 60))
-        try:
-            cluster = Cluster.parse(data)
-            groups = strategies.random_grouping(rng, graph)
-            problem = Problem(graph, groups, cluster, strategies.random_costs(rng, graph, cluster))
-        except PlacekitError:  # no device for a group, or too little memory for the parameters
-            continue
-        if problem.allowed.sum(axis=1).prod() <= 3**5:
-            devices = list(itertools.product(*[np.flatnonzero(row) for row in problem.allowed]))
-            return problem, np.asarray(devices, np.int16).reshape(-1, problem.g)
 
 
 def test_no_placement_that_fits_is_faster() -> None:

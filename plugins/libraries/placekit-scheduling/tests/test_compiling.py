@@ -45,6 +45,7 @@ def test_what_only_compiled_code_calls_refuses_python() -> None:
         _twice(2)
 
 
+@pytest.mark.slow
 def test_numba_loads_compiled_code_without_scipy(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("""

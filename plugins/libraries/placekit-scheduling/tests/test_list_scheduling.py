@@ -15,6 +15,7 @@ from schedule_problems import check_schedule, machine, problem_of, random_proble
 from placekit_core import Cluster, GraphBuilder, PlacementError
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.booleans(), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_steps_predict_what_they_do(seed: int, tight: bool, insertion: bool) -> None:

@@ -107,6 +107,7 @@ def test_stage_one_takes_at_most_half_of_the_seconds(monkeypatch: pytest.MonkeyP
     assert trainer.imitated == 52, "the first update of four beyond the half"
 
 
+@pytest.mark.slow
 def test_the_entropy_in_stage_one_keeps_decisions_open() -> None:
     """With almost no weight it is imitation alone; with a large one, the policy stays less sure than its teacher."""
     found = {}
@@ -251,6 +252,7 @@ def test_stage_two_has_episodes_of_its_own() -> None:
     assert proxy.ledger.limit is None
 
 
+@pytest.mark.slow
 def test_learning_finds_what_the_fake_rewards() -> None:
     """Of four independent operations on two devices two on each, by stage II alone: what is drawn gets better, too."""
     problem = fakes.unequal(8)

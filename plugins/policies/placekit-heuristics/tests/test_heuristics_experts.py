@@ -179,6 +179,7 @@ def test_inception_in_contiguous_parts_of_equal_cost() -> None:
         assert load.max() < 1.25 * load.mean()
 
 
+@pytest.mark.slow
 def test_contiguous_parts_follow_the_speeds() -> None:
     """A GPU that is three times as fast gets three quarters."""
     graph = network("inception_v3", image_size=75, mode="inference", **IMAGES)

@@ -148,6 +148,7 @@ print(hashlib.sha256(placed(Metis(), Problem.of(layered(4000), fakes.gpus(4)))[0
 """
 
 
+@pytest.mark.slow
 def test_the_same_partition_in_every_process() -> None:
     code = CHILD.format(folder=str(Path(__file__).parent))
     run = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(2)]

@@ -10,10 +10,16 @@ from placekit_placeto.arrays import Work
 from placekit_placeto.placeto import Placeto
 from placekit_placeto.prepared import as_matrix, groups_of, one_device
 from placekit_testing import fakes
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import PlacekitError, Problem
 
-PROBLEMS = {"mixed": fakes.mixed, "diamond": fakes.diamond, "chain": lambda: fakes.chain(70)}
+PROBLEMS = {
+    "mixed": fakes.mixed,
+    "diamond": fakes.diamond,
+    "chain": lambda: fakes.chain(12),
+    "long": lambda: fakes.chain(70),
+}
 NETWORKS = {
     "placeto": {},
     "plain sums": {"sums": "plain", "rounds": 2},
@@ -33,8 +39,10 @@ def shaken(problem: Problem, **options: object) -> Placeto:
     return policy
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("problem", PROBLEMS)
+SHORT = list(itertools.product(["mixed", "diamond", "chain"], NETWORKS))
+
+
+@pytest.mark.parametrize(("problem", "network"), mostly_slow([*SHORT, ("long", "placeto")], SHORT))
 def test_compiled_episodes_and_gradients_are_those_of_the_reference(problem: str, network: str) -> None:
     found = PROBLEMS[problem]()
     fast, slow = (shaken(found, engine=engine, **NETWORKS[network]) for engine in ("compiled", "torch"))

@@ -365,6 +365,7 @@ def test_same_seed_same_bits() -> None:
     assert first.proven_s == second.proven_s
 
 
+@pytest.mark.slow
 def test_resumes_to_the_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_module, "FIRST_SLICE", 0.01)
     problem = Problem.of(random_graph(8, 30), machine(**MACHINES["three"]))

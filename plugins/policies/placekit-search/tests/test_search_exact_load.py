@@ -128,7 +128,7 @@ def everything(problem: Problem, session: Session) -> tuple[Placements, np.ndarr
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("seed", mostly_slow(range(40), range(4)))
+@pytest.mark.parametrize("seed", mostly_slow(range(16), range(3)))
 def test_value_and_bound_enclose_the_best_of_all_placements(name: str, seed: int) -> None:
     rng = np.random.default_rng([sorted(BACKENDS).index(name), seed])
     problem = random_problem(rng, trains=name != "step, inference" and bool(seed % 2))
@@ -151,7 +151,7 @@ def test_value_and_bound_enclose_the_best_of_all_placements(name: str, seed: int
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("seed", mostly_slow(range(30), range(6)))
+@pytest.mark.parametrize("seed", mostly_slow(range(16), range(3)))
 def test_loads_are_never_more_than_values(name: str, seed: int) -> None:
     """And every placement that fits, with its devices renamed, is a solution of the program."""
     from ortools.sat.python import cp_model

@@ -170,6 +170,7 @@ def test_groups_that_no_device_may_run_together_stay_alone() -> None:
     assert search(Portfolio(starts={}), problem, 300).best is not None
 
 
+@pytest.mark.slow
 def test_threads_and_a_stop_change_no_bit() -> None:
     problem = a_problem(40)
     one, two = (search(Portfolio(threads=t), problem, 6000) for t in (1, 3))

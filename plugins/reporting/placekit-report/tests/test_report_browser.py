@@ -83,6 +83,7 @@ def middle(browser: Browser, event: int) -> tuple[float, float]:
     return at["x"] + x, at["y"] + y
 
 
+@pytest.mark.slow
 def test_the_page_draws_its_timeline_and_asks_for_nothing_else(browser: Browser, page: Page) -> None:
     data = report(events=400)
     opened(browser, page(events=400))

@@ -335,15 +335,22 @@ def longest_window(head: Floats, tail: Floats, work: Floats, capacity: float = 1
 
     If there are many values of h or q, THRESHOLDS of them are tried. 0 without rows.
     """
+    return best_window(head, tail, work, capacity)[0]
+
+
+def best_window(head: Floats, tail: Floats, work: Floats, capacity: float = 1.0) -> tuple[float, float, float]:
+    """`longest_window`, with its h and q."""
     if not len(head):
-        return 0.0
+        return 0.0, 0.0, 0.0
     h, q = _thresholds(head), _thresholds(tail)
     # total[i, j]: work with i thresholds at or below the head, j at or below the tail
     cell = (np.searchsorted(h, head, "right") - 1) * len(q) + np.searchsorted(q, tail, "right") - 1
     shape = len(h), len(q)
     inside = _from_end(np.bincount(cell, work, minlength=len(h) * len(q)).reshape(shape))
     some = _from_end(np.bincount(cell, minlength=len(h) * len(q)).reshape(shape)) > 0
-    return float(np.where(some, h[:, None] + inside / capacity + q, 0.0).max())  # an empty set proves nothing
+    long = np.where(some, h[:, None] + inside / capacity + q, 0.0)  # an empty set proves nothing
+    i, j = np.unravel_index(int(long.argmax()), shape)
+    return float(long[i, j]), float(h[i]), float(q[j])
 
 
 def _from_end(table: NDArray[np.generic]) -> Floats:
