@@ -6,12 +6,13 @@ STAMP := .venv-stamp
 PLUGINS := $(wildcard plugins/*/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-rest lint compiled bench docs docs-outputs clean
+.PHONY: help setup run test test-all test-rest test-long lint compiled bench docs docs-outputs clean
 
 help:
 	@echo "make run       install everything and place Inception-V3 on two simulated GPUs"
 	@echo "make test      install everything, check style and types, run the tests but for the slow ones"
 	@echo "make test-all  the same with the slow ones: fresh environments, kills, the documents' commands"
+	@echo "make test-long before a release: the same checks for more networks, plugins and pages"
 	@echo "make lint      ruff and mypy alone"
 	@echo "make bench     the benchmarks (minutes)"
 	@echo "make docs      the documentation site, in docs/_build/html"
@@ -41,7 +42,10 @@ test: $(STAMP)
 	$(BIN)/pytest -n 2 -m "not slow"
 
 test-rest: $(STAMP)
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 -m "slow and not long"
+
+test-long: $(STAMP)
+	$(BIN)/pytest -n 2 -m long
 
 test-all: test test-rest
 

@@ -60,8 +60,13 @@ def test_tests_import_declared_plugins(plugin: Path) -> None:
         assert plugins <= needs, f"{path} imports {plugins - needs}, which {plugin.name} does not declare"
 
 
+FEW = {*WITHOUT_TORCH, "placekit-doppler", "placekit-onnx"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("plugin", PLUGINS, ids=NAMES)
+@pytest.mark.parametrize(
+    "plugin", [p if p.name in FEW else pytest.param(p, marks=pytest.mark.long) for p in PLUGINS], ids=NAMES
+)
 def test_a_plugin_needs_only_what_it_declares(plugin: Path, tmp_path: Path) -> None:
     needs = needed(plugin)
     python = make_venv(tmp_path / "venv", needs)

@@ -138,10 +138,11 @@ def programs(options: Sequence[str]) -> list[Program]:
 PRESETS = {p.name for p in installed().presets() if p.group == "workload"} - {"none"}
 NUMBERS = {"planted", "planted_small", "planted_large"}  # there is nothing to run
 WORKLOADS = sorted(w for w in PRESETS - NUMBERS if w.endswith("_small") or os.environ.get("PLACEKIT_LARGE"))
+LARGE = ["inception_v3_small", "inception_v3_towers_small", "nasnet_small"]
 TRAINED = {"inception_v3_small", "llama_layer_small", "nasnet_small", "nmt_small", "resnet_small", "rnnlm_small"}
 
 
-@pytest.mark.parametrize("workload", mostly_slow(WORKLOADS, ["chainmm_small", "rnnlm_small"]))
+@pytest.mark.parametrize("workload", mostly_slow(WORKLOADS, ["chainmm_small", "rnnlm_small"], LARGE))
 def test_a_workload_lowers(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The small ones; with PLACEKIT_LARGE=1 in the environment all, which takes some minutes."""
     mode = ["importer.mode=train"] if workload in TRAINED else []

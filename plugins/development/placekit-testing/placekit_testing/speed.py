@@ -1,4 +1,4 @@
-"""The two speeds of tests: `make test` leaves out tests with the mark `slow`, and `make test-all` runs them, too."""
+"""The speeds of tests: `make test` leaves out those with the mark `slow`; `make test-all` runs them, too, but for `long` ones."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import Any
 
 import pytest
 
+_SLOW = (pytest.mark.slow,)
+_LONG = (pytest.mark.slow, pytest.mark.long)
 
-def mostly_slow(values: Iterable[Any], fast: Collection[Any]) -> list[Any]:
+
+def mostly_slow(values: Iterable[Any], fast: Collection[Any], long: Collection[Any] = ()) -> list[Any]:
     """Parameters for `pytest.mark.parametrize`: all of `values`, marked `slow` except those in `fast`.
 
-    Use it for a test that makes the same check for many networks or machines: `make test` then runs it for a few. A tuple
-    holds the values of several parameters. Raises ValueError if an element of `fast` is not among `values`.
+    Use it for a test that makes the same check for many networks or machines: `make test` then runs it for a few, `make test-all`
+    for all but those in `long`, and `pytest -m long` for these. A tuple holds the values of several parameters. Raises
+    ValueError if an element of `fast` or `long` is not among `values`.
     """
     values = list(values)
-    for wanted in fast:
+    for wanted in (*fast, *long):
         if wanted not in values:
             raise ValueError(f"{wanted!r} is not a parameter of this test; parameters: {', '.join(map(str, values))}")
-    return [value if value in fast else _slow(value) for value in values]
+    return [value if value in fast else _marked(value, _LONG if value in long else _SLOW) for value in values]
 
 
-def _slow(value: Any) -> Any:
-    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.slow)
+def _marked(value: Any, marks: Collection[pytest.MarkDecorator]) -> Any:
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks)

@@ -60,11 +60,13 @@ class TestInstalled:
         text = run(plugins[0], "placekit", "run", "--help", "all").stdout
         assert [kind for kind in KINDS if f"my_{kind}" not in text] == []
 
+    @pytest.mark.long  # tests/test_write_a_plugin.py does it for one method of each kind
     @pytest.mark.parametrize("kind", KINDS)
     def test_its_own_tests_pass(self, plugins: tuple[Path, Path], core_alone: Path, kind: str) -> None:
         done = run(core_alone, "pytest", "-q", "-p", "no:cacheprovider", f"placekit-my-{kind}", cwd=plugins[1])
         assert " passed" in done.stdout
 
+    @pytest.mark.long
     @pytest.mark.parametrize("kind", KINDS)
     def test_it_runs(self, plugins: tuple[Path, Path], kind: str, tmp_path: Path) -> None:
         python = plugins[0]

@@ -14,6 +14,7 @@ from placekit_models import configurations
 from placekit_models.extras import offline
 from placekit_models.importer import split
 from placekit_models.shipped import shipped
+from placekit_testing.speed import mostly_slow
 from placekit_torch.vision import declare_torchvision
 
 from placekit_core import ImporterError, load_programs, place
@@ -266,8 +267,7 @@ def test_the_readme_lists_the_package() -> None:
     assert all(f"| `{name}` | {number:,} |" in text for name, number in PARAMETERS.items())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(PARAMETERS))
+@pytest.mark.parametrize("name", mostly_slow(sorted(PARAMETERS), [], sorted(PARAMETERS)[1::2]))
 def test_every_configuration_is_imported(name: str) -> None:
     prefix = "diffusers" if name.endswith("/unet") else "hf"
     pytest.importorskip({"hf": "transformers"}.get(prefix, prefix))

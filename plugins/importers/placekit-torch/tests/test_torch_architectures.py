@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from placekit_testing.speed import mostly_slow
 
 FILE = Path(__file__).parents[4] / "benchmarks" / "models.py"
 pytestmark = pytest.mark.skipif(not FILE.exists(), reason="outside the repository")
@@ -25,10 +26,10 @@ def loaded() -> Any:
 
 MODELS = loaded() if FILE.exists() else None
 NAMES = list(MODELS.ARCHITECTURES) if MODELS is not None else []
-LONG = [pytest.param(n, marks=[] if n in MODELS.SHORT else pytest.mark.slow) for n in NAMES]
+LONG = [n for n in NAMES if n not in [*MODELS.SHORT, *MODELS.SLOW]]
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", mostly_slow(NAMES, MODELS.SHORT if NAMES else [], LONG))
 def test_architecture(name: str) -> None:
     library = MODELS.ARCHITECTURES[name].library
     if importlib.util.find_spec(library.replace("-", "_")) is None:
@@ -48,6 +49,7 @@ def test_there_are_forty_of_five_libraries() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_decoder_of_70_gb_takes_little_memory() -> None:
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed")
