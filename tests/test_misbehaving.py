@@ -310,3 +310,63 @@ def test_a_schedule_that_leaves_python_costs_no_result(monkeypatch: pytest.Monke
     monkeypatch.setattr(SimulatorSession, "schedule", lambda *_: sys.exit(3))
     result = place(chain(8), cluster=machine(2), policy="etf", budget=5)
     assert any("there is no schedule of" in note for note in result.summary.notes)
+
+
+def test_threads_that_python_does_not_wait_for_do_not_end_it_with_an_error() -> None:
+    code = """
+import atexit, threading, time
+from placekit_core.run import contained
+from placekit_core.run.interruption import tell
+atexit.register(print, "tidied up")
+threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+soon = threading.Thread(target=time.sleep, args=(0.1,))
+soon.start()
+contained.end_with_threads(5, tell)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (5, "tidied up\n", "")
+
+
+STUCK = """
+import torch
+
+@torch.library.custom_op("placekit_test::stuck", mutates_args=())
+def stuck(x: torch.Tensor) -> torch.Tensor:
+    while True:
+        pass
+
+@stuck.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return stuck(x)
+
+def make():
+    return Net(), (torch.randn(2, 8),)
+"""
+
+
+@pytest.mark.slow
+def test_an_operation_that_hangs_ends_with_one_error(tmp_path: Path) -> None:
+    """Python aborted ("terminate called without an active exception") when the thread of the device asked for its lock."""
+    pytest.importorskip("placekit_cuda")
+    (tmp_path / "stuck.py").write_text(STUCK)
+    options = [
+        "importer=torch",
+        "importer.module=stuck:make",
+        "importer.mode=inference",
+        "backend=cpu",
+        "backend.devices=2",
+    ]
+    more = ["backend.timeout_s=1", "policy=single_device", "budget.evaluations=1", "run_dir=out"]
+    program = Path(sys.executable).with_name("placekit")
+    done = subprocess.run(
+        [program, "run", *options, *more], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PLACEKIT_QUIET": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[1:] == [
+        "  BackendError: a step did not end within 1 s", "  raise `backend.timeout_s`, or look for a hang"
+    ]  # fmt: skip
