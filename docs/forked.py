@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import json
+import math
 import os
 import signal
 import site
@@ -95,6 +96,7 @@ if __name__ == "__main__":
     del sys.path[0]  # this folder, from which no command imports
     for name in PRELOADED:
         __import__(name)
+    importlib.import_module("placekit_core.run.progress").EVERY_S = math.inf  # no more lines because a machine is slow
     for entry in importlib.metadata.entry_points(group="placekit.compiled"):  # what default runs compile or load
         found = entry.load()
         if callable(found):

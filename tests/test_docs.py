@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from placekit_testing.speed import mostly_slow
 from pydantic import BaseModel
 
 from placekit_core import installed
@@ -43,8 +44,10 @@ def run_here(text: str) -> bool:
     return any(b.language == "console" and not {"slow", "not run"} & set(b.comments) for b in outputs.blocks(text))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", documents(), ids=lambda p: str(p.relative_to(ROOT)))
+LONG = [ROOT / "docs" / f"{name}.md" for name in ("apply", "formats", "offload", "pipelines", "sweeps")]
+
+
+@pytest.mark.parametrize("path", mostly_slow(documents(), [], LONG), ids=lambda p: str(p.relative_to(ROOT)))
 def test_documents_show_what_commands_print(path: Path) -> None:
     _, differences = outputs.check(path.read_text())
     assert not differences, "\n".join(map(str, differences)) + "\n`make docs-outputs` replaces what is shown"

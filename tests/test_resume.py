@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import RunError, installed, load_placement
 from placekit_core.cli.compose import compose
@@ -81,9 +82,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return outcome(folder / "whole")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("learner", RUNS)
+@pytest.mark.parametrize("learner", mostly_slow(RUNS, [], [name for name in RUNS if name != "ppo"]))
 def test_killed_while_learning(tmp_path: Path, learner: str) -> None:
     finish(start(*RUNS[learner], "run_dir=whole", cwd=tmp_path))
     uninterrupted = outcome(tmp_path / "whole")

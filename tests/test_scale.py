@@ -12,6 +12,7 @@ from placekit_blocks import sequence
 from placekit_scheduling import ListScheduler, b_level
 from placekit_search.coarsening import coarsen
 from placekit_testing.small import machine
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import Graph, GraphBuilder, Grouping, Problem, installed, load_programs, quotient, validate_graph
 from placekit_core.contracts import grouping as groupings
@@ -77,8 +78,7 @@ def test_work_is_linear(name: str) -> None:
     check_linear(name, SIZES)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", mostly_slow(STAGES, [], ["contract"]))
 def test_work_is_linear_up_to_100_000_operations(name: str) -> None:
     check_linear(name, LARGE)
 
