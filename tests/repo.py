@@ -69,9 +69,16 @@ def lazy_names(package: str) -> dict[str, str]:
     return found
 
 
-def imported(path: Path) -> list[tuple[str, str]]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The code of a file."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def imported(path: Path) -> tuple[tuple[str, str], ...]:
     """(module, name) of every import in a file, lazy ones and those for type checking included; the name may be ''."""
-    return imports_of(ast.parse(path.read_text()))
+    return tuple(imports_of(parsed(path)))
 
 
 def imports_of(tree: ast.AST) -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ from tests.repo import (
     lazy_names,
     modules,
     package_of,
+    parsed,
     project,
     tracked,
 )
@@ -232,7 +233,7 @@ def test_public_names_are_there() -> None:
         names = lazy_names(package)
         typed = {
             alias.asname or alias.name: node.module
-            for node in ast.walk(ast.parse(modules()[package].read_text()))
+            for node in ast.walk(parsed(modules()[package]))
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{package}.")
             for alias in node.names
         }
@@ -244,7 +245,7 @@ def test_public_names_are_there() -> None:
 
 def test_core_knows_no_plugin_and_no_library_of_one() -> None:
     for path in (ROOT / "placekit_core").rglob("*.py"):
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         used = {module.partition(".")[0] for module, _ in imported(path)}
         assert not used & {*(n.replace("-", "_") for n in NAMES), "torch", "numba", "scipy", "pandas", "matplotlib"}, (
             path
@@ -285,7 +286,7 @@ def test_functions_fit_on_a_screen() -> None:
     long = {
         node.name: f"{p.relative_to(ROOT)}: {node.name} has {node.end_lineno - node.lineno + 1} lines"
         for p in tracked() if p.suffix == ".py"
-        for node in ast.walk(ast.parse(p.read_text()))
+        for node in ast.walk(parsed(p))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
     }  # fmt: skip
     assert [text for name, text in long.items() if name not in COMPILED] == []
@@ -375,7 +376,7 @@ def contract_tests(folder: Path) -> set[tuple[str, str]]:
     """(contract, name) for each name in a test class that subclasses the contract, or in what it takes from its module."""
     found = set()
     for path in folder.glob("test_*.py"):
-        module = ast.parse(path.read_text())
+        module = parsed(path)
         body = [] if is_switched_off(module) else module.body
         names = {id(node): {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} for node in body}
         given = {

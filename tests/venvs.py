@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -85,9 +86,13 @@ def closure(*requirements: str) -> set[str]:
             if (name, extra) in seen:
                 continue
             seen.add((name, extra))
-            needs = [Requirement(r) for r in importlib.metadata.requires(name) or ()]
-            todo += [r for r in needs if r.marker is None or r.marker.evaluate({"extra": extra})]
+            todo += [r for r in _requirements(name) if r.marker is None or r.marker.evaluate({"extra": extra})]
     return found
+
+
+@cache
+def _requirements(name: str) -> list[Requirement]:
+    return [Requirement(r) for r in importlib.metadata.requires(name) or ()]
 
 
 def link(distribution: importlib.metadata.Distribution, site: Path) -> None:
