@@ -192,6 +192,14 @@ def test_arguments_that_prove_nothing(argument: dict[str, Any], said: str) -> No
         proven_s(two_ways(), Certificate.model_validate(data))
 
 
+def test_long_branches_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = two_ways()
+    found = certify(problem)
+    monkeypatch.setattr(checker, "LONGEST", 1)
+    with pytest.raises(CertificateError, match=r"its branches have \d operations, more than 1"):
+        proven_s(problem, found)
+
+
 def test_large_graphs_and_graphs_without_kernels_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificate, "LARGEST", 3)
     with pytest.raises(CertificateError, match="'two ways' has 4 operations"):

@@ -22,6 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from placekit_core import PlacekitError, Problem
 
 MARGIN = 2.0**-32
+LONGEST = 500
+"""Operations in the branches of one: the seconds of a check grow with their square."""
 Floats = NDArray[np.float64]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Index = Annotated[int, Field(ge=0)]
@@ -145,6 +147,8 @@ class Facts:
         every = [x for branch in branches for x in branch]
         if len(set(every)) != len(every) or not all(branches):
             raise CertificateError(f"operation {v}: a branch is empty, or an operation is in two of them")
+        if len(every) > LONGEST:
+            raise CertificateError(f"operation {v}: its branches have {len(every):,} operations, more than {LONGEST}")
         found = []
         for branch in branches:
             rows = []
