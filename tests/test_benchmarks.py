@@ -94,6 +94,7 @@ def test_the_limit_of_the_parameter_server(printed) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_costs_of_ray(printed) -> None:
     pytest.importorskip("ray")
     rows = printed("ray_calls", "--calls", "3")

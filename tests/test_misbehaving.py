@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from placekit_sim.simulator import SimulatorSession
 from placekit_testing.registries import use_registry
 from placekit_testing.small import chain, machine
 
-from placekit_core import PluginError, place
+from placekit_core import PluginError, Registry, place
 from placekit_core.run import contained, evaluator
 from placekit_core.run.registry import discover
 from placekit_core.run.run_directory import load_summary
@@ -133,18 +133,24 @@ def placekit_backends():
 FAST = ["workload=chainmm_small", "budget.evaluations=20", "log=[]", "run_dir=out"]
 
 
-@pytest.fixture
-def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placekit: Run) -> Run:
-    """Runs with a plugin whose components do what their option `does` says."""
-    name = f"placekit_odd_{abs(hash(tmp_path))}"
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / f"{name}.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.setenv("PLACEKIT_QUIET", "1")
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Registry, Path]]:
+    """What is installed and a plugin whose components do what their option `does` says; and the folder of that."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "placekit_odd.py").write_text(PLUGIN)
     found = discover()
-    found.add("odd", importlib.import_module(name), "placekit-odd", "1.0")
-    assert found.broken == []
-    use_registry(monkeypatch, found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(site))
+        found.add("odd", importlib.import_module("placekit_odd"), "placekit-odd", "1.0")
+        assert found.broken == []
+        yield found, site
+
+
+@pytest.fixture
+def odd(plugin: tuple[Registry, Path], monkeypatch: pytest.MonkeyPatch, placekit: Run) -> Run:
+    """Runs with this plugin."""
+    monkeypatch.setenv("PLACEKIT_QUIET", "1")
+    use_registry(monkeypatch, plugin[0])
     return lambda *options: placekit("run", *FAST, *options)
 
 
@@ -171,12 +177,14 @@ POLICIES = {
 @pytest.mark.parametrize(
     ("does", "first"), [*((does, True) for does in POLICIES), ("returns a list", False), ("calls os._exit", False)]
 )
-def test_a_policy_that_fails_is_named_and_loses_nothing(odd: Run, tmp_path: Path, does: str, first: bool) -> None:
+def test_a_policy_that_fails_is_named_and_loses_nothing(
+    odd: Run, plugin: tuple[Registry, Path], tmp_path: Path, does: str, first: bool
+) -> None:
     outcome = odd("policy=odd", f"policy.does={does}", f"policy.first={first}")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith(f"placekit: {POLICIES[does]}")
     if POLICIES[does].partition(":")[0] in ("ValueError", "RecursionError", "MemoryError"):
-        assert f"at {tmp_path / 'site'}" in outcome.err  # a bug: its file and line
+        assert f"at {plugin[1]}" in outcome.err  # a bug: its file and line
     assert "Traceback" not in outcome.err
     if first:
         assert load_summary(tmp_path / "out").status == "failed"
