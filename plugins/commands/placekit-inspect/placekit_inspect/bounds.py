@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,43 +17,62 @@ from placekit_scheduling import (
     proven_s,
 )
 
-from placekit_core import ConfigError, Problem, Registry
+from placekit_core import ConfigError, Problem, Program, Registry
 from placekit_core.cli import console
 from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.parser import Parser
-from placekit_core.contracts.files import read_json, write_atomically
+from placekit_core.contracts.files import WriteError, read_json, write_atomically
 from placekit_core.contracts.units import seconds
+from placekit_core.run.assembly import Assembly
+
+FILE_VALUES, FILE_BYTES = 10_000_000, 256 * 2**20
+"""Limits of a certificate: one of the largest graphs has a few million values."""
 
 
 def main(argv: list[str], registry: Registry) -> int:
     """The entry of the command; see `placekit_core.Command`."""
     parser = Parser(
-        "bounds", "The proven lower bounds of the makespan, by argument, for the groups of the default policy or of the one"
-        " that is named.", options=True,
+        "bounds", "Proven lower bounds of the makespan, by argument, for the groups that a run would place: a table for each"
+        " program; or the proof for one program.", options=True,
     )  # fmt: skip
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--certificate", metavar="FILE", type=Path, help="write a proof that can be checked step by step")
     how.add_argument("--check", metavar="FILE", type=Path, help="check such a proof: nothing of it is taken on trust")
     arguments = parser.read(argv)
     parts = assembled(arguments.options, registry)
-    if parts.backend.objective != "makespan":
+    out = arguments.certificate
+    if out is not None and (out.exists() or not out.parent.is_dir()):
+        what = "exists already" if out.exists() else "cannot be written: there is no such folder"
+        raise ConfigError(f"{out} {what}", "choose another name")
+    alone = out is not None or arguments.check is not None
+    programs = [parts.one_program("a certificate")] if alone else parts.programs
+    problems = [_problem(parts, program) for program in programs]
+    if out is not None:
+        _certify(out, problems[0])
+    elif arguments.check is not None:
+        _check(arguments.check, problems[0])
+    else:
+        for i, problem in enumerate(problems):
+            print("\n" if i else "", end="")
+            show(problem, parts.backend.offloads)
+    return 0
+
+
+def _problem(parts: Assembly, program: Program) -> Problem:
+    """The problem of a run. Raises ConfigError if its backend claims no bound of its makespans."""
+    backend, problem = parts.backend, parts.problem(program)
+    if not backend.simulated:
+        raise ConfigError(f"backend {backend.name!r} measures, and these are bounds of simulated makespans")
+    if backend.objective != "makespan":
         raise ConfigError(
-            f"backend {parts.backend.name!r} has the objective {parts.backend.objective}, and these are bounds of makespans",
+            f"backend {backend.name!r} has the objective {backend.objective}, and these are bounds of makespans",
             "`placekit run` says the bound of any objective",
         )
-    if arguments.certificate is not None and arguments.certificate.exists():
-        raise ConfigError(f"{arguments.certificate} exists already", "remove it, or choose another name")
-    if arguments.certificate is None and arguments.check is None:
-        for program in parts.programs:
-            show(parts.problem(program), parts.backend.offloads)
-        return 0
-    problem = parts.problem(parts.one_program("a certificate"))
-    if arguments.check is not None:
-        _check(arguments.check, problem)
-    else:
-        _certify(arguments.certificate, problem)
-    return 0
+    with contextlib.closing(backend.open(problem, program.executable)) as session:
+        if session.lower_bound() is None:
+            raise ConfigError(f"backend {backend.name!r} claims no bound with these options", "noise is one of them")
+    return problem
 
 
 def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
@@ -68,32 +88,43 @@ def show(problem: Problem, offloads: bool = False) -> None:
     if offloads:
         found["offload"] = offload_bound(problem)
     title = f"{problem.graph.name} on {problem.cluster.name}: {problem.graph.n:,} operations in {problem.g:,} groups"
-    console.table(
-        ["argument", "no placement that fits is faster than"], [[k, seconds(v)] for k, v in found.items()], title
-    )
-    best = max(found.values())
-    print(f"proven: {seconds(best * (1 - ROUNDING))}, by {binding_argument(found)}")
+    rows = [[name, seconds(bound or None)] for name, bound in found.items()]
+    console.table(["argument", "no placement that fits is faster than"], rows, title)
+    print(f"proven: {seconds(max(found.values()) * (1 - ROUNDING))}, by {binding_argument(found)}")
 
 
 def _certify(path: Path, problem: Problem) -> None:
-    certificate = certify(problem)
-    proven_s(problem, certificate)
-    write_atomically(path, certificate.model_dump_json().encode() + b"\n")
+    try:
+        write_atomically(path, certify(problem).model_dump_json().encode() + b"\n")
+    except WriteError as e:
+        raise ConfigError(f"cannot write {path}: {e.strerror}") from None
+    certificate = _read(path)
+    proven = proven_s(problem, certificate)
     best = max(all_bounds(problem).values())
     print(console.wrapped(
-        f"{path} proves {seconds(certificate.bound_s)}, by {certificate.argument.by}; the highest bound of all arguments is"
-        f" {seconds(best)}"
+        f"{path} proves {seconds(proven)}, by {certificate.argument.by}; the highest bound of all arguments is {seconds(best)}"
     ))  # fmt: skip
 
 
+def _read(path: Path) -> Certificate:
+    return read_json(
+        path, Certificate, error=CertificateError, what="certificate of a bound", values=FILE_VALUES, limit=FILE_BYTES
+    )
+
+
 def _check(path: Path, problem: Problem) -> None:
-    certificate = read_json(path, Certificate, error=CertificateError, what="certificate of a bound")
+    certificate = _read(path)
+    here, said = f"{problem.graph.name} on {problem.cluster.name}", f"{certificate.program} on {certificate.machine}"
+    other = "" if here == said else f" (the file says that it is of {said})"
     try:
         proven = proven_s(problem, certificate)
     except CertificateError as e:
-        raise CertificateError(f"{path} proves nothing of this program on this machine: {e.message}", e.hint) from None
-    steps = sum(any(row) for level in (certificate.heads, certificate.tails) for row in level)
+        raise CertificateError(f"{path} proves nothing of {here}{other}: {e.message}", e.hint) from None
+    if not proven:
+        raise CertificateError(f"{path} proves nothing of {here}{other}: its bound is 0 s")
+    steps = sum(x > 0 for level in (certificate.heads, certificate.tails) for row in level for x in row)
+    checked = f"; {steps:,} heads and tails were checked" if steps else ""
     print(console.wrapped(
-        f"{path} proves that no placement of {problem.graph.name} on {problem.cluster.name} that fits is faster than"
-        f" {seconds(proven)}: {certificate.argument.by}, {steps:,} heads and tails checked"
+        f"{path} proves that no placement of {here} that fits is faster than {seconds(proven)}, by {certificate.argument.by}"
+        f"{other}{checked}"
     ))  # fmt: skip

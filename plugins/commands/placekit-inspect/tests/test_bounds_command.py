@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from placekit_scheduling import all_bounds, makespan_bound
 
 from placekit_core import installed
@@ -25,7 +26,7 @@ def test_every_bound_and_which_binds(placekit: Run) -> None:
     problem = parts.problem(parts.programs[0])
     assert lines[0] == "chainmm on p100x4: 112 operations in 112 groups"
     assert {line.split()[0]: " ".join(line.split()[1:]) for line in lines[2:-1]} == {
-        name: seconds(bound) for name, bound in all_bounds(problem).items()
+        name: seconds(bound or None) for name, bound in all_bounds(problem).items()
     }
     assert lines[-1].startswith(f"proven: {seconds(makespan_bound(problem))}, by ")
 
@@ -43,7 +44,24 @@ def test_a_certificate_is_made_and_checked(placekit: Run, tmp_path: Path) -> Non
     (tmp_path / "wrong.json").write_text(json.dumps(data))
     wrong = placekit("bounds", "--check", "wrong.json", *SMALL)
     assert (wrong.code, wrong.out) == (1, "")
-    assert wrong.err.startswith("placekit: wrong.json proves nothing of this program on this machine: it claims ")
+    assert wrong.err.startswith("placekit: wrong.json proves nothing of chainmm on p100x4: it claims ")
+
+    other = placekit("bounds", "--check", "b.json", "workload=mlp", "cluster=p100x4")
+    assert "b.json proves nothing of mlp on p100x4 (the file says that it is of chainmm on p100x4): " in other.err
+
+    data["bound_s"] = 0.0
+    (tmp_path / "nothing.json").write_text(json.dumps(data))
+    assert (
+        "nothing.json proves nothing of chainmm on p100x4: its bound is 0 s"
+        in placekit("bounds", "--check", "nothing.json", *SMALL).err
+    )
+
+
+@pytest.mark.slow
+def test_a_family_has_a_table_for_each_program(placekit: Run) -> None:
+    out = placekit("bounds", "workload=placeto_ptb_small", "cluster=p100x4").out
+    assert out.count("\nproven: ") == 3
+    assert len(out.split("\n\n")) == 3
 
 
 def test_mistakes(placekit: Run, tmp_path: Path) -> None:

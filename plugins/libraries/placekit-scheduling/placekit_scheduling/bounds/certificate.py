@@ -22,16 +22,15 @@ from placekit_scheduling.bounds.relaxation import Relaxation, best_window
 
 BRANCHES, LENGTH = 16, 12  # of an operation, and operations of a branch: more would prove little more
 LOWERED = 1 - 4 * MARGIN  # claims are this much below what follows: the checker rounds down as well
-LARGEST = 50_000
+LARGEST = 20_000
 """Operations; a certificate of a larger graph would be a file that takes minutes to check."""
 
 
 def certify(problem: Problem) -> Certificate:
-    """The certificate of the highest bound that these arguments prove: path, window, work and groups.
+    """The certificate of the highest bound that `communication`, `window`, `work` or `group` proves.
 
-    They are those of `critical_path_bound`, `communication_bound`, `window_bound` (with the heads and tails of
-    `communication_bound`), `work_bound` and `group_bound`; so `all_bounds` may be higher. Raises CertificateError if the graph
-    has more than `LARGEST` operations, or no kernel.
+    `communication` covers `critical_path`; `window` has the heads and tails of `communication`, which are lower than those of
+    `all_bounds`: so that may be higher. Raises CertificateError if the graph has more than `LARGEST` operations, or no kernel.
     """
     graph = problem.graph
     if graph.n > LARGEST or not graph.kernel.any():
@@ -42,7 +41,7 @@ def certify(problem: Problem) -> Certificate:
     seconds, relaxation = Facts(problem).seconds, Relaxation.of(problem, refined=False)
     plain, with_memory = relaxation.prices, relaxation.prices_with_memory
     arguments: list[Path | Window | Work | Groups] = [
-        Path(by="path", operation=int((head + seconds + tail).min(axis=1).argmax())),
+        Path(by="communication", operation=int((head + seconds + tail).min(axis=1).argmax())),
         _window(problem, seconds, head, tail, plain.time[kind_of]),
         Work(by="work", prices=with_memory.time[kind_of].tolist(), memory_prices=with_memory.memory[kind_of].tolist()),
         _groups(problem),
@@ -86,13 +85,15 @@ def _levels(problem: Problem, backwards: bool) -> tuple[Floats, list[Join]]:
 def _branches(facts: Facts, level: Floats, v: int) -> list[list[int]]:
     """Branches that v waits for: from each operation on to the one that it would wait for longest, if all were on one device.
 
-    What takes no time can be on any device, and is left out.
+    A branch ends before what takes no time, which can be on any device; and with what may not be on that device.
     """
     d = int(facts.seconds[v].argmin())
     seen, found = {v}, list[list[int]]()
     for first in facts.waits_for[v]:
+        if len(found) == BRANCHES:
+            break
         branch, x = list[int](), first
-        while len(found) < BRANCHES and len(branch) < LENGTH and x not in seen and facts.seconds[x, d] > 0:
+        while len(branch) < LENGTH and x not in seen and facts.seconds[x, d] > 0:
             seen.add(x)
             branch.append(x)
             if not facts.waits_for[x] or not np.isfinite(facts.seconds[x, d]):
@@ -119,4 +120,4 @@ def _groups(problem: Problem) -> Groups:
     total = np.concatenate([[0.0], per_device.min(axis=1)[falling].cumsum()])
     k = np.arange((problem.g + devices - 1) // devices)
     best = int((total[k * devices + 1] - total[k * devices - k]).argmax())
-    return Groups(by="groups", groups=falling[: best * devices + 1].tolist())
+    return Groups(by="group", groups=falling[: best * devices + 1].tolist())

@@ -6,7 +6,9 @@ that fits. *Tails* are the same on the reversed graph: seconds from its end to t
 from the claims for what the operation waits for, by one of two rules, and the bound from the claims or from the work alone.
 
 Sums here are of positive numbers, and far fewer than 2**20 of them: their rounding errors are less than `MARGIN`, by which
-everything that follows is lowered before it is compared. So what is proven holds for real numbers.
+everything that follows is lowered before it is compared. Numbers of a certificate are at most `MOST`, and seconds of operations
+and what a price of all streams comes to at least 1 / `MOST`, so that nothing overflows, and what is rounded to a multiple of the
+smallest number does not count. So what is proven holds for real numbers.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from placekit_core import PlacekitError, Problem
 
 MARGIN = 2.0**-32
-LONGEST = 500
+MOST = 1e100
+LONGEST = 192
 """Operations in the branches of one: the seconds of a check grow with their square."""
 Floats = NDArray[np.float64]
-Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Number = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 Index = Annotated[int, Field(ge=0)]
 
 
@@ -50,7 +53,7 @@ class Join(_Part):
 class Path(_Part):
     """The bound is head + seconds + tail of an operation, on the device where this is least."""
 
-    by: Literal["path"]
+    by: Literal["communication"]
     operation: Index
 
 
@@ -77,7 +80,7 @@ class Work(_Part):
 class Groups(_Part):
     """These k D + 1 groups: k + 1 of them are on one of the D devices."""
 
-    by: Literal["groups"]
+    by: Literal["group"]
     groups: list[Index]
 
 
@@ -126,7 +129,10 @@ class Facts:
         latency_s, s_per_byte = (np.where(elsewhere, x, np.inf) for x in (routes.latency_s, routes.s_per_byte))
         self._latency_s, self._s_per_byte = (x.T if backwards else x for x in (latency_s, s_per_byte))
 
-    def arrival(self, level: Floats, u: int, bytes_: int) -> Floats:
+        if ((self.seconds > 0) & (self.seconds < 1 / MOST)).any():
+            raise CertificateError(f"an operation takes less than {1 / MOST} s, and rounding would count")
+
+    def transfer_end(self, level: Floats, u: int, bytes_: int) -> Floats:
         """[D] the earliest end of a transfer of u's results to each device, if u is on another one."""
         sent = self._latency_s + (self._s_per_byte * bytes_ if bytes_ else 0.0)
         least: Floats = ((level[u] + self.seconds[u])[:, None] + sent).min(axis=0)
@@ -138,7 +144,7 @@ class Facts:
         for u, bytes_ in self.waits_for[v].items():
             here = level[u] + self.seconds[u]
             if self.group[u] != self.group[v]:
-                here = np.minimum(here, self.arrival(level, u, bytes_))
+                here = np.minimum(here, self.transfer_end(level, u, bytes_))
             least = np.maximum(least, here)
         return least
 
@@ -155,7 +161,7 @@ class Facts:
             for before, x in zip([v, *branch], branch, strict=False):
                 if x not in self.waits_for[before]:
                     raise CertificateError(f"operation {before} does not wait for operation {x}")
-                rows.append(self.arrival(level, x, self.waits_for[before][x]).tolist())
+                rows.append(self.transfer_end(level, x, self.waits_for[before][x]).tolist())
             found.append(rows)
         return np.asarray([self._join(level, v, d, branches, found, float(s)) for d, s in enumerate(least)])
 
@@ -206,7 +212,10 @@ def proven_s(problem: Problem, certificate: Certificate) -> float:
     Raises CertificateError for the first step that does not hold.
     """
     for backwards, claims in ((False, certificate.heads), (True, certificate.tails)):
-        joins = {j.operation: j.branches for j in certificate.joins if j.backwards is backwards}
+        here = [j for j in certificate.joins if j.backwards is backwards]
+        joins = {j.operation: j.branches for j in here}
+        if len(joins) < len(here) or max(joins, default=0) >= problem.graph.n:
+            raise CertificateError("an operation has several lists of branches, or there is no such operation")
         level = _levels(problem, claims)
         _check_levels(problem, Facts(problem, backwards), level, joins, "tail" if backwards else "head")
     found = follows_s(problem, certificate)
@@ -227,6 +236,9 @@ def _levels(problem: Problem, rows: list[list[float]]) -> Floats:
 
 
 def _check_levels(problem: Problem, facts: Facts, level: Floats, joins: dict[int, list[list[int]]], what: str) -> None:
+    """Each claim follows by one of the rules. Claims for devices that may not run the operation count nowhere: its seconds there
+    are infinite. What is infinite by a rule cannot happen, so that any claim holds.
+    """
     for v in np.flatnonzero(level.any(axis=1)).tolist():
         follows = facts.by_edges(level, v)
         if v in joins:
@@ -262,8 +274,8 @@ def follows_s(problem: Problem, certificate: Certificate) -> float:
         raise CertificateError(f"it has prices of {len(argument.prices)} devices, the machine has {devices}")
     prices = np.asarray(argument.prices)
     capacity = math.fsum(prices * streams)
-    if not capacity > 0:
-        raise CertificateError("all its prices are 0")
+    if not capacity >= 1 / MOST:
+        raise CertificateError(f"its prices of all streams come to {capacity} s, less than {1 / MOST}")
     if isinstance(argument, Window):
         inside = np.where(may, head, np.inf).min(axis=1) >= argument.after_s
         inside &= np.where(may, tail, np.inf).min(axis=1) >= argument.before_s
