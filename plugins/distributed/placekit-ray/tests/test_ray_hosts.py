@@ -86,6 +86,7 @@ def _parents(pids: list[int]) -> set[int]:
     return {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids}
 
 
+@pytest.mark.long
 def test_one_that_measures_has_its_machine_to_itself(hosts: Callable[..., Any], processes: Any) -> None:
     pytest.importorskip("placekit_cuda.backend")
     importer = pytest.importorskip("placekit_einsum.importer").EinsumImporter
@@ -115,6 +116,7 @@ def test_one_that_measures_has_its_machine_to_itself(hosts: Callable[..., Any], 
         backend.open(problem)
 
 
+@pytest.mark.long
 def test_controllers_measure_in_the_workers_of_the_run(
     hosts: Callable[..., Any], processes: Any, tmp_path: Path
 ) -> None:

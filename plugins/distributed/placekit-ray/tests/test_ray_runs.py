@@ -93,6 +93,7 @@ def test_one_run_of_each_kind(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("harmful", "local")
 def test_parallel_equals_local_for_a_family_of_programs(tmp_path: Path) -> None:
