@@ -44,7 +44,10 @@ def run_here(text: str) -> bool:
     return any(b.language == "console" and not {"slow", "not run"} & set(b.comments) for b in outputs.blocks(text))
 
 
-LONG = [ROOT / "docs" / f"{name}.md" for name in ("apply", "formats", "offload", "pipelines", "sweeps")]
+LONG = [
+    ROOT / "docs" / f"{name}.md" for name in ("apply", "doctor", "formats", "models", "offload", "pipelines", "sweeps")
+]
+LONG += [path for path in READMES if path in documents()]
 
 
 @pytest.mark.parametrize("path", mostly_slow(documents(), [], LONG), ids=lambda p: str(p.relative_to(ROOT)))

@@ -224,6 +224,7 @@ def test_completion_and_help_work_there(command) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_doctor_says_all_of_it(command) -> None:
     out = " ".join(command("doctor", code=1).stdout.split())
     for _, distribution, version, reason in BROKEN:

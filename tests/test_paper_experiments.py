@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import installed
 from placekit_core.cli.compose import compose, jobs
@@ -72,8 +73,7 @@ def test_what_runs_out_of_memory_is_a_row_among_the_others(placekit: Run, tmp_pa
     assert (lost["policy"], lost["median_s"]) == ("single_gpu", None)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workload", ["rnnlm_large", "nmt_large"])
+@pytest.mark.parametrize("workload", mostly_slow(["rnnlm_large", "nmt_large"], [], ["nmt_large"]))
 def test_what_no_gpu_can_hold_is_placed_on_four(placekit: Run, workload: str) -> None:
     """Mirhoseini et al. 2017, section 4.3: the learned placement fits, that of one GPU does not."""
     options = f"workload={workload}", "grouper=manual", "cluster=k80x4", "budget.evaluations=120"

@@ -43,6 +43,7 @@ def test_the_timeline_is_what_its_command_makes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_notebooks_show_the_same_again(path: Path) -> None:
     assert script("notebooks").main([str(path)]) == 0

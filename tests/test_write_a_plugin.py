@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from placekit_testing.new_plugin import package
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import installed
 from tests.venvs import ROOT, make_venv, run
@@ -32,8 +33,9 @@ def play(python: Path, page: Path, *options: str) -> None:
     run(python, "python", str(ROOT / "docs" / "outputs.py"), *options, str(page))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize(
+    "page", mostly_slow(PAGES, [], [p for p in TUTORIALS if p.stem in ("backend", "trainer")]), ids=name_of
+)
 def test_its_commands_do_what_it_shows(page: Path, tmp_path: Path) -> None:
     play(make_venv(tmp_path / "venv"), page)
 

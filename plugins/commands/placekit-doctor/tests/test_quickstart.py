@@ -114,6 +114,7 @@ def test_the_network_is_placed_on_the_machine(placekit, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_commands_run(placekit, tmp_path: Path) -> None:
     placekit("quickstart", ".")
     scripts = Path(sys.executable).parent

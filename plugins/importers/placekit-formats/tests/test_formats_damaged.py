@@ -100,4 +100,4 @@ def test_some_damaged_files(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", IMPORTERS)
 def test_many_damaged_files(name: str, tmp_path: Path) -> None:
-    check(name, int(os.environ.get("PLACEKIT_CASES", "2000")), 2, tmp_path)
+    check(name, int(os.environ.get("PLACEKIT_CASES", "3000")), 2, tmp_path)

@@ -95,4 +95,4 @@ def test_some_damaged_models(rich: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_many_damaged_models(rich: bytes, tmp_path: Path) -> None:
-    check(rich, int(os.environ.get("PLACEKIT_CASES", "2000")), 2, tmp_path)
+    check(rich, int(os.environ.get("PLACEKIT_CASES", "3000")), 2, tmp_path)
