@@ -54,7 +54,7 @@ def is_slow(content: bytes) -> None:
 
 
 def takes_memory(content: bytes) -> None:
-    np.ones(60 * 2**20, np.uint8)
+    np.ones(200 * 2**20, np.uint8)
 
 
 def executes(content: bytes) -> None:
