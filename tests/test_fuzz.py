@@ -99,6 +99,7 @@ def test_planted_bugs_are_found(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_rare_bug_in_any_reader_is_found(fuzz: Any, tmp_path: Path) -> None:
     """In every kind of file: a refusal in ten is another exception."""
