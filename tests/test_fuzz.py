@@ -37,6 +37,7 @@ def fuzz() -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # it forks, which hung once in a process that had run other tests
 @pytest.mark.timeout(1800)
 def test_damaged_files_are_clear_errors(fuzz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["fuzz_files.py", "--cases", "120", "--seed", "1"])
