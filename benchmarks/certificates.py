@@ -41,7 +41,7 @@ def measured(name: str) -> list[str]:
     proven = proven_s(problem, Certificate.model_validate_json(text))
     end = time.process_time()
     best = max(all_bounds(problem).values())
-    steps = sum(any(row) for level in (made.heads, made.tails) for row in level)
+    steps = sum(x > 0 for level in (made.heads, made.tails) for row in level for x in row)
     return [
         name, f"{problem.graph.n:,}", f"{1e3 * best:,.2f}", f"{1e3 * proven:,.2f}", f"{100 * proven / best:.1f} %",
         f"`{made.argument.by}`", f"{steps:,}", f"{len(text) / 1e6:.1f}", f"{between - start:.1f}", f"{end - between:.1f}",
@@ -59,8 +59,8 @@ def main() -> None:
     text = "\n".join([
         "# Certificates of bounds", "", "`python benchmarks/certificates.py --write`", "",
         "Seconds are processor time; `placekit bounds --check` does the same. Certificates hold the arguments `critical_path`,",
-        "`group`, `work`, `communication` and `window` (with the heads and tails of `communication`); what `detour`, `tree` and",
-        "`forced` prove above them has no certificate.", "", *lines, "", machine(), "",
+        "`group`, `work`, `communication` and `window` (with the heads and tails of `communication`); what `detour`,",
+        "`tree`, `channel` and `forced` prove above them has no certificate.", "", *lines, "", machine(), "",
     ])  # fmt: skip
     print(text)
     if arguments.write:
