@@ -71,7 +71,9 @@ def _problem(parts: Assembly, program: Program) -> Problem:
         )
     with contextlib.closing(backend.open(problem, program.executable)) as session:
         if session.lower_bound() is None:
-            raise ConfigError(f"backend {backend.name!r} claims no bound with these options", "with noise, nothing is proven")
+            raise ConfigError(
+                f"backend {backend.name!r} claims no bound with these options", "with noise, nothing is proven"
+            )
     return problem
 
 
