@@ -320,19 +320,22 @@ def test_a_schedule_that_leaves_python_costs_no_result(monkeypatch: pytest.Monke
     assert any("there is no schedule of" in note for note in result.summary.notes)
 
 
-def test_threads_that_python_does_not_wait_for_do_not_end_it_with_an_error() -> None:
+def test_threads_that_python_does_not_wait_for_change_no_exit_code() -> None:
     code = """
-import atexit, threading, time
-from placekit_core.run import contained
-from placekit_core.run.interruption import tell
-atexit.register(print, "tidied up")
-threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
-soon = threading.Thread(target=time.sleep, args=(0.1,))
-soon.start()
-contained.end_with_threads(5, tell)
+import atexit, sys, threading, time
+from placekit_core.cli import main as cli
+
+def command():
+    atexit.register(print, "tidied up")
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+    threading.Thread(target=lambda: (time.sleep(0.2), print("waited for"))).start()
+    return 5
+
+cli.main = command
+sys.exit(cli.script())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (5, "tidied up\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (5, "waited for\ntidied up\n", "")
 
 
 STUCK = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -20,16 +21,34 @@ GROUPS = ("place", "look", "measure", "install and extend")
 
 def script() -> int:
     """Entry point of the console script: `main`, and the end of the process although threads that were started go on."""
+    codes: list[int] = []
+    atexit.register(_leave, codes)  # the first that is registered runs last
     code = main()
-    for stream in (sys.stdout, sys.stderr):  # what is in their buffers is lost if the process has to be ended
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    codes.append(code)
+    _flush()
     if threading.active_count() > 1:
         from placekit_core.run.contained import end_with_threads
         from placekit_core.run.interruption import tell
 
         end_with_threads(code, tell)
     return code
+
+
+def _leave(codes: list[int]) -> None:
+    """End the process without Python's last steps, if threads go on that Python does not wait for.
+
+    It takes the lock away from them. One that then asks for the lock, out of an operation that hangs, makes Python abort.
+    """
+    if codes and threading.active_count() > 1:
+        _flush()
+        os._exit(codes[0])
+
+
+def _flush() -> None:
+    """What is in buffers is lost if the process is ended so."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
 
 
 def main() -> int:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -96,14 +94,10 @@ def on_time(ledger: Ledger, measuring: Callable[[], bool]) -> Iterator[None]:
 
 
 def end_with_threads(code: int, tell: Callable[[str], None], patience_s: float = 10.0) -> None:
-    """See to it that the process ends with `code` although threads that somebody started go on.
-
-    Those that Python waits for are given some time. Of others it takes the lock away while it ends; if one of them asks for it
-    then, out of a hanging operation, Python aborts. So where there are any the process ends without Python's last steps.
-    """
+    """See to it that the process ends with `code` although threads that somebody started go on."""
 
     def end() -> None:
-        waiting = [t.name for t in _others() if not t.daemon]
+        waiting = [t.name for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
         if waiting:
             tell(f"placekit: threads of a plugin or program go on ({', '.join(waiting[:5])}); ended without them")
             os._exit(code)
@@ -111,16 +105,3 @@ def end_with_threads(code: int, tell: Callable[[str], None], patience_s: float =
     late = threading.Timer(patience_s, end)
     late.daemon = True
     late.start()
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads; it is the first thing that Python does at its end
-    late.cancel()
-    late.join()
-    if _others():
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
-
-
-def _others() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t is not threading.main_thread()]
