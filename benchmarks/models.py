@@ -237,7 +237,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
 }
 SHORT = ["distilbert", "gcn", "googlenet"]
-SLOW = ["convnext_tiny", "gat", "gpt2", "llama", "mamba", "qwen3_moe", "resnet50", "t5", "unet2d_condition", "wav2vec2"]
+SLOW = ["gat", "gpt2", "llama", "qwen3_moe", "resnet50", "unet2d_condition"]
 PACKAGES = {"torch-geometric": "torch_geometric"}
 
 

@@ -286,6 +286,7 @@ def test_measuring_them_takes_a_share_of_the_search(problem: Problem, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_family_compares_means(placekit: Any) -> None:
     done: Outcome = placekit(
         "run", "importer=placeto_ptb", "importer.graphs=2", "importer.train=1", "importer.steps=[2,3]", "policy=heft",

@@ -45,7 +45,7 @@ def run_here(text: str) -> bool:
 
 
 LONG = [
-    ROOT / "docs" / f"{name}.md" for name in ("apply", "doctor", "formats", "models", "offload", "pipelines", "sweeps")
+    ROOT / "docs" / f"{name}.md" for name in ("apply", "doctor", "formats", "getting-started", "models", "offload", "pipelines", "sweeps")
 ]
 LONG += [path for path in READMES if path in documents()]
 
@@ -373,6 +373,7 @@ def test_every_public_name_has_a_place_in_the_reference() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_site_builds_without_warnings_and_dead_links(tmp_path: Path) -> None:
     command = ["-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-d", str(tmp_path / "doctrees")]
     done = subprocess.run(

@@ -174,6 +174,7 @@ def test_multirun_and_compare(placekit: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_multirun_over_globs_and_choices(placekit: Run, tmp_path: Path) -> None:
     ok(
         placekit(

@@ -38,6 +38,7 @@ def test_notebooks_were_run_and_name_no_machine(path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_timeline_is_what_its_command_makes() -> None:
     assert script("pictures").main([]) == 0
 

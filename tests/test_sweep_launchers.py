@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from placekit_testing.speed import mostly_slow
 
 from placekit_core.run.run_directory import load_summary
 
@@ -213,9 +214,8 @@ def group_is_alive(group: int) -> bool:
     return False
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("whom", ["group", "parent", "worker"])
+@pytest.mark.parametrize("whom", mostly_slow(["group", "parent", "worker"], [], ["group", "worker"]))
 def test_signals(tmp_path: Path, whom: str) -> None:
     """Ctrl-C reaches every process, a scheduler's SIGTERM the parent, the killer of large processes one worker."""
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
@@ -248,6 +248,7 @@ def test_signals(tmp_path: Path, whom: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_submitit(tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
@@ -273,6 +274,7 @@ def test_ray(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_optuna_minimises_the_value(tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")

@@ -185,6 +185,7 @@ class TestListings:
                 fitting(placekit("cluster", "show", name))
 
     @pytest.mark.slow
+    @pytest.mark.long
     def test_graphs(self, placekit: Run) -> None:
         assert "fingerprint" in fitting(placekit("graph", "show", *FAMILY))
         shown = fitting(placekit("graph", "show", "-m", "workload=mlp"))

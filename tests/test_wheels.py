@@ -28,6 +28,7 @@ def build(names: list[str], folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_first_run_after_pip_install_placekit(tmp_path: Path) -> None:
     needs = closure("placekit")
     ours = sorted(needs & OURS.keys())

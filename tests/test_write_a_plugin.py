@@ -34,7 +34,7 @@ def play(python: Path, page: Path, *options: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", mostly_slow(PAGES, [], [p for p in TUTORIALS if p.stem in ("backend", "trainer")]), ids=name_of
+    "page", mostly_slow(PAGES, [], [p for p in PAGES if p.stem != "importer"]), ids=name_of
 )
 def test_its_commands_do_what_it_shows(page: Path, tmp_path: Path) -> None:
     play(make_venv(tmp_path / "venv"), page)

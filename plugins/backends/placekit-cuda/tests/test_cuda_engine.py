@@ -110,7 +110,7 @@ SHORT = list(itertools.product(["rnnlm_small", "chainmm_small"], [1, 2, 4], SCHE
 LONG = [(w, 2 + 2 * (i % 2), s) for w in NETWORKS[1:] + EINSUMS[1:] for i, s in enumerate(SCHEDULES)]
 
 
-@pytest.mark.parametrize(("workload", "devices", "schedule"), mostly_slow([*SHORT, *LONG], SHORT))
+@pytest.mark.parametrize(("workload", "devices", "schedule"), mostly_slow([*SHORT, *LONG], SHORT, LONG[1::2]))
 def test_a_placed_step_equals_one_device_to_the_bit(workload: str, devices: int, schedule: Any) -> None:
     found = program(workload)
     executable: Any = found.executable

@@ -48,6 +48,7 @@ def test_what_failed_has_its_hint_on_the_same_line(placekit: Callable) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_single_job_is_named_by_its_workload(placekit: Callable) -> None:
     code, out, _ = placekit("graph", "show", "-m", "workload=mlp", "grouper=colocation")
     assert code == 0

@@ -51,6 +51,7 @@ def hosts(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Itera
         yield start
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("harmful")
 def test_a_lost_host_loses_no_evaluation(hosts: Callable[..., Any], tmp_path: Path, processes: Any) -> None:
     """Its workers and controllers go on elsewhere, where there is room."""

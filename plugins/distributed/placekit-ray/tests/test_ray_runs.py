@@ -76,6 +76,7 @@ def note_of(result: Result) -> str:
     return note
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("harmful", "local")
 def test_one_run_of_each_kind(tmp_path: Path) -> None:
     """In one test, because it is the start of Ray that takes long."""
@@ -140,6 +141,7 @@ def test_parallel_equals_local_on_the_simulator(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("harmful", "local")
 def test_controllers_that_wait_for_each_other_repeat_themselves(tmp_path: Path) -> None:
     found = []
@@ -254,6 +256,7 @@ def test_a_hanging_evaluation_fails(expected: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("harmful", "local")
 def test_an_evaluation_that_ends_its_process_fails(expected: Any) -> None:
     with contextlib.closing(session(does="die")) as opened:
@@ -274,6 +277,7 @@ def test_an_evaluation_whose_process_died_once_is_made_again(tmp_path: Path, exp
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("harmful", "local")
 def test_what_a_plugin_raises_in_a_worker_is_reported_as_the_plugins(tmp_path: Path) -> None:
     with contextlib.closing(session(does="raise")) as opened:

@@ -283,6 +283,7 @@ def test_wrong_options_are_refused() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("importer", "groups"),
     [(PlacetoCifar10, {"keep_branches": True, "max_groups": 128}), (PlacetoPtb, {"max_groups": 128}),

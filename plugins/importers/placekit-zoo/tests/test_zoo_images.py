@@ -145,6 +145,7 @@ def test_steps_equal_eager(importer: Any, options: dict[str, Any], steps_equal_e
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_nasnet_with_rmsprop_equals_eager(steps_equal_eager: Any) -> None:
     steps_equal_eager(NasNetImporter, {**SMALL_NASNET, "repeats": 2, "optimizer": "rmsprop"})
 

@@ -67,6 +67,7 @@ def test_steps_equal_eager(importer: Any, options: dict[str, Any], steps_equal_e
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_inception_v3_with_auxiliary_classifier_equals_eager(steps_equal_eager: Any) -> None:
     steps_equal_eager(InceptionV3Importer, {**SMALL, "image_size": 299, "aux": True})
 

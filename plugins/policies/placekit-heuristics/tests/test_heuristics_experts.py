@@ -217,6 +217,7 @@ def test_inception_with_a_branch_per_device() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_nasnet_has_its_pairs_on_different_devices() -> None:
     graph = network("nasnet", image_size=64, repeats=1, **IMAGES)
     device, _ = placed(Expert(), Problem.of(graph, machine(8)))

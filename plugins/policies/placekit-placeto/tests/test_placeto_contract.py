@@ -42,6 +42,7 @@ class TestPaper(LearnablePolicyContract):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 class TestReference(LearnablePolicyContract):
     recomputes_log_prob = True
     reports_kl = True
