@@ -45,7 +45,8 @@ def run_here(text: str) -> bool:
 
 
 LONG = [
-    ROOT / "docs" / f"{name}.md" for name in ("apply", "doctor", "formats", "getting-started", "models", "offload", "pipelines", "sweeps")
+    ROOT / "docs" / f"{name}.md"
+    for name in ("apply", "doctor", "formats", "getting-started", "models", "offload", "pipelines", "sweeps")
 ]
 LONG += [path for path in READMES if path in documents()]
 

@@ -33,9 +33,7 @@ def play(python: Path, page: Path, *options: str) -> None:
     run(python, "python", str(ROOT / "docs" / "outputs.py"), *options, str(page))
 
 
-@pytest.mark.parametrize(
-    "page", mostly_slow(PAGES, [], [p for p in PAGES if p.stem != "importer"]), ids=name_of
-)
+@pytest.mark.parametrize("page", mostly_slow(PAGES, [], [p for p in PAGES if p.stem != "importer"]), ids=name_of)
 def test_its_commands_do_what_it_shows(page: Path, tmp_path: Path) -> None:
     play(make_venv(tmp_path / "venv"), page)
 
