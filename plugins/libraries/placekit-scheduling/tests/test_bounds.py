@@ -20,7 +20,9 @@ from placekit_scheduling import (
 from placekit_scheduling.bounds import makespan
 from placekit_scheduling.bounds.makespan import group_bound
 from placekit_scheduling.bounds.relaxation import THRESHOLDS, Relaxation
+from placekit_scheduling.bounds.work import best_prices
 from schedule_problems import problem_of
+from scipy.optimize import linprog
 
 from placekit_core import Cluster, Graph, GraphBuilder, Problem
 
@@ -121,6 +123,28 @@ def test_weights_come_close_to_the_best_ones(seed: int) -> None:
     assert work_bound(p) >= best * 0.95
     equal = per_group.min(axis=1).sum() / (gpus + cpus)
     assert work_bound(p) >= equal * (1 - 1e-12)
+
+
+def test_prices_of_two_kinds_with_memory_for_everything_are_the_best() -> None:
+    """As high as the linear program over shares of groups, by another solver."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        n, streams = int(rng.integers(1, 30)), rng.integers(1, 5, 2).astype(float)
+        seconds = rng.exponential(1.0, (n, 2)) * (rng.random((n, 2)) > 0.2)
+        only = rng.choice(3, n, p=[0.15, 0.15, 0.7])
+        seconds[only == 0, 1] = seconds[only == 1, 0] = np.inf
+        found = best_prices(seconds, streams, rng.random(n), np.full(2, 1e9))
+        allowed = np.isfinite(seconds)
+        work = np.zeros((2, 2 * n + 1))
+        for k in range(2):
+            work[k, k:-1:2], work[k, -1] = np.where(allowed, seconds, 0.0)[:, k], -streams[k]
+        whole = np.hstack([np.repeat(np.eye(n), 2, axis=1), np.zeros((n, 1))])
+        limits = [*((0.0, float(x)) for x in allowed.ravel()), (0.0, None)]
+        answer = linprog([0.0] * 2 * n + [1.0], work, [0.0, 0.0], whole, np.ones(n), limits)
+        assert found.bound_s == pytest.approx(answer.fun, rel=1e-9, abs=1e-12)
+        assert found.time @ streams == pytest.approx(1)
+        assert (found.time >= 0).all()
+        assert not found.memory.any()
 
 
 def test_group() -> None:

@@ -32,6 +32,8 @@ def best_prices(
 ) -> Prices:
     """Prices of a high bound, found by Kelley's cutting planes (1960); the bound is evaluated at the prices themselves.
 
+    For two kinds of devices, each with memory for everything, a sort finds the best prices.
+
     Args:
         seconds: [g, K] of each group on each kind of device; inf where it may not run.
         streams: [K] of all devices of each kind.
@@ -45,7 +47,10 @@ def best_prices(
     best = Prices(time, memory, 0.0)
     cuts: list[NDArray[np.float64]] = []
     rows = np.arange(len(seconds))
-    for _ in range(STEPS if kinds > 1 else 1):
+    quick = kinds == 2 and len(seconds) > 0 and bool((room >= 1).all())  # no price of memory can raise the bound
+    if quick:
+        time = _balanced(seconds, streams)
+    for _ in range(STEPS if kinds > 1 and not quick else 1):
         # a price of 0 times inf, where a group may not run, would not be a number
         priced = np.where(np.isfinite(seconds), seconds, 0.0) * time + size[:, None] * memory
         priced[~np.isfinite(seconds)] = np.inf
@@ -55,12 +60,27 @@ def best_prices(
             best = Prices(time, memory / whole, value)
         load = np.bincount(choice, seconds[rows, choice], kinds)
         cuts.append(np.concatenate([load, np.bincount(choice, size, kinds) - room]))
-        if kinds == 1 or load.sum() == 0:
+        if kinds == 1 or quick or load.sum() == 0:
             break
         top, time, memory = _highest(np.asarray(cuts), streams)
         if top <= best.bound_s * (1 + TOLERANCE):
             break
     return best
+
+
+def _balanced(seconds: NDArray[np.float64], streams: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The best prices [2] of time on two kinds of devices without limits of memory.
+
+    A price x of all streams of the first kind leaves 1 - x for the second. Each group takes what is cheaper: the first kind as
+    long as x is below a point of its own. The sum is concave and piecewise linear in x, and highest at one of these points.
+    """
+    first, second = np.where(np.isfinite(seconds), seconds, 0.0).T / streams[:, None]
+    point = np.where(np.isfinite(seconds[:, 1]), second / np.maximum(first + second, np.finfo(float).tiny), 1.0)
+    point[np.isinf(seconds[:, 0])] = 0.0
+    order = point.argsort(kind="stable")
+    slope = first.sum() - (first + second)[order].cumsum()  # right of each point
+    x = float(point[order[min(int((slope > 0).sum()), len(order) - 1)]])
+    return np.array([x, 1 - x]) / streams
 
 
 def _highest(
