@@ -133,3 +133,21 @@ def test_a_closed_terminal_keeps_the_best_so_far(tmp_path: Path) -> None:
     resumed = [sys.executable, "-m", "placekit_core", "run", "resume=run"]
     subprocess.run(resumed, cwd=tmp_path, check=True, capture_output=True, timeout=200)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
+
+
+def test_an_interruption_while_placekit_is_imported_shows_no_traceback() -> None:
+    """The import of its registry takes most of a second on a slow machine."""
+    code = """
+import sys
+from importlib.abc import MetaPathFinder
+class Interrupting(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "placekit_core.run.registry":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from placekit_core.cli.main import script
+sys.argv = ["placekit", "plugins"]
+sys.exit(script())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "placekit: interrupted\n")

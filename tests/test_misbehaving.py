@@ -170,7 +170,7 @@ POLICIES = {
     "calls os._exit": "a plugin or the program ended Python with exit code 7 while policy 'odd' worked",
     "leaves a message": "a plugin or the program ended Python: the model cannot be built while policy 'odd' worked",
     "recurses": "RecursionError: maximum recursion depth exceeded",
-    "has no memory": "MemoryError: ",
+    "has no memory": "MemoryError, while policy 'odd' worked",
 }
 
 
@@ -184,10 +184,13 @@ def test_a_policy_that_fails_is_named_and_loses_nothing(
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith(f"placekit: {POLICIES[does]}")
     if POLICIES[does].partition(":")[0] in ("ValueError", "RecursionError", "MemoryError"):
-        assert f"at {plugin[1]}" in outcome.err  # a bug: its file and line
+        assert f", while policy 'odd' worked\n  at {plugin[1]}" in outcome.err  # a bug: its file and line
     assert "Traceback" not in outcome.err
     if first:
-        assert load_summary(tmp_path / "out").status == "failed"
+        found = load_summary(tmp_path / "out")
+        assert found.status == "failed"
+        assert any(note.startswith("the run failed: ") for note in found.programs[0].notes)
+    assert re.search(r"\n  the best so far, \S+ us, is in out\n$", outcome.err) is not None or not first
     assert (tmp_path / "out" / "placement.json").exists() is first
 
 

@@ -59,14 +59,14 @@ def main() -> int:
 
         print(f"placekit {__version__}")
         return 0
-    from placekit_core.run.interruption import ending, tell
-    from placekit_core.run.registry import installed
-
-    if threading.current_thread() is threading.main_thread():
-        for number in set(ending()) - {signal.SIGINT}:  # keep the best so far, as on Ctrl-C
-            signal.signal(number, _terminated)
-    warnings.showwarning = show_warning
     try:
+        from placekit_core.run.interruption import ending
+        from placekit_core.run.registry import installed
+
+        if threading.current_thread() is threading.main_thread():
+            for number in set(ending()) - {signal.SIGINT}:  # keep the best so far, as on Ctrl-C
+                signal.signal(number, _terminated)
+        warnings.showwarning = show_warning
         registry = installed()
         if argv[:1] == ["help"]:  # `placekit help run` is `placekit run --help`
             argv = [*(word for word in argv if word not in ("help", "-h", "--help")), "--help"]
@@ -84,6 +84,8 @@ def main() -> int:
         print(e.code, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        from placekit_core.run.interruption import tell
+
         tell("placekit: interrupted")
         return 130
     except BrokenPipeError:  # `placekit ... | head`
@@ -92,6 +94,8 @@ def main() -> int:
     except Exception as e:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
+        from placekit_core.run.registry import installed
+
         return fail(e, installed())
 
 
@@ -161,12 +165,16 @@ def fail(error: Exception, registry: Registry) -> int:
     """Show an error that was raised on purpose, or one in the code of a plugin; raise any other."""
     from placekit_core.contracts.errors import PlacekitError
     from placekit_core.run.failures import RunFailed
+    from placekit_core.run.lifecycle import reason
 
-    said = error
-    cause = error.__cause__ if isinstance(error, RunFailed) else error
+    said, kept = str(error), ""
+    cause: BaseException | None = error
+    if isinstance(error, RunFailed):
+        cause, kept = error.__cause__, error.kept
     if cause is not None and not isinstance(cause, PlacekitError):
         if not (place := registry.where(cause)):
             raise cause
-        said = Exception(f"{type(cause).__name__}: {cause}\n  at {place}; HYDRA_FULL_ERROR=1 shows the whole traceback")
-    print(f"placekit: {said}", file=sys.stderr)
+        who = f", while {error.who} worked" if isinstance(error, RunFailed) and error.who else ""
+        said = f"{reason(cause)}{who}\n  at {place}; HYDRA_FULL_ERROR=1 shows the whole traceback"
+    print(f"placekit: {said}" + (f"\n  {kept}" if kept else ""), file=sys.stderr)
     return 1

@@ -130,7 +130,8 @@ def _resume(run_dir: Path, registry: Registry) -> None:
 
 def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> None:
     from placekit_core.cli.console import show_next, show_result
-    from placekit_core.run.failures import Interrupted
+    from placekit_core.contracts.units import seconds
+    from placekit_core.run.failures import Interrupted, RunFailed
     from placekit_core.run.pipeline import run
     from placekit_core.run.progress import Progress
 
@@ -140,12 +141,17 @@ def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> 
             result = run(config, run_dir, registry, resume=resume, observer=progress)
     except Interrupted as e:
         show_result(e.result.summary, run_dir)
-        if e.result.summary.status == "finished":  # Ctrl-C came while the results were written
+        if e.result.summary.status == "finished":  # Ctrl-C came after the search
+            print(f"interrupted after the search: its result in {run_dir} is whole, but baselines may be missing")
             raise KeyboardInterrupt from None
         kept = "the best so far" if e.result.summary.fits else "what was tried"
         start = "" if (run_dir / CHECKPOINT).is_file() else " (from the beginning: there was no checkpoint yet)"
         print(f"interrupted: {kept} is in {run_dir}; continue with `placekit run resume={run_dir}`{start}")
         raise KeyboardInterrupt from None
+    except RunFailed as e:
+        if e.result.summary.fits and (run_dir / run_directory.RESULT).is_file():
+            e.kept = f"the best so far, {seconds(e.result.summary.value_s)}, is in {run_dir}"
+        raise
     show_result(result.summary, run_dir)
     if not terminal.quiet():
         sys.stdout.flush()

@@ -37,6 +37,11 @@ class Found(FileModel):
     notes: list[str] = Field(default=[])
 
     @property
+    def below_bound(self) -> bool:
+        """Whether the value is below the proven bound, by more than rounding: one of the two is wrong."""
+        return self.value_s is not None and self.bound_s is not None and self.value_s < self.bound_s * (1 - 1e-9)
+
+    @property
     def outcome(self) -> str:
         """The value, or why there is none, in a few words."""
         if self.fits:

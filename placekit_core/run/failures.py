@@ -21,10 +21,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 class RunFailed(PlacekitError):
-    """A policy, trainer or backend raised the exception `__cause__`; `result` has the best so far."""
+    """A policy, trainer or backend raised the exception `__cause__`; `result` has the best so far.
 
-    def __init__(self, cause: BaseException, result: Result) -> None:
-        self.result = result
+    Attributes:
+        who: the component that worked, such as `policy 'etf'`; empty if it is not known.
+        kept: where the best so far is, for the command line to say.
+    """
+
+    def __init__(self, cause: BaseException, result: Result, who: str = "") -> None:
+        self.result, self.who, self.kept = result, who, ""
         if isinstance(cause, PlacekitError):
             super().__init__(cause.message, cause.hint)
         else:

@@ -42,7 +42,7 @@ def warn(text: str, cause: BaseException | None = None) -> None:
 
 def reason(cause: BaseException) -> str:
     """The type and the message of `cause`, in one line."""
-    return f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+    return ": ".join(filter(None, [type(cause).__name__, " ".join(str(cause).split())]))
 
 
 class Lifecycle:

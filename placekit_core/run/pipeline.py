@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PlacementError, RunError
+from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PlacekitError, PlacementError, RunError
 from placekit_core.contracts.files import WriteError, write_json
 from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, State
 from placekit_core.contracts.ledger import Ledger
@@ -240,6 +240,8 @@ class _Placing:
             raise error
         self.stop.writing = True
         self._keep_policy()
+        told = error.message if isinstance(error, PlacekitError) else f"{reason(error)}, while {self.who} worked"
+        self.searches[0].evaluate.note(f"the run failed: {told}")
         try:
             result = self._write(report(self.assembly, self.searches, self.run_dir, "failed"))
         except RunFailed as unwritten:
@@ -247,7 +249,7 @@ class _Placing:
             result = unwritten.result
         except Exception:  # report the first failure
             raise error from None
-        raise RunFailed(error, result) from error
+        raise RunFailed(error, result, self.who) from error
 
     def finish(self, status: str) -> Result:
         """Write the results. Raises BoundError."""

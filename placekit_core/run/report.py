@@ -203,10 +203,10 @@ def fastest_of(s: OpenProgram) -> Baseline | None:
 def bound_error(result: Result) -> BoundError | None:
     """The error if a value is below its proven bound, else None; the status of its result is `failed`."""
     for p in result.programs:
-        value, bound = p.summary.value_s, p.summary.bound_s
-        if value is not None and bound is not None and value < bound * (1 - 1e-9):
+        if p.summary.below_bound:
             return BoundError(
-                f"{p.summary.program!r} has a value of {value:.9g} s, below its proven bound of {bound:.9g} s",
+                f"{p.summary.program!r} has a value of {p.summary.value_s:.9g} s, below its proven bound of"
+                f" {p.summary.bound_s:.9g} s",
                 f"this is a bug in backend {result.summary.backend!r} or in what policy {result.summary.policy!r} proved",
                 replace(result, summary=result.summary.model_copy(update={"status": "failed"})),
             )

@@ -22,6 +22,7 @@ from placekit_core.contracts.errors import BusyError, RunError
 from placekit_core.contracts.files import PARTIAL, finite, read_json
 from placekit_core.contracts.placement_file import PLACEMENT_FILE
 from placekit_core.contracts.result import Summary
+from placekit_core.contracts.units import seconds
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 
@@ -123,11 +124,23 @@ def check_same(run_dir: Path, config: RunConfig) -> None:
 
 
 def load_summary(run_dir: str | Path) -> Summary:
-    """Summary of a finished or interrupted run. Raises RunError if there is none."""
+    """Summary of a finished or interrupted run. Raises RunError if there is none, or if its numbers contradict each other."""
     path = Path(run_dir) / RESULT
     if not os.path.isfile(path):
         raise RunError(f"no {RESULT} in {run_dir}", "give directories that `placekit run` wrote")
-    return read_json(path, Summary, error=RunError)
+    found = read_json(path, Summary, error=RunError)
+    for part in (found, *found.programs):
+        if part.below_bound and found.status != "failed":  # one that failed says so itself
+            raise RunError(
+                f"{path} says {seconds(part.value_s)}, below its own proven bound of {seconds(part.bound_s)}",
+                "one of the two is wrong: do not use this run",
+            )
+    if len(found.programs) == 1 and found.value_s != found.programs[0].value_s:
+        raise RunError(
+            f"{path} says {seconds(found.value_s)} of its run, and {seconds(found.programs[0].value_s)} of its only program",
+            "it was changed after it was written: do not use this run",
+        )
+    return found
 
 
 def find_runs(folders: Sequence[str | Path]) -> list[Path]:

@@ -42,9 +42,10 @@ def main(argv: list[str], registry: Registry) -> int:
     arguments = parser.read(argv)
     parts = assembled(arguments.options, registry)
     out = arguments.certificate
-    if out is not None and (out.exists() or not out.parent.is_dir()):
-        what = "exists already" if out.exists() else "cannot be written: there is no such folder"
-        raise ConfigError(f"{out} {what}", "choose another name")
+    if out is not None and out.exists():
+        raise ConfigError(f"{out} exists already", "choose another name")
+    if out is not None and not out.parent.is_dir():
+        raise ConfigError(f"{out} cannot be written: there is no folder {out.parent}", "make the folder first")
     alone = out is not None or arguments.check is not None
     programs = [parts.one_program("a certificate")] if alone else parts.programs
     problems = [_problem(parts, program) for program in programs]
@@ -92,7 +93,7 @@ def show(problem: Problem, offloads: bool = False) -> None:
     title = f"{problem.graph.name} on {problem.cluster.name}: {problem.graph.n:,} operations in {problem.g:,} groups"
     rows = [[name, seconds(bound or None)] for name, bound in found.items()]
     console.table(["argument", "no placement that fits is faster than"], rows, title)
-    print(f"proven: {seconds(max(found.values()) * (1 - ROUNDING))}, by {binding_argument(found)}")
+    print(f"proven: {seconds(max(found.values()) * (1 - ROUNDING))}, by {binding_argument(found)} (to 0.01%)")
 
 
 def _certify(path: Path, problem: Problem) -> None:

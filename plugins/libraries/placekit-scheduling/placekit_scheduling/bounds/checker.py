@@ -211,16 +211,16 @@ def proven_s(problem: Problem, certificate: Certificate) -> float:
 
     Raises CertificateError for the first step that does not hold.
     """
-    for backwards, claims in ((False, certificate.heads), (True, certificate.tails)):
+    levels = [_levels(problem, claims) for claims in (certificate.heads, certificate.tails)]
+    for backwards, level in zip((False, True), levels, strict=True):
         here = [j for j in certificate.joins if j.backwards is backwards]
         joins = {j.operation: j.branches for j in here}
         if len(joins) < len(here) or max(joins, default=0) >= problem.graph.n:
             raise CertificateError("an operation has several lists of branches, or there is no such operation")
-        level = _levels(problem, claims)
         _check_levels(problem, Facts(problem, backwards), level, joins, "tail" if backwards else "head")
     found = follows_s(problem, certificate)
     if not certificate.bound_s <= found:
-        raise CertificateError(f"it claims {certificate.bound_s!r} s, but {found!r} s follow")
+        raise CertificateError(f"it claims {certificate.bound_s!r} s, and no more than {found!r} s can be proven")
     return certificate.bound_s
 
 
@@ -231,8 +231,15 @@ def _levels(problem: Problem, rows: list[list[float]]) -> Floats:
         return np.zeros((n, problem.cluster.size))
     kinds = int(kind_of.max()) + 1
     if len(rows) != n or any(len(row) != kinds for row in rows):
-        raise CertificateError(f"it is of another problem: this one has {n} operations and {kinds} kinds of devices")
+        there = max(map(len, rows))
+        raise CertificateError(
+            f"it has {_counted(len(rows), there)}, this problem {_counted(n, kinds)}: it is of another one, or damaged"
+        )
     return np.asarray(rows)[:, kind_of]
+
+
+def _counted(operations: int, kinds: int) -> str:
+    return f"{operations:,} operations and {kinds} kind{'' if kinds == 1 else 's'} of devices"
 
 
 def _check_levels(problem: Problem, facts: Facts, level: Floats, joins: dict[int, list[list[int]]], what: str) -> None:
@@ -248,7 +255,7 @@ def _check_levels(problem: Problem, facts: Facts, level: Floats, joins: dict[int
             d = int(wrong[0])
             raise CertificateError(
                 f"the {what} of {problem.graph.op_name[v]!r} on {problem.cluster.device_names[d]} is said to be"
-                f" {float(level[v, d])!r} s, but {float(follows[d])!r} s follow"
+                f" {float(level[v, d])!r} s, and no more than {float(follows[d])!r} s can be proven"
             )
 
 
