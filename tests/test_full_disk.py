@@ -66,6 +66,7 @@ def test_a_disk_that_takes_no_more(disk: Disk, placekit: Run, tmp_path: Path, ro
     said, hint = outcome.err.splitlines()[-2:]
     assert re.fullmatch(rf"placekit: cannot write out/\S+: {os.strerror(code)}", said)
     assert "Traceback" not in outcome.err
+    assert "the best so far" not in outcome.err, "it could not be written there"
     assert all(line.startswith("placekit: warning: ") for line in outcome.err.splitlines()[:-2])
     assert not list((tmp_path / "out").glob(".*.part"))
     assert not (tmp_path / "out" / "result.json").exists(), "it is the last one"

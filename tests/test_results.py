@@ -56,8 +56,8 @@ def test_a_result_that_contradicts_itself_is_an_error(tmp_path: Path) -> None:
     written = json.loads(path.read_text())
     load_summary(tmp_path)
     for changes, program, said in (
-        ({"value_s": 1e-6}, {}, "says 1 us, below its own proven bound of "),
-        ({}, {"value_s": 1e-6}, "says 1 us, below its own proven bound of "),
+        ({"value_s": 1e-6}, {}, "says 1e-06 s, below its own proven bound of "),
+        ({}, {"value_s": 1e-6}, "says 1e-06 s, below its own proven bound of "),
         ({"value_s": 2 * written["value_s"]}, {}, "of its run, and .* of its only program"),
     ):
         changed = {**written, **changes, "programs": [{**written["programs"][0], **program}]}

@@ -167,14 +167,16 @@ def fail(error: Exception, registry: Registry) -> int:
     from placekit_core.run.failures import RunFailed
     from placekit_core.run.lifecycle import reason
 
-    said, kept = str(error), ""
-    cause: BaseException | None = error
-    if isinstance(error, RunFailed):
-        cause, kept = error.__cause__, error.kept
+    said = str(error)
+    failed = error if isinstance(error, RunFailed) else None
+    cause: BaseException | None = failed.__cause__ if failed else error
     if cause is not None and not isinstance(cause, PlacekitError):
         if not (place := registry.where(cause)):
             raise cause
-        who = f", while {error.who} worked" if isinstance(error, RunFailed) and error.who else ""
+        who = f", while {failed.who} worked" if failed and failed.who else ""
         said = f"{reason(cause)}{who}\n  at {place}; HYDRA_FULL_ERROR=1 shows the whole traceback"
-    print(f"placekit: {said}" + (f"\n  {kept}" if kept else ""), file=sys.stderr)
+    print(f"placekit: {said}", file=sys.stderr)
+    if failed and failed.kept and any(p.fits for p in failed.result.summary.programs):
+        best = f"the best so far, {failed.result.summary.outcome}," if failed.result.summary.fits else "what was found"
+        print(f"  {best} is in {failed.kept}", file=sys.stderr)
     return 1

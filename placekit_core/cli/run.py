@@ -130,8 +130,7 @@ def _resume(run_dir: Path, registry: Registry) -> None:
 
 def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> None:
     from placekit_core.cli.console import show_next, show_result
-    from placekit_core.contracts.units import seconds
-    from placekit_core.run.failures import Interrupted, RunFailed
+    from placekit_core.run.failures import Interrupted
     from placekit_core.run.pipeline import run
     from placekit_core.run.progress import Progress
 
@@ -148,10 +147,6 @@ def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> 
         start = "" if (run_dir / CHECKPOINT).is_file() else " (from the beginning: there was no checkpoint yet)"
         print(f"interrupted: {kept} is in {run_dir}; continue with `placekit run resume={run_dir}`{start}")
         raise KeyboardInterrupt from None
-    except RunFailed as e:
-        if e.result.summary.fits and (run_dir / run_directory.RESULT).is_file():
-            e.kept = f"the best so far, {seconds(e.result.summary.value_s)}, is in {run_dir}"
-        raise
     show_result(result.summary, run_dir)
     if not terminal.quiet():
         sys.stdout.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placekit_core.contracts.errors import PlacekitError, RunError
@@ -25,11 +26,11 @@ class RunFailed(PlacekitError):
 
     Attributes:
         who: the component that worked, such as `policy 'etf'`; empty if it is not known.
-        kept: where the best so far is, for the command line to say.
+        kept: the run directory, once `result` is written there.
     """
 
-    def __init__(self, cause: BaseException, result: Result, who: str = "") -> None:
-        self.result, self.who, self.kept = result, who, ""
+    def __init__(self, cause: BaseException, result: Result, who: str = "", kept: Path | None = None) -> None:
+        self.result, self.who, self.kept = result, who, kept
         if isinstance(cause, PlacekitError):
             super().__init__(cause.message, cause.hint)
         else:

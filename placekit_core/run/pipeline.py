@@ -240,16 +240,18 @@ class _Placing:
             raise error
         self.stop.writing = True
         self._keep_policy()
-        told = error.message if isinstance(error, PlacekitError) else f"{reason(error)}, while {self.who} worked"
+        worked = f", while {self.who} worked" if self.who else ""
+        told = error.message if isinstance(error, PlacekitError) else f"{reason(error)}{worked}"
         self.searches[0].evaluate.note(f"the run failed: {told}")
+        kept: Path | None = self.run_dir
         try:
             result = self._write(report(self.assembly, self.searches, self.run_dir, "failed"))
         except RunFailed as unwritten:
             warn(f"{unwritten.message}; {unwritten.hint}")
-            result = unwritten.result
+            result, kept = unwritten.result, None
         except Exception:  # report the first failure
             raise error from None
-        raise RunFailed(error, result, self.who) from error
+        raise RunFailed(error, result, self.who, kept) from error
 
     def finish(self, status: str) -> Result:
         """Write the results. Raises BoundError."""

@@ -22,12 +22,12 @@ from placekit_core.contracts.errors import BusyError, RunError
 from placekit_core.contracts.files import PARTIAL, finite, read_json
 from placekit_core.contracts.placement_file import PLACEMENT_FILE
 from placekit_core.contracts.result import Summary
-from placekit_core.contracts.units import seconds
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
 
 RESULT, PLACEMENT, CONFIG = "result.json", PLACEMENT_FILE, "config.json"
 SWEEP, FAILED = "sweep.json", "failed.json"
+_REMOVE = "remove this file to make the run again, or to continue it if it has a checkpoint"
 
 
 def holds_run(run_dir: Path) -> bool:
@@ -132,13 +132,13 @@ def load_summary(run_dir: str | Path) -> Summary:
     for part in (found, *found.programs):
         if part.below_bound and found.status != "failed":  # one that failed says so itself
             raise RunError(
-                f"{path} says {seconds(part.value_s)}, below its own proven bound of {seconds(part.bound_s)}",
-                "one of the two is wrong: do not use this run",
+                f"{path} says {part.value_s:.9g} s, below its own proven bound of {part.bound_s:.9g} s",
+                f"one of the two is wrong; {_REMOVE}",
             )
     if len(found.programs) == 1 and found.value_s != found.programs[0].value_s:
         raise RunError(
-            f"{path} says {seconds(found.value_s)} of its run, and {seconds(found.programs[0].value_s)} of its only program",
-            "it was changed after it was written: do not use this run",
+            f"{path} says {found.value_s!r} s of its run, and {found.programs[0].value_s!r} s of its only program",
+            f"it was changed after it was written; {_REMOVE}",
         )
     return found
 

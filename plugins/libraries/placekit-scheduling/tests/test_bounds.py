@@ -145,6 +145,9 @@ def test_prices_of_two_kinds_with_memory_for_everything_are_the_best() -> None:
         assert found.time @ streams == pytest.approx(1)
         assert (found.time >= 0).all()
         assert not found.memory.any()
+    # two halves that are tied to their kinds: any prices are as good, and other bounds gain by equal ones
+    tied = np.array([[np.inf, 4.0], [4.0, np.inf]])
+    assert best_prices(tied, np.ones(2), np.ones(2), np.full(2, 1e9)).time.tolist() == [0.5, 0.5]
 
 
 def test_group() -> None:

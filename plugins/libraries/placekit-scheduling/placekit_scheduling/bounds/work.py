@@ -48,20 +48,21 @@ def best_prices(
     cuts: list[NDArray[np.float64]] = []
     rows = np.arange(len(seconds))
     quick = kinds == 2 and len(seconds) > 0 and bool((room >= 1).all())  # no price of memory can raise the bound
-    if quick:
-        time = _balanced(seconds, streams)
-    for _ in range(STEPS if kinds > 1 and not quick else 1):
+    for _ in range(2 if quick else STEPS if kinds > 1 else 1):
         # a price of 0 times inf, where a group may not run, would not be a number
         priced = np.where(np.isfinite(seconds), seconds, 0.0) * time + size[:, None] * memory
         priced[~np.isfinite(seconds)] = np.inf
         choice = priced.argmin(axis=1)
         value = float(priced[rows, choice].sum() - memory @ room)
-        if value > best.bound_s:
+        if value > best.bound_s * (1 + TOLERANCE if quick else 1):
             best = Prices(time, memory / whole, value)
         load = np.bincount(choice, seconds[rows, choice], kinds)
         cuts.append(np.concatenate([load, np.bincount(choice, size, kinds) - room]))
-        if kinds == 1 or quick or load.sum() == 0:
+        if kinds == 1 or load.sum() == 0:
             break
+        if quick:
+            time = _balanced(seconds, streams)
+            continue
         top, time, memory = _highest(np.asarray(cuts), streams)
         if top <= best.bound_s * (1 + TOLERANCE):
             break
@@ -72,14 +73,17 @@ def _balanced(seconds: NDArray[np.float64], streams: NDArray[np.float64]) -> NDA
     """The best prices [2] of time on two kinds of devices without limits of memory.
 
     A price x of all streams of the first kind leaves 1 - x for the second. Each group takes what is cheaper: the first kind as
-    long as x is below a point of its own. The sum is concave and piecewise linear in x, and highest at one of these points.
+    long as x is below a point of its own. The sum is concave and piecewise linear in x, and highest at one of these points, or
+    between two of them: then the prices are those closest to equal ones, as other bounds use these prices as well.
     """
     first, second = np.where(np.isfinite(seconds), seconds, 0.0).T / streams[:, None]
     point = np.where(np.isfinite(seconds[:, 1]), second / np.maximum(first + second, np.finfo(float).tiny), 1.0)
     point[np.isinf(seconds[:, 0])] = 0.0
     order = point.argsort(kind="stable")
     slope = first.sum() - (first + second)[order].cumsum()  # right of each point
-    x = float(point[order[min(int((slope > 0).sum()), len(order) - 1)]])
+    flat = 1e-12 * (first + second).sum()
+    low, high = (point[order[min(int((slope > s).sum()), len(order) - 1)]] for s in (flat, -flat))
+    x = float(np.clip(streams[0] / streams.sum(), low, high))
     return np.array([x, 1 - x]) / streams
 
 
