@@ -36,6 +36,7 @@ TF = "_tf2017"
 LEARNED = (
     ("mirhoseini_table2", "seq2seq"), ("mirhoseini_table2", "post"), ("post_table1", "post"), ("placeto_table1", "seq2seq"),
     ("placeto_table1", "placeto"), ("doppler_table2", "doppler"), ("doppler_table2_fifo", "doppler"),
+    ("doppler_table9", "doppler"), ("doppler_table9", "post"),
 )  # fmt: skip
 VERDICTS = ("holds", "partly", "contradicted", "open", "not done")
 WIDE = 20  # percent: intervals that are written by their ends
@@ -70,11 +71,11 @@ class Claim:
 
 
 class Runs:
-    """The runs of one CSV, by workload, cluster and method."""
+    """The runs of CSVs, by workload, cluster and method."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, *names: str) -> None:
         self.rows: dict[tuple[str, str, str], list[Seed]] = {}
-        rows = read([PAGES / "runs" / f"{name}.csv"])
+        rows = read(PAGES / "runs" / f"{name}.csv" for name in names)
         found(rows)  # checks them
         for s in rows:
             self.rows.setdefault((s.workload, s.cluster, s.method), []).append(s)
@@ -123,9 +124,9 @@ class Runs:
 
 
 @functools.cache
-def runs(name: str) -> Runs:
-    """The runs of docs/research/runs/NAME.csv."""
-    return Runs(name)
+def runs(*names: str) -> Runs:
+    """The runs of docs/research/runs/NAME.csv, of all of them together."""
+    return Runs(*names)
 
 
 def together(verdicts: Iterable[str]) -> str:
