@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -343,3 +344,26 @@ def test_evaluations_can_be_kept_for_later() -> None:
     unlimited = Ledger(seconds=5)
     with unlimited.reserved(1):
         assert unlimited.remaining == math.inf
+
+
+def test_the_history_of_a_state_stays_as_it_was(problem: Problem) -> None:
+    """It is no copy: copies that grow with every checkpoint shred the memory of a long run."""
+    evaluate = BudgetedEvaluator(problem, Table())
+    one = batch(problem, 0)
+    evaluate(one)
+    early = evaluate.state()["history"]
+    before = early.copy()
+    for _ in range(300):  # its buffer has to grow
+        evaluate(one)
+    assert (early == before).all()
+    again, later = evaluate.state()["history"], evaluate.state()["history"]
+    assert np.shares_memory(again, later)
+    assert [tuple(row) for row in again.tolist()] == evaluate.history
+    assert len(evaluate.history) == 301
+
+
+@pytest.mark.parametrize("history", [np.zeros(5), np.zeros((2, 4)), np.zeros((2, 5), np.int64), [[0.0] * 5]])
+def test_a_history_of_another_form_is_refused(problem: Problem, history: Any) -> None:
+    evaluate = BudgetedEvaluator(problem, Table())
+    with pytest.raises(ValueError, match="history"):
+        evaluate.restore({**evaluate.state(), "history": history})

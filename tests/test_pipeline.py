@@ -350,7 +350,9 @@ def test_parameters_that_cannot_be_written_cost_no_result(
         run(config, tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["status"], result["fits"]) == ("failed" if crashes else "finished", not crashes)
-    assert result["notes"] == ["the trained policy is not written: RuntimeError: the device is gone"]
+    kept = "the trained policy is not written: RuntimeError: the device is gone"
+    failed = "the run failed: Crash, while trainer 'fake_trainer' worked"
+    assert result["notes"] == ([kept, failed] if crashes else [kept])
 
 
 def test_a_trained_policy_is_kept_and_placed_without_training(tmp_path: Path) -> None:

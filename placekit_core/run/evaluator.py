@@ -38,7 +38,15 @@ def _an_array(value: Any) -> Any:
     return value
 
 
+def _a_history(value: Any) -> Any:
+    rows = _an_array(value)
+    if rows.dtype != np.float64 or rows.ndim != 2 or rows.shape[1] != len(HISTORY):
+        raise ValueError(f"a history has {len(HISTORY)} numbers in each row")
+    return rows
+
+
 Array = Annotated[Any, AfterValidator(_an_array)]
+History = Annotated[Any, AfterValidator(_a_history)]
 
 
 class BestState(FileModel):
@@ -62,7 +70,7 @@ class EvaluatorState(FileModel):
     proven_s: float | None
     notes: list[str]
     last_error: str | None
-    history: Array
+    history: History
     best: BestState | None
 
 
@@ -93,7 +101,7 @@ class BudgetedEvaluator(Evaluator):
         self.notes: list[str] = []
         self.least_over_bytes = math.inf
         self.last_error: str | None = None
-        self.history: list[tuple[float, ...]] = []
+        self._rows, self._made = np.zeros((64, len(HISTORY))), 0
         self._cache: dict[bytes, Measurements] = {}
         self.measuring = False  # whether the backend is at work
         self._refused = 0
@@ -211,10 +219,14 @@ class BudgetedEvaluator(Evaluator):
             self._challenge(placement, m.rows(slice(row, row + 1)))
         mean = float(np.mean(self.scores(m))) if mean_s is None else mean_s
         best_s = self.best.value_s if self.best else math.nan
-        self.history.append((self.evaluations, self.ledger.seconds, float(value[row]), mean, best_s))
+        new = (self.evaluations, self.ledger.seconds, float(value[row]), mean, best_s)
+        if self._made == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+        self._rows[self._made] = new
+        self._made += 1
         if self.on_row:
             with self.ledger.paused():
-                self.on_row(dict(zip(HISTORY, self.history[-1], strict=True)))
+                self.on_row(dict(zip(HISTORY, new, strict=True)))
 
     def _challenge(self, placement: Placement, m: Measurements) -> None:
         """Make `placement`, which has a lower value than the best so far, the new best.
@@ -245,6 +257,11 @@ class BudgetedEvaluator(Evaluator):
         value_s = float(np.median(m.value_s))
         self.best = Best(placement, value_s, m.peak_bytes.max(axis=0), spread, self.evaluations, again)
 
+    @property
+    def history(self) -> list[tuple[float, ...]]:
+        """A row for each evaluated batch, with the columns `HISTORY`."""
+        return [tuple(row) for row in self._rows[: self._made].tolist()]
+
     def state(self) -> dict[str, Any]:
         """The state that `restore` takes."""
         best = self.best
@@ -255,7 +272,7 @@ class BudgetedEvaluator(Evaluator):
             "proven_s": self.proven_s,
             "notes": list(self.notes),
             "last_error": self.last_error,
-            "history": np.asarray(self.history, np.float64).reshape(-1, len(HISTORY)),
+            "history": self._rows[: self._made],  # no copy: one for each checkpoint, each a little longer, shreds memory
             "best": best and {
                 "device": best.placement.device,
                 "priority": best.placement.priority,
@@ -278,7 +295,7 @@ class BudgetedEvaluator(Evaluator):
             dict.fromkeys([*saved.notes, *self.notes])
         )  # the present session may have noted something already
         self.last_error = saved.last_error
-        self.history = [tuple(row) for row in saved.history.tolist()]
+        self._rows, self._made = np.concatenate([saved.history, np.zeros((64, len(HISTORY)))]), len(saved.history)
         best = saved.best
         if best is not None:
             placement = self.problem.placement(best.device, best.priority)

@@ -84,6 +84,7 @@ def copies(base: Summary, policy: str, values: list[float | None], **changes: ob
                 "value_s": value,
                 "fits": value is not None,
                 "gap": None if value is None else value - 1,
+                "programs": [p.model_copy(update={"value_s": value}) for p in base.programs],
                 "config": base.config | {"seed": seed, "run_dir": f"{policy}{seed}", "policy": {"name": policy}},
                 **changes,
             }

@@ -48,6 +48,7 @@ def runs(base: Summary, policy: str, values: Sequence[float | None], **changes: 
             update=common
             | {"seed": seed, "value_s": value, "fits": value is not None, "gap": None if value is None else value - 1.0}
             | {"config": base.config | {"seed": seed, "policy": {"name": policy}}}
+            | {"programs": [p.model_copy(update={"value_s": value}) for p in base.programs]}
         )
         for seed, value in enumerate(values)
     ]
