@@ -204,4 +204,4 @@ def test_heads_tails_and_pairs_hold_in_schedules(seeds: range) -> None:
         problem = random_problem(rng)
         prefetch = None if problem.cluster.multicast or seed % 3 else int(rng.integers(0, 2))
         raised += check_schedules(problem, rng, prefetch, 20) > 0
-    assert raised > len(seeds) / 6
+    assert raised > len(seeds) / 8
