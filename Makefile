@@ -6,7 +6,7 @@ STAMP := .venv-stamp
 PLUGINS := $(wildcard plugins/*/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-rest test-long lint compiled bench docs docs-outputs clean
+.PHONY: help setup run ready test test-all test-rest test-long lint compiled bench docs docs-outputs clean
 
 help:
 	@echo "make run       install everything and place Inception-V3 on two simulated GPUs"
@@ -37,17 +37,21 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(STAMP)
+ready: $(STAMP)
 	$(MAKE) --no-print-directory -j2 lint compiled
+
+test: ready
 	$(BIN)/pytest -n 2 -m "not slow"
+
+# One call of pytest: it takes most of a minute to find its tests.
+test-all: ready
+	$(BIN)/pytest -n 2 -m "not long"
 
 test-rest: $(STAMP)
 	$(BIN)/pytest -n 2 -m "slow and not long"
 
 test-long: $(STAMP)
 	$(BIN)/pytest -n 2 -m long
-
-test-all: test test-rest
 
 # What most tests need compiled, once, and not by each of pytest's processes; meanwhile the other core checks types.
 compiled: $(STAMP)

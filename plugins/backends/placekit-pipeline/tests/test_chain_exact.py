@@ -132,6 +132,7 @@ def test_chain_is_the_best_of_all_splits(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", BACKENDS)
 def test_chain_is_the_best_of_all_splits_in_many_cases(name: str) -> None:
     fits = [check(name, seed) for seed in range(12, 82, 2)]

@@ -174,6 +174,7 @@ def test_proofs_hold(name: str, branches: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("branches", [False, True])
 @pytest.mark.parametrize("name", BACKENDS)
 def test_proofs_hold_in_many_cases(name: str, branches: bool) -> None:

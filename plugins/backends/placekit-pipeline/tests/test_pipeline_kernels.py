@@ -181,6 +181,7 @@ def test_values_and_peaks_equal_the_reference(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_values_and_peaks_equal_the_reference_in_many_cases() -> None:
     for seed in range(100, 120):
         compare(seed, 16)
@@ -256,6 +257,7 @@ def test_a_walk_equals_evaluations_from_the_beginning(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_many_walks_equal_evaluations_from_the_beginning() -> None:
     for seed in range(100, 150):
         walks(seed)
