@@ -139,7 +139,7 @@ def report(rows: list[Row], evaluations: int) -> list[str]:
         "",
         *_gaps(rows),
         "",
-        f"Half of the gap or less is left on {len(halved)} of {sum(r.name in NETWORKS for r in rows)} networks:"
+        f"Half of the gap or less is left on {len(halved)} of {sum(r.name in NETWORKS for r in rows)} networks (`_8` apart):"
         f" {', '.join(f'`{n}`' for n in halved) or 'none'}.",
         "",
         "## By argument",

@@ -56,8 +56,8 @@ def sharded_report(store: Store, budgets: list[str]) -> list[str]:
     """The tables of the part `sharded`, of what is kept."""
     lines = [
         "Value over the proven bound, median over the seeds. A policy without a search has the evaluations that it makes.",
-        "The reference is the best value that any run kept here has ever found; the bound is the highest that any run has",
-        "proven.",
+        "The reference is the best value that any run kept here has ever found; the bound is the highest that any of these",
+        "runs has proven (later arguments prove more: [bounds](bounds.md)).",
         "",
         *_unmeasured(store),
         *_references(store),
@@ -127,7 +127,7 @@ def _default(store: Store, budgets: list[str]) -> list[str]:
         "",
         f"Over its target: {'; '.join(missed) or 'nowhere'}.",
         "",
-        f"More than {percent(BEHIND)} behind another policy: {'; '.join(behind) or 'nowhere'}.",
+        f"With these budgets more than {percent(BEHIND)} behind another policy: {'; '.join(behind) or 'nowhere'}.",
     ]
 
 

@@ -131,6 +131,13 @@ def beside(older: Path) -> list[str]:
     return lines
 
 
+LEGEND = [
+    "`evaluations/s`: every move evaluated from the beginning; `with trials`: the same moves from marks, ended early;",
+    "`ratio`: the second over the first. Below 1, the bookkeeping takes more than it saves.",
+    "",
+]
+
+
 def main() -> None:
     """Print the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -164,7 +171,7 @@ def main() -> None:
     print(lines[-1])
     if arguments.write:
         command = f"`python benchmarks/search_speed.py{' --beside CHECKOUT' if arguments.beside else ''} --write`"
-        text = "\n".join(["# Speed of searches", "", command, "", *lines, ""])
+        text = "\n".join(["# Speed of searches", "", command, "", *LEGEND, *lines, ""])
         (ROOT / "benchmarks" / "results" / "search_speed.md").write_text(text)
 
 

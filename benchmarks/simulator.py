@@ -199,6 +199,11 @@ def processor() -> str:
     return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), platform.processor())
 
 
+LEGEND = [
+    "`older time over this`: an older checkout's time over this one's, both with memory tracked, as its interface always does.",
+    "`recorded`: the time of an evaluation that leaves why everything started when it did, over that of one that does not.",
+    "",
+]
 HEAD = [
     "| machine | operations | order | memory | placements/s | ns/event | time over C++'s | older time over this | recorded |"
     " second opinion's over this |",
@@ -246,7 +251,7 @@ def main() -> None:
     if arguments.write:
         command = f"`python benchmarks/simulator.py{' --beside CHECKOUT' if older else ''} --write`"
         target = Path(__file__).parent / "results" / "simulator.md"
-        target.write_text("\n".join(["# Simulator", "", command, "", *lines, *notes, ""]))
+        target.write_text("\n".join(["# Simulator", "", command, "", *LEGEND, *lines, *notes, ""]))
 
 
 if __name__ == "__main__":

@@ -133,7 +133,8 @@ def main() -> None:
         beside = f", beside `git worktree add CHECKOUT {checkouts[1].commit()}`" if args.beside else ""
         head = (
             f"# Startup\n\n`{command}` at commit {checkouts[0].commit()}{beside}, with every\nplugin of this repository"
-            " installed. Hydra's plugins of launchers and sweepers, which it imports at each start, are part of it.\n\n"
+            " installed. Hydra's plugins of launchers and sweepers, which it imports at each start, are part of it.\n"
+            "`CPU, ratio`: the older time over this one.\n\n"
         )
         (HERE / "benchmarks" / "results" / "startup.md").write_text(head + text + "\n")
 

@@ -11,6 +11,7 @@ from placekit_core import Component, Options
 from placekit_zoo.options import refuse_one_value
 
 PLACETO = "Addanki et al. 2019, Placeto: Learning Generalizable Device Placement Algorithms for Distributed ML"
+LARGEST = 2**22  # operations of a planted graph: as many as a graph file holds
 ENAS = "Pham et al. 2018, Efficient Neural Architecture Search via Parameter Sharing"
 
 
@@ -118,6 +119,11 @@ class PlantedOptions(Options):
     def _scatters(self) -> PlantedOptions:
         if self.devices == 2 and self.width < 5:
             raise ValueError("with two devices width must be at least 5: a narrower strand may stay together by chance")
+        operations = self.layers * self.devices * self.strands * self.width
+        if operations > LARGEST:
+            raise ValueError(
+                f"these are {operations:,} operations (layers × devices × strands × width), more than {LARGEST:,}"
+            )
         return self
 
 

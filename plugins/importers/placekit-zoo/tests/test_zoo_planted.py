@@ -120,3 +120,5 @@ def test_wrong_options_are_refused() -> None:
             PlantedOptions(**wrong)
     with pytest.raises(ValidationError, match="with two devices"):
         PlantedOptions(devices=2, width=4)
+    with pytest.raises(ValidationError, match=r"these are 4,194,312 operations .*, more than 4,194,304"):
+        PlantedOptions(layers=174763)

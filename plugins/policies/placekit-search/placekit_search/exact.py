@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 # Deterministic seconds. Every further slice is twice as long, so starting anew repeats at most half of the work.
 FIRST_SLICE = 1.0
+UNFIT = (
+    "policy exact stopped short of its optimum: what the solver proves best does not fit, since activations are no"
+    " constraint of its program; policy=portfolio may find a better placement"
+)
 OTHER = "policy exact proves no bound here: the backend's schedule of a placement is not possible on the machine model"
 
 
@@ -139,6 +143,7 @@ def _start(task: Task, options: ExactOptions, rng: Generator) -> dict[str, Any]:
         "slices": 0,
         "spent": 0.0,
         "done": False,
+        "unfit": False,
     }
 
 
@@ -169,6 +174,7 @@ class _Search:
         modelled: whether the backend's values are makespans of the machine model.
         solution, makespan: values of all variables of the solver's best solution, and its ticks; -1 if there is none.
         bound: lower bound on all solutions, in ticks.
+        unfit: whether the solver's last solution does not fit with its activations.
         proven_before_s: bound that others had proven when this search began, None if there was none.
     """
 
@@ -182,6 +188,7 @@ class _Search:
         self.makespan, self.bound = int(state["makespan"]), int(state["bound"])
         self.proven_before_s: float | None = state["proven_before_s"]
         self.slices, self.spent, self.done = int(state["slices"]), float(state["spent"]), bool(state["done"])
+        self.unfit = bool(state["unfit"])
         self.level = group_priority(self.problem, b_level(self.problem))
 
     def state(self) -> dict[str, Any]:
@@ -199,6 +206,7 @@ class _Search:
             "slices": self.slices,
             "spent": self.spent,
             "done": self.done,
+            "unfit": self.unfit,
         }
 
     def placement(self) -> Placement:
@@ -228,6 +236,8 @@ class _Search:
         self.spent += outcome.work
         ended = limit_s is None and self.spent >= o.deterministic_limit
         self.done = outcome.status != "open" or ended
+        if outcome.status != "open" and self.unfit:
+            evaluate.note(UNFIT)
 
     def _working(self, bound: int) -> None:
         """Say what is known while the solver works."""
@@ -272,7 +282,7 @@ class _Search:
         priority = np.stack([group_priority(self.problem, -rank), self.level])
         placements = Placements.of(np.stack([solution.device] * 2), priority)
         values = _values(self.task.evaluate(placements))
-        row = int(np.argmin(values))
+        row, self.unfit = int(np.argmin(values)), not np.isfinite(values).any()
         if values[row] < self.value_s:
             device, order = placements.one(row)
             self.device, self.value_s = device.copy(), float(values[row])

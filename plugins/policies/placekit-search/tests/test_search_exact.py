@@ -232,6 +232,25 @@ def unsent(s: Schedule) -> Schedule:
     return dataclasses.replace(s, **{key: getattr(s, key)[:0] for key in keys})
 
 
+class Tight(Faster):
+    """A simulator of which only placements on one device fit."""
+
+    def evaluate(self, placements: Placements) -> Measurements:
+        m = self.of.evaluate(placements)
+        fits = (placements.device == placements.device[:, :1]).all(axis=1)
+        return Measurements(m.value_s, m.peak_bytes, fits, tuple(None if x else "over" for x in fits))
+
+
+def test_an_optimum_that_does_not_fit_is_told() -> None:
+    """The bound holds, and what fits is what the list schedules found."""
+    problem = Problem.of(random_graph(3), machine(**MACHINES["no contention"]))
+    task = Task(problem, BudgetedEvaluator(problem, Tight(problem), Ledger(2000), objective="makespan"))
+    found = Exact().place(task, np.random.default_rng(0))
+    assert len(set(found.device.tolist())) == 1
+    assert task.evaluate.notes == [exact_module.UNFIT]
+    assert solve(problem).notes == []
+
+
 class Unsent(Faster):
     """A simulator without transfers: what an operation reads is there when it is made."""
 
