@@ -6,7 +6,7 @@ STAMP := .venv-stamp
 PLUGINS := $(wildcard plugins/*/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run ready test test-all test-rest test-long lint compiled bench docs docs-outputs clean
+.PHONY: help setup run ready test test-all test-long lint compiled bench docs docs-outputs clean
 
 help:
 	@echo "make run       install everything and place Inception-V3 on two simulated GPUs"
@@ -46,9 +46,6 @@ test: ready
 # One call of pytest: it takes most of a minute to find its tests.
 test-all: ready
 	$(BIN)/pytest -n 2 -m "not long"
-
-test-rest: $(STAMP)
-	$(BIN)/pytest -n 2 -m "slow and not long"
 
 test-long: $(STAMP)
 	$(BIN)/pytest -n 2 -m long

@@ -139,7 +139,8 @@ def report(rows: list[Row], evaluations: int) -> list[str]:
         "",
         *_gaps(rows),
         "",
-        f"Half of the gap or less is left on {len(halved)} of {sum(r.name in NETWORKS for r in rows)} networks (`_8` apart):"
+        f"Half of the gap or less is left on {len(halved)} of {sum(r.name in NETWORKS for r in rows)} networks"
+        " (not counting those on 8 × V100):"
         f" {', '.join(f'`{n}`' for n in halved) or 'none'}.",
         "",
         "## By argument",

@@ -278,8 +278,8 @@ def kept(data: dict[str, Any]) -> None:
         f"and `search` are whole runs without files. {platform.machine()}, {os.cpu_count()} cores, Python"
         f" {platform.python_version()}. An\n"
         "empty cell was not measured. The budgets of the searches are in the lines below each table, and differ: compare values\n"
-        "and evaluations only where they are equal. On the planted graphs the search returns one device: their transfers are\n"
-        "made for the links of their own machine, and take too long on this one.\n\n"
+        "and evaluations only where they are equal. Planted graphs are made for the links of their own machine: here their\n"
+        "transfers take long, and little or nothing is faster than one device.\n\n"
     )
     (RESULTS / "scale.md").write_text(text + tables(data))
 

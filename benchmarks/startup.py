@@ -134,7 +134,7 @@ def main() -> None:
         head = (
             f"# Startup\n\n`{command}` at commit {checkouts[0].commit()}{beside}, with every\nplugin of this repository"
             " installed. Hydra's plugins of launchers and sweepers, which it imports at each start, are part of it.\n"
-            "`CPU, ratio`: the older time over this one.\n\n"
+            "`CPU, ratio`: the older time over this one. `placekit --help` lists the commands of installed plugins.\n\n"
         )
         (HERE / "benchmarks" / "results" / "startup.md").write_text(head + text + "\n")
 

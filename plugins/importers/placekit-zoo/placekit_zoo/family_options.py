@@ -11,7 +11,7 @@ from placekit_core import Component, Options
 from placekit_zoo.options import refuse_one_value
 
 PLACETO = "Addanki et al. 2019, Placeto: Learning Generalizable Device Placement Algorithms for Distributed ML"
-LARGEST = 2**22  # operations of a planted graph: as many as a graph file holds
+LARGEST, MOST_INPUTS = 2**22, 2**24  # operations of a planted graph, as many as a graph file holds, and what they read
 ENAS = "Pham et al. 2018, Efficient Neural Architecture Search via Parameter Sharing"
 
 
@@ -103,7 +103,7 @@ class PlantedOptions(Options):
     """Options of `planted`; the graph has `layers * devices * strands * width` operations."""
 
     layers: int = Field(8, ge=2, description="layers; each takes 1/1024 s in the optimal schedule")
-    devices: int = Field(4, ge=2, description="devices of the program's machine")
+    devices: int = Field(4, ge=2, le=64, description="devices of the program's machine")
     strands: int = Field(2, ge=1, le=16, description="strands per device; the optimum keeps each strand together")
     width: int = Field(3, ge=3, le=16, description="operations per layer of a strand; with two devices at least 5")
     reads: int = Field(1, ge=0, description="light tensors that an operation reads from other devices")
@@ -124,6 +124,10 @@ class PlantedOptions(Options):
             raise ValueError(
                 f"these are {operations:,} operations (layers × devices × strands × width), more than {LARGEST:,}"
             )
+        others = (self.devices - 1) * self.strands * self.width
+        inputs = operations * (self.width + min(self.reads, others))
+        if inputs > MOST_INPUTS:
+            raise ValueError(f"the operations read {inputs:,} tensors (width + reads each), more than {MOST_INPUTS:,}")
         return self
 
 

@@ -122,3 +122,5 @@ def test_wrong_options_are_refused() -> None:
         PlantedOptions(devices=2, width=4)
     with pytest.raises(ValidationError, match=r"these are 4,194,312 operations .*, more than 4,194,304"):
         PlantedOptions(layers=174763)
+    with pytest.raises(ValidationError, match=r"the operations read 18,022,400 tensors .*, more than 16,777,216"):
+        PlantedOptions(layers=10, devices=40, strands=16, width=16, reads=160)

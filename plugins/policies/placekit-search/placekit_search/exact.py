@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 # Deterministic seconds. Every further slice is twice as long, so starting anew repeats at most half of the work.
 FIRST_SLICE = 1.0
 UNFIT = (
-    "policy exact stopped short of its optimum: what the solver proves best does not fit, since activations are no"
-    " constraint of its program; policy=portfolio may find a better placement"
+    "the best solution of policy exact's constraint program does not fit, because the program does not limit the memory of"
+    " activations; policy=portfolio may find a better placement"
 )
+CLOSE = 1e-6  # a value that is less above the proven bound, relatively, is the optimum: ticks round down
 OTHER = "policy exact proves no bound here: the backend's schedule of a placement is not possible on the machine model"
 
 
@@ -236,7 +237,8 @@ class _Search:
         self.spent += outcome.work
         ended = limit_s is None and self.spent >= o.deterministic_limit
         self.done = outcome.status != "open" or ended
-        if outcome.status != "open" and self.unfit:
+        optimal = self.modelled and self.value_s <= self.bound * self.tick_s * (1 + CLOSE)
+        if self.unfit and not optimal and (self.done or evaluate.remaining <= 0):
             evaluate.note(UNFIT)
 
     def _working(self, bound: int) -> None:
@@ -252,7 +254,7 @@ class _Search:
 
         timed = self._timed()
         if timed is not None and (self.makespan < 0 or timed.makespan <= self.makespan):
-            self.makespan, self.solution = timed.makespan, np.zeros(0, np.int64)
+            self.makespan, self.solution, self.unfit = timed.makespan, np.zeros(0, np.int64), False
         most = self.makespan if self.makespan >= 0 else self.options.resolution + 1
         model = Model(self.problem, self.tick_s, min(self.bound, most), most)
         if len(self.solution):

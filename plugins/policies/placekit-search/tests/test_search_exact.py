@@ -248,7 +248,17 @@ def test_an_optimum_that_does_not_fit_is_told() -> None:
     found = Exact().place(task, np.random.default_rng(0))
     assert len(set(found.device.tolist())) == 1
     assert task.evaluate.notes == [exact_module.UNFIT]
-    assert solve(problem).notes == []
+
+
+def test_an_optimum_that_fits_is_not_told() -> None:
+    """Also if a solution that is better by the rounding of ticks does not."""
+    problem = Problem.of(random_graph(3), machine(**MACHINES["no contention"]))
+    saved: list[Any] = []
+    Exact().place(task_of(problem), np.random.default_rng(0), None, lambda state: saved.append(dict(state)))
+    assert saved[-1]["done"]
+    task = task_of(problem)
+    Exact().place(task, np.random.default_rng(0), {**saved[-1], "done": False, "unfit": True})
+    assert task.evaluate.notes == []
 
 
 class Unsent(Faster):
