@@ -34,6 +34,7 @@ from placekit_core import (
     search,
 )
 from placekit_core.contracts.result import Baseline, Result, compared
+from placekit_core.contracts.units import seconds
 from placekit_core.run import baselines
 from placekit_core.run.registry import discover
 from placekit_core.run.run_directory import load_summary
@@ -153,7 +154,8 @@ def test_measured_baselines_are_compared_with_what_is_measured_beside_them(
     assert heft.beside_s is not None
     assert heft.beside_s == pytest.approx(result.value_s * 1.5**2)
     assert "as fast as single_device on gpu:0" in result.summary.against_baselines
-    assert f"{compared(heft.beside_s, heft.value_s)} heft" in result.summary.against_baselines
+    both = f"({seconds(heft.value_s)}; this placement beside it {seconds(heft.beside_s)})"
+    assert f"{compared(heft.beside_s, heft.value_s)} heft {both}" in result.summary.against_baselines
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,12 @@ class Summary(Found):
             return base_s, f"{name} takes {seconds(base_s)}"
         ours = [b.against(p.value_s or 0.0, p.spread_s) for p, b in fitting]
         value_s = sum(value for value, _ in ours) / used
-        return base_s, f"{compared(value_s, base_s, ours[0][1] if used == 1 else None)} {name} ({seconds(base_s)})"
+        again = any(b.beside_s is not None for _, b in fitting)  # not the value that the run is said to have
+        beside = f"; this placement beside it {seconds(value_s)}" if again else ""
+        return (
+            base_s,
+            f"{compared(value_s, base_s, ours[0][1] if used == 1 else None)} {name} ({seconds(base_s)}{beside})",
+        )
 
 
 @dataclass(frozen=True, eq=False)
