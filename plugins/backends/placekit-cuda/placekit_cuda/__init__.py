@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from placekit_core import Component, Options, hookimpl
 
@@ -44,6 +44,12 @@ class MeasuringOptions(Options):
         "memory",
         description="`memory`: copies run at full speed; `cluster`: they take at least as long as on the cluster's links",
     )
+
+    @model_validator(mode="after")
+    def _ahead_of_an_order(self) -> MeasuringOptions:
+        if self.ahead is not None and self.schedule != "dynamic":
+            raise ValueError(f"ahead={self.ahead} is for schedule=dynamic, and this is schedule={self.schedule}")
+        return self
 
 
 class CPUOptions(MeasuringOptions):

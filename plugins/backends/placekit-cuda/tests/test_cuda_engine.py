@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from placekit_cuda import CPUOptions
 from placekit_cuda.backend import CPUBackend
 from placekit_cuda.cuda import CUDAMachine
 from placekit_cuda.engine import Engine, MemoryExceeded, Tensors, Way
@@ -23,6 +24,7 @@ from placekit_cuda.plan import Plan, plan
 from placekit_sim.simulator import Simulator
 from placekit_testing.sequential import run_sequential
 from placekit_testing.speed import mostly_slow
+from pydantic import ValidationError
 
 from placekit_core import (
     BackendError,
@@ -379,6 +381,8 @@ def test_the_option_reaches_the_engine() -> None:
         assert session.engine(session.problem.placement(np.zeros(session.problem.g, np.int64))).ahead == expected
         session.close()
     assert CUDAMachine.ahead == 1
+    with pytest.raises(ValidationError, match="ahead=2 is for schedule=dynamic, and this is schedule=static"):
+        CPUOptions(schedule="static", ahead=2)
 
 
 def test_devices_work_side_by_side() -> None:
