@@ -38,7 +38,7 @@ from placekit_cuda.backend import CPUBackend, CUDABackend, MeasuringBackend
 from placekit_sim.simulator import Simulator
 from placekit_testing.sequential import run_sequential
 
-from placekit_core import Placements, Problem, Program, installed
+from placekit_core import BackendError, Placements, Problem, Program, installed
 from placekit_core.cli.compose import assembled
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -324,7 +324,10 @@ def main() -> int:
         parser.error(f"--workloads: no workload {strange[0]!r} here; there are {', '.join(STEPS)}")
     torch.set_num_threads(1)
     make = {"cuda": CUDABackend, "cpu": CPUBackend}[arguments.backend]
-    make()  # says at once if there is no GPU
+    try:
+        make()
+    except BackendError as e:
+        parser.error(f"{e.message}; `--backend cpu` runs it on threads of this machine's processor")
     result: dict[str, Any] = {"machine": machine(arguments.backend), "command": " ".join(sys.argv)}
     failed = 0
     parts = PARTS | {"steps": partial(steps, names=arguments.workloads.split(","))}
