@@ -189,7 +189,7 @@ class _Search:
         self.makespan, self.bound = int(state["makespan"]), int(state["bound"])
         self.proven_before_s: float | None = state["proven_before_s"]
         self.slices, self.spent, self.done = int(state["slices"]), float(state["spent"]), bool(state["done"])
-        self.unfit = bool(state["unfit"])
+        self.unfit = bool(state.get("unfit", False))  # runs from before there was this key go on
         self.level = group_priority(self.problem, b_level(self.problem))
 
     def state(self) -> dict[str, Any]:
