@@ -70,6 +70,22 @@ class Claim:
         return self.verdict.partition(",")[0]
 
 
+def change(*found: Mapping[int, float]) -> str:
+    """By how much the first values differ from the second, seed by seed, with the 95% interval."""
+    if all(min(f.values()) == inf for f in found):
+        return "neither fits"
+    low, high = ratio(*found)
+    if inf in (abs(low), abs(high)):
+        return "not known" if low != high else "only it fits" if low < 0 else "does not fit"
+    middle, least, most = (100 * (exp(x) - 1) for x in ((low + high) / 2, low, high))
+    half = (most - least) / 2
+    if half >= WIDE:  # and far from symmetric
+        return f"{least:+.0f} to {most:+.0f}%"
+    if (low < 0 < high) != (abs(middle) < half):  # the same, near 0
+        return f"{least:+.1f} to {most:+.1f}%"
+    return f"{middle:+.1f}" + (f" ± {half:.1f}" if half >= 0.05 else "") + "%"
+
+
 class Runs:
     """The runs of CSVs, by workload, cluster and method."""
 
@@ -90,20 +106,12 @@ class Runs:
         return text if text == "OOM" else f"{text} s"
 
     def change(self, workload: str, cluster: str, method: str, other: str) -> str:
-        """By how much `method` differs from `other`, seed by seed, with its 95% interval."""
-        found = [self.of(workload, cluster, m) for m in (method, other)]
-        if all(min(f.values()) == inf for f in found):
-            return "neither fits"
-        low, high = ratio(*found)
-        if inf in (abs(low), abs(high)):
-            return "not known" if low != high else "only it fits" if low < 0 else "does not fit"
-        middle, least, most = (100 * (exp(x) - 1) for x in ((low + high) / 2, low, high))
-        half = (most - least) / 2
-        if half >= WIDE:  # and far from symmetric
-            return f"{least:+.0f} to {most:+.0f}%"
-        if (low < 0 < high) != (abs(middle) < half):  # the same, near 0
-            return f"{least:+.1f} to {most:+.1f}%"
-        return f"{middle:+.1f}" + (f" ± {half:.1f}" if half >= 0.05 else "") + "%"
+        """By how much `method` differs from `other`."""
+        return change(*(self.of(workload, cluster, m) for m in (method, other)))
+
+    def late_change(self, workload: str, cluster: str, method: str, other: str) -> str:
+        """The same for the mean values in the last twentieth of the evaluations."""
+        return change(*({r.seed: r.late_s for r in self.rows[workload, cluster, m]} for m in (method, other)))
 
     def order(self, workload: str, cluster: str, first: str, sign: str, second: str) -> str:
         """Whether `first` `sign` `second` holds: `holds`, `open` or `reversed`."""
