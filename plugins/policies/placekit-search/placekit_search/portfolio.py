@@ -35,11 +35,13 @@ from placekit_core import (
 from placekit_search.chain import FIRST, Chain, Moves, excess, penalised, rank
 from placekit_search.coarsening import coarsen
 from placekit_search.contiguity import LEAST, contiguous_near, layer_groups
+from placekit_search.memory_starts import cuts, repaired, too_large
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
 from placekit_search.other_policies import load_trained, named
-from placekit_search.roles import role_chains, roles
+from placekit_search.roles import LEAST_ROLES, role_chains, roles
 from placekit_search.starts import (
+    Start,
     coarse_schedules,
     contiguous,
     followers,
@@ -54,6 +56,8 @@ from placekit_search.walk import BEST, FITS, PRICE
 START_SHARE = 0.2  # share of the budget that starts may use
 AGAIN_SHARE = 0.05  # share of the seconds after which no policy is asked again: searching gains more from them
 MIN_TRIES = 3  # how often policies with samples are asked with small budgets, if the share allows it
+MOST_CUTS = 128  # starts by cuts where memory binds, ...
+CUT = 2_000_000  # ... and operations in all of them
 SAMPLED = 80_000  # operations in all the samples of one start: large graphs get fewer samples
 COARSE_SHARE = 0.5  # share of the progress in which a chain from a coarse start moves units; then single groups
 CONTIGUOUS_SHARE = 0.02  # share of the budget that is kept for the best contiguous split of layers, ...
@@ -61,19 +65,16 @@ MOST_CONTIGUOUS = 200  # ... and the most evaluations of it
 HEATS = (1.0, 8.0)  # factors of the first temperature: where few moves are nearly neutral, a cold chain is stuck
 REHEAT = 0.7  # factor of the first temperature from round to round
 
-# seconds, and how far over capacity (see `excess`); devices, priorities, level
-Start = tuple[float, float, NDArray[np.int16], NDArray[np.float32] | None, int]
-
 
 class Portfolio(ResumablePolicy):
     """Starts from the placements of other policies and of list schedules of a coarsened graph; ends with one local search.
 
     Starts: list schedules; for every level of a multilevel coarsening, one that places whole units; and the policies of
-    option `starts`, as long as all this takes less than a fifth of the budget. Then a chain of annealing (see `annealing`)
-    runs from each of the best, and after each of several rounds of equal budget the worse half ends (successive halving:
-    Jamieson and Talwalkar 2016). The temperature falls anew in every round, from 0.7 of its start in the round before;
-    every second chain begins hotter. Chains from a coarsened start move units of that level first, then of finer and finer
-    levels, and single groups in the second half.
+    option `starts`, as long as all this takes less than a fifth of the budget. Where one that does not fit is faster than all
+    that do, there are more (`cuts`, `repaired`). Then a chain of annealing (see `annealing`) runs from each of the best, and
+    after each of several rounds of equal budget the worse half ends (successive halving: Jamieson and Talwalkar 2016). The
+    temperature falls anew in every round, from 0.7 of its start in the round before; every second chain begins hotter. Chains
+    from a coarsened start move units of that level first, then of finer and finer levels, and single groups in the second half.
 
     With a budget of evaluations, the same seed gives the same result to the last bit, on any number of threads.
     """
@@ -208,18 +209,13 @@ class _Race:
         if prefetch is not None:
             some = streamed(problem, prefetch, size)
             found.append((some, [0] * len(some)))
-        budget = task.evaluate.evaluations + START_SHARE * task.evaluate.remaining - sum(len(b) for b, _ in found)
+        most = task.evaluate.evaluations + START_SHARE * task.evaluate.remaining
         coarse = 0 if self.makespan else len(self.levels)
+        budget = most - sum(len(b) for b, _ in found)
         found += [(p.batch(), [coarse]) for p in self._proposals(budget, given, rng)]
-        rows: list[Start] = []
-        for batch, levels in found:
-            if not len(batch):
-                continue
-            measured = task.evaluate(batch)
-            value, over = excess(measured, task)
-            for i in range(len(batch)):
-                device, priority = batch.one(i)
-                rows.append((float(value[i]), float(over[i]), device, priority if self.makespan else None, levels[i]))
+        rows = self._measured(found)
+        if self.makespan:
+            rows += self._memory_starts(rows, most)
         rows += self._role_starts(rng)
         price_s = PRICE * min(r[0] for r in rows)
         rows.sort(key=lambda r: (r[1] > 0, penalised(r[0], r[1], price_s)))
@@ -228,11 +224,35 @@ class _Race:
             distinct.setdefault(row[2].tobytes(), row)
         return list(distinct.values())
 
+    def _measured(self, found: list[tuple[Placements, list[int]]]) -> list[Start]:
+        """The starts of batches with levels."""
+        rows: list[Start] = []
+        for batch, levels in found:
+            if not len(batch):
+                continue
+            value, over = excess(self.task.evaluate(batch), self.task)
+            for i in range(len(batch)):
+                device, priority = batch.one(i)
+                rows.append((float(value[i]), float(over[i]), device, priority if self.makespan else None, levels[i]))
+        return rows
+
+    def _memory_starts(self, rows: list[Start], most: float) -> list[Start]:
+        """More starts where memory binds, as long as no more than `most` evaluations are made."""
+        evaluate = self.task.evaluate
+        if not too_large(rows) or evaluate.evaluations >= most or self._started():
+            return []
+        count = min((most - evaluate.evaluations) / 2, MOST_CUTS, max(1, CUT // self.task.problem.graph.n))
+        some = cuts(self.task.problem, int(count))
+        made = self._measured([(some, [0] * len(some))])
+        moved = repaired(self.task, too_large(rows + made), most - evaluate.evaluations, self._started)
+        found = [(Placements.of(device, priority), [level]) for _, _, device, priority, level in moved]
+        return made + self._measured(found)
+
     def _role_starts(self, rng: Generator) -> list[Start]:
-        """The best placements of whole roles, where the calls of modules repeat."""
+        """The best placements of whole roles, where the calls of modules repeat; few roles have few placements."""
         o, task = self.options, self.task
         role = roles(task.problem) if o.role_share and self.makespan and task.evaluate.remaining > 1 else None
-        if role is None or not _movable(task.problem, role):
+        if role is None or role.max() + 1 < LEAST_ROLES or not _movable(task.problem, role):
             return []
         weights = o.weights()
         weights.update(order=0.0, single=max(weights["single"], 0.01))

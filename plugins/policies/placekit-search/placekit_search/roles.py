@@ -21,6 +21,7 @@ from placekit_search.starts import united
 from placekit_search.walk import BEST, PRICE
 
 CALLS = 3  # a module with fewer calls does not repeat
+LEAST_ROLES = 4  # fewer have few placements, which the starts know
 SHARE = 0.5  # of the work that modules which repeat must do
 UPDATE, BACKWARD = PHASES.index("update"), PHASES.index("backward")
 GRADIENT = len(PHASES)

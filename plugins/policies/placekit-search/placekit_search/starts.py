@@ -19,6 +19,8 @@ from placekit_search.coarsening import coarse
 from placekit_search.streaming import streamed
 from placekit_search.walk import PRICE
 
+# seconds, and how far over capacity (see `excess`); devices, priorities, level
+Start = tuple[float, float, NDArray[np.int16], NDArray[np.float32] | None, int]
 START_SHARE = 0.25  # of the seconds, after which no further list schedule begins
 
 

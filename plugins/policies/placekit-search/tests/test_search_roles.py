@@ -132,6 +132,16 @@ def test_one_device_leaves_nothing_to_search(monkeypatch: pytest.MonkeyPatch) ->
     assert search(Portfolio(), Problem.of(recurrent(), machine(1)), 300).best is not None
 
 
+def test_few_roles_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where groups unite roles, the search over three devices of one role took a third of the budget."""
+    asked = []
+    monkeypatch.setattr("placekit_search.portfolio.role_chains", lambda *rest: asked.append(rest) or [])
+    for count in (3, 4):
+        monkeypatch.setattr("placekit_search.portfolio.roles", lambda p, k=count: np.arange(p.g) % k)
+        search(Portfolio(), a_problem(), 300)
+        assert len(asked) == count - 3
+
+
 def test_what_only_other_devices_may_run_is_another_role() -> None:
     b = GraphBuilder("pinned")
     [before] = b.add("begin", outputs=[1000], flops=1e9)

@@ -1,0 +1,78 @@
+"""Starts where memory binds: cuts in the order of b-levels, and placements that are made to fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from placekit_search.memory_starts import cuts, repaired, too_large
+from placekit_search.portfolio import Portfolio
+from search_helpers import machine, search, task_of
+
+from placekit_core import Cluster, GraphBuilder, Placements, Problem
+
+
+def two_nets() -> Problem:
+    """Two chains of three layers with parameters of 1 GB each, joined by a tensor of 1 kB; every layer sends 100 MB on."""
+    b = GraphBuilder("two nets")
+    x = b.source("x", 1000, op_type="input")
+    for i in range(6):
+        weight = b.source(f"w{i}", 10**9, op_type="parameter")
+        x = b.add(f"layer{i}", inputs=[x, weight], outputs=[1000 if i == 2 else 10**8], flops=1e9)[0]
+    return Problem.of(b.build(), slow())
+
+
+def slow(memory_bytes: int = 4 * 10**9) -> Cluster:
+    return machine(2, 1, flops_per_s=1e12, memory_bytes=memory_bytes, bytes_per_s=1e8)
+
+
+def test_a_cut_is_where_little_is_sent() -> None:
+    problem = two_nets()
+    found = cuts(problem, 8)
+    names = problem.graph.op_name
+    kernels = [v for v in range(problem.graph.n) if problem.graph.kernel[v]]
+    split = {tuple(row[problem.grouping.group_of[kernels]].tolist()) for row in found.device}
+    assert len(names) == problem.graph.n
+    assert (0, 0, 0, 1, 1, 1) in split
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 40, 200])
+def test_cuts_are_as_many_as_asked_for_and_allowed(count: int) -> None:
+    problem = two_nets()
+    found = cuts(problem, count)
+    assert len(found) <= count
+    assert found.device.shape[1] == problem.g
+    for row in found.device:
+        assert problem.allowed[np.arange(problem.g), row].all()
+
+
+def test_only_faster_starts_that_do_not_fit_count_once_each() -> None:
+    a, b, c = (np.full(3, d, np.int16) for d in range(3))
+    rows = [
+        (2.0, 0.0, a, None, 0),
+        (1.0, 0.5, b, None, 0),
+        (1.0, 0.5, b, None, 0),
+        (1.2, 0.1, c, None, 0),
+        (3.0, 0.1, a, None, 0),
+        (1.0, 9.0, a, None, 0),  # a failure
+    ]
+    assert [row[0] for row in too_large(rows)] == [1.2, 1.0]
+    assert too_large(rows[:1]) == []
+
+
+def test_repaired_starts_fit() -> None:
+    problem = two_nets()
+    task = task_of(problem, 100)
+    device = np.zeros(problem.g, np.int16)
+    measured = task.evaluate(Placements.of(device[None]))
+    assert not measured.fits[0]
+    [start] = repaired(task, [(float(measured.value_s[0]), 0.5, device, None, 0)], 50, lambda: False)
+    assert task.evaluate(Placements.of(start[2][None])).fits[0]
+    assert repaired(task, [(1.0, 0.5, device, None, 0)], 50, lambda: True) == []
+    assert repaired(task, [(1.0, 0.5, device, None, 0)], 3, lambda: False) == []
+
+
+def test_the_default_search_splits_where_memory_binds() -> None:
+    """All six layers on one GPU do not fit; the split between the two nets sends 1 kB, any other 100 MB or more."""
+    best = search(Portfolio(), two_nets(), 400).best
+    assert best is not None
+    assert best.value_s < 0.02
