@@ -14,14 +14,14 @@ from placekit_core import Placements, Problem, Task, report_progress
 from placekit_search.starts import Start
 from placekit_search.walk import FAILURE
 
-CUTS = 32  # cuts for each number of devices
+CUTS = 32  # the most cuts for each number of devices
 REPAIRED = 4  # starts that do not fit and are made to
 
 
 def too_large(starts: Sequence[Start]) -> list[Start]:
     """Starts that do not fit and are faster than all that do, all different; first what is fast and close to fitting."""
     best = min((value_s for value_s, over, *_ in starts if over == 0), default=math.inf)
-    fast = [s for s in starts if 0 < s[1] < FAILURE and s[0] < best]
+    fast = [s for s in starts if s[1] > 0 and s[1] != FAILURE and s[0] < best]
     fast.sort(key=lambda s: s[0] * (1 + s[1]))
     distinct: dict[bytes, Start] = {}
     for start in fast:
@@ -48,10 +48,11 @@ def cuts(problem: Problem, count: int) -> Placements:
     fastest = np.argsort(np.where(allowed, problem.group_s, problem.group_s[allowed].max()).sum(axis=0), kind="stable")
     other = fastest[allowed[:, fastest].argmax(axis=1)]  # the fastest one that may run the group
     rows = list[NDArray[np.int16]]()
+    each = max(1, min(CUTS, count // (problem.cluster.size - 1)))
     for devices in range(2, problem.cluster.size + 1):
-        for share in ((np.arange(min(CUTS, count)) + 0.5) / min(CUTS, count))[: count - len(rows)]:
+        for share in ((np.arange(each) + 0.5) / each)[: count - len(rows)]:
             borders = [
-                _border(ends, sent, share + (1 - share) * i / (devices - 1), 0.5 / CUTS) for i in range(devices - 1)
+                _border(ends, sent, share + (1 - share) * i / (devices - 1), 0.5 / each) for i in range(devices - 1)
             ]
             device = np.empty(problem.g, np.int16)
             device[order] = fastest[np.searchsorted(np.sort(borders), np.arange(problem.g), side="right")]

@@ -45,6 +45,11 @@ def test_cuts_are_as_many_as_asked_for_and_allowed(count: int) -> None:
         assert problem.allowed[np.arange(problem.g), row].all()
 
 
+def test_cuts_use_every_number_of_devices() -> None:
+    problem = Problem.of(two_nets().graph, machine(8, 0, flops_per_s=1e12))
+    assert {len(set(row.tolist())) for row in cuts(problem, 128).device} >= {2, 4, 6}
+
+
 def test_only_faster_starts_that_do_not_fit_count_once_each() -> None:
     a, b, c = (np.full(3, d, np.int16) for d in range(3))
     rows = [
