@@ -57,8 +57,8 @@ START_SHARE = 0.2  # share of the budget that starts may use
 AGAIN_SHARE = 0.05  # share of the seconds after which no policy is asked again: searching gains more from them
 MIN_TRIES = 3  # how often policies with samples are asked with small budgets, if the share allows it
 MOST_CUTS = 128  # starts by cuts where memory binds, ...
-CUT = 2_000_000  # ... and operations in all of them; ...
-CHUNK = 4  # ... these are measured before the clock is looked at
+CUT_OPERATIONS = 2_000_000  # ... and operations in all of them
+CUTS_AT_ONCE = 4  # cuts that are measured before the clock is looked at
 SAMPLED = 80_000  # operations in all the samples of one start: large graphs get fewer samples
 COARSE_SHARE = 0.5  # share of the progress in which a chain from a coarse start moves units; then single groups
 CONTIGUOUS_SHARE = 0.02  # share of the budget that is kept for the best contiguous split of layers, ...
@@ -242,11 +242,11 @@ class _Race:
         evaluate = self.task.evaluate
         if not too_large(rows) or evaluate.evaluations >= most or self._started():
             return []
-        count = min((most - evaluate.evaluations) / 2, MOST_CUTS, max(1, CUT // self.task.problem.graph.n))
+        count = min((most - evaluate.evaluations) / 2, MOST_CUTS, max(1, CUT_OPERATIONS // self.task.problem.graph.n))
         some, made = cuts(self.task.problem, int(count)), list[Start]()
-        for i in range(0, len(some), CHUNK):
+        for i in range(0, len(some), CUTS_AT_ONCE):
             if not self._started():
-                made += self._measured([(some[i : i + CHUNK], [0] * CHUNK)])
+                made += self._measured([(some[i : i + CUTS_AT_ONCE], [0] * CUTS_AT_ONCE)])
         fast = too_large(rows + made)[: SAMPLED // self.task.problem.graph.n]  # repair takes long on large graphs
         moved = repaired(self.task, fast, most - evaluate.evaluations, self._started)
         found = [(Placements.of(device, priority), [level]) for _, _, device, priority, level in moved]

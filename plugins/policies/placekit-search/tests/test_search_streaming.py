@@ -83,6 +83,7 @@ def test_what_exceeds_the_memory_is_streamed(policy: type[Policy]) -> None:
     assert computed is not None
     assert best is not None
     assert 0.14 <= best.value_s < 1.15 * 0.14
+    assert computed.value_s >= 0.14
     if policy is not Portfolio:  # it finds that the GPU can read parameters on the host without it
         assert computed.value_s > 20 * best.value_s
     kernel = problem.graph.kernel
