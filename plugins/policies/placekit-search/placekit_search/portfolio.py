@@ -35,7 +35,7 @@ from placekit_core import (
 from placekit_search.chain import FIRST, Chain, Moves, excess, penalised, rank
 from placekit_search.coarsening import coarsen
 from placekit_search.contiguity import LEAST, contiguous_near, layer_groups
-from placekit_search.memory_starts import cuts, repaired, too_large
+from placekit_search.memory_starts import cut, repaired, too_large
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
 from placekit_search.other_policies import load_trained, named
@@ -58,7 +58,6 @@ AGAIN_SHARE = 0.05  # share of the seconds after which no policy is asked again:
 MIN_TRIES = 3  # how often policies with samples are asked with small budgets, if the share allows it
 MOST_CUTS = 128  # starts by cuts where memory binds, ...
 CUT_OPERATIONS = 2_000_000  # ... and operations in all of them
-CUTS_AT_ONCE = 4  # cuts that are measured before the clock is looked at
 SAMPLED = 80_000  # operations in all the samples of one start: large graphs get fewer samples
 COARSE_SHARE = 0.5  # share of the progress in which a chain from a coarse start moves units; then single groups
 CONTIGUOUS_SHARE = 0.02  # share of the budget that is kept for the best contiguous split of layers, ...
@@ -72,7 +71,7 @@ class Portfolio(ResumablePolicy):
 
     Starts: list schedules; for every level of a multilevel coarsening, one that places whole units; and the policies of
     option `starts`, as long as all this takes less than a fifth of the budget. Where one that does not fit is faster than all
-    that do, there are more (`cuts`, `repaired`). Then a chain of annealing (see `annealing`) runs from each of the best, and
+    that do, there are more (`cut`, `repaired`). Then a chain of annealing (see `annealing`) runs from each of the best, and
     after each of several rounds of equal budget the worse half ends (successive halving: Jamieson and Talwalkar 2016). The
     temperature falls anew in every round, from 0.7 of its start in the round before; every second chain begins hotter. Chains
     from a coarsened start move units of that level first, then of finer and finer levels, and single groups in the second half.
@@ -243,10 +242,11 @@ class _Race:
         if not too_large(rows) or evaluate.evaluations >= most or self._started():
             return []
         count = min((most - evaluate.evaluations) / 2, MOST_CUTS, max(1, CUT_OPERATIONS // self.task.problem.graph.n))
-        some, made = cuts(self.task.problem, int(count)), list[Start]()
-        for i in range(0, len(some), CUTS_AT_ONCE):
-            if not self._started():
-                made += self._measured([(some[i : i + CUTS_AT_ONCE], [0] * CUTS_AT_ONCE)])
+
+        def measured(some: Placements) -> list[Start]:
+            return self._measured([(some, [0] * len(some))])
+
+        made = cut(self.task.problem, int(count), measured, self._started)
         fast = too_large(rows + made)[: SAMPLED // self.task.problem.graph.n]  # repair takes long on large graphs
         moved = repaired(self.task, fast, most - evaluate.evaluations, self._started)
         found = [(Placements.of(device, priority), [level]) for _, _, device, priority, level in moved]
