@@ -12,8 +12,10 @@ prints. A page has its table between the lines `<!-- claims -->` and `<!-- end o
 from __future__ import annotations
 
 import argparse
+import csv
 import functools
 import importlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -135,6 +137,35 @@ class Runs:
 def runs(*names: str) -> Runs:
     """The runs of docs/research/runs/NAME.csv, of all of them together."""
     return Runs(*names)
+
+
+class Parts:
+    """Where the parts of networks are computed, in the runs of docs/research/runs/NAME.csv: see benchmarks/module_devices.py."""
+
+    def __init__(self, name: str) -> None:
+        self.rows: dict[tuple[str, str, str], dict[int, dict[str, dict[str, float]]]] = {}
+        with (PAGES / "runs" / f"{name}.csv").open(newline="") as file:
+            for r in csv.DictReader(file):
+                run = self.rows.setdefault((r["workload"], r["cluster"], r["method"]), {}).setdefault(
+                    int(r["seed"]), {}
+                )
+                run.setdefault(r["part"], {})[r["device"]] = float(r["seconds"])
+
+    def shares(self, workload: str, cluster: str, method: str, part: str = ".*") -> list[dict[str, float]]:
+        """By seed, the share of some parts' computation on each device, in percent; the largest share first.
+
+        `part` is a regular expression of their names.
+        """
+        found = []
+        for _, parts in sorted(self.rows[workload, cluster, method].items()):
+            some = [Counter(devices) for name, devices in parts.items() if re.fullmatch(part, name)]
+            found.append(_shares(sum(some, Counter[str]())))
+        return found
+
+
+def _shares(seconds: Mapping[str, float]) -> dict[str, float]:
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    return {device: 100 * x / sum(seconds.values()) for device, x in ordered}
 
 
 def together(verdicts: Iterable[str]) -> str:

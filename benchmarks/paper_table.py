@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from math import inf, log
 from pathlib import Path
@@ -131,17 +131,24 @@ def _paper(value: float | None) -> str:
     return "-" if value is None else "OOM" if value == inf else f"{value:.3g}"
 
 
-def orders(methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], ours: Found) -> None:
-    """Print in how many rows each order of the paper holds."""
-    told: dict[str, dict[str, list[str]]] = {}
+def judged(
+    methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], ours: Found
+) -> Iterator[tuple[Place, str, str]]:
+    """Each order of two methods in the paper's table: its row, the order, and its verdict here."""
     for place, said in paper.items():
         here = ours.get(place, {})
         for a, b in combinations([m for m in methods if m in said and m in here], 2):
             if said[a] == said[b] == inf:
                 continue  # the paper does not say which would be slower
             first, sign, second = order_said(said, a, b)
-            name = verdict(sign, *ratio(here[first], here[second]))
-            told.setdefault(f"{first} {sign} {second}", defaultdict(list))[name].append("/".join(place))
+            yield place, f"{first} {sign} {second}", verdict(sign, *ratio(here[first], here[second]))
+
+
+def orders(methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], ours: Found) -> None:
+    """Print in how many rows each order of the paper holds."""
+    told: dict[str, dict[str, list[str]]] = {}
+    for place, order, name in judged(methods, paper, ours):
+        told.setdefault(order, defaultdict(list))[name].append("/".join(place))
     count = {v: sum(len(t.get(v, [])) for t in told.values()) for v in ("holds", "open", "reversed")}
     print(
         f"\nthe paper's order of two methods: {count['holds']} hold, {count['open']} open, {count['reversed']} reversed"

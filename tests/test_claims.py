@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import runpy
 import shlex
 import sys
@@ -18,6 +19,8 @@ outputs = script("outputs")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 claims: Any = importlib.import_module("claims")
 paper_table: Any = importlib.import_module("paper_table")
+statements: Any = importlib.import_module("statements")
+module_devices: Any = importlib.import_module("module_devices")
 
 
 @pytest.mark.parametrize("paper", claims.PAPERS)
@@ -39,6 +42,22 @@ def test_a_wrong_figure_is_found(paper: str) -> None:
                 wrong = text.replace(cell, cell[:i] + str((int(c) + 1) % 10) + cell[i + 1 :])
                 assert wrong != text
                 assert claims.replaced(wrong, lines) != wrong
+
+
+@pytest.mark.parametrize("page", statements.STATEMENTS)
+def test_summaries_have_the_figures_of_the_runs(page: str) -> None:
+    """Besides, a wrong digit anywhere in a summary is found, and so is one more figure."""
+    text, pieces = statements.page_text(page), statements.STATEMENTS[page]()
+    assert statements.missing(page, text, pieces) == []
+    for piece in pieces:
+        digits = [i for i, c in enumerate(piece) if c.isdigit()]
+        assert digits, piece
+        for i in digits:
+            wrong = piece[:i] + str((int(piece[i]) + 1) % 10) + piece[i + 1 :]
+            assert statements.missing(page, text.replace(piece, wrong), pieces), wrong
+    for figure in ("77.7%", next(n for piece in pieces for n in statements.figures(piece))):
+        more = statements.missing(page, f"{text} It is {figure} more.", pieces)
+        assert more == [f"{page}.md has {figure}, which is in no statement"]
 
 
 def tables(path: Path) -> list[tuple[str, list[str], str]]:
@@ -116,3 +135,34 @@ def test_seeds_that_find_nothing_leave_it_open() -> None:
     assert paper_table.verdict("=", *paper_table.ratio({0: inf}, {0: inf})) == "open"
     assert paper_table.order_said({"a": 1.0, "b": 1.005}, "b", "a") == ("b", "=", "a")
     assert paper_table.order_said({"a": 1.0, "b": inf}, "b", "a") == ("a", "<", "b")
+
+
+def test_where_parts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: two embeddings and a layer on two devices, from a trace to shares."""
+    rows = [
+        ("source_embedding", 0, 3.0),
+        ("target_embedding", 1, 1.0),
+        ("layer.0", 1, 4.0),
+        ("layer.1", 1, 2.0),
+        ("loss", 0, 5.0),
+    ]
+    events: list[dict[str, Any]] = [
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": name}}
+        for tid, name in enumerate(("gpu:0", "cpu:0"))
+    ]
+    events += [{"name": m, "ph": "X", "pid": 0, "tid": tid, "dur": us, "args": {"module": m}} for m, tid, us in rows]
+    (tmp_path / "schedule.trace.json").write_text(json.dumps({"traceEvents": events}))
+    spent = module_devices.spent(tmp_path, [r"\w+_embedding", "layer"])
+    assert spent == {
+        "source_embedding": {"gpu:0": 3.0}, "target_embedding": {"cpu:0": 1.0}, "layer": {"cpu:0": 6.0}, "other": {"gpu:0": 5.0},
+    }  # fmt: skip
+    (tmp_path / "runs").mkdir()
+    module_devices.write([module_devices.Run("net", "box", "post", 0, 1.0, spent)], tmp_path / "runs" / "parts.csv")
+    monkeypatch.setattr(claims, "PAGES", tmp_path)
+    parts = claims.Parts("parts")
+    assert parts.shares("net", "box", "post", r"\w+_embedding") == [
+        {"gpu:0": pytest.approx(75), "cpu:0": pytest.approx(25)}
+    ]
+    assert parts.shares("net", "box", "post") == [
+        {"gpu:0": pytest.approx(100 * 8 / 15), "cpu:0": pytest.approx(100 * 7 / 15)}
+    ]

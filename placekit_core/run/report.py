@@ -14,6 +14,7 @@ from placekit_core.contracts.errors import RunError
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
+from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import LEAST_GAIN, Baseline, ProgramResult, ProgramSummary, Result, Summary
 from placekit_core.contracts.units import seconds
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
@@ -145,6 +146,7 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResul
             np.array([best.value_s]), best.peak_bytes[None, :], np.array([True]), (None,), spread
         )
     bound = evaluate.proven_s
+    report_progress(f"proving a bound of {s.name}")
     try:
         proven = s.session.lower_bound()
         bound = proven if bound is None else bound if proven is None else max(bound, proven)

@@ -43,7 +43,8 @@ def _near(start: Start) -> float:
 class Cuts:
     """The groups in the order of their b-levels, a run of them on each of the fastest 2, 3, ... devices.
 
-    In a training step whose gradients are in the groups of what they are of, a run is a part of the network.
+    Needs two groups and two devices. In a training step whose gradients are grouped with what they belong to, a run is a part of
+    the network.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -64,7 +65,7 @@ class Cuts:
         Near each border, runs end where sending takes the fewest seconds. Bytes are those of parameters and state, and those
         that are written.
         """
-        if self.problem.g < 2 or self.bytes[-1] == 0 or self.problem.cluster.size < 2 or count < 1:
+        if self.bytes[-1] == 0 or count < 1:
             return []
         found = list[Borders]()
         each = max(1, min(MOST, count // (self.problem.cluster.size - 1)))
@@ -107,10 +108,13 @@ def cut(problem: Problem, count: int, measure: Measure, enough: Callable[[], boo
 
     The cut that sends least may not fit where the next one does. No further cuts are measured once there are `enough`.
     """
-    cuts = Cuts(problem)
     found: dict[Borders, Start] = {}
+    if problem.g < 2 or problem.cluster.size < 2 or count < 1:
+        return []
+    cuts = Cuts(problem)
 
     def add(some: Iterable[Borders]) -> None:
+        report_progress("starts: cuts")
         new = [c for c in dict.fromkeys(some) if c not in found][: count - len(found)]
         for i in range(0, len(new), AT_ONCE):
             if not enough():
@@ -122,7 +126,7 @@ def cut(problem: Problem, count: int, measure: Measure, enough: Callable[[], boo
     while at:
         add(b for c in at for b in cuts.beside(c))
         best = [min((b for b in (c, *cuts.beside(c)) if b in found), key=lambda b: _near(found[b])) for c in at]
-        at = [b for b, c in zip(best, at, strict=True) if b != c]
+        at = list(dict.fromkeys(b for b, c in zip(best, at, strict=True) if b != c))
     return list(found.values())
 
 

@@ -74,6 +74,26 @@ def test_borders_slide_to_a_cut_that_fits() -> None:
     assert cut(problem, 64, measure, lambda: True) == []
 
 
+def test_nothing_to_cut() -> None:
+    """One device; one group."""
+    one = GraphBuilder("one")
+    one.add("layer", flops=1e9)
+    for problem in (Problem.of(two_nets().graph, machine(1, memory_bytes=2**40)), Problem.of(one.build(), machine(2))):
+        assert cut(problem, 8, lambda some: pytest.fail("measured"), lambda: False) == []
+
+
+def test_cuts_end_once_there_are_enough() -> None:
+    problem, parts = two_nets(2**40, layers=40), list[int]()
+
+    def measure(some: Placements) -> list[Start]:
+        parts.append(len(some))
+        return [(1.0, 0.0, row, None, 0) for row in some.device]
+
+    found = cut(problem, 64, measure, lambda: len(parts) == 3)
+    assert len(parts) == 3
+    assert len(found) == sum(parts)
+
+
 def test_only_faster_starts_that_do_not_fit_count_once_each() -> None:
     a, b, c = (np.full(3, d, np.int16) for d in range(3))
     rows = [

@@ -1,0 +1,335 @@
+"""The figures in the summaries of docs/research, computed from the committed runs.
+
+    python benchmarks/statements.py
+
+A statement is a piece of a page's text whose figures are computed from the committed runs and results. This prints the
+statements that a page lacks, mostly because it is older than the runs, and the figures of its summary that no statement has; a
+test fails if there are any. The summary is what follows *In short*, or the whole text of pages in `WHOLE`, without code, tables,
+addresses and the paper's figures: sentences that begin with "The paper has" or "In the paper", and brackets that begin with "the
+paper:". Figures in words are not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import exp, log
+
+import numpy as np
+from claims import LEARNED, PAGES, TF, Runs, runs
+from claims_doppler import CLUSTER, LLAMA, PROGRAMS
+from claims_placeto import (
+    ROWS as PLACETO_ROWS,
+    STEP_AND_LAST,
+    Family,
+    evaluations_until,
+    fewer_evaluations,
+    over_own_best,
+    rewards,
+)
+from claims_post import INCEPTIONS, NMTS, RESNETS, RNNLM, ROWS as POST_ROWS, late_order
+from learning_table import CLAIM, read as read_curves
+from paper_table import cell, found, judged, order_said, ratio, table
+from seeds import Seed, mean_and_half, read
+
+RESULTS = PAGES.parents[1] / "benchmarks" / "results"
+NASNET_2 = ("nasnet", "k80x2")
+WHOLE = ("README",)
+NUMBER = re.compile(r"(?<![\w.-])\d+(?:,\d{3})*(?:\.\d+)?%?(?!\w)")
+OF_THE_PAPER = re.compile(r"\(the paper(?:'s [\w ]+)?: [^()]*\)|(?:The paper has|In the paper,?) (?:[^.]|\.(?=\d))*\.")
+NO_FIGURE = re.compile(r"`[^`]*`|\]\([^)]*\)")
+NAMES = re.compile(
+    r"\b(?:20[12]\d|[Ff]igures? \d+(?: and \d+)?|[Tt]ables? \d+|[Ss]ections? [\d.]+|[Aa]ppendix [A-Z][\d.]*)"
+)
+BY_HAND = {
+    "README": (
+        "at least 1%, and if the 95% interval of its mean over six seeds excludes 0",
+        "equal within 1%",
+        "up to 94,000",
+    ),
+    "doppler": ("one by 0.003%", "2,000 episodes of imitation", "with 4,000 episodes most seeds", "(three seeds)"),
+}
+"""Pieces with figures that no committed run has: our rules, and what other people or older runs found."""
+
+
+def flat(text: str) -> str:
+    """A text on one line, so that pieces of it can be found whatever the line breaks."""
+    return " ".join(text.split())
+
+
+def page_text(page: str) -> str:
+    """A page, flat, without code, tables and comments; where only its summary is judged, the summary alone."""
+    text = (PAGES / f"{page}.md").read_text()
+    if page not in WHOLE:
+        text = text.partition("In short:")[2].partition("\n## ")[0]
+    text = re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL)
+    return flat(re.sub(r"^(?:\||#).*$", "", text, flags=re.MULTILINE))
+
+
+def figures(text: str) -> Counter[str]:
+    """The figures of a flat text: no names of figures and tables, no code, no link, nothing said of the paper."""
+    return Counter(NUMBER.findall(NAMES.sub("", OF_THE_PAPER.sub("", NO_FIGURE.sub("", text)))))
+
+
+def missing(page: str, text: str, pieces: Iterable[str]) -> list[str]:
+    """What is wrong with the text of a page: statements that it lacks, and figures that no statement has."""
+    lacks = [f"{page}.md lacks: {piece}" for piece in pieces if piece not in text]
+    known = sum((figures(piece) for piece in [*pieces, *BY_HAND.get(page, ())]), Counter[str]())
+    more = sorted(figures(text) - known)
+    lacks += [f"{page}.md lacks: {piece}" for piece in BY_HAND.get(page, ()) if piece not in text]
+    return lacks + [f"{page}.md has {n}, which is in no statement" for n in more]
+
+
+def _orders(name: str, suffix: str = "") -> tuple[int, int]:
+    """How many of the orders in a paper's table hold here, and how many there are."""
+    methods, paper = table(PAGES / "papers" / f"{name}.txt", f"k80x{{}}{suffix}")
+    verdicts = [v for *_, v in judged(methods, paper, found(read([PAGES / "runs" / f"{name}.csv"])))]
+    return verdicts.count("holds"), len(verdicts)
+
+
+def _percent(of: Runs, workload: str, cluster: str, method: str, other: str) -> float:
+    """By how many percent a method takes longer than another: the mean over the seeds."""
+    low, high = ratio(of.of(workload, cluster, method), of.of(workload, cluster, other))
+    return 100 * (exp((low + high) / 2) - 1)
+
+
+def _range(values: Sequence[float], digits: int = 0) -> str:
+    low, high = (f"{f(values):.{digits}f}" for f in (min, max))
+    return f"{low} to {high}"
+
+
+def _change(values: Mapping[int, float]) -> tuple[float, float]:
+    """The mean of ratios as a change in percent, and half its interval."""
+    mean, half = mean_and_half([log(x) for x in values.values()])
+    return 100 * (exp(mean) - 1), 50 * (exp(mean + half) - exp(mean - half))
+
+
+def _longer(change: tuple[float, float]) -> str:
+    """By how many percent more seconds; negative if fewer, which no text has."""
+    mean, half = change
+    return f"{mean:.1f}" + (f" ± {half:.1f}" if half >= 0.05 else "") + "%"
+
+
+def _less(change: tuple[float, float]) -> str:
+    """By how many percent fewer seconds."""
+    return _longer((-change[0], change[1]))
+
+
+def _level(change: tuple[float, float]) -> str:
+    """What is said of a change whose interval has 0 in it."""
+    return "not distinguishable" if abs(change[0]) <= change[1] else "another"
+
+
+def _better_list(family: str, method: str) -> dict[int, float]:
+    """By seed, a method over the better of the two list schedulers."""
+    values = Family(family)
+    over = [values.over(method, m) for m in ("heft", "etf")]
+    return {seed: max(o[seed] for o in over) for seed in over[0]}
+
+
+def _readme() -> list[str]:
+    orders: dict[tuple[str, ...], str] = {}  # runs of Post stand in two files
+    for name, method in LEARNED:
+        values = runs(name)
+        for w, c, m in values.rows:
+            if m == method and (w, c, "portfolio") in values.rows:
+                orders["" if m == "post" else name, w, c, m] = values.order(w, c, "portfolio", "<", m)
+    verdicts, doppler = list(orders.values()), [v for key, v in orders.items() if key[-1] == "doppler"]
+    ahead, behind = verdicts.count("holds"), verdicts.count("reversed")
+    slow = runs("placeto_table1")
+    nmt = [cell(slow.of("nmt", "k80x2" + TF, m)) for m in ("placeto", "portfolio")]
+    zero = {f: "placeto zero-shot" + (" from one GPU" if f == "ptb" else "") for f in ("cifar10", "nmt", "ptb")}
+    less = [_less(_change(_better_list(f, m))) for f, m in zero.items()]
+    held = {(n, s): _orders(n, s) for n in ("mirhoseini_table2", "post_table1", "placeto_table1") for s in ("", TF)}
+    made = [s.evaluations for name, method in LEARNED for s in _of_method(runs(name), method)]
+    (mirhoseini, _), (slow_mirhoseini, in_all) = held["mirhoseini_table2", ""], held["mirhoseini_table2", TF]
+    (post, in_post), (slow_post, in_slow_post) = held["post_table1", ""], held["post_table1", TF]
+    (placeto, _), (slow_placeto, in_placeto) = held["placeto_table1", ""], held["placeto_table1", TF]
+    return [
+        f"the search is ahead in {ahead} of {len(verdicts)} comparisons, and a learned method in {behind or 'none'}",
+        f"`placeto` takes {nmt[0]} s. The search now slides the borders of its cuts, and takes {nmt[1]} (",
+        f"in {doppler.count('open')} of {len(doppler)} cases the two are not distinguishable",
+        f"This placement takes {less[0]} (`cifar10`), {less[1]} (`nmt`) and {less[2]} (`ptb`) less time",
+        f"{slow_mirhoseini} of {in_all} orders of Mirhoseini et al. hold, on the one by its data sheets {mirhoseini}",
+        f"For Post it is {slow_post} of {in_slow_post} and {post} of {in_post}, for Placeto {slow_placeto} and {placeto} of"
+        f" {in_placeto}",
+        f"The runs compared above have {min(made):,} to {max(made):,}.",
+    ]
+
+
+def _of_method(of: Runs, method: str) -> list[Seed]:
+    return [s for (_, _, m), rows in of.rows.items() if m == method for s in rows]
+
+
+def _mirhoseini() -> list[str]:
+    t2 = runs("mirhoseini_table2")
+    (hold, count), (slow, _) = _orders("mirhoseini_table2"), _orders("mirhoseini_table2", TF)
+    made = {s.evaluations for s in _of_method(t2, "seq2seq")}
+    one = t2.of("rnnlm", "k80x2" + TF, "single_gpu")[0]
+    there = [v == one for c in ("k80x2", "k80x4") for v in t2.of("rnnlm", c + TF, "seq2seq").values()]
+    return [
+        f"{hold} of {count} hold on the machine by its data sheets, and {slow} on one with slow links",
+        f"With {made.pop():,} evaluations `seq2seq` does",
+        f"takes {-_percent(t2, 'inception_v3', 'k80x4', 'seq2seq', 'single_gpu'):.0f}% less time than on one GPU",
+        f"there for {sum(there)} of {len(there)} seeds",
+        f"NMT in {-_percent(t2, 'nmt', 'k80x2' + TF, 'portfolio', 'expert'):.0f}% less time than the expert's placement",
+    ]
+
+
+def _post() -> list[str]:
+    t1 = runs("post_table1")
+    gradient = [-_percent(t1, *p, "post", "policy_gradient") for p in POST_ROWS]
+    faster = [t1.order(*p, "post", "<", "policy_gradient") for p in POST_ROWS].count("holds")
+    orders = [t1.order(w, c + s, "portfolio", "<", "post") for s in ("", TF) for w, c in POST_ROWS]
+    curves = read_curves([PAGES / f"post_{n}gpus.csv" for n in (2, 4, 8)])
+    level = sum(by[CLAIM[1]][1] >= 0.99 * by[CLAIM[0]][1] for by in curves.values())
+    by_interval = [late_order(t1, *p, "post", "cross_entropy") for p in POST_ROWS]
+    over = {name: [_percent(t1, *p, "post", m) for p in of] for name, of, m in (
+        ("inception", INCEPTIONS, "single_gpu"), ("resnet", RESNETS, "single_gpu"), ("rnnlm", RNNLM, "single_gpu"),
+        ("nmt", NMTS, "expert"),
+    )}  # fmt: skip
+    cpu = [100 * t1.where(*p, "post")["xeon:0"] for p in NMTS]
+    return [
+        f"in {faster} of {len(gradient)} rows of table 1, by {_range(gradient)}%",
+        f"Post is no worse by interval in {by_interval.count('holds')} rows, and by medians within 1% in {level}",
+        f"*Inception-V3* takes {_range([-x for x in over['inception']])}% less time than on one GPU",
+        f"Post's placements take {_range(over['resnet'])}% longer",
+        f"*RNNLM* takes {-over['rnnlm'][0]:.0f}% less time on two GPUs than on one",
+        f"Post takes {_range(over['nmt'])}% longer than the expert",
+        f"After {t1.rows[(*NMTS[0], 'post')][0].evaluations:,} evaluations the CPU still has {_range(cpu)}% of the computation",
+        f"*On slow links* Post is far from any good placement after {t1.rows[(*NMTS[0], 'post')][0].evaluations:,} evaluations",
+        f"is ahead of Post in {orders.count('holds')} of {len(orders)} rows",
+    ]
+
+
+def _placeto() -> list[str]:
+    t1 = runs("placeto_table1")
+    (hold, count), (slow, _) = _orders("placeto_table1"), _orders("placeto_table1", TF)
+    made = t1.rows["nasnet", "k80x2", "placeto"][0].evaluations
+    nasnet = [-_percent(t1, "nasnet", c, "placeto", "seq2seq") for c in ("k80x2", "k80x4")]
+    behind = _percent(t1, "inception_v3", "k80x2", "placeto", "seq2seq")
+    fewer = [fewer_evaluations(p) for p in PLACETO_ROWS if not p[0].startswith("inception")]
+    nmt = [cell(t1.of("nmt", "k80x2" + TF, m)) for m in ("placeto", "portfolio")]
+    paper = table(PAGES / "papers" / "placeto_table1.txt", "k80x{}")[1]
+    there = [p for p in PLACETO_ROWS if order_said(paper[p], "placeto", "seq2seq")[:2] == ("placeto", "<")]
+    rnn = [t1.order(w, c + TF, "placeto", "<", "seq2seq") for w, c in there]
+    by = [
+        -_percent(t1, w, c + TF, "placeto", "seq2seq")
+        for w, c in PLACETO_ROWS
+        if w.startswith("nmt") or (w, c) == NASNET_2
+    ]
+    family = {name: Family(name) for name in ("cifar10", "nmt", "ptb")}
+    zero = {name: "placeto zero-shot" + (" from one GPU" if name == "ptb" else "") for name in family}
+    one = {n: 100 * _mean_over(f, zero[n], "single_gpu") for n, f in family.items()}
+    own = {n: _change(f.over(zero[n], "placeto optimised")) for n, f in family.items()}
+    less = {n: _less(_change(_better_list(n, m))) for n, m in zero.items()}
+    second = {n: _change(family[n].over("search, one second", zero[n])) for n in family}
+    ablations = {n: Family(f"{n}_ablations") for n in ("cifar10", "nmt")}
+    share = [100 * float(np.mean(ablations[n].shares["seq2seq"])) for n in ("cifar10", "nmt")]
+    head = _change(ablations["cifar10"].over("head=paper", "placeto"))[0]
+    search = [evaluations_until(p, "portfolio") for p in PLACETO_ROWS]
+    over = {m: 100 * (float(np.mean(list(by.values()))) - 1) for m, by in over_own_best().items()}
+    step, last = ({k: _column(rewards(*of), k) for k in ("evaluations", "seconds", "own_s")} for of in STEP_AND_LAST)
+    times = {k: step[k] / last[k] for k in step}
+    return [
+        f"{hold} of the paper's {count} orders of two methods hold",
+        f"With {made:,} evaluations each, `placeto` beats the RNN-based approach on NASNet, by {nasnet[0]:.0f} and"
+        f" {nasnet[1]:.0f}%; it loses on Inception-V3 with two GPUs, by {behind:.0f}%",
+        f"`placeto` needs {_range(fewer, 1)} times fewer evaluations than the RNN itself on NASNet and NMT",
+        f"is as good as that after {_range(search)} evaluations",
+        f"{slow} of the {count} orders hold",
+        f"is ahead of the RNN-based approach in {rnn.count('holds')} of the {len(rnn)} rows in which it is ahead in the paper, by"
+        f" {_range(by)}% on NMT and on NASNet with two GPUs",
+        f"({nmt[0]} and {nmt[1]} s)",
+        f"takes {one['cifar10']:.0f}% of the time of one GPU on unseen graphs of `cifar10`, {one['nmt']:.0f}% on `nmt`",
+        f"this is {_longer(own['cifar10'])} longer on `cifar10`, {_longer(own['ptb'])} on `ptb`, and {_level(own['nmt'])}"
+        " on `nmt`",
+        f"the better list scheduler's by {less['cifar10']} (`cifar10`), {less['nmt']} (`nmt`) and {less['ptb']} (`ptb`)",
+        f"default search takes {_less(second['cifar10'])} less than it on `cifar10`, {_less(second['ptb'])} on `ptb`, and is"
+        f" {_level(second['nmt'])} on `nmt`",
+        f"put {share[0]:.0f} and {share[1]:.0f}% of the computation on one device",
+        f"(`head=paper`) takes {head:.0f}% longer on `cifar10`",
+        f"places unseen orders {over['placeto']:.0f}% above the best that its training found, `seq2seq` {over['seq2seq']:.0f}%",
+        f"takes {times['evaluations']:.1f} times the evaluations and {times['seconds']:.0f} times the seconds",
+        f"the policy's own placement is {100 * (times['own_s'] - 1):.0f}% worse",
+    ]
+
+
+def _mean_over(family: Family, method: str, other: str) -> float:
+    """The mean over graphs and seeds of a method's seconds over those of one that draws no numbers."""
+    (one,) = family.found[other].values()
+    return float(np.mean([x / one[g] for of in family.found[method].values() for g, x in of.items()]))
+
+
+def _column(rows: list[dict[str, str]], column: str) -> float:
+    """The mean over the seeds of a column; of seconds, the median."""
+    return float((np.median if column == "seconds" else np.mean)([float(r[column]) for r in rows]))
+
+
+def _doppler() -> list[str]:
+    orders = (runs("doppler_table2"), runs("doppler_table2_fifo"))
+    rest = [w for w in PROGRAMS if w != "ffnn_sharded"]
+    path = [[-_percent(f, w, CLUSTER, "doppler", "critical_path") for w in rest] for f in orders]
+    optimiser = [[-_percent(f, w, CLUSTER, "doppler", "enumerative") for w in PROGRAMS] for f in orders]
+    ffnn = -_percent(orders[0], "ffnn_sharded", CLUSTER, "doppler", "critical_path")
+    search = [(f, w, f.order(w, CLUSTER, "portfolio", "<", "doppler")) for f in orders for w in PROGRAMS]
+    equal = sum(v == "open" and f.order(w, CLUSTER, "doppler", "<", "portfolio") == "open" for f, w, v in search)
+    ahead = [_percent(f, w, CLUSTER, "doppler", "portfolio") for f, w, v in search if v == "holds"]
+    gdp = _percent(orders[0], "chainmm", CLUSTER, "gdp", "critical_path")
+    stages = runs("doppler_figure3")
+    alone = [-_percent(stages, w, CLUSTER, "both stages", m) for m in ("stage I", "stage II") for w in LLAMA]
+    additions = [_percent(runs("doppler_additions"), w, CLUSTER, "none", "default") for w in PROGRAMS]
+    naive, lock_step = _faster()
+    (here, here_s), (four, four_s) = (
+        _behind(title) for title in ("the default workload and machine", "cluster=p100x4")
+    )
+    return [
+        f"`doppler` takes {_range(path[0])}% less time than the best of 50 critical path schedules on ChainMM and Llama, and"
+        f" {_range(optimiser[0])}% less than the enumerative optimiser on all four programs",
+        f"it is {_range(path[1])}% and {_range(optimiser[1])}%",
+        f"`doppler` is ahead of critical path by {ffnn:.1f}%",
+        f"in {equal} of {len(search)} cases the two are not distinguishable, in {len(ahead)} the search is"
+        f" {min(ahead):.0f}% ahead",
+        f"`gdp` is behind critical path on all four, by {gdp:.0f}% on ChainMM",
+        f"both stages together are {_range(alone)}% ahead of either alone on the Llama programs",
+        f"Without the additions to the paper's algorithm programs take {_range(additions)}% longer",
+        f"Compiled episodes are {naive[0]:.0f} and {naive[1]:.0f} times as fast as the plain loop over decisions in torch, and"
+        f" {lock_step[0]:.0f} and {lock_step[1]:.0f} times as fast as episodes in lock step",
+        f"`doppler` ends {here} behind the default search on the default machine, in {here_s:.0f} s, and {four} behind it on four"
+        f" P100, in {four_s:.0f} s",
+    ]
+
+
+def _faster() -> tuple[list[float], list[float]]:
+    """How many times as fast compiled episodes are as the plain loop and as those in lock step: benchmarks/results/doppler.md."""
+    text = (RESULTS / "doppler.md").read_text().partition("size 128")[0]
+    over = {
+        way: [float(x) for x in re.findall(rf"{way} +[\d.]+ +[\d.]+ +([\d.]+)", text)]
+        for way in ("lock step", "compiled")
+    }
+    return over["compiled"], [a / b for a, b in zip(over["compiled"], over["lock step"], strict=True)]
+
+
+def _behind(title: str) -> tuple[str, float]:
+    """How far `doppler` ends behind the default search, and its seconds: benchmarks/results/doppler_parts.md."""
+    part = (RESULTS / "doppler_parts.md").read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
+    row = next(line for line in part.splitlines() if line.startswith("| doppler |"))
+    *_, change, seconds, _ = (cell.strip() for cell in row.split("|"))
+    mean, half = (float(x) for x in re.findall(r"[-+]?[\d.]+", change))
+    return f"{mean:.1f} ± {half:.1f}%", float(seconds)
+
+
+STATEMENTS: Mapping[str, Callable[[], list[str]]] = {
+    "README": _readme, "mirhoseini2017": _mirhoseini, "post": _post, "placeto": _placeto,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Print what is wrong."""
+    for page, statements in STATEMENTS.items():
+        print("\n".join(missing(page, page_text(page), statements())))
+
+
+if __name__ == "__main__":
+    main()
