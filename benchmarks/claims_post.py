@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import exp, inf, log
+from math import exp, inf
 
 import numpy as np
 from claims import PAGES, TF, Claim, Parts, Runs, both, change, runs, together
 from paper_table import EQUAL, ratio, table, verdict
-from seeds import mean_and_half
 
 METHODS, PAPER = table(PAGES / "papers" / "post_table1.txt", "k80x{}")
 ROWS = list(PAPER)
@@ -184,13 +183,6 @@ def _late(t1: Runs, workload: str, cluster: str, first: str, second: str) -> str
     """Whether the average of the first method is below that of the second."""
     one, two = ({s.seed: s.late_s for s in t1.rows[workload, cluster, m]} for m in (first, second))
     return verdict("<", *ratio(one, two))
-
-
-def late_order(t1: Runs, workload: str, cluster: str, first: str, second: str) -> str:
-    """Whether the average of the first method is at most that of the second: 1% more counts as equal."""
-    one, two = ({s.seed: s.late_s for s in t1.rows[workload, cluster, m]} for m in (first, second))
-    mean, half = mean_and_half([log(one[k] / two[k]) for k in one])
-    return "holds" if mean + half <= EQUAL else "reversed" if mean - half > EQUAL else "open"
 
 
 def _gpus(blocks: tuple[str, ...]) -> dict[int, float]:

@@ -103,7 +103,12 @@ def table(path: Path, cluster: str) -> tuple[list[str], dict[Place, dict[str, fl
     values = {}
     for network, gpus, *cells in lines:
         both = zip(head[2:], cells, strict=True)
-        values[network, cluster.format(gpus)] = {m: inf if c == "OOM" else float(c) for m, c in both if c != "-"}
+        place = network, cluster.format(gpus)
+        if place in values:
+            raise SystemExit(
+                f"{place[1]} stands for several rows of {network} in {path.name}: write {{}} for the number of GPUs"
+            )
+        values[place] = {m: inf if c == "OOM" else float(c) for m, c in both if c != "-"}
     return head[2:], values
 
 

@@ -21,7 +21,7 @@ from placekit_core import Summary
 
 OTHER = "seq2seq"  # the paper's RNN-based approach
 NEAR = 1.01
-METHODS = [OTHER, "placeto", "portfolio"]  # order of the columns
+METHODS = [OTHER, "placeto"]  # order of the columns
 
 
 def reached(run_dir: Path, value_s: float) -> str:
