@@ -6,8 +6,8 @@ Each folder is a sweep. Columns: the workload, the cluster, the method (METHOD, 
 of the sweep on the same program and machine, but not the version of the code), the seed, seconds
 of the placement found (empty: none fits), the proven bound, the evaluations, those until a value within 1% of the result (from
 the run's history, if it has one), the seconds of the search, and, from the profile of the placement, the seconds that each device
-computes, and those for which links copy, added up over the links. Last, the mean of the values in the last twentieth of the
-evaluations. Values are simulated or measured, as the runs were.
+computes, and those for which links copy, added up over the links. Then the mean of the values in the last twentieth of the
+evaluations, and the seconds that each device computes in the forward pass. Values are simulated or measured, as the runs were.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Seed:
         busy_s: seconds that each device computes, by name; empty if nothing fits, or without a profile.
         copies_s: seconds for which links copy, added up over the links; NaN without a profile.
         late_s: mean value of the last twentieth of the evaluations; NaN without a history.
+        forward_s: seconds that each device computes in the forward pass, by name; empty as `busy_s`, and in older files.
     """
 
     workload: str
@@ -59,6 +60,7 @@ class Seed:
     busy_s: Mapping[str, float] = field(default_factory=dict)
     copies_s: float = float("nan")
     late_s: float = float("nan")
+    forward_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def runs(folder: Path, method: str = "") -> list[Seed]:
@@ -71,20 +73,9 @@ def runs(folder: Path, method: str = "") -> list[Seed]:
         value_s = inf if r.value_s is None or not r.fits else r.value_s
         bound_s = float("nan") if r.bound_s is None else r.bound_s
         to_best = _to(run_dir, NEAR * value_s)
-        row = Seed(
-            r.workload,
-            r.cluster,
-            label,
-            r.seed,
-            value_s,
-            bound_s,
-            r.evaluations,
-            to_best,
-            r.seconds,
-            *_profile(run_dir),
-            _late(run_dir),
-        )
-        rows.append(row)
+        busy_s, forward_s, copies_s = _profile(run_dir)
+        run = (r.workload, r.cluster, label, r.seed, value_s, bound_s, r.evaluations, to_best, r.seconds)
+        rows.append(Seed(*run, busy_s, copies_s, _late(run_dir), forward_s))
     return rows
 
 
@@ -111,13 +102,14 @@ def _late(run_dir: Path) -> float:
     return float(np.average(mean[late], weights=np.diff(made, prepend=0.0)[late]))
 
 
-def _profile(run_dir: Path) -> tuple[dict[str, float], float]:
-    """Seconds that each device computes, and those of the links."""
+def _profile(run_dir: Path) -> tuple[dict[str, float], dict[str, float], float]:
+    """Seconds that each device computes, in all and in the forward pass, and those of the links."""
     path = run_dir / "profile.json"
     if not path.exists():
-        return {}, float("nan")
+        return {}, {}, float("nan")
     profile = json.loads(path.read_text())
-    return {d["device"]: d["busy_s"] for d in profile["devices"]}, sum(link["busy_s"] for link in profile["transfers"])
+    busy_s, forward_s = ({d["device"]: d[key] for d in profile["devices"]} for key in ("busy_s", "forward_s"))
+    return busy_s, forward_s, sum(link["busy_s"] for link in profile["transfers"])
 
 
 def write(rows: Sequence[Seed], path: Path) -> None:
@@ -128,11 +120,11 @@ def write(rows: Sequence[Seed], path: Path) -> None:
         for s in rows:
             value, bound = ("" if not x < inf else f"{x:.9g}" for x in (s.value_s, s.bound_s))
             to_best = "" if s.to_best < 0 else s.to_best
-            busy = " ".join(f"{name}={x:.4g}" for name, x in s.busy_s.items())
+            busy, forward = (" ".join(f"{name}={x:.4g}" for name, x in of.items()) for of in (s.busy_s, s.forward_s))
             copies = "" if isnan(s.copies_s) else f"{s.copies_s:.4g}"
             cells = [s.workload, s.cluster, s.method, s.seed, value, bound, s.evaluations, to_best, f"{s.seconds:.3g}"]
             late = "" if isnan(s.late_s) else f"{s.late_s:.9g}"
-            writer.writerow([*cells, busy, copies, late])
+            writer.writerow([*cells, busy, copies, late, forward])
 
 
 def read(paths: Iterable[Path]) -> list[Seed]:
@@ -141,13 +133,16 @@ def read(paths: Iterable[Path]) -> list[Seed]:
     for path in paths:
         with path.open(newline="") as file:
             for r in csv.DictReader(file):
-                busy = {name: float(x) for name, x in (pair.rsplit("=", 1) for pair in r["busy_s"].split())}
+                busy, forward = (
+                    {name: float(x) for name, x in (pair.rsplit("=", 1) for pair in text.split())}
+                    for text in (r["busy_s"], r.get("forward_s") or "")
+                )
                 number = {n: float(r.get(n) or "nan") for n in ("bound_s", "seconds", "copies_s", "late_s")}
                 rows.append(
                     Seed(
                         r["workload"], r["cluster"], r["method"], int(r["seed"]), float(r["value_s"] or inf), number["bound_s"],
                         int(r["evaluations"]), int(r["to_best"] or -1), number["seconds"], busy, number["copies_s"],
-                        number["late_s"],
+                        number["late_s"], forward,
                     )
                 )  # fmt: skip
     return rows
