@@ -19,11 +19,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import exp, inf
 from pathlib import Path
 
 import numpy as np
-from paper_table import cell, found, order_said, ratio, verdict
+from paper_table import cell, change, found, order_said, ratio, verdict
 from seeds import Seed, read
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "research"
@@ -41,7 +40,6 @@ LEARNED = (
     ("doppler_table9", "doppler"), ("doppler_table9", "post"),
 )  # fmt: skip
 VERDICTS = ("holds", "partly", "contradicted", "open", "not done")
-WIDE = 20  # percent: intervals that are written by their ends
 BEGIN, END = "<!-- claims -->", "<!-- end of claims -->"
 
 
@@ -70,22 +68,6 @@ class Claim:
     def word(self) -> str:
         """The verdict alone."""
         return self.verdict.partition(",")[0]
-
-
-def change(*found: Mapping[int, float]) -> str:
-    """By how much the first values differ from the second, seed by seed, with the 95% interval."""
-    if all(min(f.values()) == inf for f in found):
-        return "neither fits"
-    low, high = ratio(*found)
-    if inf in (abs(low), abs(high)):
-        return "not known" if low != high else "only it fits" if low < 0 else "does not fit"
-    middle, least, most = (100 * (exp(x) - 1) for x in ((low + high) / 2, low, high))
-    half = (most - least) / 2
-    if half >= WIDE:  # and far from symmetric
-        return f"{least:+.0f} to {most:+.0f}%"
-    if (low < 0 < high) != (abs(middle) < half):  # the same, near 0
-        return f"{least:+.1f} to {most:+.1f}%"
-    return f"{middle:+.1f}" + (f" ± {half:.1f}" if half >= 0.05 else "") + "%"
 
 
 class Runs:

@@ -6,8 +6,8 @@ import csv
 from math import exp
 
 import numpy as np
-from claims import PAGES, Claim, Runs, change, runs, together
-from paper_table import EQUAL, ratio, table, verdict
+from claims import PAGES, Claim, Runs, runs, together
+from paper_table import EQUAL, change, ratio, table, verdict
 from scipy import stats
 from seeds import mean_and_half
 

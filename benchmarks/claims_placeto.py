@@ -9,8 +9,8 @@ from math import exp, inf, log
 from statistics import median
 
 import numpy as np
-from claims import PAGES, TF, Claim, Parts, Runs, both, change, runs, together
-from paper_table import EQUAL, ratio, table, verdict
+from claims import PAGES, TF, Claim, Parts, Runs, both, runs, together
+from paper_table import EQUAL, change, ratio, table, verdict
 from seeds import mean_and_half
 
 METHODS, PAPER = table(PAGES / "papers" / "placeto_table1.txt", "k80x{}")

@@ -6,8 +6,8 @@ from itertools import pairwise
 from math import exp, inf
 
 import numpy as np
-from claims import PAGES, TF, Claim, Parts, Runs, both, change, runs, together
-from paper_table import EQUAL, ratio, table, verdict
+from claims import PAGES, TF, Claim, Parts, Runs, both, runs, together
+from paper_table import EQUAL, change, ratio, table, verdict
 
 METHODS, PAPER = table(PAGES / "papers" / "post_table1.txt", "k80x{}")
 ROWS = list(PAPER)

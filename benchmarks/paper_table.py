@@ -1,11 +1,12 @@
 """A paper's table beside what placekit finds: values over the seeds, and for which rows each of the paper's orders holds.
 
-    python benchmarks/paper_table.py [TABLE.txt] CSV ... [--cluster k80x{}] [--orders]
+    python benchmarks/paper_table.py [TABLE.txt] CSV ... [--cluster k80x{}] [--orders] [--over METHOD]
 
 TABLE.txt is the paper's table: a line of heads (`network GPUs METHOD ...`), then a line per network and number of GPUs with the
 paper's seconds, OOM, or `-` for what the paper does not have. Each CSV is of benchmarks/seeds.py; its clusters are named by the
 number of GPUs. A cell is the paper's value and ours: the mean over the seeds, with the t interval of 95% if they differ. Methods
-of the CSVs that the paper lacks follow. Without TABLE.txt, all values of the CSVs.
+of the CSVs that the paper lacks follow. Without TABLE.txt, all values of the CSVs; with `--over`, instead, by how much each other
+method differs from METHOD, seed by seed.
 
 With `--orders`, for each two methods of the paper in how many rows its order holds here. The ratio of two methods is taken seed
 by seed. An order *holds* if the mean of its logarithm is at least 1% on the paper's side and its 95% interval excludes 0; it is
@@ -19,12 +20,13 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from math import inf, log
+from math import exp, inf, log
 from pathlib import Path
 
 from seeds import Seed, mean_and_half, read
 
 EQUAL = 0.01
+WIDE = 20  # percent: intervals that are written by their ends
 CERTAIN = {
     "single_cpu",
     "single_gpu",
@@ -82,6 +84,22 @@ def ratio(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float]
     return mean - half, mean + half
 
 
+def change(*found: Mapping[int, float]) -> str:
+    """By how much the first values differ from the second, seed by seed, with the 95% interval."""
+    if all(min(f.values()) == inf for f in found):
+        return "neither fits"
+    low, high = ratio(*found)
+    if inf in (abs(low), abs(high)):
+        return "not known" if low != high else "only it fits" if low < 0 else "does not fit"
+    middle, least, most = (100 * (exp(x) - 1) for x in ((low + high) / 2, low, high))
+    half = (most - least) / 2
+    if half >= WIDE:  # and far from symmetric
+        return f"{least:+.0f} to {most:+.0f}%"
+    if (low < 0 < high) != (abs(middle) < half):  # the same, near 0
+        return f"{least:+.1f} to {most:+.1f}%"
+    return f"{middle:+.1f}" + (f" ± {half:.1f}" if half >= 0.05 else "") + "%"
+
+
 def order_said(said: Mapping[str, float], a: str, b: str) -> tuple[str, str, str]:
     """The paper's order of two methods, by its seconds: (faster, `<`, slower), or `=` if they are within 1%."""
     x, y = said[a], said[b]
@@ -123,6 +141,24 @@ def show(methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], our
             cell(here[m]) if m in here else "-" for m in more
         ]
         rows.append([*place, *cells])
+    _print(rows)
+
+
+def changes(ours: Found, over: str) -> None:
+    """Print by how much the other methods differ from one."""
+    methods = sorted({m for found in ours.values() for m in found} - {over})
+    if not any(over in found for found in ours.values()):
+        raise SystemExit(f"the CSVs have no {over!r}: they have {', '.join(methods)}")
+    print(f"change over {over}: mean of the seeds ± 95%")
+    rows = [["network", "cluster", *methods]]
+    for place, here in ours.items():
+        both = over in here
+        rows.append([*place, *(change(here[m], here[over]) if both and m in here else "-" for m in methods)])
+    _print(rows)
+
+
+def _print(rows: list[list[str]]) -> None:
+    """Print a table, numbers to the right."""
     width = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     for r in rows:
         print(
@@ -171,6 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--cluster", default="k80x{}", help="cluster of the runs; {} is the number of GPUs")
+    parser.add_argument("--over", metavar="METHOD", help="without TABLE.txt: changes over this method")
     parser.add_argument("--orders", action="store_true", help="also print in how many rows the paper's orders hold")
     given = parser.parse_args()
     head, *rest = given.files
@@ -178,8 +215,13 @@ def main() -> None:
         if given.orders:
             parser.error("orders are those of a TABLE.txt")
         ours = found(read(given.files))
-        show([], {place: {} for place in ours}, ours)
+        if given.over:
+            changes(ours, given.over)
+        else:
+            show([], {place: {} for place in ours}, ours)
         return
+    if given.over:
+        parser.error("--over is for CSVs alone")
     methods, paper = table(head, given.cluster)
     ours = found(read(rest))
     if not any(m in ours.get(p, {}) for p in paper for m in methods):
