@@ -166,8 +166,7 @@ def _readme() -> list[str]:
         f"orders between baselines ({first['baselines'][0][0]} and {first['baselines'][1][0]} of {first['baselines'][0][1]})",
         f"with the learned method {first['learned'][0][0]} and {first['learned'][1][0]} of {first['learned'][0][1]} hold",
         f"For Post it is {post[0][0]} and {post[1][0]} of the same {post[0][1]}, for Placeto {placeto[0][0]} and"
-        f" {placeto[1][0]} of"
-        f" {placeto[0][1]}",
+        f" {placeto[1][0]} of {placeto[0][1]}",
         f"The runs compared above have {min(made):,} to {max(made):,}.",
     ]
 
