@@ -124,8 +124,8 @@ def _less(change: tuple[float, float]) -> str:
 
 
 def _level(change: tuple[float, float]) -> str:
-    """What is said of a change whose interval has 0 in it."""
-    return "not distinguishable" if abs(change[0]) <= change[1] else "another"
+    """What is said of a change: whether its interval has 0 in it."""
+    return "not distinguishable" if abs(change[0]) <= change[1] else "distinguishable"
 
 
 def _better_list(family: str, method: str) -> dict[int, float]:
@@ -301,7 +301,7 @@ def _doppler() -> list[str]:
     return [
         f"`doppler` takes {_range(path[0])}% less time than the best of 50 critical path schedules on ChainMM and Llama, and"
         f" {_range(optimiser[0])}% less than the enumerative optimiser on all four programs",
-        f"it is {_range(path[1])}% less than the first and {_range(optimiser[1])}% less than the second",
+        f"it takes {_range(path[1])}% less than the schedules and {_range(optimiser[1])}% less than the optimiser",
         f"`doppler` is ahead of critical path by {ffnn:.1f}%",
         f"in {equal} of {len(search)} cases the two are not distinguishable, in {len(ahead)} the search is"
         f" {min(ahead):.0f}% ahead",
