@@ -69,6 +69,7 @@ class SimulatorSession(Session):
     def __init__(self, problem: Problem, options: MachineOptions, bulk: bool) -> None:
         self.problem, self.options, self.bulk = problem, options, bulk
         self.prefetch = options.prefetch if isinstance(options, SimulatorOptions) else None
+        self.priorities = options.ready_order == "priority"
         self.threads = options.threads or usable_cores()
         self.pool = ThreadPoolExecutor(self.threads, "placekit-sim") if self.threads > 1 else None
         arrival = options.ready_order == "arrival"

@@ -42,3 +42,9 @@ class TestBulkSynchronous(BackendContract):
 def test_there_is_multicast_among_the_machines() -> None:
     seen = [seeded_problem(seed).cluster for seed in TestSimulatorOnThreads.seeds]
     assert any(cluster.multicast and cluster.size > 2 for cluster in seen)
+
+
+@pytest.mark.parametrize("order", ["priority", "fifo", "depth_first", "breadth_first", "random", "arrival"])
+def test_says_in_which_order_priorities_matter(order: str) -> None:
+    session = Simulator(ready_order=order).open(seeded_problem(0))
+    assert session.priorities == (order == "priority")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import ClassVar, get_args
 
 import numpy as np
@@ -31,6 +32,7 @@ from placekit_testing.evaluations import (
     check_same,
     check_shapes,
     check_trace,
+    check_unordered,
     evaluate_once,
     least_peaks,
     on_one_device,
@@ -345,8 +347,7 @@ class BackendContract(Contract, defines_checks=True):
 
     def test_schedule_agrees_with_the_value(self, make: Make) -> None:
         """If simulated and deterministic: the schedule has the value of `evaluate`; a makespan is the schedule's last end."""
-        backend = make()
-        if not (backend.simulated and backend.deterministic):
+        if not ((backend := make()).simulated and backend.deterministic):
             pytest.skip("runs of this backend differ")
         for problem, session, placement, schedule in self._schedules(make):
             value = session.evaluate(placement.batch()).value_s[0]
@@ -355,11 +356,17 @@ class BackendContract(Contract, defines_checks=True):
                 end = schedule.op_end_s[problem.graph.kernel].max(initial=0.0)
                 assert end == value, f"the last operation ends at {end} s, the makespan is {value} s"
 
+    def test_priorities_matter_only_if_it_says_so(self, make: Make) -> None:
+        """If deterministic: a session that says that priorities do not matter gives the same values with them and without."""
+        for problem, session in self._sessions(make, deterministic=True):
+            if session.priorities:
+                pytest.skip("priorities may matter on this backend")
+            check_unordered(problem, session)
+
     def test_kernel_equals_evaluate(self, make: Make) -> None:
         """If a session offers a compiled evaluation, it gives the same bits as `evaluate`."""
         for problem, session in self._sessions(make):
-            kernel = session.kernel()
-            if kernel is None:
+            if (kernel := session.kernel()) is None:
                 pytest.skip("this backend offers no compiled evaluation")
             check_kernel(problem, session, kernel)
 
@@ -379,15 +386,11 @@ class BackendContract(Contract, defines_checks=True):
         if deterministic:
             _deterministic(backend)
         for problem, executable in self._problems(make):
-            session = backend.open(problem, executable)
-            try:
+            with closing(backend.open(problem, executable)) as session:
                 yield problem, session
-            finally:
-                session.close()
 
     def _simulated(self, make: Make, objectives: Sequence[str] = ("makespan",)) -> Iterator[tuple[Problem, Session]]:
-        backend = make()
-        if not backend.simulated or backend.objective not in objectives:
+        if not (backend := make()).simulated or backend.objective not in objectives:
             pytest.skip(f"for simulations of {' or '.join(objectives)}")
         return self._sessions(make)
 

@@ -103,6 +103,12 @@ def check_same(one: Measurements, other: Measurements) -> None:
     assert one.error == other.error, "the errors differ"
 
 
+def check_unordered(problem: Problem, session: Session) -> None:
+    """Placements have the same measurements with priorities and without."""
+    placements = seeded_placements(problem, 6)
+    check_same(session.evaluate(Placements.of(placements.device)), session.evaluate(placements))
+
+
 def check_kernel(problem: Problem, session: Session, kernel: Kernel) -> None:
     """Check that values and peaks of the compiled evaluation equal those of `session`, to the bit."""
     ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)

@@ -34,6 +34,8 @@ from placekit_core import (
 class RightSession(Session):
     """Nothing overlaps: operations in topological order, each after the transfers that it is the first to need."""
 
+    priorities = False
+
     def __init__(self, problem: Problem) -> None:
         self.problem, self.evaluated = problem, 0
 

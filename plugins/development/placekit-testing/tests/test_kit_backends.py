@@ -39,7 +39,8 @@ NOT_MEASURED = {  # checks that need a simulation, or values that repeat
     "options_rebuild_the_backend", "other_processes_give_the_same", "peaks_hold_what_is_persistent",
     "peaks_hold_the_largest_output", "no_value_beats_the_bound", "no_value_is_below_the_load",
     "one_device_takes_the_sum", "idle_device_changes_nothing", "operations_take_their_seconds",
-    "transfers_take_their_seconds", "schedule_agrees_with_the_value", "kernel_equals_evaluate",
+    "transfers_take_their_seconds", "schedule_agrees_with_the_value",
+    "priorities_matter_only_if_it_says_so", "kernel_equals_evaluate",
     "trace_says_why_everything_started",
 }  # fmt: skip
 

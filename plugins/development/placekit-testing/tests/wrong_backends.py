@@ -85,6 +85,15 @@ class Drifts(RightSession):
         return replace(result, value_s=result.value_s * (1 + 1e-9 * self.evaluated))
 
 
+class MostUrgentFirst(RightSession):
+    """It says that priorities do not matter, and runs what is urgent first."""
+
+    def evaluate(self, placements: Placements) -> Measurements:
+        result = super().evaluate(placements)
+        late = 0.0 if placements.priority is None else placements.priority.std(axis=1)
+        return replace(result, value_s=result.value_s * (1 + late))
+
+
 class SortsPriorities(RightSession):
     """The priorities are replaced by their ranks, in the caller's array."""
 
@@ -334,6 +343,7 @@ WRONG: dict[str, type[Backend]] = {
     "test_schedule_agrees_with_the_value": scheduling(
         lambda p, s: {"value_s": 1000 * s.value_s}, "The schedule's value is in milliseconds."
     ),
+    "test_priorities_matter_only_if_it_says_so": running(MostUrgentFirst),
     "test_kernel_equals_evaluate": running(RoundedKernel),
     "test_trace_says_why_everything_started": tracing(
         producers, "The cause of an operation is always its input, even if it waited for its device."
@@ -369,6 +379,7 @@ SAYS = {
     "test_operations_take_their_seconds": "takes 0.0 s, its cost is",
     "test_transfers_take_their_seconds": "is sent in 0.0 s, its route takes",
     "test_schedule_agrees_with_the_value": "s in the schedule",
+    "test_priorities_matter_only_if_it_says_so": "values [",
     "test_kernel_equals_evaluate": "s from evaluate",
     "test_trace_says_why_everything_started": "s without a cause",
 }

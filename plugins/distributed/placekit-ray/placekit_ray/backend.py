@@ -144,6 +144,7 @@ class RaySession(Session):
         self.at_once = len(workers.fleet.workers)
         if self.local is not None:
             self.repeats, self.prefetch = self.local.repeats, self.local.prefetch
+            self.priorities = self.local.priorities
 
     def evaluate(self, placements: Placements) -> Measurements:
         """Evaluate a batch in the workers, in order."""

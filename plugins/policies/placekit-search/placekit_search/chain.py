@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core import Kernel, Measurements, Placement, Placements, RunError, State, Task
-from placekit_search.kinds import KINDS
+from placekit_search.kinds import KINDS, ORDERING
 from placekit_search.moves import DEVICES, PRIORITIES, new_log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood, flow
 from placekit_search.reuse import Reuse, reuse
@@ -52,7 +52,7 @@ class Moves:
         self.shares[-1] = 1.0
         self.bias = bias
         cluster = task.problem.cluster
-        self.ordered = share["order"] > 0
+        self.ordered = any(share[kind] > 0 for kind in ORDERING)
         self.concurrent = cluster.size > 1 or bool((cluster.streams > 1).any())
         self.evaluation_s: float | None = None  # seconds of one lately, over all chains
 
@@ -138,7 +138,7 @@ class Chain:
         """
         kernel, flow_ = self.moves.kernel, self.moves.flow
         assert kernel is not None
-        log = new_log(len(hood.allowed), len(self.at.device), flow_.tasks)
+        log = new_log(len(hood.allowed), len(self.at.device), flow_.tasks, len(flow_.group_of))
         sizes = (kernel.scratch_ints, kernel.scratch_floats)
         trial = kernel.trial() if self.moves.reuse.possible and kernel.trial is not None else kernel
         return float(
@@ -181,7 +181,7 @@ class Chain:
     def one(self, hood: Neighbourhood, temperature: float) -> None:
         """One evaluation, by a backend without a compiled one; no schedule guides the move there."""
         at, rules, evaluate = self.at, self.rules, self.moves.task.evaluate
-        log = new_log(len(hood.allowed), len(at.device), 0)
+        log = new_log(len(hood.allowed), len(at.device), 0, len(self.moves.flow.group_of))
         kicked = bool(at.restart[PATIENCE] > 0 and at.restart[IDLE] >= at.restart[PATIENCE])
         if kicked:
             at.device[:], at.priority[:] = at.best_device, at.best_priority

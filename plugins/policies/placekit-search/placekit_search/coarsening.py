@@ -100,3 +100,10 @@ def _merge(edges: Exchange, unit: NDArray[np.int64], count: int) -> Exchange:
     key, row = np.unique(u[once] * count + v[once], return_inverse=True)
     bytes_ = np.bincount(row, edges.bytes_[once], minlength=len(key)).astype(np.int64)
     return Exchange.from_edges(count, key // count, key % count, bytes_)
+
+
+def movable(problem: Problem, unit_of: NDArray[np.int64]) -> bool:
+    """Whether some unit may run on more than one device; `unit_of` is [g]."""
+    allowed = np.ones((int(unit_of.max(initial=-1)) + 1, problem.cluster.size), np.bool_)
+    np.logical_and.at(allowed, unit_of, problem.allowed)
+    return bool((allowed.sum(axis=1) > 1).any())

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from placekit_scheduling.jit import counted_inner
 
 from placekit_search.kinds import KINDS
+from placekit_search.levels import LEAST_FACTOR, MOST_FACTOR, set_levels
 from placekit_search.randomness import below, uniform
 
-SINGLE, SWAP, CLUSTER, REGION, PIECE, EXCHANGE, CRITICAL, TRANSFER, ORDER, SHIFT = range(len(KINDS))
+SINGLE, SWAP, CLUSTER, REGION, PIECE, EXCHANGE, CRITICAL, TRANSFER, ORDER, SHIFT, LEVEL = range(len(KINDS))
 DEVICES, PRIORITIES, PATH = range(3)  # entries of Log.counts
 TASK, TO, WHY = range(3)  # rows of Log.path
 TRIES = 8  # attempts to find a suitable task on the critical path
@@ -36,12 +37,13 @@ class Log(NamedTuple):
     Attributes:
         counts: [3] devices changed, priorities changed, tasks on the path.
         group, device: groups whose device changed, and their devices before.
-        ranked, priority: [2] groups whose priority changed, and their priorities before.
+        ranked, priority: [g] groups whose priority changed, and their priorities before.
         mark: [u + 1] the last piece that each unit was in, and the number of pieces so far.
         unit: [u] units of the piece that is being made.
         before: [g] devices before the move.
         path: [3, tasks] tasks from the end of the schedule back: the operation, or the tensor sent; -1 for an operation, or
             the destination; the number of the task that its start waited for.
+        tail, wanted: [n], [g] space for `set_levels`.
     """
 
     counts: NDArray[np.int64]
@@ -53,20 +55,24 @@ class Log(NamedTuple):
     unit: NDArray[np.int32]
     before: NDArray[np.int16]
     path: Annotated[NDArray[np.int32], 2]
+    tail: NDArray[np.float64]
+    wanted: NDArray[np.float32]
 
 
-def new_log(units: int, groups: int, tasks: int) -> Log:
+def new_log(units: int, groups: int, tasks: int, operations: int) -> Log:
     """An empty log."""
     return Log(
         counts=np.zeros(3, np.int64),
         group=np.empty(2 * groups + 2, np.int32),
         device=np.empty(2 * groups + 2, np.int16),
-        ranked=np.zeros(2, np.int64),
-        priority=np.zeros(2, np.float32),
+        ranked=np.zeros(max(groups, 2), np.int64),
+        priority=np.zeros(max(groups, 2), np.float32),
         mark=np.zeros(units + 1, np.int64),
         unit=np.empty(units, np.int32),
         before=np.zeros(groups, np.int16),
         path=np.empty((3, max(tasks, 1)), np.int32),
+        tail=np.zeros(operations),
+        wanted=np.zeros(groups, np.float32),
     )
 
 
@@ -293,6 +299,16 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
 
 
 @counted_inner
+def _level(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
+    """Give every group the b-level that it has on the present devices."""
+    factor = LEAST_FACTOR + (MOST_FACTOR - LEAST_FACTOR) * uniform(state)
+    set_levels(flow, device, factor, log.tail, log.wanted)
+    for group in range(len(priority)):
+        if log.wanted[group] != priority[group]:
+            _rank(priority, group, log.wanted[group], log)
+
+
+@counted_inner
 def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
     """Parameters and inputs with no reader left on their device go with the moved unit that reads them.
 
@@ -321,16 +337,19 @@ def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares: Any, bias: Any, log: Any) -> None:
-    """Make one move: change `device` [g] or `priority` [g], noted in `log`. `shares` [10] are cumulative, the last is 1."""
+    """Make one move: change `device` [g] or `priority` [g], noted in `log`. `shares` [11] are cumulative, the last is 1."""
     log.counts[DEVICES] = log.counts[PRIORITIES] = 0
     x, kind = uniform(state), 0
-    while kind < SHIFT and x >= shares[kind]:
+    while kind < LEVEL and x >= shares[kind]:
         kind += 1
     m = log.counts[PATH]
-    if kind == ORDER and len(priority) == 0:
+    if kind in (ORDER, LEVEL) and len(priority) == 0:
         kind = CRITICAL
     if kind in (CRITICAL, TRANSFER) and m == 0:  # no schedule to be guided by
         kind = SINGLE
+    if kind == LEVEL:
+        _level(state, flow, device, priority, log)
+        return
     if kind == ORDER or len(hood.movable) == 0:
         _order(state, flow, device, priority, log)
         return

@@ -7,9 +7,11 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from placekit_core import Options
-from placekit_search.kinds import KINDS
+from placekit_search.kinds import KINDS, ORDERING
 
 Weight = Annotated[float, Field(ge=0)]
+ORDER = "weight of changes of priorities, mostly of tasks that wait on the critical path"
+LEVEL = "weight of moves that give every group the b-level that it has on the present devices as priority"
 
 
 class MoveOptions(Options):
@@ -25,15 +27,14 @@ class MoveOptions(Options):
     transfer_moves: Weight = Field(
         0.3, description="weight of moves that make a transfer on the critical path unnecessary"
     )
-    order_moves: Weight = Field(
-        0.4, description="weight of changes of priorities, mostly of tasks that wait on the critical path"
-    )
+    order_moves: Weight = Field(0.4, description=ORDER)
     shift_moves: Weight = Field(
         0.4,
         description="weight of moves of a group and all that follows it on its device, which keep stages contiguous. They are"
-        " made where the objective is no makespan; there, critical, transfer and order moves are not, because no schedule"
+        " made where the objective is no makespan; there, critical, transfer, order and level moves are not, because no schedule"
         " guides them",
     )
+    level_moves: Weight = Field(0.0, description=LEVEL)
     neighbour_bias: float = Field(0.5, ge=0, le=1, description="share of moves that go to the device of a neighbour")
 
     @model_validator(mode="after")
@@ -42,9 +43,9 @@ class MoveOptions(Options):
             raise ValueError("all weights of moves are 0")
         return self
 
-    def weights(self, makespan: bool = True) -> dict[str, float]:
-        """The weight of every kind of move under a makespan, or another objective."""
-        unused = ("shift",) if makespan else ("critical", "transfer", "order")
+    def weights(self, makespan: bool = True, priorities: bool = True) -> dict[str, float]:
+        """The weight of every kind of move under a makespan, where priorities matter or not, or under another objective."""
+        unused = ("shift", *(() if priorities else ORDERING)) if makespan else ("critical", "transfer", *ORDERING)
         chosen = {kind: 0.0 if kind in unused else getattr(self, f"{kind}_moves") for kind in KINDS}
         return chosen if any(chosen.values()) else {**chosen, "single": 1.0}
 
@@ -96,6 +97,8 @@ class PortfolioOptions(MoveOptions):
         description="times that a policy with option `samples` is asked at most, each with other random numbers; fewer with"
         " small budgets",
     )
+    order_moves: Weight = Field(0.2, description=ORDER)
+    level_moves: Weight = Field(0.05, description=f"{LEVEL}; 0: no starts get such priorities, either")
     chains: int = Field(64, ge=1, description="largest number of local searches at the start")
     evaluations_per_chain: int = Field(
         2000, ge=1, description="evaluations of the budget for each local search at the start"

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 from placekit_blocks import sequence
 from placekit_scheduling import warm_up
 from pydantic import BaseModel
@@ -24,7 +23,6 @@ from placekit_core import (
     Placement,
     Placements,
     Policy,
-    Problem,
     ResumablePolicy,
     State,
     Task,
@@ -33,7 +31,7 @@ from placekit_core import (
     usable_cores,
 )
 from placekit_search.chain import FIRST, Chain, Moves, excess, penalised, rank
-from placekit_search.coarsening import coarsen
+from placekit_search.coarsening import coarsen, movable
 from placekit_search.contiguity import LEAST, contiguous_near, layer_groups
 from placekit_search.memory_starts import cut, repaired, too_large
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
@@ -41,12 +39,14 @@ from placekit_search.options import PortfolioOptions
 from placekit_search.other_policies import load_trained, named
 from placekit_search.roles import LEAST_ROLES, role_chains, roles
 from placekit_search.starts import (
+    LEVELLED,
     Start,
     coarse_schedules,
     contiguous,
     followers,
     is_late,
     is_makespan,
+    levelled,
     list_schedules,
     simplest,
 )
@@ -124,8 +124,9 @@ class _Race:
         self.finest, levels = None, coarsen(task.problem)
         if not self.makespan:
             self.finest, levels = followers(task.problem), [sequence(task.problem).of_group]
-        self.levels = [of for of in levels if _movable(task.problem, of)]
-        self.moves = Moves(task, options.weights(self.makespan), options.neighbour_bias)
+        self.levels = [of for of in levels if movable(task.problem, of)]
+        self.ordered = self.makespan and task.evaluate.session.priorities
+        self.moves = Moves(task, options.weights(self.makespan, self.ordered), options.neighbour_bias)
         self.hoods: dict[int, Neighbourhood] = {}
         self.chains: list[Chain] = []
         self.level: list[int] = []
@@ -216,6 +217,8 @@ class _Race:
         rows = self._measured(found)
         if self.makespan:
             rows += self._memory_starts(rows, most)
+        if self.ordered and self.options.level_moves and not self._started():
+            rows += self._measured([levelled(task, self.moves.flow, rows, self._samples(LEVELLED))])
         rows += self._role_starts(rng)
         price_s = PRICE * min(r[0] for r in rows)
         rows.sort(key=lambda r: (r[1] > 0, penalised(r[0], r[1], price_s)))
@@ -256,10 +259,10 @@ class _Race:
         """The best placements of whole roles, where the calls of modules repeat; few roles have few placements."""
         o, task = self.options, self.task
         role = roles(task.problem) if o.role_share and self.makespan and task.evaluate.remaining > 1 else None
-        if role is None or role.max() + 1 < LEAST_ROLES or not _movable(task.problem, role):
+        if role is None or role.max() + 1 < LEAST_ROLES or not movable(task.problem, role):
             return []
-        weights = o.weights()
-        weights.update(order=0.0, single=max(weights["single"], 0.01))
+        weights = o.weights(priorities=False)
+        weights.update(single=max(weights["single"], 0.01))
         moves = Moves(task, weights, o.neighbour_bias)
         worth = o.role_share * self._chains_worth() * o.evaluations_per_chain
         chains = [c.at for c in role_chains(task, moves, role, o.role_share, worth, rng, self.threads)]
@@ -406,10 +409,3 @@ class _Race:
     def placement(self) -> Placement:
         """The best placement that any chain has seen."""
         return min(self.chains, key=rank).placement()
-
-
-def _movable(problem: Problem, unit_of: NDArray[np.int64]) -> bool:
-    """Whether some unit may run on more than one device; `unit_of` is [g]."""
-    allowed = np.ones((int(unit_of.max(initial=-1)) + 1, problem.cluster.size), np.bool_)
-    np.logical_and.at(allowed, unit_of, problem.allowed)
-    return bool((allowed.sum(axis=1) > 1).any())

@@ -21,7 +21,7 @@ class Reuse(NamedTuple):
 
     Attributes:
         op_ptr, op: operations of each group, in compressed rows.
-        input_ptr, input_tensor, output_ptr: tensors that each operation reads and writes.
+        input_ptr, input_tensor: tensors that each operation reads.
         ends: where the recorded ends of tasks begin.
         go_on, kernel_go_on, limit_s, worked, marks, mark_s: those of the trial; `possible` is False without one.
     """
@@ -30,7 +30,6 @@ class Reuse(NamedTuple):
     op: Ints
     input_ptr: Ints
     input_tensor: Ints
-    output_ptr: Ints
     ends: int
     go_on: int
     kernel_go_on: int
@@ -55,7 +54,6 @@ def reuse(problem: Problem, kernel: Kernel | None = None) -> Reuse:
         op=op,
         input_ptr=np.array(graph.input_ptr, np.int32),
         input_tensor=np.array(graph.input_tensor, np.int32),
-        output_ptr=np.array(graph.output_ptr, np.int32),
         ends=ends,
         possible=possible,
         **places,
@@ -82,7 +80,7 @@ def _first_of(flow: Any, graph: Any, device: Any, log: Any, work_floats: Any, gr
     for i in range(graph.op_ptr[group], graph.op_ptr[group + 1]):
         v = graph.op[i]
         if not flow.kernel[v]:
-            for x in range(graph.output_ptr[v], graph.output_ptr[v + 1]):
+            for x in range(flow.output_ptr[v], flow.output_ptr[v + 1]):
                 if not _stays(flow, device, log, x):
                     return 0.0
             continue
@@ -114,6 +112,8 @@ def mark_before(flow: Any, graph: Any, device: Any, log: Any, work_ints: Any, wo
             return 0
     for i in range(log.counts[PRIORITIES]):
         least = _first_of(flow, graph, device, log, work_floats, log.ranked[i], least)
+        if least == 0.0:
+            return 0
     mark = work_ints[graph.marks]
     while mark > 0 and work_floats[graph.mark_s + mark - 1] > least:
         mark -= 1

@@ -32,7 +32,7 @@ class SingleChain(ResumablePolicy):
         """The best placement seen. Resumes exactly from `state`."""
         o = self.options
         makespan = is_makespan(task)
-        moves = Moves(task, o.weights(makespan), o.neighbour_bias)
+        moves = Moves(task, o.weights(makespan, task.evaluate.session.priorities), o.neighbour_bias)
         chain = Chain(moves, state or best_start(task, o.starts, rng))
         self.prepare(chain)
         hood = neighbourhood(task.problem, None if makespan else followers(task.problem))

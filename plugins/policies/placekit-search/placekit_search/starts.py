@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.random import Generator
@@ -16,11 +16,15 @@ from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 from placekit_core import Placements, Problem, Task, strongly_connected
 from placekit_search.chain import Chain, excess, penalised
 from placekit_search.coarsening import coarse
+from placekit_search.levels import set_levels
+from placekit_search.neighbourhood import Flow
 from placekit_search.streaming import streamed
 from placekit_search.walk import PRICE
 
 # seconds, and how far over capacity (see `excess`); devices, priorities, level
 Start = tuple[float, float, NDArray[np.int16], NDArray[np.float32] | None, int]
+LEVELLED, LEVELLED_SHARE = 16, 0.01  # starts that get the priorities of their devices, and of the evaluations left
+FACTORS = (1.0, 3.0)  # of the transfers' seconds in them
 START_SHARE = 0.25  # of the seconds, after which no further list schedule begins
 
 
@@ -86,6 +90,24 @@ def coarse_schedules(
         rows.append(ListScheduler(coarse(problem, unit_of)).run("earliest_finish").devices()[unit_of])
     device = np.stack(rows) if rows else np.empty((0, problem.g), np.int16)
     return Placements.of(device, np.broadcast_to(priority, device.shape))
+
+
+def levelled(task: Task, flow: Flow, starts: Sequence[Start], most: int) -> tuple[Placements, list[int]]:
+    """The best `most` starts that differ in devices, once more for each of `FACTORS`; and the level of units of each.
+
+    Their priorities are the b-levels on their own devices. They take a small share of the evaluations that are left.
+    """
+    left = task.evaluate.remaining
+    count = math.ceil(min(most, LEVELLED_SHARE * left)) if left > len(FACTORS) else 0
+    distinct: dict[bytes, Start] = {}
+    for start in sorted(starts, key=lambda s: (s[1], s[0])):
+        distinct.setdefault(start[2].tobytes(), start)
+    best = [start for start in list(distinct.values())[:count] for _ in FACTORS]
+    device = np.array([start[2] for start in best], np.int16).reshape(-1, task.problem.g)
+    priority, tail = np.empty(device.shape, np.float32), np.zeros(task.problem.graph.n)
+    for i in range(len(device)):
+        set_levels(flow, device[i], FACTORS[i % len(FACTORS)], tail, priority[i])
+    return Placements.of(device, priority), [start[4] for start in best]
 
 
 def is_makespan(task: Task) -> bool:

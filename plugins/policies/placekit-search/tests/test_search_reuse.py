@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_search.chain import TRIALS_FROM, Chain, Moves
+from placekit_search.kinds import KINDS
 from placekit_search.moves import DEVICES, PRIORITIES, new_log, propose
 from placekit_search.neighbourhood import flow, neighbourhood
 from placekit_search.options import MoveOptions
@@ -106,8 +107,8 @@ def test_moves_go_on_from_marks_with_the_same_result() -> None:
     run, trial, ints, floats = trial_of(kernel)
     rng, random = np.random.default_rng(0), np.array([7], np.uint64)
     device = rng.integers(0, size, problem.g).astype(np.int16)
-    log = new_log(len(hood.allowed), problem.g, flow_.tasks)
-    shares, used, worked = np.cumsum([0.5, 0.5, *[0.0] * 8]), list[int](), list[float]()
+    log = new_log(len(hood.allowed), problem.g, flow_.tasks, problem.graph.n)
+    shares, used, worked = np.cumsum([0.5, 0.5, *[0.0] * (len(KINDS) - 2)]), list[int](), list[float]()
     for _ in range(200):
         run(device, size, -1)
         log.before[:] = device

@@ -7,6 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 from placekit_search.annealing import Annealing
+from placekit_search.kinds import KINDS
 from placekit_search.local_search import LocalSearch
 from placekit_search.moves import new_log, propose, undo
 from placekit_search.neighbourhood import flow, neighbourhood
@@ -154,7 +155,7 @@ def test_offloaded_parameters_stay_where_their_readers_move() -> None:
     own, far = b.source("own", 100), b.source("far", 100)
     b.add("a", inputs=[own, far], flops=1e9)
     problem = Problem.of(b.build(), machine(3, flops_per_s=1e9))
-    hood, log, shares = neighbourhood(problem), new_log(3, 3, 1), np.zeros(10)
+    hood, log, shares = neighbourhood(problem), new_log(3, 3, 1, 3), np.zeros(len(KINDS))
     shares[:] = 1.0
     device, priority = np.array([0, 2, 0], np.int16), np.zeros(0, np.float32)
     for streams in (False, True):
