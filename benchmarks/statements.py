@@ -304,7 +304,7 @@ def _doppler() -> list[str]:
         f"it takes {_range(path[1])}% less than the schedules and {_range(optimiser[1])}% less than the optimiser",
         f"`doppler` is ahead of critical path by {ffnn:.1f}%",
         f"in {equal} of {len(search)} cases the two are not distinguishable, in {len(ahead)} the search is"
-        f" {min(ahead):.0f}% ahead",
+        f" {_range(ahead, 1)}% ahead",
         f"`gdp` is behind critical path on all four, by {gdp:.0f}% on ChainMM",
         f"both stages together are {_range(alone)}% ahead of either alone on the Llama programs",
         f"Without the additions to the paper's algorithm, programs take {_range(additions, 1)}% longer, but FFNN does not",

@@ -38,7 +38,7 @@ class Session(ABC):
         repeats: how many times a value runs the program (micro-batches of a step).
         prefetch: if parameters and inputs of another device are copied shortly before they are read, and freed afterwards:
             for how many of the operations that read them ahead. None: the copies are made at the start, and stay.
-        priorities: whether a placement's priorities may change its value: without that, searches need not try others.
+        priorities: whether a placement's priorities may change its value; if not, searches need not change them.
         at_once: how many placements it evaluates at the same time; an evaluator passes it as many at once if it has them.
     """
 

@@ -8,7 +8,9 @@ import pytest
 from placekit_sim.simulator import BulkSynchronous, Simulator
 from placekit_testing import BackendContract
 from placekit_testing.contract import Make
-from placekit_testing.evaluations import seeded_problem
+from placekit_testing.evaluations import check_unordered, seeded_placements, seeded_problem
+
+from placekit_core import Placements
 
 
 class TestSimulator(BackendContract):
@@ -45,6 +47,18 @@ def test_there_is_multicast_among_the_machines() -> None:
 
 
 @pytest.mark.parametrize("order", ["priority", "fifo", "depth_first", "breadth_first", "random", "arrival"])
-def test_says_in_which_order_priorities_matter(order: str) -> None:
-    session = Simulator(ready_order=order).open(seeded_problem(0))
-    assert session.priorities == (order == "priority")
+@pytest.mark.parametrize("backend", [Simulator, BulkSynchronous])
+def test_says_in_which_order_priorities_matter(backend: type[Simulator] | type[BulkSynchronous], order: str) -> None:
+    changed = False
+    for seed in range(8):
+        problem = seeded_problem(seed)
+        session = backend(ready_order=order).open(problem)
+        if order == "priority":
+            assert session.priorities
+            placements = seeded_placements(problem, 6)
+            plain = session.evaluate(Placements.of(placements.device))
+            changed = changed or (plain.value_s != session.evaluate(placements).value_s).any()
+        else:
+            assert not session.priorities
+            check_unordered(problem, session)
+    assert changed == (order == "priority")

@@ -1,6 +1,6 @@
 """The compiled moves of local searches: proposing one, taking it back.
 
-A move changes the devices of some groups, or the priorities of one or two. It is applied at once and noted in a log, so
+A move changes the devices of some groups, or the priorities of one, two or all. It is applied at once and noted in a log, so
 that it can be taken back. Half of the moves are guided: they are about a task on the critical path of the current
 schedule, because a move elsewhere rarely makes it shorter.
 """

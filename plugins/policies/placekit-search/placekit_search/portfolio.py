@@ -217,7 +217,8 @@ class _Race:
         rows = self._measured(found)
         if self.makespan:
             rows += self._memory_starts(rows, most)
-        if self.ordered and self.options.level_moves and not self._started():
+        compiled = self.moves.kernel is not None or task.evaluate.ledger.limit_s is None  # else they take too long
+        if self.ordered and compiled and self.options.level_moves and not self._started():
             rows += self._measured([levelled(task, self.moves.flow, rows, self._samples(LEVELLED))])
         rows += self._role_starts(rng)
         price_s = PRICE * min(r[0] for r in rows)

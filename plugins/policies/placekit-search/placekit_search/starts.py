@@ -95,7 +95,7 @@ def coarse_schedules(
 def levelled(task: Task, flow: Flow, starts: Sequence[Start], most: int) -> tuple[Placements, list[int]]:
     """The best `most` starts that differ in devices, once more for each of `FACTORS`; and the level of units of each.
 
-    Their priorities are the b-levels on their own devices. They take a small share of the evaluations that are left.
+    Their priorities are the b-levels on their own devices. Of a budget of evaluations they take a small share.
     """
     left = task.evaluate.remaining
     count = math.ceil(min(most, LEVELLED_SHARE * left)) if left > len(FACTORS) else 0

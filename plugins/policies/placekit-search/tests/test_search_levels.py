@@ -127,5 +127,7 @@ def test_where_priorities_do_not_matter_they_are_left_alone(policy: Policy) -> N
         assert (task.evaluate.evaluations == 60) == matter
     task = task_of(Problem.of(random_layers(), machine(4)), 500)
     task.evaluate.session.priorities = False
-    policy.place(task, np.random.default_rng(0))
+    placement = policy.place(task, np.random.default_rng(0))
     assert task.evaluate.evaluations == 500
+    assert placement.priority is not None
+    assert placement.priority.tolist() == group_priority(task.problem, b_level(task.problem)).tolist()

@@ -30,7 +30,8 @@ def session_of(problem: Problem) -> Any:
 def a_chain(problem: Problem, priorities: bool, trial: bool, seed: int) -> Chain:
     """A search from a random placement, whose evaluations are trials or not."""
     session, rng = session_of(problem), np.random.default_rng(seed)
-    moves = Moves(Task(problem, BudgetedEvaluator(problem, session, Ledger(10**6))), MoveOptions().weights(), 0.5)
+    task = Task(problem, BudgetedEvaluator(problem, session, Ledger(10**6)))
+    moves = Moves(task, MoveOptions(level_moves=0.2).weights(), 0.5)
     assert moves.kernel is not None
     moves.kernel = moves.kernel if trial else replace(moves.kernel, trial=None)
     moves.reuse = reuse(problem, moves.kernel)
