@@ -72,7 +72,8 @@ class TorchParameters(LearnablePolicy):
 
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
         parameters = dict(self.module.named_parameters())
-        with torch.no_grad():
+        # Adding is shared among torch's threads too; on busy cores they wait for each other longer than it takes.
+        with self.fixed_threads(), torch.no_grad():
             for name, step in steps.items():
                 if name not in parameters:
                     raise PlacekitError(f"policy {self.name!r} has no parameter {name!r}", _listed(parameters))
