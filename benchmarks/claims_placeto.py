@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import exp, inf, log
 from statistics import median
 
@@ -19,6 +19,7 @@ INCEPTION, NMT, NASNET = ([p for p in ROWS if p[0].startswith(kind)] for kind in
 FAMILIES = ("cifar10", "nmt", "ptb")
 STEP_AND_LAST = (("intermediate", 170_000), ("terminal", 4_000))  # as many episodes
 CLOSE = 0.10  # what "very close" means here
+SEARCH, START, ALONE = "nothing learned", "learned start", "policy alone"  # of benchmarks/learned_starts.py
 BySeed = Mapping[int, float]
 
 
@@ -174,6 +175,25 @@ def evaluations_until(place: tuple[str, str], method: str) -> float:
 def fewer_evaluations(place: tuple[str, str]) -> float:
     """How many times fewer evaluations `placeto` needs than `seq2seq`; 0 if most of its runs never get there."""
     return evaluations_until(place, "seq2seq") / evaluations_until(place, "placeto")
+
+
+def over_search(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, str, int], dict[int, float]]:
+    """Seconds over those of the search with nothing learned, from the rows of benchmarks/learned_starts.py.
+
+    By method, family and the evaluations of that search; for each seed, the geometric mean over the graphs. A policy alone
+    has one row for each graph, of its only evaluation, for all seeds and budgets.
+    """
+    found: dict[tuple[str, str, int, int], dict[str, float]] = defaultdict(dict)
+    for r in rows:
+        found[r["method"], r["family"], int(r["evaluations"]), int(r["seed"])][r["graph"]] = float(r["value_s"])
+    ratios: dict[tuple[str, str, int], dict[int, float]] = defaultdict(dict)
+    for method, family, budget, seed in found:
+        if method == SEARCH:
+            search = found[method, family, budget, seed]
+            for other, of in ((START, (budget, seed)), (ALONE, (1, 0))):
+                logs = [log(found[(other, family, *of)][graph] / value_s) for graph, value_s in search.items()]
+                ratios[other, family, budget][seed] = exp(float(np.mean(logs)))
+    return ratios
 
 
 class Family:

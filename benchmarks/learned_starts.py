@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import defaultdict
 from math import exp, log
 from pathlib import Path
 
 import numpy as np
+from claims_placeto import ALONE, FAMILIES, SEARCH, START, over_search
 from placekit_placeto.placeto import Placeto
 from placekit_search.options import PortfolioOptions
 from placekit_search.portfolio import Portfolio
@@ -29,10 +29,8 @@ from placekit_core import Ledger, Problem, Session, Task, installed, load_policy
 from placekit_core.cli.compose import assembled
 from placekit_core.run.evaluator import BudgetedEvaluator
 
-FAMILIES = ("cifar10", "nmt", "ptb")
 CLUSTER = "k80x4"
 BUDGETS = (10, 30, 100, 300, 1000)
-SEARCH, START, ALONE = "nothing learned", "learned start", "policy alone"
 
 
 def measure(family: str, seeds: int) -> list[Row]:
@@ -74,21 +72,14 @@ def _row(family: str, graph: str, evaluations: int, method: str, seed: int, valu
 
 def table(rows: list[Row]) -> None:
     """Print the ratios."""
-    found: dict[tuple[str, str, int, int], dict[str, float]] = defaultdict(dict)
-    for r in rows:
-        found[r["family"], r["method"], int(r["evaluations"]), int(r["seed"])][r["graph"]] = float(r["value_s"])
-    families = sorted({family for family, *_ in found})
+    ratios = over_search(rows)
+    families = [f for f in FAMILIES if (START, f, BUDGETS[0]) in ratios]
     print(f"{'':22}{'evaluations':>13}" + "".join(f"{f:>20}" for f in families))
     for method in (START, ALONE):
         for budget in BUDGETS:
             cells = []
             for family in families:
-                logs = []
-                for seed in sorted({s for f, m, b, s in found if (f, m, b) == (family, SEARCH, budget)}):
-                    one = found[family, method, budget, seed] if method == START else found[family, ALONE, 1, 0]
-                    two = found[family, SEARCH, budget, seed]
-                    logs.append(float(np.mean([log(one[g] / x) for g, x in two.items()])))
-                mean, half = mean_and_half(logs)
+                mean, half = mean_and_half([log(x) for x in ratios[method, family, budget].values()])
                 cells.append(f"{exp(mean):.3f} ± {exp(mean) * half:.3f}")
             print(f"{method + ' / search':22}{budget:>13}" + "".join(f"{c:>20}" for c in cells))
 
