@@ -19,7 +19,7 @@ INCEPTION, NMT, NASNET = ([p for p in ROWS if p[0].startswith(kind)] for kind in
 FAMILIES = ("cifar10", "nmt", "ptb")
 STEP_AND_LAST = (("intermediate", 170_000), ("terminal", 4_000))  # as many episodes
 CLOSE = 0.10  # what "very close" means here
-SEARCH, START, ALONE = "nothing learned", "learned start", "policy alone"  # of benchmarks/learned_starts.py
+SEARCH, START, ALONE = "nothing learned", "learned start", "policy alone"  # methods in docs/research/placeto_starts.csv
 BySeed = Mapping[int, float]
 
 
@@ -190,8 +190,8 @@ def over_search(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, str, int],
     for method, family, budget, seed in found:
         if method == SEARCH:
             search = found[method, family, budget, seed]
-            for other, of in ((START, (budget, seed)), (ALONE, (1, 0))):
-                logs = [log(found[(other, family, *of)][graph] / value_s) for graph, value_s in search.items()]
+            for other, key in ((START, (budget, seed)), (ALONE, (1, 0))):
+                logs = [log(found[(other, family, *key)][graph] / value_s) for graph, value_s in search.items()]
                 ratios[other, family, budget][seed] = exp(float(np.mean(logs)))
     return ratios
 

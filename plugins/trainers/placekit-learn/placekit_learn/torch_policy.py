@@ -72,7 +72,7 @@ class TorchParameters(LearnablePolicy):
 
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
         parameters = dict(self.module.named_parameters())
-        # Adding is shared among torch's threads too; on busy cores they wait for each other longer than it takes.
+        # torch would share this addition among its threads; on busy cores, to wait for them takes longer than to add.
         with self.fixed_threads(), torch.no_grad():
             for name, step in steps.items():
                 if name not in parameters:
