@@ -316,5 +316,19 @@ def _training() -> list[Claim]:
             "Section 3.4", "up to 20 controllers of 4 or 8 workers, 12 to 27 hours", "[distributed training](distributed.md)",
             "partly", "the arrangement is there; on one computer with two cores",
         ),
-        Claim("Section 3.4", "a baseline for each controller is more stable", "", "not done"),
+        _controllers(),
     ]  # fmt: skip
+
+
+def _controllers() -> Claim:
+    """Section 3.4: what controllers whose machines differ compare their rewards with."""
+    found, cluster, differ = runs("mirhoseini_controllers"), "k80x4", ("10%", "30%")
+    pairs = [(w, f"own, {d}", f"shared, {d}") for w in ("rnnlm", "inception_v3") for d in differ]
+    late = [found.late(w, cluster, own, shared) for w, own, shared in pairs]
+    return Claim(
+        "Section 3.4", "a baseline for each controller is more stable, because machines differ",
+        "late placements: " + ", ".join(
+            f"{w} {found.late_change(w, cluster, own, shared)} ({own.partition(', ')[2]} apart)" for w, own, shared in pairs
+        ),
+        together(late), "[four controllers](#section-34-baselines-of-controllers) on machines that are up to so far apart",
+    )  # fmt: skip

@@ -6,7 +6,8 @@ TABLE.txt is the paper's table: a line of heads (`network GPUs METHOD ...`), the
 paper's seconds, OOM, or `-` for what the paper does not have. Each CSV is of benchmarks/seeds.py; its clusters are named by the
 number of GPUs. A cell is the paper's value and ours: the mean over the seeds, with the t interval of 95% if they differ. Methods
 of the CSVs that the paper lacks follow. Without TABLE.txt, all values of the CSVs; with `--over`, instead, by how much each other
-method differs from METHOD, seed by seed.
+method differs from METHOD, seed by seed. With `--late`, a value is the mean over the last twentieth of a run's evaluations, not
+its best placement.
 
 With `--orders`, for each two methods of the paper in how many rows its order holds here. The ratio of two methods is taken seed
 by seed. An order *holds* if the mean of its logarithm is at least 1% on the paper's side and its 95% interval excludes 0; it is
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from math import exp, inf, log
 from pathlib import Path
@@ -38,6 +40,12 @@ CERTAIN = {
 Place = tuple[str, str]
 Found = Mapping[Place, Mapping[str, Mapping[int, float]]]
 """Seconds by (workload, cluster), method and seed; infinite for what does not fit."""
+
+
+def rows(paths: Sequence[Path], late: bool) -> list[Seed]:
+    """The rows of CSVs, with the values of the last evaluations if `late`."""
+    runs = read(paths)
+    return [replace(s, value_s=s.late_s) for s in runs] if late else runs
 
 
 def found(rows: Sequence[Seed]) -> dict[Place, dict[str, dict[int, float]]]:
@@ -208,13 +216,14 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--cluster", default="k80x{}", help="cluster of the runs; {} is the number of GPUs")
     parser.add_argument("--over", metavar="METHOD", help="without TABLE.txt: changes over this method")
+    parser.add_argument("--late", action="store_true", help="the mean of the last evaluations instead of the best one")
     parser.add_argument("--orders", action="store_true", help="also print in how many rows the paper's orders hold")
     given = parser.parse_args()
     head, *rest = given.files
     if head.suffix == ".csv":
         if given.orders:
             parser.error("orders are those of a TABLE.txt")
-        ours = found(read(given.files))
+        ours = found(rows(given.files, given.late))
         if given.over:
             changes(ours, given.over)
         else:
@@ -223,7 +232,7 @@ def main() -> None:
     if given.over:
         parser.error("--over is for CSVs alone")
     methods, paper = table(head, given.cluster)
-    ours = found(read(rest))
+    ours = found(rows(rest, given.late))
     if not any(m in ours.get(p, {}) for p in paper for m in methods):
         there = ", ".join(sorted({m for x in ours.values() for m in x}))
         raise SystemExit(f"the CSVs have none of {', '.join(methods)} on {given.cluster}: they have {there}")

@@ -12,6 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_learn.spread import CHUNKS, Threads
 from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
+from placekit_scheduling import ListScheduler
 from torch import nn
 
 from placekit_core import PlacekitError, Placements, Problem, Rollouts
@@ -182,6 +183,33 @@ class Placeto(TorchPolicy):
         new, old = (x.astype(np.float64) for x in (self._judged(problem, rollouts), rollouts.extra["log_p"]))
         possible = np.isfinite(old) & np.isfinite(new)
         return np.asarray((np.exp(old) * (np.where(possible, old, 0.0) - np.where(possible, new, 0.0))).sum(axis=2))
+
+    def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        """Episodes in which each group goes where the critical path has it, with random ties (Yao et al. 2026, appendix H.4).
+
+        That paper lets Placeto imitate and does not say how; the teacher here is the one of `doppler`. Starts and orders
+        are those of own episodes; a group that was visited is where the teacher has it.
+        """
+        e = self._episodes(problem, self.ready(problem), n, rng, explore > 0)
+        scheduler, placed = ListScheduler(problem), e.start.copy()
+        for i in range(n):
+            scheduler.reset()
+            placed[i] = scheduler.run("critical_path", seed=int(rng.integers(2**62))).devices()
+        e.device[:] = np.take_along_axis(placed, e.order.astype(np.int64), axis=1)
+        nothing = np.zeros(e.order.shape)
+        return Rollouts(
+            Placements.of(placed),
+            e.order,
+            e.device,
+            nothing,
+            nothing,
+            start=Placements.of(e.start),
+            extra={"log_p": e.log_p},
+        )
+
+    def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, dict[str, NDArray[Any]]]:
+        weight = np.full(teacher.group.shape, 1.0 / max(teacher.group.size, 1))
+        return -float((weight * self.log_prob(problem, teacher)).sum()), self.gradients(problem, teacher, weight)
 
     def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
         ready, e = self.ready(problem), _again(rollouts)

@@ -6,9 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
+from placekit_learn.optimisers import Adam
 from placekit_placeto.arrays import Work
 from placekit_placeto.placeto import Placeto
 from placekit_placeto.prepared import as_matrix, groups_of, one_device
+from placekit_scheduling import ListScheduler
 from placekit_testing import fakes
 from placekit_testing.speed import mostly_slow
 
@@ -159,3 +161,33 @@ def test_too_many_devices_are_refused() -> None:
     with pytest.raises(PlacekitError, match="do not fit") as error:
         more.load_state_dict(policy.state_dict())
     assert error.value.hint == "train it with policy.max_devices=3, or more"
+
+
+@pytest.mark.parametrize("visits", [1, 2])
+def test_teaches_the_critical_path_from_any_start(visits: int) -> None:
+    """In a lesson every visit takes its group to the device of a list schedule; starts are the policy's own."""
+    problem = fakes.diamond()
+    policy = shaken(problem, visits=visits, order="random", start="random")
+    lesson = policy.teach(problem, 40, np.random.default_rng(5), 1.0)
+    scheduled = {
+        tuple(ListScheduler(problem).run("critical_path", seed=seed).devices().tolist()) for seed in range(200)
+    }
+    assert len(np.unique(lesson.start.device, axis=0)) > 1
+    for i, placed in enumerate(lesson.placements.device):
+        assert tuple(placed.tolist()) in scheduled
+        assert np.array_equal(lesson.device[i], placed[lesson.group[i]])
+
+
+@pytest.mark.parametrize("head", ["paper", "per_device"])
+def test_learns_to_place_as_its_teacher_does(head: str) -> None:
+    """The critical path keeps a chain on one device; after 120 lessons that is what the policy expects, too."""
+    problem = fakes.chain(6)
+    policy = Placeto(head=head, size=5)
+    policy.build([problem], np.random.default_rng(0))
+    rng, optimiser = np.random.default_rng(1), Adam()
+    losses = []
+    for _ in range(120):
+        loss, gradient = policy.imitate(problem, policy.teach(problem, 4, rng, 1.0), rng)
+        losses.append(loss)
+        policy.apply(optimiser.steps(gradient, 0.02))
+    assert losses[-1] < 0.5 * losses[0]

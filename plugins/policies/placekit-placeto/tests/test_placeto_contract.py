@@ -26,6 +26,8 @@ SMALL = {
 class TestPlaceto(LearnablePolicyContract):
     recomputes_log_prob = True
     reports_kl = True
+    imitates = True
+    teaches = True
 
     @pytest.fixture
     def make(self):
@@ -35,6 +37,8 @@ class TestPlaceto(LearnablePolicyContract):
 class TestPaper(LearnablePolicyContract):
     recomputes_log_prob = True
     reports_kl = True
+    imitates = True
+    teaches = True
 
     @pytest.fixture
     def make(self):
@@ -46,6 +50,8 @@ class TestPaper(LearnablePolicyContract):
 class TestReference(LearnablePolicyContract):
     recomputes_log_prob = True
     reports_kl = True
+    imitates = True
+    teaches = True
 
     @pytest.fixture
     def make(self):
