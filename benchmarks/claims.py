@@ -95,14 +95,7 @@ class Runs:
 
     def late_change(self, workload: str, cluster: str, method: str, other: str) -> str:
         """The same for the mean values in the last twentieth of the evaluations."""
-        return change(*(self._late(workload, cluster, m) for m in (method, other)))
-
-    def late(self, workload: str, cluster: str, first: str, second: str) -> str:
-        """Whether those of `first` are lower: `holds`, `open` or `reversed`."""
-        return verdict("<", *ratio(*(self._late(workload, cluster, m) for m in (first, second))))
-
-    def _late(self, workload: str, cluster: str, method: str) -> dict[int, float]:
-        return {s.seed: s.late_s for s in self.rows[workload, cluster, method]}
+        return change(*({r.seed: r.late_s for r in self.rows[workload, cluster, m]} for m in (method, other)))
 
     def order(self, workload: str, cluster: str, first: str, sign: str, second: str) -> str:
         """Whether `first` `sign` `second` holds: `holds`, `open` or `reversed`."""

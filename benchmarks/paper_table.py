@@ -1,13 +1,14 @@
 """A paper's table beside what placekit finds: values over the seeds, and for which rows each of the paper's orders holds.
 
-    python benchmarks/paper_table.py [TABLE.txt] CSV ... [--cluster k80x{}] [--orders] [--over METHOD]
+    python benchmarks/paper_table.py [TABLE.txt] CSV ... [--cluster k80x{}] [--orders] [--over METHOD] [--by-seed] [--late]
 
 TABLE.txt is the paper's table: a line of heads (`network GPUs METHOD ...`), then a line per network and number of GPUs with the
 paper's seconds, OOM, or `-` for what the paper does not have. Each CSV is of benchmarks/seeds.py; its clusters are named by the
 number of GPUs. A cell is the paper's value and ours: the mean over the seeds, with the t interval of 95% if they differ. Methods
 of the CSVs that the paper lacks follow. Without TABLE.txt, all values of the CSVs; with `--over`, instead, by how much each other
-method differs from METHOD, seed by seed. With `--late`, a value is the mean over the last twentieth of a run's evaluations, not
-its best placement.
+method differs from METHOD, seed by seed. `--by-seed` shows the value of each seed, because a mean says little where runs end in
+one of two places. With `--late`, a value is the mean over the last twentieth of a run's evaluations, not its best placement; one
+that did not fit counts as the run's failing signal.
 
 With `--orders`, for each two methods of the paper in how many rows its order holds here. The ratio of two methods is taken seed
 by seed. An order *holds* if the mean of its logarithm is at least 1% on the paper's side and its 95% interval excludes 0; it is
@@ -22,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from math import exp, inf, log
+from math import exp, inf, isnan, log
 from pathlib import Path
 
 from seeds import Seed, mean_and_half, read
@@ -43,9 +44,9 @@ Found = Mapping[Place, Mapping[str, Mapping[int, float]]]
 
 
 def rows(paths: Sequence[Path], late: bool) -> list[Seed]:
-    """The rows of CSVs, with the values of the last evaluations if `late`."""
+    """The rows of CSVs; if `late`, those that have values of the last evaluations, with them."""
     runs = read(paths)
-    return [replace(s, value_s=s.late_s) for s in runs] if late else runs
+    return [replace(s, value_s=s.late_s) for s in runs if not isnan(s.late_s)] if late else runs
 
 
 def found(rows: Sequence[Seed]) -> dict[Place, dict[str, dict[int, float]]]:
@@ -138,15 +139,21 @@ def table(path: Path, cluster: str) -> tuple[list[str], dict[Place, dict[str, fl
     return head[2:], values
 
 
-def show(methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], ours: Found) -> None:
-    """Print the values."""
+def by_seed(values: Mapping[int, float]) -> str:
+    """Seconds of every seed, in their order."""
+    return " ".join("OOM" if v == inf else f"{v:.3g}" for _, v in sorted(values.items()))
+
+
+def show(methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], ours: Found, each: bool = False) -> None:
+    """Print the values, of `each` seed or their means."""
+    cell_of = by_seed if each else cell
     more = sorted({m for p in paper for m in ours.get(p, {})} - set(methods))
-    print(f"{'paper | here, ' if methods else ''}seconds: mean ± 95% over the seeds")
+    print(f"{'paper | here, ' if methods else ''}seconds: {'by seed' if each else 'mean ± 95% over the seeds'}")
     rows = [["network", "cluster", *methods, *more]]
     for place, said in paper.items():
         here = ours.get(place, {})
-        cells = [f"{_paper(said.get(m))} | {cell(here[m]) if m in here else '-'}" for m in methods] + [
-            cell(here[m]) if m in here else "-" for m in more
+        cells = [f"{_paper(said.get(m))} | {cell_of(here[m]) if m in here else '-'}" for m in methods] + [
+            cell_of(here[m]) if m in here else "-" for m in more
         ]
         rows.append([*place, *cells])
     _print(rows)
@@ -216,9 +223,14 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--cluster", default="k80x{}", help="cluster of the runs; {} is the number of GPUs")
     parser.add_argument("--over", metavar="METHOD", help="without TABLE.txt: changes over this method")
+    parser.add_argument(
+        "--by-seed", action="store_true", help="the value of each seed, in their order, instead of the mean"
+    )
     parser.add_argument("--late", action="store_true", help="the mean of the last evaluations instead of the best one")
     parser.add_argument("--orders", action="store_true", help="also print in how many rows the paper's orders hold")
     given = parser.parse_args()
+    if given.by_seed and given.over:
+        parser.error("--by-seed shows values, --over changes")
     head, *rest = given.files
     if head.suffix == ".csv":
         if given.orders:
@@ -227,7 +239,7 @@ def main() -> None:
         if given.over:
             changes(ours, given.over)
         else:
-            show([], {place: {} for place in ours}, ours)
+            show([], {place: {} for place in ours}, ours, given.by_seed)
         return
     if given.over:
         parser.error("--over is for CSVs alone")
@@ -236,7 +248,7 @@ def main() -> None:
     if not any(m in ours.get(p, {}) for p in paper for m in methods):
         there = ", ".join(sorted({m for x in ours.values() for m in x}))
         raise SystemExit(f"the CSVs have none of {', '.join(methods)} on {given.cluster}: they have {there}")
-    show(methods, paper, ours)
+    show(methods, paper, ours, given.by_seed)
     if given.orders:
         orders(methods, paper, ours)
 

@@ -93,6 +93,24 @@ def test_tables_show_what_the_runs_say(
                     break
 
 
+def test_values_by_seed_and_of_the_last_evaluations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method without late values is left out of them; what did not fit is OOM."""
+    seeds: Any = importlib.import_module("seeds")
+    rows = [seeds.Seed("mlp", "k80x2", "post", i, v, 0.1, 9, -1, 1.0, late_s=late)
+            for i, (v, late) in enumerate([(0.5, 0.75), (float("inf"), 3.0)])]  # fmt: skip
+    seeds.write([*rows, seeds.Seed("mlp", "k80x2", "expert", 0, 0.25, 0.1, 1, -1, 1.0)], tmp_path / "x.csv")
+
+    def shown(*options: str) -> list[list[str]]:
+        monkeypatch.setattr(sys, "argv", ["paper_table.py", str(tmp_path / "x.csv"), *options])
+        paper_table.main()
+        return [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+
+    assert shown("--by-seed") == [["network", "cluster", "expert", "post"], ["mlp", "k80x2", "0.25", "0.5", "OOM"]]
+    assert shown("--by-seed", "--late") == [["network", "cluster", "post"], ["mlp", "k80x2", "0.75", "3"]]
+
+
 def test_a_page_without_its_marks_is_left_alone() -> None:
     with pytest.raises(SystemExit, match="lacks"):
         claims.replaced(f"text {claims.BEGIN} more text", [])

@@ -73,6 +73,28 @@ def test_what_runs_out_of_memory_is_a_row_among_the_others(placekit: Run, tmp_pa
     assert (lost["policy"], lost["median_s"]) == ("single_gpu", None)
 
 
+@pytest.mark.slow
+def test_placeto_imitates_before_it_learns(placekit: Run) -> None:
+    """Table 7 of Yao et al. 2026, on a small program: without learning from rewards, imitation makes placements faster."""
+    options = (
+        "hydra.mode=RUN",
+        "hydra.sweeper.params=null",
+        "workload=chainmm_small",
+        "budget.evaluations=16",
+        "baselines=[]",
+    )
+    first = {}
+    for episodes in (0, 400):
+        given = (
+            f"trainer.imitation_episodes={episodes}",
+            "trainer.imitation_learning_rate=0.01",
+            f"run_dir=with{episodes}",
+        )
+        assert placekit("run", "experiment=doppler_table7", *options, *given).code == 0
+        first[episodes] = json.loads(Path(f"with{episodes}/result.json").read_text())["value_s"]
+    assert first[400] < first[0]
+
+
 @pytest.mark.parametrize("workload", mostly_slow(["rnnlm_large", "nmt_large"], [], ["nmt_large"]))
 def test_what_no_gpu_can_hold_is_placed_on_four(placekit: Run, workload: str) -> None:
     """Mirhoseini et al. 2017, section 4.3: the learned placement fits, that of one GPU does not."""

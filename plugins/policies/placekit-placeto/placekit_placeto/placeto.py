@@ -82,8 +82,9 @@ class Placeto(TorchPolicy):
         self._ready.clear()
         self._works = []
         if self.options.head == "per_device" or self.compiled:  # while a policy is built, no budget's clock runs
-            r = self.rollout(problems[0], 1, np.random.default_rng(0))
-            self.gradients(problems[0], r, np.ones(r.log_prob.shape))
+            rng = np.random.default_rng(0)
+            self.rollout(problems[0], 1, rng)
+            self.imitate(problems[0], self.teach(problems[0], 1, rng), rng)
 
     def ready(self, problem: Problem) -> Ready:
         """The problem made ready. Raises PlacekitError if it has more devices than there is room for."""
@@ -187,8 +188,9 @@ class Placeto(TorchPolicy):
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         """Episodes in which each group goes where the critical path has it, with random ties (Yao et al. 2026, appendix H.4).
 
-        That paper lets Placeto imitate and does not say how; the teacher here is the one of `doppler`. Starts and orders
-        are those of own episodes; a group that was visited is where the teacher has it.
+        That paper lets Placeto imitate and does not say how. The rule is that of `doppler`'s teacher, but in states of the
+        teacher, not of the policy: starts and orders are those of own episodes, and every group that was visited is where the
+        teacher has it.
         """
         e = self._episodes(problem, self.ready(problem), n, rng, explore > 0)
         scheduler, placed = ListScheduler(problem), e.start.copy()

@@ -180,14 +180,20 @@ def test_teaches_the_critical_path_from_any_start(visits: int) -> None:
 
 @pytest.mark.parametrize("head", ["paper", "per_device"])
 def test_learns_to_place_as_its_teacher_does(head: str) -> None:
-    """The critical path keeps a chain on one device; after 120 lessons that is what the policy expects, too."""
+    """The critical path keeps a chain on one device. After 120 lessons the policy does, too, in most of its own episodes."""
     problem = fakes.chain(6)
     policy = Placeto(head=head, size=5)
     policy.build([problem], np.random.default_rng(0))
     rng, optimiser = np.random.default_rng(1), Adam()
-    losses = []
+
+    def together() -> float:
+        """The share of episodes that end on one device."""
+        device = policy.rollout(problem, 100, np.random.default_rng(2), 1.0).placements.device
+        return float((device == device[:, :1]).all(axis=1).mean())
+
+    before = together()
     for _ in range(120):
-        loss, gradient = policy.imitate(problem, policy.teach(problem, 4, rng, 1.0), rng)
-        losses.append(loss)
+        _, gradient = policy.imitate(problem, policy.teach(problem, 4, rng, 1.0), rng)
         policy.apply(optimiser.steps(gradient, 0.02))
-    assert losses[-1] < 0.5 * losses[0]
+    assert before < 0.1
+    assert together() > 0.6
