@@ -20,6 +20,7 @@ from math import exp, log
 import numpy as np
 from claims import LEARNED, PAGES, TF, Runs, runs
 from claims_doppler import CLUSTER, LLAMA, PROGRAMS
+from claims_mirhoseini2017 import PAPER, on_one_gpu
 from claims_placeto import (
     ROWS as PLACETO_ROWS,
     START,
@@ -35,7 +36,6 @@ from learning_table import CLAIM, read as read_curves
 from paper_table import cell, found, judged, order_said, ratio, table
 from seeds import Seed, mean_and_half, read
 
-PAPER = "10,000 evaluations"  # method of the runs in the setting of Mirhoseini et al.
 RESULTS = PAGES.parents[1] / "benchmarks" / "results"
 NASNET_2 = ("nasnet", "k80x2")
 WHOLE = ("README",)
@@ -192,19 +192,13 @@ def _of_method(of: Runs, method: str) -> list[Seed]:
     return [s for (_, _, m), rows in of.rows.items() if m == method for s in rows]
 
 
-def _on_one(workload: str, cluster: str) -> int:
-    """How many seeds of the runs in the paper's setting end on one GPU, or as good as."""
-    one = runs("mirhoseini_table2").of(workload, cluster, "single_gpu")[0]
-    return sum(abs(v / one - 1) < 0.01 for v in runs("mirhoseini_paper").of(workload, cluster, PAPER).values())
-
-
 def _mirhoseini() -> list[str]:
     t2 = runs("mirhoseini_table2")
     (hold, count), (slow, _) = _orders("mirhoseini_table2"), _orders("mirhoseini_table2", TF)
     made = {s.evaluations for s in _of_method(t2, "seq2seq")}
     one = t2.of("rnnlm", "k80x2" + TF, "single_gpu")[0]
     there = [v == one for c in ("k80x2", "k80x4") for v in t2.of("rnnlm", c + TF, "seq2seq").values()]
-    on_one = {(w, n): _on_one(w, f"k80x{n}{TF}") for w in ("rnnlm", "inception_v3") for n in (2, 4)}
+    on_one = {(w, n): on_one_gpu(w, f"k80x{n}{TF}") for w in ("rnnlm", "inception_v3") for n in (2, 4)}
     paper = runs("mirhoseini_paper")
     first = [s.to_best for (w, _, m), rows in paper.rows.items() if w != "nmt" and m == PAPER for s in rows]
     nmt = [v for n in (2, 4) for v in paper.of("nmt", f"k80x{n}{TF}", PAPER).values()]
