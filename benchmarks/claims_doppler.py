@@ -278,7 +278,8 @@ def _imitating() -> Claim:
         f"Doppler over it: {_changes(found, 'doppler', IMITATED)}<br>without our additions:"
         f" {_changes(without, 'none', IMITATED)}",
         together(_orders(found, "doppler", IMITATED)),
-        "on FFNN Doppler is at the bound; ours is one way to let Placeto imitate ([table](#table-7-placeto-with-imitation))",
+        "on FFNN Doppler is at the bound; in its paper's setting Doppler is not ahead of it"
+        " ([table](#table-7-placeto-with-imitation))",
     )  # fmt: skip
 
 
