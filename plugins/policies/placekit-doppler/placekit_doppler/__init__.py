@@ -99,24 +99,20 @@ class ThreeStageOptions(PolicyGradientOptions):
         True,
         description="the first evaluations are list schedules by every rule, and single devices; one where they are measured",
     )
-    parts_from: float | None = Field(
-        0.6,
-        ge=0,
-        le=1,
-        description="share of the budget after which episodes of stage 2 change parts of a placement; null: never."
-        " Where the backend records no trace, `near_best_from` takes its place",
-    )
     whole_up_to: int | None = Field(
-        1000, ge=0, description="kernels up to which a program has whole episodes besides those in parts; null: always"
+        1000,
+        ge=0,
+        description="kernels up to which a program is learned by whole episodes; larger ones are learned by episodes that change"
+        " parts of a placement, where the backend simulates and records a trace; null: always whole",
     )
-    part_round: int = Field(4, ge=1, description="changes of one placement that are evaluated together")
-    part_samples: int = Field(256, ge=1, description="changes for each update of the part policy")
+    part_round: int = Field(2, ge=1, description="changes of one placement that are evaluated together")
+    part_samples: int = Field(64, ge=1, description="changes for each update of the part policy")
     part_learning_rate: float = Field(
-        3e-3, ge=0, description="step size of the part policy, falling linearly to 0; 0: it learns nothing"
+        0.03, ge=0, description="step size of the part policy, falling linearly to 0; 0: it learns nothing"
     )
     part_entropy_weight: float = Field(0.01, ge=0, description="reward per nat of the entropy of the kinds of change")
     part_temperature: float = Field(
-        1e-3, gt=0, description="by how much worse a change may be, over the value of the placement (Metropolis' rule)"
+        1e-4, gt=0, description="by how much worse a change may be, over the value of the placement (Metropolis' rule)"
     )
     part_temperature_end: float = Field(1e-5, gt=0, description="that share at the end of the budget")
     epochs: int = Field(3, ge=1, description="steps of the optimiser on each batch; 1: REINFORCE")

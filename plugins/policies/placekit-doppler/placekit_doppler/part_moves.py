@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from placekit_scheduling.list_scheduling.placement_levels import LEAST_FACTOR, MOST_FACTOR, set_levels
 
 from placekit_doppler.parts import BINS
 
-SINGLE, PIECE, CHAIN, ALIKE, SWAP, EXCHANGE, TRANSFER, ORDER = range(8)
-KINDS = ("single", "piece", "chain", "alike", "swap", "exchange", "transfer", "order")
+SINGLE, PIECE, CHAIN, ALIKE, SWAP, EXCHANGE, TRANSFER, ORDER, LEVEL = range(9)
+KINDS = ("single", "piece", "chain", "alike", "swap", "exchange", "transfer", "order", "level")
 """Kinds of change: one group; a connected piece on one device; a group with the producers that only it reads; groups of the
 same type and seconds on one device (repeated blocks); two of these exchanged; two devices exchanged for an interval of
-b-levels; sender or readers of a transfer on the critical path to the other's device; another order."""
+b-levels; sender or readers of a transfer on the critical path to the other's device; another order; every group's priority is
+the b-level that it has on the present devices."""
 NUMBERS = 8  # random numbers of a change
 SHIFTED = 0.3  # share of changes of the order that shift a priority by chance
 
@@ -34,7 +36,7 @@ def grow(flow: Any, device: Any, kind: int, seed: int, size: int, random: Any, p
                 part[count] = x
                 count += 1
         return count
-    if kind in (SINGLE, SWAP, TRANSFER, ORDER):
+    if kind in (SINGLE, SWAP, TRANSFER, ORDER, LEVEL):
         return count
     if kind == EXCHANGE:
         m = len(flow.urgent)
@@ -212,6 +214,10 @@ def finish(
         seed = part[i, 0]
         if kind[i] == ORDER:
             decided[i, 1] = _reorder(priority[i], v, seed, random[i])
+        elif kind[i] == LEVEL:
+            decided[i, 1] = False
+            factor = LEAST_FACTOR * (MOST_FACTOR / LEAST_FACTOR) ** random[i, 5]
+            set_levels(flow, device[i], factor, np.empty(len(flow.group_of)), priority[i])
         elif may[i].any():
             decided[i, 1] = kind[i] != TRANSFER or v.counts[1] == 0
             decided[i, 2] = may[i].sum() > 1

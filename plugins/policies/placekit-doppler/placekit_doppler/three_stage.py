@@ -45,8 +45,8 @@ class ThreeStage(PolicyGradient):
     A run that simulates has a stage III only where `budget.proxy_evaluations` asks for a stage II on another simulator.
 
     Ours, not the paper's: with `list_schedules_first` the first evaluations are list schedules, so that there is a result before
-    anything is learned; and from the share `parts_from` of stage II on (from its beginning for programs of more than
-    `whole_up_to` kernels, which have no stage I either), episodes change parts of a placement (`part_training.PartChain`).
+    anything is learned; and programs of more than `whole_up_to` kernels have no stage I, and in stage II episodes that change
+    parts of a placement (`part_training.PartChain`).
 
     Attributes:
         imitated: episodes of stage I so far.
@@ -162,29 +162,20 @@ class ThreeStage(PolicyGradient):
         return policy.rollout_near(task.problem, best.placement, o.samples, rng, drawn)
 
     def too_large(self, policy: LearnablePolicy, task: Task) -> bool:
-        """Whether the task's program is learned in parts only."""
-        o = self.options
-        if o.parts_from is None or o.whole_up_to is None or not in_parts(policy):
+        """Whether the task's program is learned in parts."""
+        most = self.options.whole_up_to
+        if most is None or not in_parts(policy):
             return False
-        return bool(task.problem.graph.kernel.sum() > o.whole_up_to) and is_traced(task)
-
-    def part_progress(self, policy: LearnablePolicy, task: Task) -> float | None:
-        """Share of the part of stage II that is learned in parts, in [0, 1]; None while whole episodes are learned from."""
-        o, progress = self.options, task.evaluate.progress
-        if o.parts_from is None or not self.learns or task.evaluate.best is None or not task.problem.graph.kernel.any():
-            return None
-        since = 0.0 if self.too_large(policy, task) else o.parts_from
-        able = in_parts(policy) and is_traced(task)
-        return (progress - since) / max(1 - since, 1e-9) if able and progress >= since else None
+        return bool(task.problem.graph.kernel.sum() > most) and is_traced(task)
 
     def _update(self, policy: LearnablePolicy, task: Task, rewards: Worths, rng: Generator) -> None:
-        progress = self.part_progress(policy, task)
-        if progress is None or not in_parts(policy):
+        known = task.evaluate.best is not None
+        if not (self.learns and known and in_parts(policy) and self.too_large(policy, task)):
             super()._update(policy, task, rewards, rng)
             return
         chain = self.chains[self.updates % len(self.chains)]
         with self._timed("update"):
-            chain.update(policy, task, rng, self.part_optimiser, progress)
+            chain.update(policy, task, rng, self.part_optimiser, task.evaluate.progress)
 
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         if not self.learns:

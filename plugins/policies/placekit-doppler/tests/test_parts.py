@@ -12,10 +12,11 @@ import torch
 from numpy.testing import assert_allclose
 from placekit_doppler import part_policy
 from placekit_doppler.doppler import Doppler
-from placekit_doppler.part_moves import EXCHANGE, KINDS, ORDER, TRANSFER
+from placekit_doppler.part_moves import EXCHANGE, KINDS, LEVEL, ORDER, TRANSFER
 from placekit_doppler.part_policy import PartPolicy, Seen
 from placekit_doppler.part_training import PartChain, is_traced, list_schedules
 from placekit_doppler.three_stage import ThreeStage
+from placekit_scheduling.list_scheduling.placement_levels import LEAST_FACTOR, MOST_FACTOR, set_levels
 from placekit_scheduling.tracing import run_traced
 from placekit_testing import fakes
 from placekit_testing.strategies import random_problem
@@ -86,14 +87,21 @@ def test_changes_are_placements_that_differ_as_drawn() -> None:
     moved = (changes.placements.device != at.device).any(axis=1)
     assert changes.placements.priority is not None
     ordered = (changes.placements.priority != at.priority).any(axis=1)
-    assert not moved[changes.kind == ORDER].any()
-    assert not ordered[changes.kind != ORDER].any()
+    assert not moved[np.isin(changes.kind, (ORDER, LEVEL))].any()
+    assert not ordered[~np.isin(changes.kind, (ORDER, LEVEL))].any()
     seed = at.flow.movable[changes.seed]
-    plain = ~np.isin(changes.kind, (ORDER, TRANSFER)) & changes.may.any(axis=1)
+    plain = ~np.isin(changes.kind, (ORDER, LEVEL, TRANSFER)) & changes.may.any(axis=1)
     assert (changes.placements.device[plain, seed[plain]] == changes.device[plain]).all(), (
         "the seed goes where PLC says"
     )
     assert moved[changes.kind == EXCHANGE].all()
+    least, most = np.empty((2, problem.g), np.float32)
+    for factor, found in ((LEAST_FACTOR, least), (MOST_FACTOR, most)):
+        set_levels(at.flow, at.device, factor, np.empty(problem.graph.n), found)
+    levels = changes.placements.priority[changes.kind == LEVEL]
+    assert ((least <= levels) & (levels <= most)).all()
+    assert (least < most).any(), "some transfers cross devices"
+    assert len(np.unique(levels, axis=0)) > 1, "transfers count for more or less"
 
 
 def test_the_same_seed_draws_the_same_changes() -> None:
@@ -240,22 +248,22 @@ def test_the_entropy_has_the_weight_that_was_asked_for(monkeypatch: pytest.Monke
     assert set(weights) == {0.25}
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"), [({}, True), ({"parts_from": None}, False), ({"whole_up_to": None}, False)]
-)
-def test_parts_may_be_left_out(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], parts: bool) -> None:
-    """Of the first updates; with `whole_up_to=null` they begin later."""
-    asked = []
+@pytest.mark.parametrize(("most", "in_parts"), [(0, True), (19, True), (20, False), (None, False)])
+def test_only_large_programs_are_learned_in_parts(
+    monkeypatch: pytest.MonkeyPatch, most: int | None, in_parts: bool
+) -> None:
+    problem, asked = branches(), []
+    assert problem.graph.kernel.sum() == 20
     usual = PartChain.update
 
     def counted(self: PartChain, policy: Any, task: Task, rng: Any, optimiser: Any, progress: float) -> None:
-        asked.append(task.evaluate.progress)
+        asked.append(progress)
         usual(self, policy, task, rng, optimiser, progress)
 
     monkeypatch.setattr(PartChain, "update", counted)
-    fitted(branches(), **options)
-    assert (bool(asked) and min(asked) < 0.5) == parts
-    assert bool(asked) == (options != {"parts_from": None})
+    _, trainer, _ = fitted(problem, whole_up_to=most, stages=[1, 2], imitation_episodes=8)
+    assert bool(asked) == in_parts
+    assert trainer.imitated == (0 if in_parts else 8), "whole episodes are imitated first"
 
 
 def test_going_on_is_exact() -> None:
@@ -299,11 +307,16 @@ def test_parameters_from_before_the_part_policy_fit() -> None:
     assert (policy.state_dict()["parts.kind"] == kept).all()
 
 
-def test_one_device_leaves_the_order() -> None:
-    problem = branches(devices=1)
-    _, trainer, _ = fitted(problem)
-    [chain] = trainer.chains
-    begun = list_schedules(problem).priority
-    assert chain.priority is not None
-    assert begun is not None
-    assert (chain.priority != begun[0]).any()
+def test_one_device_leaves_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = set()
+    usual = PartChain._step
+
+    def noted(self: PartChain, *args: Any) -> bool:
+        went = usual(self, *args)
+        assert self.priority is not None
+        orders.add(self.priority.tobytes())
+        return went
+
+    monkeypatch.setattr(PartChain, "_step", noted)
+    fitted(branches(devices=1))
+    assert len(orders) > 2

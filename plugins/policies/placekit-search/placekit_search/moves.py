@@ -15,9 +15,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from placekit_scheduling.jit import counted_inner
+from placekit_scheduling.list_scheduling.placement_levels import LEAST_FACTOR, MOST_FACTOR, set_levels
 
 from placekit_search.kinds import KINDS
-from placekit_search.levels import LEAST_FACTOR, MOST_FACTOR, set_levels
 from placekit_search.randomness import below, uniform
 
 SINGLE, SWAP, CLUSTER, REGION, PIECE, EXCHANGE, CRITICAL, TRANSFER, ORDER, SHIFT, LEVEL = range(len(KINDS))

@@ -24,7 +24,7 @@ class Flow(NamedTuple):
         consumer_ptr, consumer_op: operations that read each tensor, in compressed rows.
         tasks, cause, last, copy_tensor, copy_dst: those of the trace; all 0 without one.
         streams: parameters and inputs may be copied for use, and stay where no operation reads them (`Session.prefetch`).
-        seconds: [n, D] of every operation on every device.
+        op_s: [n, D] seconds of every operation on every device.
         tensor_bytes, output_ptr: [t]; [n + 1] the tensors of operation v are output_ptr[v] to output_ptr[v + 1] - 1.
         latency_s, s_per_byte: [D, D] of sending.
         backwards: [n] operations, each after all that read from it.
@@ -42,7 +42,7 @@ class Flow(NamedTuple):
     copy_tensor: int
     copy_dst: int
     streams: bool
-    seconds: Annotated[NDArray[np.float64], 2]
+    op_s: Annotated[NDArray[np.float64], 2]
     tensor_bytes: NDArray[np.float64]
     output_ptr: Ints
     latency_s: Annotated[NDArray[np.float64], 2]
@@ -112,7 +112,7 @@ def flow(problem: Problem, kernel: Kernel | None, streams: bool = False) -> Flow
         copy_tensor=trace.copy_tensor if trace else 0,
         copy_dst=trace.copy_dst if trace else 0,
         streams=streams,
-        seconds=np.array(problem.op_s, np.float64, order="C"),
+        op_s=np.array(problem.op_s, np.float64, order="C"),
         tensor_bytes=np.array(graph.tensor_bytes, np.float64),
         output_ptr=_ints(graph.output_ptr),
         latency_s=np.array(routes.latency_s, np.float64, order="C"),

@@ -12,11 +12,11 @@ from placekit_blocks import sequence
 from placekit_blocks.following import follow
 from placekit_blocks.units import FREE, Units, distinct_pairs
 from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
+from placekit_scheduling.list_scheduling.placement_levels import set_levels
 
 from placekit_core import Placements, Problem, Task, strongly_connected
 from placekit_search.chain import Chain, excess, penalised
 from placekit_search.coarsening import coarse
-from placekit_search.levels import set_levels
 from placekit_search.neighbourhood import Flow
 from placekit_search.streaming import streamed
 from placekit_search.walk import PRICE

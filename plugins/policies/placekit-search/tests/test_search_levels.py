@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from placekit_scheduling import b_level, group_priority
+from placekit_scheduling.list_scheduling.placement_levels import set_levels
 from placekit_search.annealing import Annealing
 from placekit_search.kinds import KINDS
-from placekit_search.levels import set_levels
 from placekit_search.local_search import LocalSearch
 from placekit_search.neighbourhood import flow
 from placekit_search.options import PortfolioOptions

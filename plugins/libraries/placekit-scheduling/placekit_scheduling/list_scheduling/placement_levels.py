@@ -1,6 +1,6 @@
 """Priorities that follow the devices: b-levels of a placement, with the transfers that it makes and no others.
 
-The b-levels of list scheduling (`placekit_scheduling.b_level`) take the mean over all devices, before any placement is known.
+The b-levels of list scheduling (levels.py) take the mean over all devices, before any placement is known.
 Once it is, a path whose operations are on one device is as short as their seconds, and one that crosses slow links is longer.
 """
 # mypy: disable-error-code="untyped-decorator"
@@ -22,6 +22,12 @@ def set_levels(flow: Any, device: Any, factor: Any, tail: Any, priority: Any) ->
     The b-level of an operation: the longest path from it to an exit, with every operation's seconds on its device and
     `factor` times those of every transfer between devices. That of a group is the highest of its kernels or, without any,
     of its sources, as in `group_priority`. Sources are there from the beginning: nothing is added for sending them.
+
+    `flow` is any tuple of a graph of n operations and t tensors that has these fields: `group_of` [n]; `kernel` [n]; `op_s`
+    [n, D] seconds; `tensor_bytes` [t]; `output_ptr` [n + 1], the tensors of operation v are output_ptr[v] to output_ptr[v + 1] -
+    1; `consumer_ptr` [t + 1] and `consumer_op`, operations that read each tensor; `latency_s` and `s_per_byte` [D, D] of sending;
+    `backwards` [n], operations, each after all that read from it; `decides` [n], whether an operation counts for the priority of
+    its group: kernels, and sources where it has none.
     """
     priority[:] = -np.inf
     for v in flow.backwards:
@@ -38,6 +44,6 @@ def set_levels(flow: Any, device: Any, factor: Any, tail: Any, priority: Any) ->
                         flow.latency_s[here, there] + flow.tensor_bytes[x] * flow.s_per_byte[here, there]
                     )
                 longest = max(longest, after)
-        tail[v] = longest + flow.seconds[v, here]
+        tail[v] = longest + flow.op_s[v, here]
         if flow.decides[v]:
             priority[group] = max(priority[group], np.float32(tail[v]))
