@@ -21,6 +21,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
+        monkeypatch.syspath_prepend(str(BENCHMARKS))  # scripts import each other
         script = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(script)
         for constant, value in constants.items():
@@ -91,6 +92,18 @@ def test_the_limit_of_the_parameter_server(printed) -> None:
     assert name == "ffnn"
     assert int(parameters.replace(",", "")) * 4e-6 == pytest.approx(float(sent), abs=0.03)
     assert float(sent) >= float(received)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("controllers", [1, 4])
+def test_baselines_of_controllers(printed, tmp_path: Path, controllers: int) -> None:
+    """A controller alone has the same baseline either way."""
+    constants = {"WORKLOADS": ("rnnlm",), "SPREADS": (1.0,), "EVALUATIONS": 80, "CONTROLLERS": controllers}
+    rows = printed("controller_baselines", "--seeds", "1", "--csv", str(tmp_path / "runs.csv"), **constants)
+    assert [row.split(": ")[0] for row in rows] == ["rnnlm, own, 100%, seed 0", "rnnlm, shared, 100%, seed 0"]
+    own, shared = (row.split(": ")[1].rpartition(",")[0] for row in rows)
+    assert (own == shared) == (controllers == 1)
+    assert len((tmp_path / "runs.csv").read_text().splitlines()) == 3
 
 
 @pytest.mark.slow
