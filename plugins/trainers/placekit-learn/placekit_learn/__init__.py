@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from placekit_core import Component, hookimpl
 from placekit_learn.options import PPOOptions, ReinforceOptions
+
+
+@hookimpl
+def placekit_facts() -> dict[str, str]:
+    """The processor that compiled networks are compiled for: its vectors decide the order of sums, and so their last bits."""
+    if "numba" not in sys.modules:
+        return {}
+    from llvmlite.binding import get_host_cpu_name
+
+    return {"numba_cpu": os.environ.get("NUMBA_CPU_NAME") or get_host_cpu_name()}
 
 
 @hookimpl

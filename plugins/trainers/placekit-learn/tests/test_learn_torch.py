@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from placekit_learn import placekit_facts
 from placekit_learn.optimisers import Adam, Sgd
 from placekit_learn.policy_gradient import Reinforce
 from placekit_learn.ppo import PPO, ratios, surrogate_weights
@@ -251,3 +252,14 @@ def in_a_child(policy: LearnablePolicy, job: dict[str, Any]) -> dict[str, np.nda
     done = subprocess.run([sys.executable, "-c", CHILD], input=pickle.dumps(sent), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return pickle.loads(done.stdout)
+
+
+def test_a_result_says_which_processor_its_networks_were_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numba  # noqa: F401
+    from llvmlite.binding import get_host_cpu_name
+
+    assert placekit_facts() == {"numba_cpu": get_host_cpu_name()}
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    assert placekit_facts() == {"numba_cpu": "generic"}
+    monkeypatch.delitem(sys.modules, "numba")
+    assert placekit_facts() == {}
