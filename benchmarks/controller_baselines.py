@@ -57,7 +57,7 @@ def learned(workload: str, problem: Problem, baseline: str, spread: float, seed:
         r = policy.rollout(problem, SAMPLES, rng, 1.0)
         m = session.evaluate(r.placements)
         values += np.where(m.fits, m.value_s, np.inf).tolist()
-        factor = 1 + spread * (i / max(CONTROLLERS - 1, 1) - 0.5)
+        factor = 1 + spread * (i - (CONTROLLERS - 1) / 2) / max(CONTROLLERS - 1, 1)
         each = rewards[i].weights(replace(m, value_s=factor * m.value_s))
         gradients = policy.gradients(problem, r, np.where(r.group >= 0, each[:, None], 0.0))
         steps = optimiser.steps(gradients, options.learning_rate)

@@ -123,7 +123,4 @@ def placekit_facts() -> dict[str, str | int | None]:
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
-    return {
-        "torch_cuda": torch.version.cuda, "torch_threads": torch.get_num_threads(),
-        "torch_cpu": torch.backends.cpu.get_cpu_capability(),
-    }  # fmt: skip
+    return {"torch_cuda": torch.version.cuda, "torch_threads": torch.get_num_threads()}

@@ -102,6 +102,13 @@ class Doppler(TorchParameters):
         super().load_state_dict(state if any(name.startswith(PARTS) for name in state) else {**own, **state})
         self._said = None
 
+    def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
+        here = len(part_policy.KINDS)
+        kinds = np.size(state.get(f"{PARTS}kind", np.zeros(here)))
+        if kinds == here:
+            return super().to_fit(state)
+        return [f"they are of a version with {kinds} kinds of change of a part, and this one has {here}: train again"]
+
     def prepared(self, problem: Problem) -> Prepared:
         """The problem made ready; kept for the next time."""
         found = self._ready.get(problem.fingerprint)

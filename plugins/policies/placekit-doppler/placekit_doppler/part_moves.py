@@ -16,7 +16,7 @@ KINDS = ("single", "piece", "chain", "alike", "swap", "exchange", "transfer", "o
 """Kinds of change: one group; a connected piece on one device; a group with the producers that only it reads; groups of the
 same type and seconds on one device (repeated blocks); two of these exchanged; two devices exchanged for an interval of
 b-levels; sender or readers of a transfer on the critical path to the other's device; another order; every group's priority is
-the b-level that it has on the present devices."""
+the b-level that it has on the present devices, with transfers that take `LEAST_FACTOR` to `MOST_FACTOR` times as long."""
 NUMBERS = 8  # random numbers of a change
 SHIFTED = 0.3  # share of changes of the order that shift a priority by chance
 

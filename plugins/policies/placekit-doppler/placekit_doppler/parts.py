@@ -58,7 +58,7 @@ class Flow(NamedTuple):
     latency_s: NDArray[np.float64]  # [D, D]
     s_per_byte: NDArray[np.float64]  # [D, D]
     backwards: NDArray[np.int64]  # [n] operations, each after all that read from it
-    decides: NDArray[np.bool_]  # [n] for `set_levels`
+    decides: NDArray[np.bool_]  # [n] kernels; in groups without kernels, their sources
 
 
 class View(NamedTuple):

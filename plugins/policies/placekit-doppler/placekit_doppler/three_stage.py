@@ -170,7 +170,9 @@ class ThreeStage(PolicyGradient):
 
     def _update(self, policy: LearnablePolicy, task: Task, rewards: Worths, rng: Generator) -> None:
         known = task.evaluate.best is not None
-        if not (self.learns and known and self.too_large(policy, task) and in_parts(policy)):
+        if not (
+            self.learns and known and self.too_large(policy, task) and in_parts(policy)
+        ):  # the last for the type only
             super()._update(policy, task, rewards, rng)
             return
         chain = self.chains[self.updates % len(self.chains)]

@@ -21,7 +21,7 @@ from placekit_scheduling.tracing import run_traced
 from placekit_testing import fakes
 from placekit_testing.strategies import random_problem
 
-from placekit_core import BudgetExhausted, GraphBuilder, Ledger, Problem, RunError, Task, installed
+from placekit_core import BudgetExhausted, GraphBuilder, Ledger, PlacekitError, Problem, RunError, Task, installed
 from placekit_core.run.evaluator import BudgetedEvaluator
 
 PARTS: dict[str, Any] = {"stages": [2], "whole_up_to": 0, "part_samples": 32}
@@ -307,7 +307,16 @@ def test_parameters_from_before_the_part_policy_fit() -> None:
     assert (policy.state_dict()["parts.kind"] == kept).all()
 
 
+def test_parameters_of_other_kinds_of_change_are_told_apart() -> None:
+    policy = built(branches())
+    with pytest.raises(
+        PlacekitError, match=f"a version with 8 kinds of change .* this one has {len(KINDS)}: train again"
+    ):
+        policy.load_state_dict({**policy.state_dict(), "parts.kind": np.zeros(8, np.float32)})
+
+
 def test_one_device_leaves_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There only orders are left to change, and the chain goes to more than one other."""
     orders = set()
     usual = PartChain._step
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from placekit_core import Component, hookimpl
 from placekit_learn.options import PPOOptions, ReinforceOptions
 
+VECTORS = ("avx512f", "avx2", "avx", "sve", "neon")
+
 
 @hookimpl
 def placekit_facts() -> dict[str, str]:
-    """The processor that compiled networks are compiled for: its vectors decide the order of sums, and so their last bits."""
-    if "numba" not in sys.modules:
-        return {}
-    from llvmlite.binding import get_host_cpu_name
+    """What torch and numba compute with: the processor's vectors decide in which order sums are added, and so their last bits."""
+    found, torch, numba = dict[str, str](), sys.modules.get("torch"), sys.modules.get("numba")
+    if torch is not None:
+        found["torch_cpu"] = str(torch.backends.cpu.get_cpu_capability())
+    if numba is not None:
+        from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 
-    return {"numba_cpu": os.environ.get("NUMBA_CPU_NAME") or get_host_cpu_name()}
+        features = get_host_cpu_features()
+        widest = next((name for name in VECTORS if features.get(name)), "no vectors")
+        found["numba_cpu"] = str(numba.config.CPU_NAME or f"{get_host_cpu_name()}, {widest}")
+    return found
 
 
 @hookimpl

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placekit_learn import placekit_facts
+from placekit_learn import VECTORS, placekit_facts
 from placekit_learn.optimisers import Adam, Sgd
 from placekit_learn.policy_gradient import Reinforce
 from placekit_learn.ppo import PPO, ratios, surrogate_weights
@@ -254,12 +254,17 @@ def in_a_child(policy: LearnablePolicy, job: dict[str, Any]) -> dict[str, np.nda
     return pickle.loads(done.stdout)
 
 
-def test_a_result_says_which_processor_its_networks_were_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    import numba  # noqa: F401
+def test_a_result_says_which_vectors_its_networks_were_computed_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numba
     from llvmlite.binding import get_host_cpu_name
 
-    assert placekit_facts() == {"numba_cpu": get_host_cpu_name()}
-    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
-    assert placekit_facts() == {"numba_cpu": "generic"}
+    monkeypatch.setattr(numba.config, "CPU_NAME", None)
+    assert placekit_facts()["torch_cpu"] == torch.backends.cpu.get_cpu_capability()
+    name, _, widest = placekit_facts()["numba_cpu"].partition(", ")
+    assert name == get_host_cpu_name()
+    assert widest in (*VECTORS, "no vectors")
+    monkeypatch.setattr(numba.config, "CPU_NAME", "generic")
+    assert placekit_facts()["numba_cpu"] == "generic"
     monkeypatch.delitem(sys.modules, "numba")
+    monkeypatch.delitem(sys.modules, "torch")
     assert placekit_facts() == {}

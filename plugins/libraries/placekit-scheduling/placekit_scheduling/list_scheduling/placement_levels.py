@@ -17,7 +17,7 @@ LEAST_FACTOR, MOST_FACTOR = 0.5, 4.0  # of the transfers' seconds: links are sha
 
 @njit(cache=True, nogil=True)
 def set_levels(flow: Any, device: Any, factor: Any, tail: Any, priority: Any) -> None:
-    """Fill `priority` [g] with the b-levels of groups on their devices [g], in seconds; `tail` [n] is space.
+    """Fill `priority` [g] with the b-levels of groups on their devices `device` [g], in seconds; `tail` [n] is space.
 
     The b-level of an operation: the longest path from it to an exit, with every operation's seconds on its device and
     `factor` times those of every transfer between devices. That of a group is the highest of its kernels or, without any,
@@ -27,7 +27,7 @@ def set_levels(flow: Any, device: Any, factor: Any, tail: Any, priority: Any) ->
     [n, D] seconds; `tensor_bytes` [t]; `output_ptr` [n + 1], the tensors of operation v are output_ptr[v] to output_ptr[v + 1] -
     1; `consumer_ptr` [t + 1] and `consumer_op`, operations that read each tensor; `latency_s` and `s_per_byte` [D, D] of sending;
     `backwards` [n], operations, each after all that read from it; `decides` [n], whether an operation counts for the priority of
-    its group: kernels, and sources where it has none.
+    its group: kernels; in a group without kernels, its sources.
     """
     priority[:] = -np.inf
     for v in flow.backwards:
