@@ -20,6 +20,7 @@ from placekit_doppler import DopplerOptions, lock_step, part_policy
 from placekit_doppler.arrays import GREEDY, NEAR_BEST, SAMPLE, WEIGHTS, Episode, Follow, Gradient, Says
 from placekit_doppler.episodes import climb_all, decided_all, run_all
 from placekit_doppler.network import Dual, Parts
+from placekit_doppler.part_moves import KINDS
 from placekit_doppler.part_policy import Changes, Seen
 from placekit_doppler.prepared import Prepared
 
@@ -103,7 +104,7 @@ class Doppler(TorchParameters):
         self._said = None
 
     def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
-        here = len(part_policy.KINDS)
+        here = len(KINDS)
         kinds = np.size(state.get(f"{PARTS}kind", np.zeros(here)))
         if kinds == here:
             return super().to_fit(state)
