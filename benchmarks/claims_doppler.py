@@ -225,7 +225,7 @@ def _system() -> list[Claim]:
             f"on a system with barriers, simulated: {_changes(found, three, two)}<br>mean of the last placements: {late}",
             together(adds),
             "that system differs from the simulator of stage II by its barriers; without stage III as many placements that the"
-            " policy draws are tried there; the mean placement does get better, the best does not; on two CPU cores, measured, no"
+            " policy draws are tried there; the mean placement gets better on three, the best on the block only; on two CPU cores, measured, no"
             " difference on ChainMM ([below](#stage-iii-measured)); FFNN and Llama were not run on a real machine",
         ),
         Claim(
@@ -304,7 +304,7 @@ def _appendix(priority: Runs) -> list[Claim]:
         Claim(
             "Table 6, appendix H.3", "messages once per episode are as good (0.7% worse) as for every decision, and much"
             " cheaper: 31 times fewer in all, though for every decision 963 instead of 3,425 episodes are enough",
-            "not distinguishable with three seeds, 400 times the seconds ([experiment](#messages-for-every-decision))", "open",
+            "not distinguishable with three seeds, 300 times the seconds ([experiment](#messages-for-every-decision))", "open",
             "three seeds, 1,024 episodes",
         ),
         _imitating(),
