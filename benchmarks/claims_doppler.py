@@ -225,8 +225,9 @@ def _system() -> list[Claim]:
             f"on a system with barriers, simulated: {_changes(found, three, two)}<br>mean of the last placements: {late}",
             together(adds),
             "that system differs from the simulator of stage II by its barriers; without stage III as many placements that the"
-            " policy draws are tried there; the mean placement gets better on three, the best on the block only; on two CPU cores, measured, no"
-            " difference on ChainMM ([below](#stage-iii-measured)); FFNN and Llama were not run on a real machine",
+            " policy draws are tried there; the mean placement gets better on three, the best on the block only; on two CPU"
+            " cores, measured, no difference on ChainMM ([below](#stage-iii-measured)); FFNN and Llama were not run on a real"
+            " machine",
         ),
         Claim(
             "Figure 3 (Q3)", "Llama layer: stage III alone converges more slowly, is unstable, and ends with longer times"
