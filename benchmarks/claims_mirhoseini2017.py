@@ -190,7 +190,7 @@ def _learned(t2: Runs) -> list[Claim]:
             "Section 4.3, figure 4", "NMT, 4 GPUs: cheap operations such as embedding lookups go to the CPU",
             f"{', '.join(f'{s.get(CPU, 0):.0f}' for s in lookups)}% of the computation of embeddings, by seed",
             together([_on_cpu(lookups)]),
-            "with that of their gradients, on the machine by its data sheets",
+            "with that of their gradients, on the machine by its data sheets; NMT ends on one GPU as a whole, lookups too",
         ),
     ]  # fmt: skip
 
@@ -255,9 +255,7 @@ def _analysis(t2: Runs, towers: Runs) -> list[Claim]:
         Claim(
             "Section 4.4", "asynchronous towers have shorter steps than synchronous ones",
             waits.change("inception_v3_towers", "k80x4", *sync),
-            "contradicted" if waits.order("inception_v3_towers", "k80x4", sync[0], "=", sync[1]) == "holds"
-            else together([waits.order("inception_v3_towers", "k80x4", sync[0], "<", sync[1])]),
-            "all towers take the same time here, so none waits",
+            "open", "simulated steps of a tower all take the same time, so that none waits; the effect needs steps that vary",
         ),
     ]  # fmt: skip
 

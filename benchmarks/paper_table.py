@@ -247,7 +247,7 @@ def main() -> None:
     ours = found(rows(rest, given.late))
     if not any(m in ours.get(p, {}) for p in paper for m in methods):
         there = ", ".join(sorted({m for x in ours.values() for m in x}))
-        raise SystemExit(f"the CSVs have none of {', '.join(methods)} on {given.cluster}: they have {there}")
+        raise SystemExit(f"no {', '.join(methods)} on --cluster {given.cluster} in the CSVs: they have {there}")
     show(methods, paper, ours, given.by_seed)
     if given.orders:
         orders(methods, paper, ours)
