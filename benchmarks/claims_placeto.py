@@ -346,8 +346,8 @@ def _ablations() -> list[Claim]:
         over = {n: f.over(method, "placeto") for n, f in family.items()}
         return Claim(
             "Section 4.3", said, ", ".join(f"{n} {_change(v)}" for n, v in over.items()), together([_worse(over["nmt"])]),
-            "of the default head, which is ours: what it sees of each device is enough ([ablations](#section-43-ablations)); the paper's own"
-            " head was not compared without messages",
+            "of the default head, which is ours: what it sees of each device is enough ([ablations](#section-43-ablations));"
+            " the paper's own head was not compared without messages",
         )  # fmt: skip
 
     return [
