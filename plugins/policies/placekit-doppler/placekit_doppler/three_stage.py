@@ -169,10 +169,8 @@ class ThreeStage(PolicyGradient):
         return bool(task.problem.graph.kernel.sum() > most) and is_traced(task)
 
     def _update(self, policy: LearnablePolicy, task: Task, rewards: Worths, rng: Generator) -> None:
-        known = task.evaluate.best is not None
-        if not (
-            self.learns and known and self.too_large(policy, task) and in_parts(policy)
-        ):  # the last for the type only
+        whole = not self.learns or task.evaluate.best is None or not self.too_large(policy, task)
+        if whole or not in_parts(policy):  # `too_large` knows that it is; this tells the type
             super()._update(policy, task, rewards, rng)
             return
         chain = self.chains[self.updates % len(self.chains)]

@@ -7,7 +7,7 @@ import sys
 from placekit_core import Component, hookimpl
 from placekit_learn.options import PPOOptions, ReinforceOptions
 
-VECTORS = ("avx512f", "avx2", "avx", "sve", "neon")
+VECTORS = ("avx512f", "avx2", "avx", "sve", "neon")  # LLVM's names, the widest first
 
 
 @hookimpl
