@@ -220,7 +220,7 @@ def copier_of(cls: type[Any]) -> Any:
 
 
 def numba_type(cls: type[Any]) -> Any:
-    """The numba type of a NamedTuple of numbers and contiguous arrays. `Annotated[array, 2]` has two dimensions."""
+    """The numba type of a NamedTuple of numbers, contiguous arrays and such tuples. `Annotated[array, 2]` has two dimensions."""
     hints = get_type_hints(cls, include_extras=True)
     return types.NamedTuple([_type_of(hints[name]) for name in cls._fields], cls)  # type: ignore[no-untyped-call]
 
@@ -228,6 +228,8 @@ def numba_type(cls: type[Any]) -> Any:
 def _type_of(hint: Any) -> Any:
     if hint in (bool, int, float):
         return from_dtype(np.dtype(hint))
+    if hasattr(hint, "_fields"):
+        return numba_type(hint)
     dimensions = 1
     if get_origin(hint) is Annotated:
         hint, dimensions = get_args(hint)

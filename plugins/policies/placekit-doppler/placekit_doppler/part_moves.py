@@ -217,7 +217,7 @@ def finish(
         elif kind[i] == LEVEL:
             decided[i, 1] = False
             factor = LEAST_FACTOR * (MOST_FACTOR / LEAST_FACTOR) ** random[i, 5]
-            set_levels(flow, device[i], factor, np.empty(len(flow.group_of)), priority[i])
+            set_levels(flow.levels, device[i], factor, np.empty(len(flow.group_of)), priority[i])
         elif may[i].any():
             decided[i, 1] = kind[i] != TRANSFER or v.counts[1] == 0
             decided[i, 2] = may[i].sum() > 1

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from placekit_scheduling import b_level, group_priority, transfer_cost
+from placekit_scheduling.list_scheduling.placement_levels import LevelGraph, level_graph
 
 from placekit_core import Problem
 
@@ -54,11 +55,7 @@ class Flow(NamedTuple):
     consumer_op: NDArray[np.int64]
     producer: NDArray[np.int64]  # [t]
     output_ptr: NDArray[np.int64]  # [n + 1]
-    tensor_bytes: NDArray[np.float64]  # [t]
-    latency_s: NDArray[np.float64]  # [D, D]
-    s_per_byte: NDArray[np.float64]  # [D, D]
-    backwards: NDArray[np.int64]  # [n] operations, each after all that read from it
-    decides: NDArray[np.bool_]  # [n] kernels; in groups without kernels, their sources
+    levels: LevelGraph
 
 
 class View(NamedTuple):
@@ -79,7 +76,7 @@ class View(NamedTuple):
 
 def flow_of(problem: Problem) -> Flow:
     """The graph of a problem's groups."""
-    graph, g, routes = problem.graph, problem.g, problem.cluster.routes
+    graph, g = problem.graph, problem.g
     sent = transfer_cost(problem)[graph.input_tensor]
     of = problem.grouping.group_of.astype(np.int64)
     u, v = of[graph.tensor_producer[graph.input_tensor]], of[graph.edge_op]
@@ -109,10 +106,7 @@ def flow_of(problem: Problem) -> Flow:
         memory=problem.cluster.memory_bytes.astype(np.float64), group_of=of, kernel=graph.kernel.copy(),
         op_s=np.where(problem.op_allowed, problem.op_s, 0.0), consumer_ptr=graph.consumer_ptr.astype(np.int64),
         consumer_op=graph.consumer_op.astype(np.int64), producer=graph.tensor_producer.astype(np.int64),
-        output_ptr=graph.output_ptr.astype(np.int64), tensor_bytes=graph.tensor_bytes.astype(np.float64),
-        latency_s=np.array(routes.latency_s, np.float64, order="C"),
-        s_per_byte=np.array(routes.s_per_byte, np.float64, order="C"),
-        backwards=graph.topological_order[::-1].astype(np.int64), decides=graph.kernel | source[of],
+        output_ptr=graph.output_ptr.astype(np.int64), levels=level_graph(problem),
     )  # fmt: skip
 
 

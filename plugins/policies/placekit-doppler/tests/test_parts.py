@@ -97,7 +97,7 @@ def test_changes_are_placements_that_differ_as_drawn() -> None:
     assert moved[changes.kind == EXCHANGE].all()
     least, most = np.empty((2, problem.g), np.float32)
     for factor, found in ((LEAST_FACTOR, least), (MOST_FACTOR, most)):
-        set_levels(at.flow, at.device, factor, np.empty(problem.graph.n), found)
+        set_levels(at.flow.levels, at.device, factor, np.empty(problem.graph.n), found)
     levels = changes.placements.priority[changes.kind == LEVEL]
     assert ((least <= levels) & (levels <= most)).all()
     assert (least < most).any(), "some transfers cross devices"

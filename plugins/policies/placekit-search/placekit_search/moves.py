@@ -302,7 +302,7 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
 def _level(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
     """Give every group the b-level that it has on the present devices."""
     factor = LEAST_FACTOR + (MOST_FACTOR - LEAST_FACTOR) * uniform(state)
-    set_levels(flow, device, factor, log.tail, log.wanted)
+    set_levels(flow.levels, device, factor, log.tail, log.wanted)
     for group in range(len(priority)):
         if log.wanted[group] != priority[group]:
             _rank(priority, group, log.wanted[group], log)

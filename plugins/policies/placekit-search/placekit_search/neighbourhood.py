@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from placekit_scheduling import b_level, group_priority
+from placekit_scheduling.list_scheduling.placement_levels import LevelGraph, level_graph
 
 from placekit_core import Kernel, Labels, Problem
 
@@ -24,11 +25,8 @@ class Flow(NamedTuple):
         consumer_ptr, consumer_op: operations that read each tensor, in compressed rows.
         tasks, cause, last, copy_tensor, copy_dst: those of the trace; all 0 without one.
         streams: parameters and inputs may be copied for use, and stay where no operation reads them (`Session.prefetch`).
-        op_s: [n, D] seconds of every operation on every device.
-        tensor_bytes, output_ptr: [t]; [n + 1] the tensors of operation v are output_ptr[v] to output_ptr[v + 1] - 1.
-        latency_s, s_per_byte: [D, D] of sending.
-        backwards: [n] operations, each after all that read from it.
-        decides: [n] whether an operation counts for the priority of its group: kernels; sources, where it has none.
+        output_ptr: [n + 1] the tensors of operation v are output_ptr[v] to output_ptr[v + 1] - 1.
+        levels: for `set_levels`.
     """
 
     group_of: Ints
@@ -42,13 +40,8 @@ class Flow(NamedTuple):
     copy_tensor: int
     copy_dst: int
     streams: bool
-    op_s: Annotated[NDArray[np.float64], 2]
-    tensor_bytes: NDArray[np.float64]
     output_ptr: Ints
-    latency_s: Annotated[NDArray[np.float64], 2]
-    s_per_byte: Annotated[NDArray[np.float64], 2]
-    backwards: Ints
-    decides: NDArray[np.bool_]
+    levels: LevelGraph
 
 
 class Neighbourhood(NamedTuple):
@@ -96,12 +89,10 @@ class Neighbourhood(NamedTuple):
 
 def flow(problem: Problem, kernel: Kernel | None, streams: bool = False) -> Flow:
     """The graph of `problem`, with the trace of `kernel`."""
-    graph, group, routes = problem.graph, problem.grouping.group_of, problem.cluster.routes
+    graph = problem.graph
     trace = kernel.trace if kernel is not None else None
-    computes = np.zeros(problem.g, np.bool_)
-    computes[group[graph.kernel]] = True
     return Flow(
-        group_of=_ints(group),
+        group_of=_ints(problem.grouping.group_of),
         kernel=graph.kernel.copy(),
         producer=_ints(graph.tensor_producer),
         consumer_ptr=_ints(graph.consumer_ptr),
@@ -112,13 +103,8 @@ def flow(problem: Problem, kernel: Kernel | None, streams: bool = False) -> Flow
         copy_tensor=trace.copy_tensor if trace else 0,
         copy_dst=trace.copy_dst if trace else 0,
         streams=streams,
-        op_s=np.array(problem.op_s, np.float64, order="C"),
-        tensor_bytes=np.array(graph.tensor_bytes, np.float64),
         output_ptr=_ints(graph.output_ptr),
-        latency_s=np.array(routes.latency_s, np.float64, order="C"),
-        s_per_byte=np.array(routes.s_per_byte, np.float64, order="C"),
-        backwards=_ints(graph.topological_order[::-1]),
-        decides=graph.kernel | ~computes[group],
+        levels=level_graph(problem),
     )
 
 

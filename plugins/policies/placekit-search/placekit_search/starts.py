@@ -106,7 +106,7 @@ def levelled(task: Task, flow: Flow, starts: Sequence[Start], most: int) -> tupl
     device = np.array([start[2] for start in best], np.int16).reshape(-1, task.problem.g)
     priority, tail = np.empty(device.shape, np.float32), np.zeros(task.problem.graph.n)
     for i in range(len(device)):
-        set_levels(flow, device[i], FACTORS[i % len(FACTORS)], tail, priority[i])
+        set_levels(flow.levels, device[i], FACTORS[i % len(FACTORS)], tail, priority[i])
     return Placements.of(device, priority), [start[4] for start in best]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from placekit_scheduling import b_level, group_priority
-from placekit_scheduling.list_scheduling.placement_levels import set_levels
+from placekit_scheduling.list_scheduling.placement_levels import level_graph, set_levels
 from placekit_search.annealing import Annealing
 from placekit_search.kinds import KINDS
 from placekit_search.local_search import LocalSearch
@@ -22,7 +22,7 @@ from placekit_core import GraphBuilder, Policy, Problem
 
 def levels(problem: Problem, device: np.ndarray, factor: float) -> np.ndarray:
     priority = np.empty(problem.g, np.float32)
-    set_levels(flow(problem, None), device, factor, np.zeros(problem.graph.n), priority)
+    set_levels(level_graph(problem), device, factor, np.zeros(problem.graph.n), priority)
     return priority
 
 

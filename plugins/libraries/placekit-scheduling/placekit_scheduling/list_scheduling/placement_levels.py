@@ -7,43 +7,95 @@ Once it is, a path whose operations are on one device is as short as their secon
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+
+from placekit_core import Problem
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 4.0  # of the transfers' seconds: links are shared, so that a transfer may take longer
 
 
+class LevelGraph(NamedTuple):
+    """A problem of n operations and t tensors, as `set_levels` reads it.
+
+    It is a type of its own, because numba keeps the types of arguments with compiled code: code for a plugin's type could not be
+    loaded where that plugin is not installed.
+
+    Attributes:
+        group_of: [n].
+        kernel: [n].
+        op_s: [n, D] seconds of every operation on every device.
+        tensor_bytes: [t].
+        output_ptr: [n + 1] the tensors of operation v are output_ptr[v] to output_ptr[v + 1] - 1.
+        consumer_ptr, consumer_op: [t + 1], [..] operations that read each tensor, in compressed rows.
+        latency_s, s_per_byte: [D, D] of sending.
+        backwards: [n] operations, each after all that read from it.
+        decides: [n] whether an operation counts for the priority of its group: kernels; in a group without any, its sources.
+    """
+
+    group_of: NDArray[np.int32]
+    kernel: NDArray[np.bool_]
+    op_s: Annotated[NDArray[np.float64], 2]
+    tensor_bytes: NDArray[np.float64]
+    output_ptr: NDArray[np.int32]
+    consumer_ptr: NDArray[np.int32]
+    consumer_op: NDArray[np.int32]
+    latency_s: Annotated[NDArray[np.float64], 2]
+    s_per_byte: Annotated[NDArray[np.float64], 2]
+    backwards: NDArray[np.int32]
+    decides: NDArray[np.bool_]
+
+
+def level_graph(problem: Problem) -> LevelGraph:
+    """What `set_levels` reads of a problem."""
+    graph, group, routes = problem.graph, problem.grouping.group_of, problem.cluster.routes
+    computes = np.zeros(problem.g, np.bool_)
+    computes[group[graph.kernel]] = True
+    return LevelGraph(
+        group_of=_ints(group),
+        kernel=graph.kernel.copy(),
+        op_s=np.array(problem.op_s, np.float64, order="C"),
+        tensor_bytes=np.array(graph.tensor_bytes, np.float64),
+        output_ptr=_ints(graph.output_ptr),
+        consumer_ptr=_ints(graph.consumer_ptr),
+        consumer_op=_ints(graph.consumer_op),
+        latency_s=np.array(routes.latency_s, np.float64, order="C"),
+        s_per_byte=np.array(routes.s_per_byte, np.float64, order="C"),
+        backwards=_ints(graph.topological_order[::-1]),
+        decides=graph.kernel | ~computes[group],
+    )
+
+
+def _ints(values: NDArray[Any]) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
 @njit(cache=True, nogil=True)
-def set_levels(flow: Any, device: Any, factor: Any, tail: Any, priority: Any) -> None:
+def set_levels(graph: Any, device: Any, factor: Any, tail: Any, priority: Any) -> None:
     """Fill `priority` [g] with the b-levels of groups on their devices `device` [g], in seconds; `tail` [n] is space.
 
     The b-level of an operation: the longest path from it to an exit, with every operation's seconds on its device and
     `factor` times those of every transfer between devices. That of a group is the highest of its kernels or, without any,
     of its sources, as in `group_priority`. Sources are there from the beginning: nothing is added for sending them.
-
-    `flow` is any tuple of a graph of n operations and t tensors that has these fields: `group_of` [n]; `kernel` [n]; `op_s`
-    [n, D] seconds; `tensor_bytes` [t]; `output_ptr` [n + 1], the tensors of operation v are output_ptr[v] to output_ptr[v + 1] -
-    1; `consumer_ptr` [t + 1] and `consumer_op`, operations that read each tensor; `latency_s` and `s_per_byte` [D, D] of sending;
-    `backwards` [n], operations, each after all that read from it; `decides` [n], whether an operation counts for the priority of
-    its group: kernels; in a group without kernels, its sources.
     """
     priority[:] = -np.inf
-    for v in flow.backwards:
-        group = flow.group_of[v]
+    for v in graph.backwards:
+        group = graph.group_of[v]
         here = np.int64(device[group])
         longest = 0.0
-        for x in range(flow.output_ptr[v], flow.output_ptr[v + 1]):
-            for k in range(flow.consumer_ptr[x], flow.consumer_ptr[x + 1]):
-                w = flow.consumer_op[k]
-                there = np.int64(device[flow.group_of[w]])
+        for x in range(graph.output_ptr[v], graph.output_ptr[v + 1]):
+            for k in range(graph.consumer_ptr[x], graph.consumer_ptr[x + 1]):
+                w = graph.consumer_op[k]
+                there = np.int64(device[graph.group_of[w]])
                 after = tail[w]
-                if there != here and flow.kernel[v]:
+                if there != here and graph.kernel[v]:
                     after += factor * (
-                        flow.latency_s[here, there] + flow.tensor_bytes[x] * flow.s_per_byte[here, there]
+                        graph.latency_s[here, there] + graph.tensor_bytes[x] * graph.s_per_byte[here, there]
                     )
                 longest = max(longest, after)
-        tail[v] = longest + flow.op_s[v, here]
-        if flow.decides[v]:
+        tail[v] = longest + graph.op_s[v, here]
+        if graph.decides[v]:
             priority[group] = max(priority[group], np.float32(tail[v]))
