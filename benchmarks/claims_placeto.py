@@ -345,9 +345,9 @@ def _ablations() -> list[Claim]:
     def claim(method: str, said: str) -> Claim:
         over = {n: f.over(method, "placeto") for n, f in family.items()}
         return Claim(
-            "Section 4.3", said, ", ".join(f"{n} {_change(v)}" for n, v in over.items()), together([_worse(over["nmt"])]),
+            "Section 4.3", said, ", ".join(f"{n} {_change(v)}" for n, v in over.items()), "open",
             "of the default head, which is ours: what it sees of each device is enough ([ablations](#section-43-ablations));"
-            " the paper's own head was not compared without messages",
+            " the paper's own head was not compared without messages, so that this is no test of it",
         )  # fmt: skip
 
     return [

@@ -358,11 +358,11 @@ def _ahead(found: Runs, method: str, other: str) -> str:
     """On which of the Llama programs, and by how much, `method` takes less time than `other`, as far as it is distinguishable."""
     names = dict(zip(LLAMA, ("the block", "the layer"), strict=True))
     rows = [
-        f"by {-_percent(found, w, CLUSTER, method, other):.1f}% on {name}"
+        f"{-_percent(found, w, CLUSTER, method, other):.1f}% on {name}"
         for w, name in names.items()
         if found.order(w, CLUSTER, method, "<", other) == "holds"
     ]
-    return " and ".join(rows).replace(" and by", " and") or "on no Llama program"
+    return f"by {' and '.join(rows)}" if rows else "on no Llama program"
 
 
 STATEMENTS: Mapping[str, Callable[[], list[str]]] = {
