@@ -8,11 +8,10 @@ import math
 from collections import namedtuple
 
 import numpy as np
-from numba import njit
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import fields, view_of
 from placekit_scheduling.heaps import drop_event, push_event
-from placekit_scheduling.jit import UNCOUNTED, inner
+from placekit_scheduling.jit import UNCOUNTED, inner, njit
 
 FIELDS = [
     *fields("number", "n t g size"),

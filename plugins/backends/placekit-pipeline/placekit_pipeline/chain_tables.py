@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import numba_type
-from placekit_scheduling.jit import counted_inner
+from placekit_scheduling.jit import counted_inner, njit
 
 from placekit_pipeline.chain_arrays import BACK, CLOSE, MAX, SUM, WAIT, Found, Table
 from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN

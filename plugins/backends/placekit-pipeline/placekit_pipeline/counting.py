@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from placekit_scheduling.jit import njit
 
 
 @njit(cache=True)

@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections import namedtuple
 
 import numpy as np
-from numba import njit
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import fields, view_of
-from placekit_scheduling.jit import UNCOUNTED, inner
+from placekit_scheduling.jit import UNCOUNTED, inner, njit
 
 REBUILD = 8  # from one moved group in so many on, all is summed anew
 

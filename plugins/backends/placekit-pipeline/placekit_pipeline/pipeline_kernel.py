@@ -7,10 +7,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.heaps import drop_event, push_event
-from placekit_scheduling.jit import UNCOUNTED, inner
+from placekit_scheduling.jit import UNCOUNTED, inner, njit
 
 from placekit_pipeline.nets import AGAIN, AHEAD, BACK, END, SOURCE
 from placekit_pipeline.pipeline_orders import choose, turns

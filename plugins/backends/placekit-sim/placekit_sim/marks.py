@@ -9,10 +9,9 @@ without those that groups keep on their devices all the time, because the other 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from placekit_scheduling.fields import unpacked
 from placekit_scheduling.heaps import NEAR, enqueue
-from placekit_scheduling.jit import UNCOUNTED, at
+from placekit_scheduling.jit import UNCOUNTED, at, njit
 
 from placekit_sim.machine import FIELDS
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import sys
 import warnings
@@ -408,17 +407,6 @@ def test_functions_that_have_changed_are_told_apart(compiled) -> None:
         b"x" * 2**20
     )
     assert "1.0 MiB of functions that have changed since" in own(check(), folder)[0].text
-
-
-def test_what_comes_from_a_newer_file_is_stale(compiled) -> None:
-    folder, check = compiled
-    newer = max(p.stat().st_mtime for p in (folder / "__pycache__").iterdir()) + 10
-    os.utime(folder / "rules.py", (newer, newer))
-    [found] = [f for f in own(check(), folder) if f.level == "warn"]
-    assert found.text.endswith("changed: scaled"), "not `double`, whose own file it is"
-    assert "remove the files *.nbi and *.nbc" in found.hint
-    os.utime(folder / "kernel.py", (newer, newer))
-    assert [f.level for f in own(check(), folder)] == ["ok"], "numba compiles anew what is in a newer file itself"
 
 
 def test_cache_elsewhere_and_not_writable(compiled, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit  # noqa: TID251  # a kernel needs nothing of placekit
 from numpy.typing import NDArray
 from placekit_scheduling import kernel_signature
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.np.numpy_support import from_dtype
 from numpy.typing import NDArray
 
-from placekit_scheduling.jit import UNCOUNTED, compiled
+from placekit_scheduling.jit import UNCOUNTED, compiled, njit
 
 
 class Field(NamedTuple):

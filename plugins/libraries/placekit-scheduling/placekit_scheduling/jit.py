@@ -6,14 +6,16 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
+import numba
 import numba.np.linalg
 import numpy as np
-from numba import njit
 from numba.core import event
+from numba.core.caching import FunctionCache
 from numba.core.options import DefaultOptions
 from numba.core.registry import CPUDispatcher
 
 from placekit_core import announce, report_progress
+from placekit_scheduling.cache_keys import KeyedCache
 from placekit_scheduling.first_run import get_help
 
 UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
@@ -43,6 +45,23 @@ def _defer_scipy() -> None:
 
 _defer_scipy()
 
+
+def njit(signature: Any = None, **options: Any) -> Any:
+    """numba's `njit`. With `cache=True`, code on disk also depends on what the function takes from other files (`KeyedCache`)."""
+
+    def decorate(function: Any) -> Any:
+        made: Any = numba.njit(**options)(function)  # noqa: TID251
+        cache = getattr(made, "_cache", None)
+        if isinstance(cache, FunctionCache):
+            cache.__class__ = KeyedCache
+        if signature is not None and isinstance(made, CPUDispatcher):  # not if NUMBA_DISABLE_JIT is set
+            made.compile(signature)  # looks for code on disk, so not before
+            made.disable_compile()
+        return made
+
+    return decorate
+
+
 compiled: Any = njit(cache=True, **{"no_cfunc_wrapper": True, **UNCOUNTED})  # nobody calls it as C does
 inlined: Any = njit(cache=True, forceinline=True, **UNCOUNTED)
 
@@ -70,7 +89,7 @@ def counted_inner(function: Any) -> Any:
 def _inner(function: Any, options: dict[str, Any]) -> Any:
     alone: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
     made: Any = njit(cache=True, **alone)(function)
-    if isinstance(made, CPUDispatcher):  # not if NUMBA_DISABLE_JIT is set
+    if isinstance(made, CPUDispatcher):
         made.__class__ = _Inner
     return made
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from placekit_scheduling.jit import njit
 from placekit_scheduling.list_scheduling.placement_levels import LEAST_FACTOR, MOST_FACTOR, set_levels
 
 from placekit_doppler.parts import BINS

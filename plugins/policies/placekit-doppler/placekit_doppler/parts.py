@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from placekit_scheduling import b_level, group_priority, transfer_cost
+from placekit_scheduling.jit import njit
 from placekit_scheduling.list_scheduling.placement_levels import LevelGraph, level_graph
 
 from placekit_core import Problem

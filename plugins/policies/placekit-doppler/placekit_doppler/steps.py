@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from placekit_scheduling.compiled import UNCOUNTED, place, starts
+from placekit_scheduling.jit import njit
 
 from placekit_doppler.arrays import FEATURES, GREEDY, NEAR, NEAR_BEST, SAMPLE, SLOPE, Floats
 

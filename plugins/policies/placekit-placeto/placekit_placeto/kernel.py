@@ -14,9 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from placekit_scheduling.fields import row_of
-from placekit_scheduling.jit import UNCOUNTED, compiled
+from placekit_scheduling.jit import UNCOUNTED, compiled, njit
 
 from placekit_placeto.arrays import SETS, SLOPE, STATIC, Episodes, Floats, Ints
 from placekit_placeto.layers import copy, dense, dense_active

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
-from placekit_scheduling.jit import COUNTED, compiled
+from placekit_scheduling.jit import COUNTED, compiled, njit
 
 from placekit_placeto.arrays import SLOPE, Floats
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from placekit_partitioning.exchange import Exchange
+from placekit_scheduling.jit import njit
 
 from placekit_core import Grouping, Problem
 

@@ -12,9 +12,8 @@ import math
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
-from placekit_scheduling.jit import counted_inner
+from placekit_scheduling.jit import counted_inner, njit
 from placekit_scheduling.list_scheduling.placement_levels import LEAST_FACTOR, MOST_FACTOR, set_levels
 
 from placekit_search.kinds import KINDS

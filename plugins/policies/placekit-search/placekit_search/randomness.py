@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from placekit_scheduling.jit import njit
 
 
 @njit(cache=True, nogil=True)

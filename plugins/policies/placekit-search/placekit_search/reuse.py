@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
-from placekit_scheduling.jit import counted_inner
+from placekit_scheduling.jit import counted_inner, njit
 
 from placekit_core import Kernel, Problem
 from placekit_search.moves import DEVICES, PRIORITIES

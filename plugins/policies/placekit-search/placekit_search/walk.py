@@ -7,11 +7,11 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import numba_type
-from placekit_scheduling.jit import counted_inner
+from placekit_scheduling.jit import counted_inner, njit
 
 from placekit_search.moves import DEVICES, PATH, PRIORITIES, TASK, TO, WHY, Log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood

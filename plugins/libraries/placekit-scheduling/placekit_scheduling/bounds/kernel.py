@@ -19,10 +19,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from placekit_scheduling.jit import counted_inner
+from placekit_scheduling.jit import counted_inner, njit
 
 BRANCHES = 16  # most branches that `_join` looks at; leaving some out lowers a bound, but keeps it valid
 LENGTH = 12  # operations of a branch

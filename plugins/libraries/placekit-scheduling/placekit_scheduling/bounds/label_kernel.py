@@ -15,9 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from placekit_scheduling.jit import counted_inner
+from placekit_scheduling.jit import counted_inner, njit
 
 LABELS = 16  # of an operation at a place; with fewer, the bound is lower but valid
 SPAN = 16  # positions that are searched for each operation after a fork

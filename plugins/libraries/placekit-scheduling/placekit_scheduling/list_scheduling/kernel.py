@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from placekit_scheduling.heaps import pop, push
-from placekit_scheduling.jit import compiled, inner
+from placekit_scheduling.jit import compiled, inner, njit
 from placekit_scheduling.list_scheduling.memory import NOWHERE, hold, may_run, room
 from placekit_scheduling.list_scheduling.state import ARRIVALS, BOUND, FRESH, GROUPS, INSERTION, LANES, SENT
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from placekit_core import Problem
+from placekit_scheduling.jit import njit
 
 LEAST_FACTOR, MOST_FACTOR = 0.5, 4.0  # of the transfers' seconds: links are shared, so that a transfer may take longer
 
