@@ -7,13 +7,16 @@ of the sweep on the same program and machine, but not the version of the code), 
 of the placement found (empty: none fits), the proven bound, the evaluations, those until a value within 1% of the result (from
 the run's history, if it has one), the seconds of the search, and, from the profile of the placement, the seconds that each device
 computes, and those for which links copy, added up over the links. Then the mean of the values in the last twentieth of the
-evaluations, and the seconds that each device computes in the forward pass. Values are simulated or measured, as the runs were.
+evaluations, the seconds that each device computes in the forward pass, and what else a result may depend on: torch's vector
+instructions, and a digest of the code of all packages that took part (`code` in the results). Values are simulated or measured,
+as the runs were.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,6 +49,8 @@ class Seed:
         copies_s: seconds for which links copy, added up over the links; NaN without a profile.
         late_s: mean value of the last twentieth of the evaluations; NaN without a history.
         forward_s: seconds that each device computes in the forward pass, by name; empty as `busy_s`, and in older files.
+        vectors: the vector instructions of torch, on which a learned result depends; empty without torch, and in older files.
+        code: a digest of the packages' code; empty in older files.
     """
 
     workload: str
@@ -61,6 +66,8 @@ class Seed:
     copies_s: float = float("nan")
     late_s: float = float("nan")
     forward_s: Mapping[str, float] = field(default_factory=dict)
+    vectors: str = ""
+    code: str = ""
 
 
 def runs(folder: Path, method: str = "") -> list[Seed]:
@@ -75,7 +82,8 @@ def runs(folder: Path, method: str = "") -> list[Seed]:
         to_best = _to(run_dir, NEAR * value_s)
         busy_s, forward_s, copies_s = _profile(run_dir)
         run = (r.workload, r.cluster, label, r.seed, value_s, bound_s, r.evaluations, to_best, r.seconds)
-        rows.append(Seed(*run, busy_s, copies_s, _late(run_dir), forward_s))
+        code = hashlib.sha256(repr(sorted(r.code.items())).encode()).hexdigest()[:8]
+        rows.append(Seed(*run, busy_s, copies_s, _late(run_dir), forward_s, str(r.facts.get("torch_cpu", "")), code))
     return rows
 
 
@@ -124,13 +132,17 @@ def write(rows: Sequence[Seed], path: Path) -> None:
             copies = "" if isnan(s.copies_s) else f"{s.copies_s:.4g}"
             cells = [s.workload, s.cluster, s.method, s.seed, value, bound, s.evaluations, to_best, f"{s.seconds:.3g}"]
             late = "" if isnan(s.late_s) else f"{s.late_s:.9g}"
-            writer.writerow([*cells, busy, copies, late, forward])
+            writer.writerow([*cells, busy, copies, late, forward, s.vectors, s.code])
 
 
 def read(paths: Iterable[Path]) -> list[Seed]:
     """The rows of CSVs."""
     rows = []
     for path in paths:
+        if not path.is_file():
+            raise SystemExit(
+                f"no file {path}: give CSVs that benchmarks/seeds.py wrote, such as those of docs/research/runs"
+            )
         with path.open(newline="") as file:
             for r in csv.DictReader(file):
                 busy, forward = (
@@ -142,7 +154,7 @@ def read(paths: Iterable[Path]) -> list[Seed]:
                     Seed(
                         r["workload"], r["cluster"], r["method"], int(r["seed"]), float(r["value_s"] or inf), number["bound_s"],
                         int(r["evaluations"]), int(r["to_best"] or -1), number["seconds"], busy, number["copies_s"],
-                        number["late_s"], forward,
+                        number["late_s"], forward, r.get("vectors") or "", r.get("code") or "",
                     )
                 )  # fmt: skip
     return rows

@@ -20,7 +20,7 @@ from math import exp, log
 import numpy as np
 from claims import LEARNED, PAGES, TF, Runs, runs
 from claims_doppler import CLUSTER, LLAMA, PROGRAMS
-from claims_mirhoseini2017 import PAPER, on_one_gpu
+from claims_mirhoseini2017 import MORE, PAPER, on_one_gpu
 from claims_placeto import (
     ROWS as PLACETO_ROWS,
     START,
@@ -31,7 +31,7 @@ from claims_placeto import (
     over_search,
     rewards,
 )
-from claims_post import INCEPTIONS, NMTS, RESNETS, RNNLM, ROWS as POST_ROWS
+from claims_post import GROUPS, INCEPTIONS, MORE as POST_MORE, NMTS, RESNETS, RNNLM, ROWS as POST_ROWS
 from learning_table import CLAIM, read as read_curves
 from paper_table import cell, found, judged, order_said, ratio, table
 from seeds import Seed, mean_and_half, read
@@ -161,7 +161,12 @@ def _readme() -> list[str]:
         [("post_table1", x, ["policy_gradient"]) for x in (TF, "")], [("placeto_table1", x) for x in (TF, "")],
     ))  # fmt: skip
     made = [s.evaluations for name, method in LEARNED for s in _of_method(runs(name), method)]
+    more = runs("mirhoseini_more")
+    assert all(more.order("nmt", c, MORE, "<", "expert") == "holds" for c in ("k80x2", "k80x4"))
+    few = {s.evaluations for s in _of_method(runs("mirhoseini_table2"), "seq2seq")}
     return [
+        f"With {MORE.partition(' ')[0]} on quick links, NMT of Mirhoseini et al. is ahead of the expert, which it is not with"
+        f" {few.pop():,}",
         f"the search is ahead in {ahead} of {len(verdicts)} comparisons, and a learned method in {behind or 'none'}",
         f"where `placeto` takes {nmt[0]} s",
         f"one of its starts now has {nmt[1]}, and annealing",
@@ -203,7 +208,10 @@ def _mirhoseini() -> list[str]:
     first = [s.to_best for (w, _, m), rows in paper.rows.items() if w != "nmt" and m == PAPER for s in rows]
     nmt = [v for n in (2, 4) for v in paper.of("nmt", f"k80x{n}{TF}", PAPER).values()]
     assert min(nmt) > t2.of("nmt", "k80x2" + TF, "expert")[0], "NMT beats the expert"
+    more = runs("mirhoseini_more")
+    less = [-_percent(more, "nmt", c, MORE, "expert") for c in ("k80x2", "k80x4")]
     return [
+        f"with ten times the evaluations and quick links it does, and takes {_range(less)}% less time on two and on four GPUs",
         f"with 10,000 evaluations, RNNLM ends on one GPU for {on_one['rnnlm', 2]} of 6 seeds with two GPUs and for"
         f" {on_one['rnnlm', 4]} with four, Inception-V3 for {on_one['inception_v3', 2]} and {on_one['inception_v3', 4]}",
         f"All {len(first)} runs of the two have found their result after {max(first)} evaluations",
@@ -227,7 +235,13 @@ def _post() -> list[str]:
         ("nmt", NMTS, "expert"),
     )}  # fmt: skip
     cpu = [100 * t1.where(*p, "post")["xeon:0"] for p in NMTS]
+    more = runs("post_table1", "post_more")
+    two, four, eight = (_percent(more, *p, GROUPS, "expert") for p in NMTS)
+    further = [_percent(more, *p, POST_MORE, "single_gpu") for p in RESNETS]
     return [
+        f"with {GROUPS} instead of 321 to 801 Post takes {-two:.0f}% less time than the expert with two GPUs, and"
+        f" {four:.0f} and {eight:.0f}% more with four and eight",
+        f"with ten times the evaluations at most {max(further):.1f}%",
         f"in {faster} of {len(gradient)} rows of table 1, by {_range(gradient)}%",
         f"by medians Post is at most 1% behind in {level}",
         f"*Inception-V3* takes {_range([-x for x in over['inception']])}% less time than on one GPU",
