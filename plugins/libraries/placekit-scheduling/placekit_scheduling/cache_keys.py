@@ -10,25 +10,44 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from functools import cache
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
+from numba.core.types import Type
 
 
 class KeyedCache(FunctionCache):
     """numba's cache of one function, with `digest` in its key."""
 
+    function: Any
+
+    @classmethod
+    def replace(cls, function: Any) -> None:
+        """Give a compiled function such a cache in place of its own, if it has one."""
+        found = getattr(function, "_cache", None)
+        if isinstance(found, FunctionCache):
+            found.__class__ = cls
+            found.function = function  # type: ignore[attr-defined]
+
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        return (*super()._index_key(sig, codegen), digest(self._py_func))  # type: ignore[no-untyped-call]
+        return (*super()._index_key(sig, codegen), digest(self.function))  # type: ignore[no-untyped-call]
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super()._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except (AttributeError, ImportError):  # it names a class or a module that is no longer there
+            self.flush()  # type: ignore[no-untyped-call]
+            return None
 
 
 def digest(function: Any) -> str:
-    """A hash of a function's code and constants, and of those of all compiled functions that it calls, directly or not.
+    """A hash of a function's code, constants and options, and of those of all compiled functions that it calls, directly or not.
 
-    It depends neither on lines and comments, nor on where files lie, nor on the process.
+    It depends neither on lines and comments, nor on where files lie, nor on the process. Known are constants, arrays, tuples,
+    named tuples, functions, and what is read from modules; of other objects only the name.
     """
     hashes: dict[Any, str] = {}
     todo = [function]
@@ -37,20 +56,23 @@ def digest(function: Any) -> str:
         if used not in hashes:
             hashes[used], called = _own(used)
             todo += called
-    return hashlib.sha256("".join(sorted(hashes.values())).encode()).hexdigest()
+    return hashlib.sha256("".join(hashes.values()).encode()).hexdigest()
 
 
 @cache  # a function is part of many others
 def _own(function: Any) -> tuple[str, tuple[Any, ...]]:
     """The hash of a function without those that it calls, and these."""
-    plain = getattr(function, "py_func", function)
-    cells = [cell.cell_contents for cell in plain.__closure__ or ()]
+    plain: FunctionType = getattr(function, "py_func", function)
     codes = list(_codes(plain.__code__))
-    used = [*cells, *(value for code in codes for value in _globals(code, plain.__globals__))]
-    parts = [plain.__qualname__, _text(tuple(sorted(getattr(function, "targetoptions", {}).items())))]
-    parts += [f"{code.co_code.hex()} {code.co_names}" for code in codes]
-    parts += [_text(value) for value in (*used, *(c for code in codes for c in code.co_consts))]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest(), tuple(v for v in used if isinstance(v, Dispatcher))
+    used = [cell.cell_contents for cell in plain.__closure__ or ()]
+    for code in codes:
+        used += _read(code.co_names, plain.__globals__)
+    options = sorted(getattr(function, "targetoptions", {}).items())
+    others = (tuple(options), plain.__defaults__, tuple(sorted((plain.__kwdefaults__ or {}).items())))
+    parts = [plain.__module__, plain.__qualname__, *map(_text, others), *map(_text, used)]
+    parts += [f"{code.co_code.hex()} {code.co_names} {code.co_varnames}" for code in codes]
+    parts += [_text(constant) for code in codes for constant in code.co_consts]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest(), tuple(f for value in used for f in _compiled(value))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -61,24 +83,35 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _globals(code: CodeType, names: dict[str, Any]) -> Iterator[Any]:
-    """What global names stand for in `code`, and for a module what it has of the names there (`module.name`)."""
-    for name in code.co_names:
-        if name in names:
-            value = names[name]
-            yield value
-            if isinstance(value, ModuleType):
-                yield from (getattr(value, n) for n in code.co_names if hasattr(value, n))
+def _read(names: tuple[str, ...], scope: dict[str, Any]) -> Iterator[Any]:
+    """What `names` stand for in a scope; for a module, also what it has of the other ones (`module.name`)."""
+    for name in names:
+        if name in scope:
+            yield scope[name]
+            if isinstance(scope[name], ModuleType):
+                yield from _read(tuple(n for n in names if n != name), vars(scope[name]))
+
+
+def _compiled(value: Any) -> Iterator[Any]:
+    """The compiled functions of a value."""
+    if isinstance(value, Dispatcher):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _compiled(part)
 
 
 def _text(value: Any) -> str:
-    """A constant's value as text; of a function or class its name, and a named tuple's fields."""
+    """A constant's value as text; of a function or class its name, and a class's fields."""
+    kind = f"{type(value).__qualname__} {getattr(type(value), '_fields', '')}"
     if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape} {value.tobytes().hex()}"
+        return f"{kind} {value.dtype} {value.shape} {value.tobytes().hex()}"
+    if isinstance(value, slice):
+        return f"{kind} {_text((value.start, value.stop, value.step))}"
     if isinstance(value, (tuple, set, frozenset)):
         texts = [_text(v) for v in value]
-        return f"{type(value).__qualname__} {texts if isinstance(value, tuple) else sorted(texts)}"
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
-        return f"{type(value).__qualname__} {value!r}"
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
-    return f"{type(value).__qualname__} {name} {getattr(value, '_fields', '')}"
+        return f"{kind} {texts if isinstance(value, tuple) else sorted(texts)}"
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic, Type)):
+        return f"{kind} {value!r}"
+    about = [getattr(value, name, "") for name in ("__module__", "__qualname__", "__name__", "_fields", "__members__")]
+    return f"{kind} {about}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from types import FunctionType
 from typing import Any
 
 import numba
 import numba.np.linalg
 import numpy as np
 from numba.core import event
-from numba.core.caching import FunctionCache
 from numba.core.options import DefaultOptions
 from numba.core.registry import CPUDispatcher
 
@@ -47,13 +47,17 @@ _defer_scipy()
 
 
 def njit(signature: Any = None, **options: Any) -> Any:
-    """numba's `njit`. With `cache=True`, code on disk also depends on what the function takes from other files (`KeyedCache`)."""
+    """numba's `njit`. With `cache=True`, code on disk also depends on what the function takes from other files (`KeyedCache`).
+
+    Args:
+        signature: to compile for at once, one; not the function: `@njit()`.
+    """
+    if isinstance(signature, (FunctionType, list)):
+        raise TypeError("njit takes one signature, or none: write @njit()")
 
     def decorate(function: Any) -> Any:
         made: Any = numba.njit(**options)(function)  # noqa: TID251
-        cache = getattr(made, "_cache", None)
-        if isinstance(cache, FunctionCache):
-            cache.__class__ = KeyedCache
+        KeyedCache.replace(made)
         if signature is not None and isinstance(made, CPUDispatcher):  # not if NUMBA_DISABLE_JIT is set
             made.compile(signature)  # looks for code on disk, so not before
             made.disable_compile()

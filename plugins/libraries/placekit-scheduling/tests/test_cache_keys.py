@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,9 +18,11 @@ from placekit_scheduling.jit import njit
 RULES = """
 from typing import NamedTuple
 import numpy as np
+from numba import types
 from placekit_scheduling.jit import njit
 FACTOR = 3.0
 TABLE = np.arange(4)
+WIDE = types.int64
 OTHER = 1.0
 class Pair(NamedTuple):
     a: float
@@ -28,19 +31,20 @@ class Pair(NamedTuple):
 def half(x):
     return x / 2
 @njit(cache=True)
-def double(x):
-    return 4 * half(x)
+def double(x, times=4):
+    return times * half(x)
+BOTH = half, double
 @njit(cache=True)
 def unused(x):
     return x
 """
 KERNEL = """
 import {rules} as rules
-from {rules} import FACTOR, TABLE, Pair, double
+from {rules} import BOTH, FACTOR, TABLE, WIDE, Pair, double
 from placekit_scheduling.jit import njit
 @njit(cache=True)
 def scaled(x):
-    return Pair(double(x) * FACTOR + rules.FACTOR, TABLE[1])
+    return Pair(double(x) * FACTOR + rules.FACTOR + 0 * BOTH[0](x), TABLE[WIDE(1)])
 """
 
 
@@ -56,7 +60,11 @@ CHANGES = {
     "a constant": ("FACTOR = 3.0", "FACTOR = 4.0"),
     "its type": ("FACTOR = 3.0", "FACTOR = 3"),
     "an array": ("arange(4)", "arange(5)"),
-    "a called function": ("4 * half(x)", "half(x) + 3 * half(x)"),
+    "a called function": ("times * half(x)", "half(x) * times"),
+    "its default": ("times=4", "times=5"),
+    "its module": ("import NamedTuple", "import NamedTuple\n__name__ = 'elsewhere'"),
+    "an order": ("half, double", "double, half"),
+    "a type": ("types.int64", "types.int32"),
     "one that it calls": ("x / 2", "x / 3"),
     "an option": ("@njit(cache=True)\ndef half", "@njit(cache=True, fastmath={'nsz', 'reassoc'})\ndef half"),
     "a field": ("b: float\n", "b: float = 1.0\n    c: float = 0.0\n"),
@@ -95,7 +103,13 @@ def _next(x: Any) -> Any:
 
 
 def test_functions_that_call_one_another_have_a_key() -> None:
-    assert digest(_down) == digest(_next)
+    assert len({digest(_down), digest(_next)}) == 2
+
+
+def _printed(script: Path) -> list[float]:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, script], env=environment, check=True, capture_output=True, text=True)
+    return [float(x) for x in done.stdout.split()]
 
 
 @pytest.mark.slow
@@ -108,14 +122,47 @@ def test_code_on_disk_follows_other_files(tmp_path: Path) -> None:
     def run(source: str) -> list[float]:
         rules.write_text(source)
         os.utime(rules, (1.8e9, 1.8e9))
-        environment = {**os.environ, "NUMBA_CACHE_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run([sys.executable, script], env=environment, check=True, capture_output=True, text=True)
-        return [float(x) for x in done.stdout.split()]
+        return _printed(script)
 
     assert run(RULES) == [9.0, 1]
     assert run(RULES) == [9.0, 0], "loaded"
-    assert run(RULES.replace("4 * half(x)", "6 * half(x)")) == [12.0, 1]
+    assert run(RULES.replace("times=4", "times=6")) == [12.0, 1]
     assert run(RULES) == [9.0, 0], "what was there before is found again"
+
+
+@pytest.mark.slow
+def test_a_class_on_disk_that_is_gone_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "disk_first.py").write_text(
+        "from placekit_scheduling.jit import njit\n@njit(cache=True)\ndef first(p): return p[0]\n"
+    )
+    script, pairs = tmp_path / "script.py", "from typing import NamedTuple\nclass {}(NamedTuple):\n    a: float\n"
+    for name in ("Pair", "Both"):
+        (tmp_path / "disk_pairs.py").write_text(pairs.format(name))
+        script.write_text(f"from disk_first import first\nimport disk_pairs\nprint(first(disk_pairs.{name}(7.0)))")
+        assert _printed(script) == [7.0]
+
+
+def test_a_functions_own_options_are_in_its_key() -> None:
+    def plain(x: Any) -> Any:
+        return x + 1
+
+    functions = [njit(cache=True, error_model=model)(plain) for model in ("python", "numpy")]
+    codegen = functions[0].targetdescr.target_context.codegen()
+    assert len({f._cache._index_key((), codegen) for f in functions}) == 2
+
+
+def test_looking_at_a_module_warns_of_nothing() -> None:
+    def sized(x: Any) -> Any:
+        return np.sum(x.bytes)  # numpy warns of `np.bytes`, which nobody reads here
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert digest(njit()(sized))
+
+
+def test_njit_is_called_with_options() -> None:
+    with pytest.raises(TypeError, match=r"write @njit\(\)"):
+        njit(lambda x: x)
 
 
 def test_functions_of_this_library_have_such_a_key() -> None:
