@@ -82,7 +82,7 @@ def runs(folder: Path, method: str = "") -> list[Seed]:
         to_best = _to(run_dir, NEAR * value_s)
         busy_s, forward_s, copies_s = _profile(run_dir)
         run = (r.workload, r.cluster, label, r.seed, value_s, bound_s, r.evaluations, to_best, r.seconds)
-        code = hashlib.sha256(repr(sorted(r.code.items())).encode()).hexdigest()[:8]
+        code = hashlib.sha256(repr(sorted(r.code.items())).encode()).hexdigest()[:8] if r.code else ""
         rows.append(Seed(*run, busy_s, copies_s, _late(run_dir), forward_s, str(r.facts.get("torch_cpu", "")), code))
     return rows
 
