@@ -320,7 +320,8 @@ def _balance(t2: Runs, towers: Runs) -> list[Claim]:
             f"on 4 GPUs the busiest device computes {balance[0]:.0f}%, with {MORE} {later:.0f}%, the expert's"
             f" {balance[1]:.0f}% (data sheets)",
             together("holds" if x < balance[1] else "reversed" for x in (balance[0], later)),
-            f"the policy uses two of four GPUs; with the search's placements it is {balance[2]:.0f}%",
+            "the policy uses [two of four GPUs](#nmt-with-more-evaluations); with the search's placements it is"
+            f" {balance[2]:.0f}%",
         ),
         Claim(
             "Section 4.5", "NMT: in the forward pass alone the expert's load is more even than in all, and still less than"

@@ -310,7 +310,8 @@ def _unseen() -> list[Claim]:
         ),
         Claim(
             "Figure 5", "RNN zero-shot is hardly better than random placements", text(drawn), together(level),
-            "it has learned to put nearly all on one device, which needs no knowledge of a graph, and is better than random",
+            "it has learned to put nearly all on one device, which needs no knowledge of a graph, and is better than random"
+            " ([the RNN on unseen graphs](#the-rnn-on-unseen-graphs))",
         ),
     ]  # fmt: skip
 

@@ -271,14 +271,16 @@ def _figures(t1: Runs) -> list[Claim]:
             " hardly anything",
             f"links copy for {sent[0]} with the expert, {sent[1]} with Post (2, 4 and 8 GPUs)",
             together(verdict("<", *ratio(*of)) for of in copies),
-            f"Post's parts are scattered over all devices; with {GROUPS} links copy for {_range_ms(more, GROUPS)} ms",
+            f"Post's parts are scattered over all devices; with {GROUPS} links copy for {_range_ms(more, GROUPS)} ms"
+            " ([evaluations and groups](#evaluations-and-groups))",
         ),
         Claim(
             "Section 4, figure 3d", "NMT: one GPU encodes and another decodes, rather than a layer on each",
             "<br>".join(cells),
             together(_divided(*s) for s in split.values()), f"the largest share of a part, by seed; after 2,400 evaluations"
             f" the CPU has {cpu[0]:.0f} and {cpu[1]:.0f}% of the computation. With {GROUPS} it has none, and"
-            f" {apart[0]} and {apart[1]} of 6 seeds have most of the encoder on one GPU and most of the decoder on another",
+            f" {apart[0]} and {apart[1]} of 6 seeds have most of the encoder on one GPU and most of the decoder on another"
+            " ([evaluations and groups](#evaluations-and-groups))",
         ),
         Claim(
             "Section 4", "Inception-V3, 4 GPUs, 40,000 steps: 13.5 hours with Post, 20 on one GPU, 20.5 with policy gradient",
