@@ -72,11 +72,35 @@ def claims() -> list[Claim]:
     ]
 
 
-def _changes(t2: Runs, workload: str, gpus: tuple[int, ...], other: str) -> str:
-    """`seq2seq` over another method, on both machines with these numbers of GPUs."""
-    return both(
-        *(", ".join(t2.change(workload, f"k80x{n}{s}", "seq2seq", other) for n in gpus) for s in ("", TF)),
+BUDGETS = {
+    "data sheets": ("", "seq2seq"), "tf2017": (TF, "seq2seq"), f"data sheets, {MORE}": ("", MORE),
+    f"tf2017, the paper's setting, {PAPER}": (TF, PAPER),
+}  # fmt: skip
+"""The runs of the learned column: the ending of the machines' names, and the method. Not all networks have all."""
+
+
+def _all() -> Runs:
+    return runs("mirhoseini_table2", "mirhoseini_more", "mirhoseini_paper")
+
+
+def _rows(workload: str, gpus: tuple[int, ...]) -> dict[str, list[tuple[str, str]]]:
+    """For each of `BUDGETS`, the machines with these numbers of GPUs, and the method."""
+    rows = {name: [(f"k80x{n}{suffix}", method) for n in gpus] for name, (suffix, method) in BUDGETS.items()}
+    return {name: of for name, of in rows.items() if (workload, *of[0]) in _all().rows}
+
+
+def _changes(workload: str, gpus: tuple[int, ...], other: str) -> str:
+    """The learned column over another method."""
+    return "<br>".join(
+        f"{name}: {', '.join(_all().change(workload, c, m, other) for c, m in of)}"
+        for name, of in _rows(workload, gpus).items()
     )
+
+
+def _verdict(workload: str, gpus: tuple[int, ...], sign: str, other: str) -> str:
+    """Whether the learned column is on that side of another method."""
+    rows = [row for of in _rows(workload, gpus).values() for row in of]
+    return together(_all().order(workload, c, m, sign, other) for c, m in rows)
 
 
 def _table2(t2: Runs) -> list[Claim]:
@@ -141,15 +165,6 @@ def _table2(t2: Runs) -> list[Claim]:
 
 def _learned(t2: Runs) -> list[Claim]:
     """The column of the learned placements."""
-    one = [t2.order("rnnlm", c + s, "seq2seq", "=", "single_gpu") for s in ("", TF) for c in ("k80x2", "k80x4")]
-    nmt = [t2.order("nmt", c + s, "seq2seq", "<", "expert") for s in ("", TF) for c in ("k80x2", "k80x4")]
-    more = runs("mirhoseini_more")
-    nmt += [more.order("nmt", c, MORE, "<", "expert") for c in ("k80x2", "k80x4")]
-    setting = runs("mirhoseini_table2", "mirhoseini_paper")
-    nmt += [setting.order("nmt", c + TF, PAPER, "<", "expert") for c in ("k80x2", "k80x4")]
-    two = [t2.order("inception_v3", "k80x2" + s, "seq2seq", "=", "single_gpu") for s in ("", TF)]
-    four = [t2.order("inception_v3", "k80x4" + s, "seq2seq", "<", "single_gpu") for s in ("", TF)]
-    further = runs("mirhoseini_table2", "mirhoseini_more")
     level, search = ([v for s in ("", TF) for v in on_par(t2, s, m)] for m in ("seq2seq", "portfolio"))
     return [
         Claim(
@@ -158,42 +173,41 @@ def _learned(t2: Runs) -> list[Claim]:
                 f"in {level[:6].count('holds')} of 6 rows ({par(t2, '')})",
                 f"in {level[6:].count('holds')} of 6 ({par(t2, TF)})",
             )
-            + f"<br>data sheets, {MORE}: {par(further, '', MORE, NMTS)}",
-            together(level + on_par(further, "", MORE, NMTS)),
-            f"2,400 evaluations; the default search, with as many, is on par or better in {search.count('holds')} of 12",
+            + f"<br>data sheets, {MORE}: {par(_all(), '', MORE, NMTS)}"
+            f"<br>tf2017, the paper's setting, {PAPER}: {par(_all(), TF, PAPER)}",
+            together(level + on_par(_all(), "", MORE, NMTS) + on_par(_all(), TF, PAPER)),
+            f"the default search, with 2,400 evaluations, is on par or better in {search.count('holds')} of 12",
         ),
         Claim(
             "Table 2, section 4.3", "RNNLM is placed on one GPU (1.57 = 1.57 s)",
-            _changes(t2, "rnnlm", (2, 4), "single_gpu"), together(one),
+            _changes("rnnlm", (2, 4), "single_gpu"), _verdict("rnnlm", (2, 4), "=", "single_gpu"),
             "on quick links two GPUs are faster, and the policy finds that; on slow ones most seeds take the CPU; in [the paper's"
             f" setting](#in-the-papers-setting) {on_one_gpu('rnnlm', 'k80x2' + TF)} of 6 end on one of two GPUs there, and"
             f" {on_one_gpu('rnnlm', 'k80x4' + TF)} with four",
         ),
         Claim(
             "Section 4.3", "RNNLM: less than half the time of the expert (1.57 against 3.81 and 4.46 s)",
-            _changes(t2, "rnnlm", (2, 4), "expert"),
-            together(t2.order("rnnlm", c + s, "seq2seq", "<", "expert") for s in ("", TF) for c in ("k80x2", "k80x4")),
+            _changes("rnnlm", (2, 4), "expert"), _verdict("rnnlm", (2, 4), "<", "expert"),
             "the expert gains from quick links here, and most seeds end on the CPU where they are slow",
         ),
         Claim(
             "Table 2, section 4.3", "NMT: 19 and 17% less time than the expert (2 and 4 GPUs: the expert takes 23.5 and"
             " 20.6% longer)",
-            f"{_changes(t2, 'nmt', (2, 4), 'expert')}<br>data sheets, {MORE}: {_more('expert')}<br>tf2017, the paper's setting,"
-            f" {PAPER}: " + ", ".join(setting.change("nmt", c + TF, PAPER, "expert") for c in ("k80x2", "k80x4")), together(nmt),
+            _changes("nmt", (2, 4), "expert"), _verdict("nmt", (2, 4), "<", "expert"),
             "with 2,400 evaluations NMT ends on one device, all or nearly all of it, and on slow links in [the paper's"
             " setting](#in-the-papers-setting), too; on quick links ten times as many lead [to two"
             " GPUs](#nmt-with-more-evaluations); the search, with 2,400, beats the expert on both",
         ),
         Claim(
             "Table 2, section 4.3", "Inception-V3, 2 GPUs: all on one GPU (4.60 = 4.60 s)",
-            _changes(t2, "inception_v3", (2,), "single_gpu"), together(two),
+            _changes("inception_v3", (2,), "single_gpu"), _verdict("inception_v3", (2,), "=", "single_gpu"),
             "on quick links two GPUs gain as much as four; on slow ones one of six seeds takes the CPU, in [the paper's"
             f" setting](#in-the-papers-setting) {6 - on_one_gpu('inception_v3', 'k80x2' + TF)}",
         ),
         Claim(
             "Table 2, section 4.3", "Inception-V3, 4 GPUs: 16% less time than one GPU (3.85 against 4.60 s: one GPU takes"
             " 19% longer)",
-            _changes(t2, "inception_v3", (4,), "single_gpu"), together(four),
+            _changes("inception_v3", (4,), "single_gpu"), _verdict("inception_v3", (4,), "<", "single_gpu"),
             "the gain comes with quick links only; on slow ones three of six seeds end on one GPU and three on the CPU",
         ),
     ]  # fmt: skip
@@ -213,11 +227,6 @@ def _lookups(t2: Runs) -> Claim:
         "with that of their gradients, on the machine by its data sheets; the search leaves most of them on GPUs, too"
         f" ({_percents(searched)}), and is ahead of the expert ({t2.change('nmt', 'k80x4', 'portfolio', 'expert')})",
     )  # fmt: skip
-
-
-def _more(other: str) -> str:
-    """NMT with ten times the evaluations over another method, on two and on four GPUs by their data sheets."""
-    return ", ".join(runs("mirhoseini_more").change("nmt", c, MORE, other) for c in ("k80x2", "k80x4"))
 
 
 def _percents(seeds: list[dict[str, float]]) -> str:
