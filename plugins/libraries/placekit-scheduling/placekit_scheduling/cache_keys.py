@@ -4,6 +4,7 @@ numba finds stored code by a function's signature and bytecode, and drops it whe
 functions and constants from other files are frozen into it: after an upgrade of one package, those that call it would run its old
 code. Here they are part of the key.
 """
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 
@@ -27,19 +28,18 @@ class KeyedCache(FunctionCache):
     @classmethod
     def replace(cls, function: Any) -> None:
         """Give a compiled function such a cache in place of its own, if it has one."""
-        found = getattr(function, "_cache", None)
-        if isinstance(found, FunctionCache):
-            found.__class__ = cls
-            found.function = function  # type: ignore[attr-defined]
+        own: Any = getattr(function, "_cache", None)
+        if type(own) is FunctionCache:
+            vars(own)["function"], own.__class__ = function, cls
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        return (*super()._index_key(sig, codegen), digest(self.function))  # type: ignore[no-untyped-call]
+        return (*super()._index_key(sig, codegen), digest(self.function))
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            return super()._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            return super()._load_overload(sig, target_context)
         except (AttributeError, ImportError):  # it names a class or a module that is no longer there
-            self.flush()  # type: ignore[no-untyped-call]
+            self.flush()
             return None
 
 

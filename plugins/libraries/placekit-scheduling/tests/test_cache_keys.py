@@ -62,7 +62,7 @@ CHANGES = {
     "an array": ("arange(4)", "arange(5)"),
     "a called function": ("times * half(x)", "half(x) * times"),
     "its default": ("times=4", "times=5"),
-    "its module": ("import NamedTuple", "import NamedTuple\n__name__ = 'elsewhere'"),
+    "its module": ("BOTH =", "half.py_func.__module__ = 'elsewhere'\nBOTH ="),
     "an order": ("half, double", "double, half"),
     "a type": ("types.int64", "types.int32"),
     "one that it calls": ("x / 2", "x / 3"),
