@@ -305,11 +305,10 @@ class OneDict(nn.Linear):
         return super().forward(batch["x"])
 
 
-@pytest.mark.parametrize("tracer", ["joint", "export"])
-def test_a_dict_that_is_one_argument(tracer: Any) -> None:
+def test_a_dict_that_is_one_argument() -> None:
     inputs = {"x": torch.randn(2, 3)}
     with pytest.raises(ImporterError, match=r"OneDict\.forward\(batch\) does not take the inputs") as error:
-        import_module(OneDict(3, 3), inputs, mode="inference", tracer=tracer)
+        import_module(OneDict(3, 3), inputs, mode="inference")
     assert "(x) is keyword arguments" in error.value.hint
     assert "(module, (dict,))" in error.value.hint
-    import_module(OneDict(3, 3), (inputs,), mode="inference", tracer=tracer)
+    import_module(OneDict(3, 3), (inputs,), mode="inference")
