@@ -167,15 +167,6 @@ def gpt2() -> Made:
     return t.GPT2LMHeadModel(config), {"input_ids": tokens()}
 
 
-def bert() -> Made:
-    t = transformers()
-    config = t.BertConfig(
-        num_hidden_layers=4, hidden_size=16, num_attention_heads=2, intermediate_size=32, vocab_size=50,
-        max_position_embeddings=16,
-    )  # fmt: skip
-    return t.BertForMaskedLM(config), {"input_ids": tokens(), "attention_mask": torch.ones(2, 6, dtype=torch.int64)}
-
-
 def t5() -> Made:
     t = transformers()
     config = t.T5Config(
@@ -185,7 +176,7 @@ def t5() -> Made:
     return t.T5ForConditionalGeneration(config), {"input_ids": tokens(), "decoder_input_ids": tokens()}
 
 
-MODELS = [own, *(pytest.param(f, marks=pytest.mark.slow, id=f.__name__) for f in (llama, gpt2, bert, t5))]
+MODELS = [own, *(pytest.param(f, marks=pytest.mark.slow, id=f.__name__) for f in (llama, gpt2, t5))]
 
 
 class Case:

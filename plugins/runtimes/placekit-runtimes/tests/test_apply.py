@@ -146,30 +146,18 @@ def test_a_family_has_a_directory_per_program(placekit: Run) -> None:
     assert "family/programs holds no program" in done.err
 
 
-@pytest.mark.slow
-def test_a_program_of_a_family_is_imported_again(placekit: Run) -> None:
-    pytest.importorskip("placekit_zoo")
-    assert placekit("run", "workload=placeto_ptb_small", "policy=single_gpu", "run_dir=run").code == 0
-    assert json.loads(placekit("apply", "run/programs/001-placeto_ptb-01").out) == {"": 0}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_mistakes_in_the_arguments(placekit: Run, run: Path) -> None:
+    mistakes: list[tuple[list[str], str]] = [
         (["nosuch"], "nosuch is no directory of a run: it has no result.json\n  give the run_dir of a run"),
         (["."], ". is no directory of a run: it has no result.json\n  give one of the 1 below it, e.g. run"),
         (["run/nosuch"], "run/nosuch holds no program"),
         ([], "usage: placekit apply"),
-        (["run", "run"], "usage: placekit apply"),
-        (["run", "--out"], "usage: placekit apply"),
         (["run", "--format", "jsn"], "no format named 'jsn'\n  did you mean 'json'?"),
-        (["run", "--json"], "apply: unrecognized arguments: --json"),
-    ],
-)
-def test_what_is_wrong_with_the_arguments(placekit: Run, run: Path, arguments: list[str], message: str) -> None:
-    done = placekit("apply", *arguments)
-    assert (done.code, done.out) == (1, "")
-    assert message in done.err
+    ]
+    for arguments, message in mistakes:
+        done = placekit("apply", *arguments)
+        assert (done.code, done.out) == (1, "")
+        assert message in done.err
 
 
 def test_a_run_that_found_nothing(placekit: Run, run: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,12 @@ from placekit_runtimes.accelerate.fitting import fitted
 from placekit_runtimes.accelerate.hooks import locate
 from placekit_runtimes.accelerate.reading import check_map
 from placekit_runtimes.accelerate.simulation import run_by_accelerate
-from placekit_runtimes.given import Given, from_file
-from placekit_testing import PolicyContract
-from placekit_testing.contract import Make
+from placekit_runtimes.given import from_file
 
 from placekit_core import Cluster, Graph, GraphBuilder, NotApplicable, PlacementError, Problem, place, save_graph
 
 Run = Callable[..., Any]
 LAUNCH, COPY_S, LATENCY = 1e-6, 1e-9, 1e-5
-
-
-class TestGivenContract(PolicyContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(Given, map={"": 0})
 
 
 def machine(gpus: int = 2, memory_bytes: int = 10**6, cpu_bytes: int = 10**9) -> Cluster:
@@ -149,17 +140,15 @@ class TestMaps:
         assert found["add"] == "gpu:1", "where its inputs are"
         assert found["head/mm0"] == found["head.weight"] == "cpu:0"
 
-    @pytest.mark.parametrize("name", [1, "1", "gpu:1", "cuda:1"])
-    def test_names_of_a_device(self, name: Any) -> None:
-        assert set(self.placed({"": name}).values()) == {"gpu:1"}
+    def test_names_of_a_device(self) -> None:
+        for name in (1, "1", "gpu:1", "cuda:1"):
+            assert set(self.placed({"": name}).values()) == {"gpu:1"}
 
-    @pytest.mark.parametrize(
-        ("devices", "message"),
-        [
+    def test_mistakes_are_named(self) -> None:
+        mistakes: list[tuple[dict[str, Any], str]] = [
             ({"": 2}, r"own\.json puts '' on 2, which is no device of the machine\n  available: 0, 1, cpu"),
             ({"": True}, "puts '' on True, which is no device"),
             ({"": "gpu1"}, r"on 'gpu1', which is no device of the machine\n.*gpu:1"),
-            ({"": None}, "on None, which is no device"),
             (
                 {"embed": 0, "layers": "disk", "head": 0},
                 r"puts 'layers' on 'disk'.*has none\n.*put the module on 'cpu', from",
@@ -172,11 +161,10 @@ class TestMaps:
             ({"h.0": 0}, r"names 'h\.0', which 'net' does not have\n  name the model of the map, e\.g\. model=hf:NAME"),
             ({"embed": 0, "head": 0}, r"gives no device to 'layers\.0', 'layers\.1' of 'net'"),
             ({}, r"own\.json is empty\n"),
-        ],
-    )
-    def test_mistakes_are_named(self, devices: dict[str, Any], message: str) -> None:
-        with pytest.raises(PlacementError, match=message):
-            self.placed(devices)
+        ]
+        for devices, message in mistakes:
+            with pytest.raises(PlacementError, match=message):
+                self.placed(devices)
 
     def test_a_machine_without_a_cpu_has_no_place_for_a_disk(self) -> None:
         data = machine().model_dump()
@@ -228,22 +216,20 @@ class TestMaps:
         assert "whose weights accelerate drops after the forward pass" in found.why
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_files_that_hold_no_map(tmp_path: Path) -> None:
+    path = tmp_path / "map.json"
+    problem = Problem.of(network(), machine())
+    with pytest.raises(PlacementError, match=r"cannot read .*: No such file"):
+        from_file(problem, path)
+    for text, message in (
         ("[1]", "holds a list, not a device map\n  give a device map"),
         ("{", "is not JSON"),
         ('{"": 0, "": 1}', "the key '' occurs twice"),
         ("\udcff", "is not JSON"),
-        (None, "cannot read .*: No such file"),
-    ],
-)
-def test_files_that_hold_no_map(tmp_path: Path, text: str | None, message: str) -> None:
-    path = tmp_path / "map.json"
-    if text is not None:
+    ):
         path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(PlacementError, match=message):
-        from_file(Problem.of(network(), machine()), path)
+        with pytest.raises(PlacementError, match=message):
+            from_file(problem, path)
 
 
 def test_a_sweep_and_python_take_a_map() -> None:

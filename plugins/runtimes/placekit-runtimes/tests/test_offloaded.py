@@ -60,13 +60,6 @@ def test_a_streamed_layer_is_on_the_cpu_as_a_whole() -> None:
     assert made.placement.same_as(placement)
 
 
-def test_a_module_with_some_of_its_weights_on_the_gpu_stays_there() -> None:
-    made = device_map(*placed(network(), ("layers.1.product",)))
-    assert made.devices["layers.1.product"] == "cpu"
-    assert made.devices["layers.1.norm"] == 0
-    assert made.devices["layers.1.dropout"] == 0
-
-
 def test_what_the_cpu_computes_is_meant_so() -> None:
     problem, placement = placed(network(), ("layers.1", "layers.2"), {"layers.2": CPU})
     made = device_map(problem, placement)
@@ -84,14 +77,6 @@ def test_the_main_device_computes_what_another_gpu_streams() -> None:
     home = problem.expand(made.placement.device)
     assert home[problem.graph.op_name.index("layers.1.product/mm")] == GPU
     assert home[problem.graph.op_name.index("layers.2.product/mm")] == OTHER
-
-
-def test_all_on_the_cpu_computes_there_if_nothing_is_on_a_gpu() -> None:
-    problem, placement = placed(network(), ("embed", "layers", "head"))
-    made = device_map(problem, placement)
-    assert made.devices == {"": "cpu"}
-    kernel = problem.graph.kernel
-    assert (problem.expand(made.placement.device)[kernel] == CPU).all()
 
 
 def test_a_streamed_placement_comes_back_layer_by_layer() -> None:
