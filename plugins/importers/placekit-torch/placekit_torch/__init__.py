@@ -19,11 +19,13 @@ from placekit_torch.step import Step as Step
 if TYPE_CHECKING:
     from placekit_torch.importer import import_module as import_module
 
+_HOME = {"import_module": "importer"}
+
 
 def __getattr__(name: str) -> Any:
-    if name != "import_module":
+    if name not in _HOME:
         raise AttributeError(f"module 'placekit_torch' has no attribute {name!r}")
-    return importlib.import_module("placekit_torch.importer").import_module
+    return getattr(importlib.import_module(f"placekit_torch.{_HOME[name]}"), name)
 
 
 def is_pt2(head: bytes) -> bool:

@@ -16,12 +16,12 @@ from placekit_core import ImporterError
 from placekit_torch import experts
 from placekit_torch.accumulation import accumulate, micro_batches
 from placekit_torch.constructing import construct, converting
-from placekit_torch.drawing import draw_again, kept_random_states
 from placekit_torch.factory import Builder, Given
 from placekit_torch.joint import ALIAS, TAG, Joint, outside_calls, own_name, with_value
 from placekit_torch.operators import base_name
 from placekit_torch.optimizers import Optimizer, has_layout_of
 from placekit_torch.options import Kernels
+from placekit_torch.random_states import draw_again, kept_random_states
 from placekit_torch.step import Step, refuse_keywords
 from placekit_torch.tracing import explain, fake_mode, is_fake, like, quiet, trace_joint
 from placekit_torch.trees import flat_inputs, plain_tensors, replaced, tensors_in
@@ -239,12 +239,6 @@ def _warn_of_specialised(fake: TraceMode, name: str) -> None:
             f"{name} decides by positions of the largest numbers, as routers of experts do; they were taken in turn, so"
             " that each expert has the same load: costs are those of even loads, and the program cannot be executed for"
             f" others:{''.join(fake.routed)}",
-            stacklevel=2,
-        )
-    if fake.ordered:
-        warnings.warn(
-            f"{name} decides by the order of numbers that it sorts; they were taken to be in order already, and the program"
-            f" cannot be executed for others:{''.join(fake.ordered)}",
             stacklevel=2,
         )
     if fake.drawn:

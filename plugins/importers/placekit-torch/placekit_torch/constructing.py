@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placekit_core import ImporterError
+from placekit_torch.error_lines import first_line, user_line
 from placekit_torch.tracing import is_fake, like
-from placekit_torch.where import first_line, user_line
 
 _LARGE = 64 * 2**20  # bytes from which a tensor that is no parameter is fake, too
 _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]

@@ -143,7 +143,6 @@ def placekit_commands() -> list[Command]:
             summary="a run's placement, in the form that other code needs",
             target="placekit_runtimes.apply:main",
             group="place",
-            completer="placekit_runtimes.apply:complete",
         ),
         Command(
             name="evaluate",
@@ -151,7 +150,6 @@ def placekit_commands() -> list[Command]:
             summary="what a device map or placement of your own costs",
             target="placekit_runtimes.evaluate:main",
             group="place",
-            completer="placekit_runtimes.evaluate:complete",
         ),
     ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from placekit_core import (
 )
 from placekit_core.cli import console
 from placekit_core.cli.arguments import take
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.units import percent, seconds
@@ -98,11 +96,3 @@ def _measured(name: str, problem: Problem, session: Session, placement: Placemen
 def _row(name: str, value_s: float, bound_s: float | None, cost: RuntimeCost | None) -> list[str]:
     gap = percent(None if bound_s is None or bound_s <= 0 else value_s / bound_s - 1)
     return [name, seconds(value_s), gap, "" if cost is None else cost.text]
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    if not words:
-        yield from completion.paths(word, (".json",))
-    else:
-        yield from completion.options(words[1:], word)
