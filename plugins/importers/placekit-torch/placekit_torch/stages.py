@@ -10,7 +10,7 @@ from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_blocks import Blocks, sequence
+from placekit_layers import Blocks, sequence
 
 from placekit_core import PHASES, Placement, PlacementError, Problem
 from placekit_torch.forms import Conflict, Form, Name, devices_of, seconds_by_device

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from placekit_blocks import sequence
+from placekit_layers import sequence
 from placekit_torch.export import Name, device_map
 from placekit_torch.hooks import covering, locate
 from placekit_torch.vision import declare_torchvision

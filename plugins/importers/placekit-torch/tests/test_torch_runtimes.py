@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placekit_blocks import sequence
+from placekit_layers import sequence
 from placekit_torch import runtimes
 from placekit_torch.export import device_map, device_names, pipeline
 from placekit_torch.forms import Form

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
-from placekit_blocks import Blocks, or_single_device, sequence
+from placekit_layers import Blocks, or_single_device, sequence
 
 from placekit_core import ClusterError, NotApplicable, Placement, Policy, Problem, Task
 from placekit_runtimes import RuleOptions
