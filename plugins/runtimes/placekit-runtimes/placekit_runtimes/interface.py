@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
-from placekit_blocks import or_single_device
+from placekit_layers import or_single_device
 
 from placekit_core import ClusterError, NotApplicable, Placement, PlacementError, Policy, Problem, Task, units
 from placekit_runtimes.options import RuleOptions

@@ -10,7 +10,7 @@ from itertools import groupby
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from placekit_blocks import Blocks, sequence
+from placekit_layers import Blocks, sequence
 
 from placekit_core import PHASES, NotApplicable, Placement, PlacementError, Problem
 from placekit_runtimes.interface import (

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from placekit_blocks import sequence
+from placekit_layers import sequence
 from placekit_runtimes import device_map
 from placekit_runtimes.accelerate.hooks import covering, locate
 from placekit_runtimes.interface import DeviceName

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placekit_blocks import sequence
+from placekit_layers import sequence
 from placekit_runtimes.accelerate.rule import AccelerateAuto, AccelerateSequential
 from placekit_runtimes.exo import ExoMemory
 from placekit_runtimes.interface import Rule

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placekit_blocks import sequence
+from placekit_layers import sequence
 from placekit_runtimes import RUNTIMES, device_map, pipeline, runtime
 from placekit_runtimes.interface import RuntimeMap
 from placekit_runtimes.layers import device_numbers

@@ -12,15 +12,16 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from placekit_blocks.following import follow
-from placekit_blocks.units import FREE, Ints, Units, distinct_pairs
 from placekit_core import Graph, Placement, Problem, strongly_connected
+from placekit_layers.following import follow
+from placekit_layers.units import FREE, Ints, Units, distinct_pairs
 
-_NUMBERED = re.compile(r"^((?:[^.]+\.)*?[^.]+)\.(\d+)(?=\.|$)")  # the outermost numbered part of a path
+NUMBERED = re.compile(r"^((?:[^.]+\.)*?[^.]+)\.(\d+)(?=\.|$)")  # the outermost numbered part of a path
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +111,7 @@ def sequence(problem: Problem) -> Blocks:
     label = np.full(units.count, FREE, np.int64)
     label[leads] = np.unique(tags[leads], return_inverse=True)[1]
     split = _acyclic(units, label, leads)
-    joined = _with_groups(problem, follow(units, split)[units.of])
+    joined = united(problem, follow(units, split)[units.of])[problem.grouping.group_of]
     lead = leads[units.of] & units.leading
     u, v = graph.op_edges
     keep = lead[u] & lead[v]
@@ -143,7 +144,7 @@ def _tags(units: Units) -> tuple[Ints, NDArray[np.bool_]]:
     """[u] number of the block that a unit's module path says, its own number without a path; and whether it is a layer."""
     graph = units.graph
     paths = graph.module.vocabulary
-    lists = Counter(m[1] for m in map(_NUMBERED.match, sorted(set(_blocks_in(paths)))) if m)
+    lists = Counter(m[1] for m in map(NUMBERED.match, sorted(set(_blocks_in(paths)))) if m)
     cut = [_cut(path, lists) for path in paths]
     known = {tag: i for i, tag in enumerate(dict.fromkeys(tag for tag, _ in cut))}
     first = np.where(units.first_leading >= 0, units.first_leading, 0)
@@ -158,12 +159,12 @@ def _tags(units: Units) -> tuple[Ints, NDArray[np.bool_]]:
 
 def _blocks_in(paths: tuple[str, ...]) -> list[str]:
     """The parts of paths up to their outermost number."""
-    return [m[0] for m in map(_NUMBERED.match, paths) if m]
+    return [m[0] for m in map(NUMBERED.match, paths) if m]
 
 
 def _cut(path: str, lists: Counter[str]) -> tuple[str, bool]:
     """A path cut to its block, and whether that is an element of a list of several modules."""
-    found = _NUMBERED.match(path)
+    found = NUMBERED.match(path)
     if found and lists[found[1]] > 1:
         return found[0], True
     return path.split(".")[0], False
@@ -182,18 +183,16 @@ def _position(graph: Graph) -> Ints:
     return position
 
 
-def _with_groups(problem: Problem, of_op: Ints) -> Ints:
-    """[n] labels joined where a group of the problem holds several."""
+def united(problem: Problem, of_op: Ints) -> Ints:
+    """[g] units, numbered from 0, from those of the operations [n]: units that one group holds together are one."""
     group = problem.grouping.group_of.astype(np.int64)
     count = int(of_op.max(initial=-1)) + 1
+    # units and groups as nodes of one graph, with edges both ways: connected sets are strongly connected
     pair = np.stack(distinct_pairs(of_op, count + group))
-    if pair.shape[1] == problem.g:  # every group has one label
-        return np.unique(of_op, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    # labels and groups as nodes of one graph, with edges both ways: connected sets are strongly connected
     ends = np.concatenate([pair, pair[::-1]], axis=1)
-    order = np.argsort(ends[0], kind="stable")
-    component = strongly_connected(count + problem.g, ends[0][order], ends[1][order])
-    return np.unique(component[of_op], return_inverse=True)[1].reshape(-1).astype(np.int64)
+    ends = ends[:, np.argsort(ends[0], kind="stable")]
+    component = strongly_connected(count + problem.g, ends[0], ends[1])
+    return np.unique(component[count:], return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _in_order(problem: Problem, of_op: Ints, lead: NDArray[np.bool_]) -> tuple[Ints, Ints]:
@@ -201,8 +200,6 @@ def _in_order(problem: Problem, of_op: Ints, lead: NDArray[np.bool_]) -> tuple[I
 
     Of blocks that are ready, the one whose first operation comes first in the graph's order.
     """
-    import heapq
-
     graph, position = problem.graph, _position(problem.graph)
     count = int(of_op.max(initial=-1)) + 1
     first = np.full(count, np.iinfo(np.int64).max)
@@ -213,17 +210,17 @@ def _in_order(problem: Problem, of_op: Ints, lead: NDArray[np.bool_]) -> tuple[I
     ptr = np.searchsorted(source, np.arange(count + 1))
     missing = np.bincount(target, minlength=count)
     ready = [(int(first[x]), x) for x in np.flatnonzero(missing == 0).tolist()]
-    heapq.heapify(ready)
+    heapify(ready)
     rank = np.empty(count, np.int64)
     done = 0
     while ready:
-        x = heapq.heappop(ready)[1]
+        x = heappop(ready)[1]
         rank[x] = done
         done += 1
         for y in target[ptr[x] : ptr[x + 1]].tolist():
             missing[y] -= 1
             if missing[y] == 0:
-                heapq.heappush(ready, (int(first[y]), y))
+                heappush(ready, (int(first[y]), y))
     begin = np.empty(count, np.int64)
     begin[rank] = first
     return rank[of_op], begin
@@ -237,7 +234,7 @@ def _described(
     seconds = np.where(graph.kernel & (graph.phase == 0), problem.op_s.min(axis=1), 0.0) + 1e-30
     of_layer = np.bincount(block, np.where(numbered, seconds, 0.0), minlength=count)
     forward = np.bincount(block, seconds, minlength=count)
-    lists = Counter(m[1] for m in map(_NUMBERED.match, sorted(set(_blocks_in(graph.module.vocabulary)))) if m)
+    lists = Counter(m[1] for m in map(NUMBERED.match, sorted(set(_blocks_in(graph.module.vocabulary)))) if m)
     names = []
     rows = np.split(np.argsort(block, kind="stable"), np.cumsum(np.bincount(block, minlength=count))[:-1])
     for members in rows:

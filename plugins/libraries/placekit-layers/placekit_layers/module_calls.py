@@ -7,11 +7,13 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from placekit_core import Graph, GraphError, Labels
-from placekit_grouping import ModuleOptions
 
 
-def block_tags(graph: Graph, options: ModuleOptions) -> list[str]:
+def block_tags(graph: Graph, blocks: Sequence[str] = (), depth: int | None = None) -> list[str]:
     """[n] `path@number` of the block of each operation (`path` where the number is 0); empty where it has none.
+
+    Module paths are cut at the longest block that matches one of the patterns `blocks`, else after `depth` parts. In a pattern
+    `*` is any text without dots, and `**` any number of parts.
 
     The number tells calls of a block apart. In a graph with the column `call_path` it is the call of the module at which the
     path was cut, in any other graph that of the operation's own module.
@@ -19,14 +21,14 @@ def block_tags(graph: Graph, options: ModuleOptions) -> list[str]:
     Raises:
         GraphError: a `call_path` is not one number for each part of the module path.
     """
-    patterns = [pattern.split(".") for pattern in options.blocks]
+    patterns = [pattern.split(".") for pattern in blocks]
 
     @cache
     def length(path: str) -> int:
         """Parts of the path up to its cut: the longest block, or the module itself."""
         parts = path.split(".") if path else []
         matched = (k for k in range(len(parts), 0, -1) if any(_matches(parts[:k], p) for p in patterns))
-        return next(matched, min(len(parts), options.depth or len(parts)))
+        return next(matched, min(len(parts), depth or len(parts)))
 
     @cache
     def tag(path: str, calls: str, call: int) -> str:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from placekit_blocks.units import FREE, Ints, Units
+from placekit_layers.units import FREE, Ints, Units
 
 
 def follow(units: Units, group: Ints) -> Ints:

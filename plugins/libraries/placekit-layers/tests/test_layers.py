@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from placekit_blocks import sequence
+from placekit_layers import sequence
 from placekit_testing.evaluations import machine
 
 from placekit_core import GraphBuilder, Grouping, Problem, load_programs
