@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from placekit_heuristics.list_scheduling import CriticalPath, Etf, Heft
+from placekit_heuristics.list_scheduling import CriticalPath, Heft
 from placekit_heuristics.simple import Random, RoundRobin, SingleDevice
 from placekit_testing import PolicyContract
 from placekit_testing.contract import Make
@@ -25,14 +25,6 @@ class TestRandom(PolicyContract):
         return Random
 
 
-class TestRandomOfMany(PolicyContract):
-    resumable = True
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(Random, samples=40)
-
-
 class TestRoundRobin(PolicyContract):
     @pytest.fixture
     def make(self) -> Make:
@@ -47,25 +39,9 @@ class TestCriticalPath(PolicyContract):
         return CriticalPath
 
 
-class TestEtf(PolicyContract):
-    resumable = True
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return Etf
-
-
 class TestHeft(PolicyContract):
     resumable = True
 
     @pytest.fixture
     def make(self) -> Make:
-        return Heft
-
-
-class TestHeftOfMany(PolicyContract):
-    resumable = True
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(Heft, samples=40, perturbation=0.2)
+        return partial(Heft, samples=40)

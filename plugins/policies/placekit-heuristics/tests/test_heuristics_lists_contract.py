@@ -5,18 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from placekit_heuristics.baechi import MEtf, MSct, MTopo
-from placekit_heuristics.list_scheduling import Cpop, Peft
+from placekit_heuristics.baechi import MSct, MTopo
+from placekit_heuristics.list_scheduling import Peft
 from placekit_testing import PolicyContract
 from placekit_testing.contract import Make
-
-
-class TestCpop(PolicyContract):
-    resumable = True
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return Cpop
 
 
 class TestPeft(PolicyContract):
@@ -24,27 +16,13 @@ class TestPeft(PolicyContract):
 
     @pytest.fixture
     def make(self) -> Make:
-        return Peft
-
-
-class TestPeftOfMany(PolicyContract):
-    resumable = True
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(Peft, samples=40, perturbation=0.2)
+        return partial(Peft, samples=40)
 
 
 class TestMTopo(PolicyContract):
     @pytest.fixture
     def make(self) -> Make:
         return MTopo
-
-
-class TestMEtf(PolicyContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        return MEtf
 
 
 class TestMSct(PolicyContract):
