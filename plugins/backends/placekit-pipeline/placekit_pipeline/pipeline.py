@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_layers.following import leaders
 from placekit_scheduling import ROUNDING, critical_path_bound
 from placekit_scheduling.fields import Field
 from placekit_scheduling.loads import Loads
@@ -21,7 +22,7 @@ from placekit_pipeline.nets import BACKWARD, grid, nets_of, on_grid, pointer
 from placekit_pipeline.pipeline_sums import FIELDS, PAIRS
 from placekit_pipeline.recording import Run, schedule_of
 from placekit_pipeline.session import KernelSession
-from placekit_pipeline.stages import Stages, forward_order, leaders
+from placekit_pipeline.stages import Stages, forward_order
 from placekit_pipeline.waiting import Evaluation, reason
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "inference")

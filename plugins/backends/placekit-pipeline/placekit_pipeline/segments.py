@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 from placekit_layers import Blocks
+from placekit_layers.prefixes import Prefixes
 from placekit_scheduling import device_classes
 
 from placekit_core import Grouping, Problem, Session, strongly_connected
@@ -17,7 +18,6 @@ from placekit_pipeline.counting import crossing, held_in
 from placekit_pipeline.max_load import MaxLoadSession
 from placekit_pipeline.nets import AHEAD, BACK, FORWARD, SOURCE, Floats, Ints, Nets, nets_of
 from placekit_pipeline.pipeline import PipelineSession
-from placekit_pipeline.prefixes import Prefixes
 from placekit_pipeline.stages import Stages
 
 AT_ONCE = 50_000  # segments whose costs are worked out together

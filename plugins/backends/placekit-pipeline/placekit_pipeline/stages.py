@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from placekit_layers import Blocks, sequence
-from placekit_layers.following import follow
-from placekit_layers.units import FREE, Units
 
 from placekit_core import BackendError, Problem, strongly_connected
 from placekit_pipeline.nets import BACKWARD, FORWARD, UPDATE, Floats, Ints, pointer
@@ -177,19 +175,6 @@ def _held(
         key = (once, np.ascontiguousarray(pairs[1, a:b]).tobytes())
         total[key] = total.get(key, 0.0) + float(bytes_[pairs[0, a]])
     return total.items()
-
-
-def leaders(problem: Problem) -> Ints:
-    """[g] group with the forward operation that each group follows; itself if it has forward operations, or follows none."""
-    units, group = Units.build(problem.graph), problem.grouping.group_of.astype(np.int64)
-    own = np.where(units.forward, np.arange(units.count), FREE)
-    first = units.first_leading[np.minimum(follow(units, own), units.count - 1)]
-    lead = np.arange(problem.g)
-    of_op = first[units.of]
-    follows = of_op >= 0
-    lead[group[follows]] = group[of_op[follows]]
-    has_forward = np.bincount(group[units.leading], minlength=problem.g) > 0
-    return np.where(has_forward, np.arange(problem.g), lead)
 
 
 def forward_order(problem: Problem, phase: Ints) -> tuple[Ints, Ints, Ints]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numpy.random import Generator
+from placekit_layers.following import followers
 from placekit_scheduling import warm_up
 from pydantic import BaseModel
 
@@ -13,7 +14,7 @@ from placekit_search.chain import TEMPERATURE_END, Chain, Moves
 from placekit_search.move_kinds import ANNEALING, used
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.options import AnnealingOptions
-from placekit_search.starts import best_start, followers, is_makespan
+from placekit_search.starts import best_start, is_makespan
 
 
 class Annealing(ResumablePolicy):

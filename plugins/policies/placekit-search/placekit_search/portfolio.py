@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from placekit_layers import sequence
+from placekit_layers.following import followers
 from placekit_layers.splits import even_splits, layer_groups
 from placekit_scheduling import warm_up
 from pydantic import BaseModel
@@ -44,7 +45,6 @@ from placekit_search.starts import (
     LEVELLED,
     Start,
     coarse_schedules,
-    followers,
     is_late,
     is_makespan,
     levelled,

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from placekit_layers.blocks import united
+from placekit_layers.following import united
 from placekit_scheduling import b_level, group_priority
 
 from placekit_core import PHASES, Graph, Placements, Problem, Task, report_progress

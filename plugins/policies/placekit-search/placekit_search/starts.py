@@ -9,10 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_layers import sequence
-from placekit_layers.blocks import united
-from placekit_layers.following import follow
 from placekit_layers.splits import even_splits
-from placekit_layers.units import FREE, Units
 from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 from placekit_scheduling.list_scheduling.placement_levels import set_levels
 
@@ -115,12 +112,6 @@ def levelled(task: Task, flow: Flow, starts: Sequence[Start], most: int) -> tupl
 def is_makespan(task: Task) -> bool:
     """Whether the objective is a makespan, so that schedules guide moves and priorities matter."""
     return task.evaluate.objective in (None, "makespan")
-
-
-def followers(problem: Problem) -> NDArray[np.int64]:
-    """[g] units of groups that a pipeline keeps together: forward operations with their gradients, parameters, updates."""
-    units = Units.build(problem.graph)
-    return united(problem, follow(units, np.where(units.forward, np.arange(units.count), FREE))[units.of])
 
 
 def _joined(first: Placements, then: Placements) -> Placements:
