@@ -14,8 +14,8 @@ from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 from placekit_scheduling.list_scheduling.placement_levels import set_levels
 
 from placekit_core import Placements, Problem, Task
-from placekit_search.chain import Chain, excess, penalised
 from placekit_search.coarsening import coarse
+from placekit_search.local_search import LocalSearch, excess, penalised
 from placekit_search.neighbourhood import Flow
 from placekit_search.streaming import streamed
 from placekit_search.walk import PRICE
@@ -142,4 +142,4 @@ def best_start(task: Task, count: int, rng: Generator) -> dict[str, object]:
     value, over = excess(measurements, task)
     price_s = PRICE * float(value.min())
     row = int(np.lexsort((penalised(value, over, price_s), over > 0))[0])
-    return Chain.begin(*starts.one(row), value[row], over[row], price_s, rng.integers(0, 2**64, 1, np.uint64))
+    return LocalSearch.begin(*starts.one(row), value[row], over[row], price_s, rng.integers(0, 2**64, 1, np.uint64))
