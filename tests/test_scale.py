@@ -131,8 +131,8 @@ def test_distinct_values_and_compact_labels() -> None:
 @pytest.mark.slow
 def test_bytes_between_groups_of_large_graphs_do_not_overflow() -> None:
     """Pairs of tensors and groups are more than 32 bits can number."""
-    from placekit_layers.units import Units
     from placekit_grouping.contraction import Contraction
+    from placekit_layers.units import Units
 
     builder = GraphBuilder("long")
     x = [builder.source("x", 8)]

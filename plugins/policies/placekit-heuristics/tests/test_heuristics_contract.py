@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from placekit_heuristics.list_scheduling import CriticalPath, Heft
+from placekit_heuristics.list_scheduling import CriticalPath, Etf, Heft
 from placekit_heuristics.simple import Random, RoundRobin, SingleDevice
 from placekit_testing import PolicyContract
 from placekit_testing.contract import Make
@@ -37,6 +37,14 @@ class TestCriticalPath(PolicyContract):
     @pytest.fixture
     def make(self) -> Make:
         return CriticalPath
+
+
+class TestEtf(PolicyContract):
+    resumable = True
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return Etf
 
 
 class TestHeft(PolicyContract):

@@ -5,10 +5,18 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from placekit_heuristics.baechi import MSct, MTopo
-from placekit_heuristics.list_scheduling import Peft
+from placekit_heuristics.baechi import MEtf, MSct, MTopo
+from placekit_heuristics.list_scheduling import Cpop, Peft
 from placekit_testing import PolicyContract
 from placekit_testing.contract import Make
+
+
+class TestCpop(PolicyContract):
+    resumable = True
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return Cpop
 
 
 class TestPeft(PolicyContract):
@@ -23,6 +31,12 @@ class TestMTopo(PolicyContract):
     @pytest.fixture
     def make(self) -> Make:
         return MTopo
+
+
+class TestMEtf(PolicyContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return MEtf
 
 
 class TestMSct(PolicyContract):
