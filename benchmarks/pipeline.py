@@ -52,7 +52,7 @@ MICROBATCHES = 8
 BACKENDS: dict[str, tuple[type[Backend], dict[str, Any]]] = {
     "max_load": (MaxLoad, {}),
     "blocking_latency": (BlockingLatency, {}),
-    **{f"pipeline, {s}": (Pipeline, {"schedule": s}) for s in ("gpipe", "1f1b", "interleaved", "zero_bubble")},
+    **{f"pipeline, {s}": (Pipeline, {"schedule": s}) for s in ("gpipe", "1f1b", "interleaved")},
     "pipeline, inference": (Pipeline, {"schedule": "inference"}),
 }
 KINDS = {

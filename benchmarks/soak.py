@@ -24,7 +24,7 @@ from placekit_testing.small import chain, machine
 
 from placekit_core import place
 
-POLICIES = ("single_device", "etf", "heft", "annealing", "genetic", "portfolio")
+POLICIES = ("single_device", "etf", "heft", "annealing", "portfolio")
 HEAD = f"{'work':>8} {'done':>7} {'MiB':>8} {'open files':>11} {'threads':>8} {'left behind':>12} {'seconds':>8}"
 
 

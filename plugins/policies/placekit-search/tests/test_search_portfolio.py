@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_search.annealing import Annealing
-from placekit_search.chain import Chain, Moves
+from placekit_search.local_search import LocalSearch, SearchContext
 from placekit_search.move_kinds import KINDS, PORTFOLIO, used
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.portfolio import Portfolio
@@ -233,10 +233,10 @@ def test_priorities_change_without_a_trace_too() -> None:
     entry = installed().get("backend", "bulk_synchronous")
     session = entry.build(entry.component.config()).open(problem)
     task = Task(problem, BudgetedEvaluator(problem, session, Ledger(1000)))
-    moves = Moves(task, {kind: float(kind == "order") for kind in KINDS})
+    moves = SearchContext(task, {kind: float(kind == "order") for kind in KINDS})
     order = np.arange(problem.g, dtype=np.float32)
     start = problem.allowed.argmax(axis=1).astype(np.int16)
-    chain = Chain(moves, Chain.begin(start, order, 1e9, 0.0, 2e10, np.array([3], np.uint64)))
+    chain = LocalSearch(moves, LocalSearch.begin(start, order, 1e9, 0.0, 2e10, np.array([3], np.uint64)))
     chain.walk(neighbourhood(problem), 100, 1e9, 1.0)
     assert not np.array_equal(chain.at.priority, order)
     np.testing.assert_array_equal(chain.at.device, start)
@@ -262,7 +262,7 @@ def test_a_budget_in_seconds_ends() -> None:
 def test_loops_are_as_long_as_the_seconds_allow() -> None:
     ledger = Ledger(seconds=10)  # its clock stands
     problem = a_problem()
-    moves = Moves(Task(problem, BudgetedEvaluator(problem, open_simulator(problem), ledger)), used(PORTFOLIO))
+    moves = SearchContext(Task(problem, BudgetedEvaluator(problem, open_simulator(problem), ledger)), used(PORTFOLIO))
     assert moves.chunk() == 16, "how long an evaluation takes is not known"
     moves.evaluation_s = 0.01
     assert moves.chunk() == 25
