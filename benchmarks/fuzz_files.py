@@ -45,7 +45,6 @@ from placekit_compare.text import show
 from placekit_formats.json_program import JsonImporter
 from placekit_formats.msr import placed_text
 from placekit_report.profile import load_profile, top_types
-from placekit_scheduling import Certificate, CertificateError, certify, proven_s
 from placekit_testing import fakes
 from placekit_testing.small import chain, machine
 
@@ -120,7 +119,6 @@ def kinds(folder: Path) -> list[Kind]:
     problem = Problem.of(graph, cluster)
     save_graph(graph, folder / "g.graph.npz")
     place(graph, cluster=cluster, policy="etf", run_dir=folder / "done", seed=1)
-    diamond = Problem.of(fakes.diamond_graph(), cluster)
     policy = fakes.FakeLearnable()
     policy.build([problem], np.random.default_rng(0))
     save_policy(policy, folder, {"seed": 1})
@@ -156,7 +154,6 @@ def kinds(folder: Path) -> list[Kind]:
              lambda at: read_json(at / "cuda.json", Cluster, error=ClusterError).routes, machine_data),
         kind("placement", "placement.json", "json", partial(_place, problem)),
         kind("result", "result.json", "json", _result),
-        kind("certificate", "b.json", "json", partial(_certificate, diamond), certify(diamond).model_dump()),
         Kind("config", "config.json", stopped["config.json"], "json", _config),
         kind("sweep", "sweep.json", "json", _sweep),
         kind("failed", "failed.json", "json", _sweep, failed),
@@ -207,10 +204,6 @@ def _graph(cluster: Cluster, folder: Path) -> object:
 def _place(problem: Problem, folder: Path) -> object:
     load_assignment(folder / "placement.json", problem.graph)
     return load_placement(folder / "placement.json", problem)
-
-
-def _certificate(problem: Problem, folder: Path) -> object:
-    return proven_s(problem, read_json(folder / "b.json", Certificate, error=CertificateError))
 
 
 def _result(folder: Path) -> object:

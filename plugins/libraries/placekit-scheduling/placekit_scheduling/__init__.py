@@ -6,12 +6,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placekit_scheduling.bounds.certificate import certify as certify
-    from placekit_scheduling.bounds.checker import (
-        Certificate as Certificate,
-        CertificateError as CertificateError,
-        proven_s as proven_s,
-    )
     from placekit_scheduling.bounds.makespan import (
         ROUNDING as ROUNDING,
         all_bounds as all_bounds,
@@ -42,8 +36,6 @@ if TYPE_CHECKING:
     from placekit_scheduling.symmetry import device_classes as device_classes
 
 _HOME = {
-    "bounds.certificate": "certify",
-    "bounds.checker": "Certificate CertificateError proven_s",
     "bounds.makespan": "ROUNDING all_bounds binding_argument critical_path_bound makespan_bound",
     "bounds.offload": "offload_bound",
     "first_run": "end_help",
