@@ -34,6 +34,7 @@ HEADINGS = {
     "policies": ["What it implements", "What differs", "Options", "How to run", "Results"],
     "libraries": ["What it holds", "How to use it"],
     "commands": ["What it does", "How to run"],
+    "papers": ["What it does", "How to run", "Limits"],
     "development": ["What it does", "How to run"],
 }
 """The headings of a plugin's README, by its role; other roles have those of policies."""
