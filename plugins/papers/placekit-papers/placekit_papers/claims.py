@@ -7,7 +7,6 @@ runs test it; its verdict and its figures are computed. A claim that no order of
 from __future__ import annotations
 
 import functools
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,29 +16,22 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import yaml
-from placekit_papers.paper_tables import by_place, orders, paper_table
-from placekit_papers.quantities import QUANTITIES, recorded_parts
-from placekit_papers.runs import DATA, Run, family_pair, over_best_in_training, own_placement, read_runs, recorded
-from placekit_papers.statistics import EQUAL, Seconds, change_text, judge, mean_text, order_of_paper
 from pydantic import BaseModel, ConfigDict, Field
-from scipy import stats
 
 from placekit_core import ConfigError
+from placekit_papers.paper_tables import paper_table
+from placekit_papers.quantities import QUANTITIES, quantities
+from placekit_papers.runs import Run, family_pair, over_best_in_training, own_placement, recorded
+from placekit_papers.statistics import Seconds, change_text, judge, order_of_paper
+from placekit_papers.texts import fill
 
 PAPERS = Path(__file__).parent / "papers"
 NAMES = ("mirhoseini2017", "post", "placeto", "doppler")
-LEARNED = (
-    ("mirhoseini_table2", "seq2seq"), ("mirhoseini_table2", "post"), ("post_table1", "post"), ("placeto_table1", "seq2seq"),
-    ("placeto_table1", "placeto"), ("doppler_table2", "doppler"), ("doppler_table2_fifo", "doppler"),
-    ("doppler_table9", "doppler"), ("doppler_table9", "post"),
-)  # fmt: skip
-"""CSVs with runs of a learned method and of the default search, with as many evaluations."""
 VERDICTS = ("holds", "partly", "contradicted", "open", "not done")
 TF2017 = "_tf2017"
 """Ending of the names of the machines as TensorFlow of 2017 seems to have used them: slow links, less memory."""
 _START = 1.5  # seconds until a run of a sweep starts to search
 _MANY = 6  # pairs; with more, only how many hold is shown
-_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
 class _Data(BaseModel):
@@ -157,7 +149,9 @@ class Item(_Data):
     @property
     def expected_minutes(self) -> float:
         """How long the runs take."""
-        return self.minutes or sum(_START + (0 if isnan(run.seconds) else run.seconds) for run in self.recorded_runs) / 60
+        return (
+            self.minutes or sum(_START + (0 if isnan(run.seconds) else run.seconds) for run in self.recorded_runs) / 60
+        )
 
 
 class Paper(_Data):
@@ -187,7 +181,7 @@ def load_paper(name: str) -> Paper:
     if name not in NAMES:
         raise ConfigError(f"there is no paper {name!r}", f"the papers are {', '.join(NAMES)}")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    paper = Paper.model_validate(yaml.load((PAPERS / f"{name}.yaml").read_text(), loader))  # noqa: S506
+    paper = Paper.model_validate(yaml.load((PAPERS / f"{name}.yaml").read_text(), loader))
     if unknown := {c.item for c in paper.claims} - paper.items.keys():
         raise ConfigError(f"papers/{name}.yaml has claims of items that it lacks: {', '.join(sorted(unknown))}")
     return paper
@@ -349,12 +343,19 @@ class _Comparing:
     def _pairs_text(self, pairs: list[_Pair]) -> str:
         if self.comparison.all_of or len(pairs) > _MANY:
             own = self.verdicts()
-            half = own if len(self.suffixes) == 1 else own[: len(own) // 2] if not pairs[0].suffix else own[len(own) // 2 :]
+            half = (
+                own
+                if len(self.suffixes) == 1
+                else own[: len(own) // 2]
+                if not pairs[0].suffix
+                else own[len(own) // 2 :]
+            )
             of = half if self.comparison.all_of else [pair.verdict for pair in pairs]
             return f"in {of.count('holds')} of {len(of)} rows"
         several = len({pair.second for pair in pairs}) > 1 or len({pair.first for pair in pairs}) > 1
         return ", ".join(
-            f"{self._name(p.row)} {self._pair_text(p)}" + (f" ({p.first} over {p.second})" if several else "") for p in pairs
+            f"{self._name(p.row)} {self._pair_text(p)}" + (f" ({p.first} over {p.second})" if several else "")
+            for p in pairs
         )
 
     def _pair_text(self, pair: _Pair) -> str:
@@ -372,96 +373,3 @@ class _Comparing:
 
 def _in_all(kept: list[bool]) -> str:
     return "holds" if all(kept) else "open" if any(kept) else "reversed"
-
-
-@functools.cache
-def _quantities(names: tuple[str, ...], workload: str, cluster: str, method: str, quantity: str) -> Seconds:
-    found = QUANTITIES[quantity]
-    if found.parts:
-        [name] = names
-        return {seed: found.of(parts) for seed, parts in sorted(recorded_parts(name)[workload, cluster, method].items())}
-    runs = sorted(recorded(*names).of(workload, cluster, method), key=lambda run: run.seed)
-    values = {run.seed: found.of(run) for run in runs if not found.column or getattr(run, found.column)}
-    values = {seed: x for seed, x in values.items() if not isnan(x)}
-    return {seed: x / float(np.mean(list(values.values()))) for seed, x in values.items()} if found.over_mean else values
-
-
-def quantities(names: list[str], workload: str, cluster: str, method: str, quantity: str = "value") -> Seconds:
-    """By seed, a quantity of a method's runs in some CSVs; runs without it are left out."""
-    return _quantities(tuple(names), workload, cluster, method, quantity)
-
-
-def fill(text: str) -> str:
-    """A text with its placeholders computed, such as `{seconds|mirhoseini_table2|nmt|k80x2|single_gpu}`."""
-    return _PLACEHOLDER.sub(lambda match: _computed(*match[1].split("|")), text)
-
-
-def _computed(function: str, *arguments: str) -> str:
-    if function not in _FUNCTIONS:
-        raise ConfigError(f"no function {function!r} for texts", f"there are {', '.join(_FUNCTIONS)}")
-    return str(_FUNCTIONS[function](*arguments))
-
-
-def _change(runs: str, workload: str, cluster: str, first: str, second: str) -> str:
-    names = runs.split("+")
-    return change_text(*(quantities(names, workload, cluster, m) for m in (first, second)))
-
-
-def _times(runs: str, workload: str, cluster: str, first: str, second: str) -> str:
-    one, two = (np.mean(list(quantities(runs.split("+"), workload, cluster, m).values())) for m in (first, second))
-    return f"{one / two:.2f}"
-
-
-def _seconds(runs: str, workload: str, cluster: str, method: str) -> str:
-    text = mean_text(quantities([runs], workload, cluster, method))
-    return text if text == "OOM" else f"{text} s"
-
-
-def _mean(runs: str, workload: str, cluster: str, method: str, quantity: str) -> str:
-    found, values = QUANTITIES[quantity], quantities([runs], workload, cluster, method, quantity)
-    return found.text.format(found.scale * float(np.mean(list(values.values()))))
-
-
-def _hours(steps: str, runs: str, workload: str, cluster: str, method: str) -> str:
-    return f"{int(steps) / 3600 * float(np.mean(list(quantities([runs], workload, cluster, method).values()))):.1f}"
-
-
-def _family(name: str, first: str, second: str) -> str:
-    return change_text(*family_pair(name, first, second))
-
-
-def _correlation(kind: str) -> str:
-    """Of simulated and measured seconds of a Llama layer on two CPU cores, in `data/fidelity.csv`."""
-    rows = np.genfromtxt(DATA / "fidelity.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
-    of = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[kind]
-    return f"{of(rows['simulated_s'], rows['measured_s'])[0]:.2f}"
-
-
-def _orders(runs: str, table: str, cluster: str) -> str:
-    """How many of the orders of two methods in a paper's table hold: `45 of 90`. N in `cluster` is the number of GPUs."""
-    found = orders(*paper_table(table, cluster.replace("N", "{}")), by_place(read_runs(DATA / f"{runs}.csv")))
-    return f"{found.count('holds')} of {len(found)}"
-
-
-def _ended_on_one_gpu(runs: str, workload: str, cluster: str, method: str, baselines: str) -> str:
-    """How many seeds end within 1% of the time of one GPU."""
-    [one] = quantities([baselines], workload, cluster, "single_gpu").values()
-    return str(sum(abs(x / one - 1) < EQUAL for x in quantities([runs], workload, cluster, method).values()))
-
-
-_FUNCTIONS = {
-    "change": _change, "times": _times, "seconds": _seconds, "mean": _mean, "hours": _hours, "family": _family,
-    "correlation": _correlation, "orders": _orders, "one GPU": _ended_on_one_gpu,
-    "over best": lambda policy: f"{100 * (float(np.mean(list(over_best_in_training(policy).values()))) - 1):.0f}",
-    "rewards": lambda first, second: change_text(own_placement(first), own_placement(second)),
-    "ahead": lambda *of: str(beside_search(*of)["holds"]), "behind": lambda *of: str(beside_search(*of)["reversed"]),
-    "rows": lambda *of: str(beside_search(*of).total()),
-    "count": lambda paper, verdict: str(count(paper)[VERDICTS.index(verdict)]),
-}  # fmt: skip
-
-
-def beside_search(runs: str, method: str) -> Counter[str]:
-    """In how many rows the default search, with as many evaluations, is ahead of a method (`holds`) or behind (`reversed`)."""
-    found = recorded(runs).rows
-    places = [(w, c) for w, c, m in found if m == method and (w, c, "portfolio") in found]
-    return Counter(judge("<", *(quantities([runs], *place, m) for m in ("portfolio", method))) for place in places)

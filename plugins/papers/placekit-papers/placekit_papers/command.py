@@ -35,12 +35,17 @@ def main(argv: list[str], registry: Registry) -> int:
 
 def _parser() -> Parser:
     parser = Parser(
-        "paper", "Tables of papers on learned placement beside ours, from recorded runs, and which of their claims hold."
+        "paper",
+        "Tables of papers on learned placement beside ours, from recorded runs, and which of their claims hold.",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help=f"a paper: {', '.join(NAMES)}; without it, a list")
     parser.add_argument("item", nargs="?", metavar="ITEM", help="a table or figure; without it, a list with minutes")
-    parser.add_argument("options", nargs="*", metavar="OPTION=VALUE", help="with --run: change the runs, such as seed=0,1")
-    parser.add_argument("--run", metavar="DIR", type=Path, help="run the item anew in this folder, or go on where it stopped")
+    parser.add_argument(
+        "options", nargs="*", metavar="OPTION=VALUE", help="with --run: change the runs, such as seed=0,1"
+    )
+    parser.add_argument(
+        "--run", metavar="DIR", type=Path, help="run the item anew in this folder, or go on where it stopped"
+    )
     parser.add_argument("--write", metavar="DIR", type=Path, help="update the pages of the papers in this folder")
     return parser
 
@@ -59,22 +64,26 @@ def _list_items(name: str) -> None:
         text = ", ".join(f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts)
         rows.append([key, item.title, text, f"{item.expected_minutes:.0f}"])
     table(["item", "shows", "claims", "minutes"], rows, left=3, title=paper.title)
-    print(f"\n`placekit paper {name} ITEM` shows the recorded runs of an item. --run DIR runs it, in about as many minutes.")
+    print(
+        f"\n`placekit paper {name} ITEM` shows the recorded runs of an item. --run DIR runs it, in about as many minutes."
+    )
 
 
 def _show_item(arguments: argparse.Namespace, registry: Registry) -> None:
     paper = load_paper(arguments.name)
     if arguments.item not in paper.items:
-        raise ConfigError(f"paper {arguments.name} has no item {arguments.item!r}", f"there are {', '.join(paper.items)}")
+        raise ConfigError(
+            f"paper {arguments.name} has no item {arguments.item!r}", f"there are {', '.join(paper.items)}"
+        )
     item = paper.items[arguments.item]
     if arguments.options and not arguments.run:
         raise ConfigError("options change runs, and nothing is run", "give --run DIR, too")
+    if arguments.options and item.study:
+        raise ConfigError(f"item {arguments.item} is not a sweep, and takes no options", "leave them out")
     print(f"{paper.title}, {arguments.item}: {item.title}")
     if arguments.run:
         _announce(item, arguments.run)
     if item.study:
-        if arguments.options:
-            raise ConfigError(f"item {arguments.item} is not a sweep, and takes no options", "leave them out")
         study = importlib.import_module(item.study)
         print("\n".join(study.run(arguments.run, registry) if arguments.run else study.show()))
     else:
@@ -89,7 +98,7 @@ def _show_item(arguments: argparse.Namespace, registry: Registry) -> None:
 def _announce(item: Item, folder: Path) -> None:
     """Say how long it takes before it starts."""
     minutes = item.expected_minutes
-    text = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+    text = f"{max(minutes, 1):.0f} min" if minutes < 120 else f"{minutes / 60:.0f} hours"
     print(f"This takes about {text} on two CPU cores. Results go to {folder}.", file=sys.stderr, flush=True)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -111,9 +120,15 @@ def item_table(item: Item, found: Mapping[str, Sequence[Run]]) -> list[str]:
             shown |= ours.keys()
             if not ours:
                 continue
-            text += ["", f"{name}:" if len(found) > 1 else "", *lines(methods, {p: paper[p] for p in paper if p in ours}, ours)]
+            text += [
+                "",
+                f"{name}:" if len(found) > 1 else "",
+                *lines(methods, {p: paper[p] for p in paper if p in ours}, ours),
+            ]
             if cluster and (verdicts := orders(methods, paper, ours)):
-                text.append(f"the paper's order of two methods holds in {verdicts.count('holds')} of {len(verdicts)} cases")
+                text.append(
+                    f"the paper's order of two methods holds in {verdicts.count('holds')} of {len(verdicts)} cases"
+                )
     return text
 
 

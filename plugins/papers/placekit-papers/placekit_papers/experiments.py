@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from placekit_core import RunError
 from placekit_papers.claims import Item
 from placekit_papers.runs import Run, read_runs, runs_in, write_runs
 
-from placekit_core import RunError
-
+_STDERR = 2  # the table is all that goes to stdout
 _DONE_WITH_FAILURES = 1  # such as placements that do not fit, which are results here
 
 
@@ -35,7 +35,7 @@ def sweep(options: Sequence[str], run_dir: Path) -> None:
     """`placekit run` with these options. Raises RunError if it ends otherwise than with results."""
     command = [sys.executable, "-m", "placekit_core", "run", *options, f"run_dir={run_dir}"]
     print("placekit", *command[3:], file=sys.stderr, flush=True)
-    code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+    code = subprocess.run(command, stdout=_STDERR, check=False).returncode
     if code not in (0, _DONE_WITH_FAILURES):
         raise RunError(f"this command ended with code {code}", "its messages are above")
 

@@ -1,4 +1,4 @@
-"""The generated parts of the papers' pages: a summary and a table of claims, between `<!-- NAME -->` and `<!-- end of NAME -->`."""
+"""The generated parts of the papers' pages, each between the lines `<!-- NAME -->` and `<!-- end of NAME -->`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
-from placekit_papers.claims import LEARNED, NAMES, VERDICTS, beside_search, count, fill, judged, load_paper
-from placekit_papers.runs import recorded
 
 from placekit_core import ConfigError
+from placekit_papers.claims import NAMES, VERDICTS, count, judged, load_paper
+from placekit_papers.runs import recorded
+from placekit_papers.texts import LEARNED, beside_search, fill
 
 
 def claims_table(name: str) -> list[str]:
@@ -34,12 +35,15 @@ def counts() -> list[str]:
 
 def search_table() -> list[str]:
     """Learned methods beside the default search with as many evaluations, as a table in Markdown."""
-    lines = ["| runs | method | search ahead | behind | open | search, s | method, s |", "|---|---|---:|---:|---:|---:|---:|"]
+    lines = [
+        "| runs | method | search ahead | behind | open | search, s | method, s |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
     for name, method in LEARNED:
-        found, seconds = beside_search(name, method), _median_seconds(name, method)
-        lines.append(
-            f"| {name} | {method} | {found['holds']} | {found['reversed']} | {found['open']} | {seconds[0]:.1f} | {seconds[1]:.1f} |"
-        )
+        found = beside_search(name, method)
+        counts = [str(found[verdict]) for verdict in ("holds", "reversed", "open")]
+        seconds = [f"{x:.1f}" for x in _median_seconds(name, method)]
+        lines.append(f"| {' | '.join([name, method, *counts, *seconds])} |")
     return lines
 
 

@@ -8,9 +8,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isnan
 
 import numpy as np
-from placekit_papers.runs import DATA, Run
+
+from placekit_papers.runs import DATA, Run, recorded
+from placekit_papers.statistics import Seconds
 
 Parts = Mapping[str, Mapping[str, float]]
 """Seconds of computation of one run, by part of the network and device."""
@@ -113,3 +116,24 @@ def recorded_parts(name: str) -> Mapping[tuple[str, str, str], Mapping[int, Part
             parts = seeds.setdefault(int(row["seed"]), {})
             parts.setdefault(row["part"], {})[row["device"]] = float(row["seconds"])
     return found
+
+
+@functools.cache
+def _quantities(names: tuple[str, ...], workload: str, cluster: str, method: str, quantity: str) -> Seconds:
+    found = QUANTITIES[quantity]
+    if found.parts:
+        [name] = names
+        return {
+            seed: found.of(parts) for seed, parts in sorted(recorded_parts(name)[workload, cluster, method].items())
+        }
+    runs = sorted(recorded(*names).of(workload, cluster, method), key=lambda run: run.seed)
+    values = {run.seed: found.of(run) for run in runs if not found.column or getattr(run, found.column)}
+    values = {seed: x for seed, x in values.items() if not isnan(x)}
+    return (
+        {seed: x / float(np.mean(list(values.values()))) for seed, x in values.items()} if found.over_mean else values
+    )
+
+
+def quantities(names: list[str], workload: str, cluster: str, method: str, quantity: str = "value") -> Seconds:
+    """By seed, a quantity of a method's runs in some CSVs; runs without it are left out."""
+    return _quantities(tuple(names), workload, cluster, method, quantity)

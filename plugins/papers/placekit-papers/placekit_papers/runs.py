@@ -13,10 +13,10 @@ from math import exp, inf, isnan, log, nan
 from pathlib import Path
 
 import numpy as np
-from placekit_papers.statistics import Seconds
 
 from placekit_core import RunError
 from placekit_core.run.run_directory import find_runs, load_summary
+from placekit_papers.statistics import Seconds
 
 DATA = Path(__file__).parent / "data"
 _NEAR_BEST = 1.01
@@ -61,7 +61,9 @@ class Run:
 def read_runs(path: Path) -> list[Run]:
     """The rows of a CSV. Raises RunError if there is no such file."""
     if not path.is_file():
-        raise RunError(f"no file {path}", f"the recorded runs are {', '.join(sorted(p.stem for p in DATA.glob('*.csv')))}")
+        raise RunError(
+            f"no file {path}", f"the recorded runs are {', '.join(sorted(p.stem for p in DATA.glob('*.csv')))}"
+        )
     with path.open(newline="") as file:
         return [_run(row) for row in csv.DictReader(file)]
 
@@ -124,7 +126,8 @@ def _history(run_dir: Path, value_s: float) -> tuple[int, float]:
         return -1, nan
     with path.open(newline="") as file:
         rows = [
-            (float(r["evaluations"]), float(r["best_s"] or inf), float(r["mean_s"] or nan)) for r in csv.DictReader(file)
+            (float(r["evaluations"]), float(r["best_s"] or inf), float(r["mean_s"] or nan))
+            for r in csv.DictReader(file)
         ]
     made, best, mean = np.array(rows).T
     near = np.flatnonzero(best <= _NEAR_BEST * value_s) if value_s < inf else np.array([], int)
@@ -152,14 +155,17 @@ class Runs:
             self.rows[run.workload, run.cluster, run.method].append(run)
         for key, rows in self.rows.items():
             if len(rows) == 1 and key[2].partition(" ")[0] not in _ONE_SEED:
-                raise RunError(f"{' '.join(key)} draws random numbers and has one seed", "run it with at least two seeds")
+                raise RunError(
+                    f"{' '.join(key)} draws random numbers and has one seed", "run it with at least two seeds"
+                )
 
     def of(self, workload: str, cluster: str, method: str) -> list[Run]:
         """The runs of one method. Raises RunError if there are none."""
         if (found := self.rows.get((workload, cluster, method))) is None:
             there = sorted({m for w, c, m in self.rows if (w, c) == (workload, cluster)})
             raise RunError(
-                f"no runs of {method!r} with {workload} on {cluster}", f"the methods there are {', '.join(there) or 'none'}"
+                f"no runs of {method!r} with {workload} on {cluster}",
+                f"the methods there are {', '.join(there) or 'none'}",
             )
         return found
 

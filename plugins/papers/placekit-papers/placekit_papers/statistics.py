@@ -2,7 +2,7 @@
 
 The ratio of two methods is taken seed by seed. An order `<` *holds* if the mean of the logarithm is at least 1% on its side and
 its 95% interval excludes 0; it is *reversed* if so on the other side, and *open* otherwise. `=` holds if the interval is within
-1%. A placement that does not fit takes infinitely long; a method counts as not fitting if most of its seeds find nothing that fits.
+1%. A placement that does not fit takes infinitely long; a method does not fit if most of its seeds find nothing that fits.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def change_text(a: Seconds, b: Seconds) -> str:
     half = (most - least) / 2
     if half >= _WIDE:
         return f"{least:+.0f} to {most:+.0f}%"
-    if (low < 0 < high) != (abs(middle) < half):  # rounding around the middle would hide which side of 0 the ends are on
+    if (low < 0 < high) != (
+        abs(middle) < half
+    ):  # rounding around the middle would hide which side of 0 the ends are on
         return f"{least:+.1f} to {most:+.1f}%"
     return f"{middle:+.1f}" + (f" ± {half:.1f}" if half >= 0.05 else "") + "%"
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from placekit_core import Registry
 from placekit_papers.runs import DATA
 from placekit_papers.studies.families import Family, table
 from placekit_papers.studies.rows import read_rows
-
-from placekit_core import Registry
 
 _FAMILIES = ("cifar10", "nmt")
 _EVALUATIONS, _SEEDS = 4_000, 6

@@ -17,12 +17,12 @@ import numpy as np
 from placekit_learn.optimisers import Adam
 from placekit_learn.options import ReinforceOptions
 from placekit_learn.rewards import Rewards
-from placekit_papers.paper_tables import by_place, lines
-from placekit_papers.runs import DATA, Run, read_runs, write_runs
 
 from placekit_core import Problem, Registry
 from placekit_core.cli.compose import assembled
 from placekit_core.run.evaluator import default_failing_signal_s
+from placekit_papers.paper_tables import by_place, lines
+from placekit_papers.runs import DATA, Run, read_runs, write_runs
 
 _WORKLOADS, _CLUSTER, _SEEDS = ("rnnlm", "inception_v3"), "k80x4", 6
 _CONTROLLERS, _EVALUATIONS, _SAMPLES, _LATE = 4, 2400, 10, 0.05

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from placekit_papers.runs import DATA
-from placekit_papers.studies.rows import Row, interval, read_rows
 
 import placekit_core
 from placekit_core import Program, Registry
+from placekit_papers.runs import DATA
+from placekit_papers.studies.rows import Row, interval, read_rows
 
 FAMILIES = ("cifar10", "nmt", "ptb")
 _CLUSTER = "k80x4"
@@ -51,7 +51,14 @@ class Family:
         self.alone = [replace(p, split=None) for p in self.test]
 
     def run(
-        self, method: str, test: list[Program], policy: Any, budget: Any, seed: int, train: Sequence[Program] = (), **more: Any
+        self,
+        method: str,
+        test: list[Program],
+        policy: Any,
+        budget: Any,
+        seed: int,
+        train: Sequence[Program] = (),
+        **more: Any,
     ) -> None:
         """Place graphs, and append a row for each of those to test."""
         known = {(r["method"], r["seed"], r["graph"]) for r in self.rows}
@@ -101,9 +108,20 @@ def measure(family: Family, folder: Path, seeds: Iterable[int] = range(_SEEDS)) 
             run_dir = folder / f"{family.name}-{policy}-{seed}"
             resume = run_dir.is_dir()
             family.run(
-                f"{policy} zero-shot", family.test, policy, _TRAINING, seed, family.train, run_dir=run_dir, resume=resume
+                f"{policy} zero-shot",
+                family.test,
+                policy,
+                _TRAINING,
+                seed,
+                family.train,
+                run_dir=run_dir,
+                resume=resume,
             )
-        trained = {"name": "placeto", "checkpoint": str(folder / f"{family.name}-placeto-{seed}"), "start": "one_device"}
+        trained = {
+            "name": "placeto",
+            "checkpoint": str(folder / f"{family.name}-placeto-{seed}"),
+            "start": "one_device",
+        }
         family.run(_FROM_ONE, family.alone, trained, 1, seed, trainer="none")
         for program in family.alone:
             family.run("search, one second", [program], None, {"seconds": 1}, seed)

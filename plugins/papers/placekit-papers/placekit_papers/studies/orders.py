@@ -10,10 +10,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from placekit_papers.runs import DATA
-from placekit_papers.studies.rows import Row, interval, placed_s, problem_of, read_rows, trained_runs, write_rows
 
 from placekit_core import Registry
+from placekit_papers.runs import DATA
+from placekit_papers.studies.rows import Row, interval, placed_s, problem_of, read_rows, trained_runs, write_rows
 
 _FIRST_SEED, _ORDERS = 1000, 64
 

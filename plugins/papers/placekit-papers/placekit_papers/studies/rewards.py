@@ -1,7 +1,7 @@
 """Rewards for the last step of Placeto's episodes or for each of their steps (Addanki et al. 2019, appendix A.4).
 
-A row for each kind of rewards and budget: episodes and seconds (medians over the seeds), the best placement found, and the one that
-the trained policy makes itself, in seconds of a step.
+A row for each kind of rewards and budget: episodes and seconds (medians over the seeds), the best placement found, and the one
+that the trained policy makes itself, in seconds of a step.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from placekit_papers.runs import DATA
-from placekit_papers.studies.rows import Row, interval, placed_s, problem_of, read_rows, trained_runs, write_rows
 
 from placekit_core import Registry
+from placekit_papers.runs import DATA
+from placekit_papers.studies.rows import Row, interval, placed_s, problem_of, read_rows, trained_runs, write_rows
 
 _BUDGETS = {"terminal": (4_000, 16_000), "intermediate": (170_000,)}
 """Evaluations at which the two have as many episodes, and, for the second of `terminal`, take as long."""

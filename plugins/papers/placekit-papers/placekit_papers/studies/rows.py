@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from placekit_papers.experiments import sweep
-from placekit_papers.statistics import mean_and_half
 
 from placekit_core import Problem, Registry, RunError, Summary
 from placekit_core.cli.compose import assembled
 from placekit_core.run.run_directory import find_runs, load_summary
 from placekit_core.run.trained import load_policy
+from placekit_papers.experiments import sweep
+from placekit_papers.statistics import mean_and_half
 
 Row = dict[str, str]
 _ORDERS = ("order", "orders", "order_seed")

@@ -1,27 +1,18 @@
-"""Forty architectures of five libraries: imported, placed, counted, and compared with what torch counts itself.
-
-    python benchmarks/models.py [NAME ...] [--write] [--llama]
+"""Forty architectures of five libraries, to import and to compare with what torch counts itself.
 
 Each is built as its library builds it, without weights, imported for training or inference, and placed by critical paths on
-eight H100 GPUs. `kernels` are the graph's operations that run; parameters must equal `sum(p.numel())`; FLOPs of products,
-convolutions and attention are compared with `torch.utils.flop_counter.FlopCounterMode` around the eager step on fake tensors,
-where a mixture's experts are computed by `batched_mm`, the form with one product per token and expert. Seconds are processor
-time of one thread. `--llama` measures seconds and peak memory of a process that imports the shape of Llama-3-70B.
-`--write` keeps the table in benchmarks/results/models.md.
+eight H100 GPUs. Parameters must equal `sum(p.numel())`; FLOPs of products, convolutions and attention are compared with
+`torch.utils.flop_counter.FlopCounterMode` around the eager step on fake tensors, where a mixture's experts are computed by
+`batched_mm`, the form with one product per token and expert.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import platform
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -321,76 +312,3 @@ def imported(name: str) -> Row:
     graph = program.graph
     run = int(graph.kernel.sum())
     return Row(name, seconds, run, parameters(graph), numbers, products(graph), expected, float(result.value_s or 0.0))
-
-
-def llama() -> str:
-    """Seconds and peak memory of a process that imports the shape of Llama-3-70B."""
-    lines = []
-    for mode in ("inference", "train"):
-        code = f"from models import llama_child; llama_child({mode!r})"
-        ran = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
-        lines.append(ran.stdout.strip() or ran.stderr.strip().splitlines()[-1])
-    return "\n".join(lines)
-
-
-def llama_child(mode: Any) -> None:
-    """Import it, and print what that took."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    declare_torchvision()
-    sizes = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "vocab_size": 128256}
-    build = hf(_LM, "llama", inputs=tokens, num_attention_heads=64, num_key_value_heads=8, dtype="bfloat16", **sizes)
-    build_one = hf(_LM, "llama", inputs=tokens, num_hidden_layers=1)
-    import_program(Made(lambda: Step(*build_one()), "warm"), name="warm", mode=mode)  # imports the library
-    began = time.process_time()
-    graph = import_program(Made(lambda: Step(*build()), "llama"), name="llama", mode=mode).graph
-    seconds = time.process_time() - began
-    # ru_maxrss would be the parent's peak where that is higher: a process inherits it
-    peak = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 2**10
-    print(f"Llama-3-70B, {mode}: {parameters(graph) / 1e9:.1f} G parameters, {graph.n:,} operations,", end=" ")
-    print(f"{seconds:.0f} s, peak {peak:,.0f} MiB")
-
-
-def main() -> None:
-    """The table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="architectures; all if none is named")
-    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results/models.md")
-    parser.add_argument("--llama", action="store_true", help="measure the import of Llama-3-70B's shape alone")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    if arguments.llama:
-        print(llama())
-        return
-    lines = [
-        "| architecture | library | mode | s | kernels | parameters | GFLOP | to torch's | 8 GPUs, ms | |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---|",
-    ]
-    print("\n".join(lines))
-    good = 0
-    for name in arguments.names or ARCHITECTURES:
-        row, known = imported(name), ARCHITECTURES[name]
-        good += row.agrees
-        tracer = "" if known.tracer == "joint" else f", {known.tracer}"
-        ratio = row.flops / row.counted if row.counted else 1.0
-        numbers = f"{row.seconds:.1f} | {row.kernels:,} | {row.parameters:,} | {row.flops / 1e9:,.1f} | {ratio:.4f}"
-        verdict = row.reason or ("" if row.agrees else f"parameters {row.expected:,}")
-        lines.append(
-            f"| {name} | {known.library} | {known.mode}{tracer} | {numbers} | {row.makespan_s * 1e3:,.1f} | {verdict} |"
-        )
-        print(lines[-1], flush=True)
-    notes = f"{good} of {len(lines) - 2} agree. Python {platform.python_version()}, torch {torch.__version__}."
-    print(notes)
-    if arguments.write:
-        head = [
-            "# Architectures of five libraries",
-            "",
-            "`python benchmarks/models.py --write`; see there for the columns.",
-            "",
-        ]
-        memory = ["", notes, "", "`python benchmarks/models.py --llama`:", "", "```", llama(), "```", ""]
-        (Path(__file__).parent / "results" / "models.md").write_text("\n".join([*head, *lines, *memory]))
-
-
-if __name__ == "__main__":
-    main()
