@@ -65,7 +65,13 @@ if TYPE_CHECKING:
         quotient as quotient,
         strongly_connected as strongly_connected,
     )
-    from placekit_core.contracts.hookspecs import Command as Command, Component as Component, hookimpl as hookimpl
+    from placekit_core.contracts.hookspecs import (
+        Command as Command,
+        Component as Component,
+        ImporterComponent as ImporterComponent,
+        PolicyComponent as PolicyComponent,
+        hookimpl as hookimpl,
+    )
     from placekit_core.contracts.interfaces import (
         Backend as Backend,
         Checkpoint as Checkpoint,
@@ -140,7 +146,7 @@ _HOME = {
     "contracts.graph_file": "load_graph save_graph",
     "contracts.graph_rules": "validate_graph",
     "contracts.grouping": "Grouping quotient strongly_connected",
-    "contracts.hookspecs": "Command Component hookimpl",
+    "contracts.hookspecs": "Command Component ImporterComponent PolicyComponent hookimpl",
     "contracts.interfaces": (
         "Backend Checkpoint Grouper Importer LearnablePolicy Objective Policy ResumablePolicy Rollouts State Trainer"
     ),

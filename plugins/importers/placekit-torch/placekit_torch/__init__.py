@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placekit_core import Command, Component, hookimpl
+from placekit_core import Command, ImporterComponent, PolicyComponent, hookimpl
 from placekit_torch.given_options import GivenOptions
 from placekit_torch.options import TorchOptions
 from placekit_torch.pt2_options import Pt2Options
@@ -43,17 +43,17 @@ def is_pt2(head: bytes) -> bool:
 
 
 @hookimpl
-def placekit_importers() -> list[Component]:
+def placekit_importers() -> list[ImporterComponent]:
     """Importers `torch` and `pt2`."""
     return [
-        Component(
+        ImporterComponent(
             name="torch",
             summary="any nn.Module with inputs, loss and optimiser: a training step or inference",
             config=TorchOptions,
             target="placekit_torch.importer:TorchImporter",
             objects=("torch.nn.modules.module.Module", "placekit_torch.step.Step"),
         ),
-        Component(
+        ImporterComponent(
             name="pt2",
             summary="inference of a program of torch.export; its weights are not read, and nothing is unpickled",
             config=Pt2Options,
@@ -65,10 +65,10 @@ def placekit_importers() -> list[Component]:
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     """Policy `given`."""
     return [
-        Component(
+        PolicyComponent(
             name="given",
             summary="a placement of your own: a device map, or the placement.json of a run",
             config=GivenOptions,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from placekit_core import Component, Options, hookimpl
+from placekit_core import Options, PolicyComponent, hookimpl
 
 
 def _comma_separated(value: Any) -> Any:
@@ -156,9 +156,9 @@ _SOURCES = {
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     return [
-        Component(
+        PolicyComponent(
             name="accelerate_auto",
             summary='accelerate\'s device_map="auto": the weights evenly over all GPUs, in order',
             config=AccelerateAutoOptions,
@@ -166,49 +166,49 @@ def placekit_policies() -> list[Component]:
             baseline=True,
             paper=_SOURCES["accelerate"],
         ),
-        Component(
+        PolicyComponent(
             name="accelerate_sequential",
             summary='accelerate\'s device_map="sequential": the first GPU is filled with weights, then the next',
             config=AccelerateOptions,
             target="placekit_runtimes.accelerate:AccelerateSequential",
             paper=_SOURCES["accelerate"],
         ),
-        Component(
+        PolicyComponent(
             name="exo_memory",
             summary="exo's rule: layers in proportion to memory, on the fewest devices that hold the weights",
             config=ExoOptions,
             target="placekit_runtimes.rules:ExoMemory",
             paper=_SOURCES["exo"],
         ),
-        Component(
+        PolicyComponent(
             name="bandwidth_share",
             summary="layers in proportion to memory bandwidth, as far as the memory of each device allows",
             config=BandwidthOptions,
             target="placekit_runtimes.rules:BandwidthShare",
             paper=_SOURCES["bandwidth"],
         ),
-        Component(
+        PolicyComponent(
             name="fastest_first",
             summary="the fastest device is filled to its memory, then the next one",
             config=FastestOptions,
             target="placekit_runtimes.rules:FastestFirst",
             paper=_SOURCES["fastest"],
         ),
-        Component(
+        PolicyComponent(
             name="llamacpp_layers",
             summary="llama.cpp's rule: layers in proportion to memory or to tensor_split, the embedding on the CPU",
             config=LlamaCppOptions,
             target="placekit_runtimes.rules:LlamaCppLayers",
             paper=_SOURCES["llama.cpp"],
         ),
-        Component(
+        PolicyComponent(
             name="vllm_even",
             summary="vLLM's rule: as many layers on every GPU; what remains goes to the middle stages",
             config=VllmOptions,
             target="placekit_runtimes.rules:VllmEven",
             paper=_SOURCES["vllm"],
         ),
-        Component(
+        PolicyComponent(
             name="torchtitan_weights",
             summary="torchtitan's rule: even stages, where the embedding and the output count as layers",
             config=TorchtitanOptions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from placekit_core import Component, Options
+from placekit_core import Options, PolicyComponent
 
 
 class ExactOptions(Options):
@@ -32,7 +32,7 @@ class ExactOptions(Options):
 
 
 COMPONENTS = [
-    Component(
+    PolicyComponent(
         name="exact",
         summary="constraint programming (CP-SAT) with a proven bound, for small graphs",
         config=ExactOptions,

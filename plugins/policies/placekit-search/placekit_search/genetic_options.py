@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from placekit_core import Component, Options
+from placekit_core import Options, PolicyComponent
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -39,7 +39,7 @@ class GeneticOptions(Options):
 
 
 COMPONENTS = [
-    Component(
+    PolicyComponent(
         name="genetic",
         summary="biased random-key genetic algorithm over devices and priorities",
         config=GeneticOptions,
