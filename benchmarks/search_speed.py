@@ -4,8 +4,8 @@
 
 First a search of its own, on one core: from a random placement, cooled down, then at the last temperature of `annealing`, which
 is what is timed. `first come` is a search of devices only, `priorities` one that changes the order, too. The same moves are
-made with trials (`placekit_core.Trial`), which go on from marks and end early, and without; both end at the same placement, to
-the last bit, or the benchmark fails. Seconds are processor time of one thread, the least of three turns.
+made with trials (`placekit_scheduling.Trial`), which go on from marks and end early, and without; both end at the same placement,
+to the last bit, or the benchmark fails. Seconds are processor time of one thread, the least of three turns.
 
 With `--beside`, the whole command `placekit run +policy=annealing` of an older checkout (a git worktree of some commit, after
 `make setup` in it) and of this one, in turns, each in a process of its own with 20,000 evaluations: seconds of the search that
@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 from checkouts import placekit_of
+from placekit_scheduling import Kernel
 from placekit_search.chain import Chain, Moves
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import AnnealingOptions
@@ -34,7 +35,7 @@ from placekit_sim.simulator import Simulator
 from simulator import processor
 from simulator_worker import Case, layered
 
-from placekit_core import Grouping, Kernel, Ledger, Placements, Problem, Task, installed
+from placekit_core import Grouping, Ledger, Placements, Problem, Task, installed
 from placekit_core.cli.compose import assembled
 from placekit_core.run.evaluator import BudgetedEvaluator
 

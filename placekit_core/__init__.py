@@ -87,12 +87,9 @@ if TYPE_CHECKING:
     )
     from placekit_core.contracts.ledger import HISTORY as HISTORY, Ledger as Ledger
     from placekit_core.contracts.measurement import (
-        Kernel as Kernel,
         Measurements as Measurements,
         Schedule as Schedule,
         Spans as Spans,
-        Trace as Trace,
-        Trial as Trial,
     )
     from placekit_core.contracts.options import LearnableOptions as LearnableOptions, Options as Options
     from placekit_core.contracts.placement import Placement as Placement, Placements as Placements
@@ -152,7 +149,7 @@ _HOME = {
     ),
     "contracts.options": "LearnableOptions Options",
     "contracts.ledger": "HISTORY Ledger",
-    "contracts.measurement": "Kernel Measurements Schedule Spans Trace Trial",
+    "contracts.measurement": "Measurements Schedule Spans",
     "contracts.placement": "Placement Placements",
     "contracts.placement_file": "PLACEMENT_FILE Assignment load_assignment load_placement save_placement",
     "contracts.problem": "Problem",

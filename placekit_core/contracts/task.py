@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core.contracts.ledger import Ledger
-from placekit_core.contracts.measurement import Kernel, Measurements, Schedule
+from placekit_core.contracts.measurement import Measurements, Schedule
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Executable
@@ -59,8 +59,8 @@ class Session(ABC):
         """A proven lower bound on this objective over all placements, in seconds; None if nothing is proven."""
         return None
 
-    def kernel(self) -> Kernel | None:
-        """A numba-callable evaluation for compiled searches, or None."""
+    def kernel(self) -> Any:
+        """A compiled evaluation for compiled searches (see `Evaluator.kernel`), or None."""
         return None
 
     def close(self) -> None:
@@ -128,8 +128,11 @@ class Evaluator(ABC):
         return np.where(measurements.fits, measurements.value_s, self.failing_signal_s)
 
     @abstractmethod
-    def kernel(self) -> Kernel | None:
-        """The backend's compiled evaluation, or None. After using it, call `charge`."""
+    def kernel(self) -> Any:
+        """The backend's compiled evaluation, or None. After using it, call `charge`.
+
+        Searches and backends agree about its type; the core only passes it on.
+        """
 
     @abstractmethod
     def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:

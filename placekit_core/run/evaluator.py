@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field
 from placekit_core.contracts.errors import BudgetExhausted, PlacementError, PluginError
 from placekit_core.contracts.files import FileModel
 from placekit_core.contracts.ledger import HISTORY, Ledger, LedgerState
-from placekit_core.contracts.measurement import Kernel, Measurements
+from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.task import Best, Evaluator, Session
@@ -132,7 +132,7 @@ class BudgetedEvaluator(Evaluator):
         self._record(placements, parts)
         return Measurements.join(parts)
 
-    def kernel(self) -> Kernel | None:
+    def kernel(self) -> Any:
         return self.session.kernel()
 
     def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:

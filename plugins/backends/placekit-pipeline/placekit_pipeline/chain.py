@@ -10,8 +10,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_blocks import Blocks, or_single_device, sequence
+from placekit_scheduling import Kernel
 
-from placekit_core import Kernel, NotApplicable, Placement, Placements, Policy, Task
+from placekit_core import NotApplicable, Placement, Placements, Policy, Task
 from placekit_pipeline import ChainOptions
 from placekit_pipeline.chain_arrays import CLOSE, MAX, SUM, Found, Table
 from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN, Segments, segments_of, values_add_up

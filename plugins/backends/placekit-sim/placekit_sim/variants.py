@@ -23,7 +23,7 @@ _VARIANTS = {
 
 @cache
 def compiled(variant: str) -> Any:
-    """The compiled evaluation of a placement, see `placekit_core.Kernel`; it is compiled, or read, when first asked for.
+    """The compiled evaluation of a placement, see `placekit_scheduling.Kernel`; it is compiled, or read, when first asked for.
 
     `any` finds in its arrays whether there are multicast, barriers, noise, streaming, the order `arrival` or a recording; the
     others, which are for machines without the first five, take less time. `recorded` leaves marks to go on from, and can

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel
 from pydantic import Field
 
 from placekit_core import (
@@ -24,7 +25,6 @@ from placekit_core import (
     Graph,
     GraphBuilder,
     Grouping,
-    Kernel,
     LearnableOptions,
     LearnablePolicy,
     Ledger,

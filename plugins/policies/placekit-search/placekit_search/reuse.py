@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from placekit_scheduling import Kernel
 from placekit_scheduling.jit import counted_inner, njit
 
-from placekit_core import Kernel, Problem
+from placekit_core import Problem
 from placekit_search.moves import DEVICES, PRIORITIES
 from placekit_search.neighbourhood import Ints, rows
 
@@ -16,7 +17,7 @@ MANY = 64  # a tensor of a source with more readers than this counts as one that
 
 
 class Reuse(NamedTuple):
-    """The graph, and where marks are (`placekit_core.Trial`); n operations, g groups.
+    """The graph, and where marks are (`placekit_scheduling.Trial`); n operations, g groups.
 
     Attributes:
         op_ptr, op: operations of each group, in compressed rows.

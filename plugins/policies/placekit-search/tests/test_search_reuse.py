@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from placekit_scheduling import Kernel
 from placekit_search.chain import TRIALS_FROM, Chain, Moves
 from placekit_search.kinds import KINDS
 from placekit_search.moves import DEVICES, PRIORITIES, new_log, propose
@@ -16,7 +17,7 @@ from placekit_search.reuse import mark_before, reuse
 from placekit_testing.strategies import random_problem
 from search_helpers import machine, random_layers
 
-from placekit_core import Kernel, Ledger, Placements, Problem, Task, installed
+from placekit_core import Ledger, Placements, Problem, Task, installed
 from placekit_core.run.evaluator import BudgetedEvaluator
 
 pytest.importorskip("placekit_sim")
