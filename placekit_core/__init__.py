@@ -75,15 +75,21 @@ if TYPE_CHECKING:
     from placekit_core.contracts.interfaces import (
         Backend as Backend,
         Checkpoint as Checkpoint,
+        ExploresNear as ExploresNear,
         Grouper as Grouper,
+        Imitates as Imitates,
         Importer as Importer,
         LearnablePolicy as LearnablePolicy,
         Objective as Objective,
         Policy as Policy,
+        RecomputesLogProb as RecomputesLogProb,
+        ReportsKL as ReportsKL,
         ResumablePolicy as ResumablePolicy,
         Rollouts as Rollouts,
         State as State,
+        Teaches as Teaches,
         Trainer as Trainer,
+        able as able,
     )
     from placekit_core.contracts.ledger import HISTORY as HISTORY, Ledger as Ledger
     from placekit_core.contracts.measurement import (
@@ -145,7 +151,8 @@ _HOME = {
     "contracts.grouping": "Grouping quotient strongly_connected",
     "contracts.hookspecs": "Command Component ImporterComponent PolicyComponent hookimpl",
     "contracts.interfaces": (
-        "Backend Checkpoint Grouper Importer LearnablePolicy Objective Policy ResumablePolicy Rollouts State Trainer"
+        "Backend Checkpoint ExploresNear Grouper Imitates Importer LearnablePolicy Objective Policy RecomputesLogProb "
+        "ReportsKL ResumablePolicy Rollouts State Teaches Trainer able"
     ),
     "contracts.options": "LearnableOptions Options",
     "contracts.ledger": "HISTORY Ledger",

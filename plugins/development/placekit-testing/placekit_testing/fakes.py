@@ -25,6 +25,7 @@ from placekit_core import (
     Graph,
     GraphBuilder,
     Grouping,
+    Imitates,
     LearnableOptions,
     LearnablePolicy,
     Ledger,
@@ -34,6 +35,8 @@ from placekit_core import (
     Placement,
     Placements,
     Problem,
+    RecomputesLogProb,
+    ReportsKL,
     Rollouts,
     Schedule,
     Session,
@@ -268,7 +271,7 @@ def session_of(task: Task) -> FakeSession:
     return task.evaluate.session
 
 
-class FakeLearnable(LearnablePolicy):
+class FakeLearnable(LearnablePolicy, RecomputesLogProb, ReportsKL, Imitates):
     """An independent softmax over the allowed devices for each group: the smallest policy that passes the contract.
 
     Parameters: `logits`, sized for the most groups and devices among the problems that it is built for; group i has row i.

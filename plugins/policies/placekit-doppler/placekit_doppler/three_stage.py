@@ -18,12 +18,16 @@ from placekit_core import (
     BudgetExhausted,
     Checkpoint,
     ConfigError,
+    ExploresNear,
     LearnablePolicy,
     Ledger,
+    RecomputesLogProb,
     Rollouts,
     RunError,
     State,
     Task,
+    Teaches,
+    able,
     report_progress,
 )
 from placekit_doppler import ThreeStageOptions
@@ -81,17 +85,12 @@ class ThreeStage(PolicyGradient):
                 "stage 3 learns from a backend that measures, and the run has none besides the proxy",
                 "choose trainer.stages=[1,2], or a backend that measures: backend=cpu",
             )
-        if 1 in o.stages and type(policy).teach is LearnablePolicy.teach:
-            raise ConfigError(
-                f"policy {policy.name!r} has no teacher, and stage 1 learns from one",
-                "choose trainer=auto, the policy's own trainer",
-            )
+        if 1 in o.stages:
+            able(policy, Teaches, "stage 1 needs that; choose trainer=auto, the policy's own trainer")
         near = {o.near_best_from} | ({o.measured_near_best_from} if two else set())
-        if near != {None} and type(policy).rollout_near is LearnablePolicy.rollout_near:
-            raise ConfigError(
-                f"policy {policy.name!r} has no episodes near a placement",
-                "choose trainer.near_best_from=null" + (" trainer.measured_near_best_from=null" if two else ""),
-            )
+        if near != {None}:
+            off = " trainer.measured_near_best_from=null" if two else ""
+            able(policy, ExploresNear, f"choose trainer.near_best_from=null{off}")
         if o.list_schedules_first and state is None:
             for task in (task for task in tasks if task.evaluate.remaining > 0):
                 first = list_schedules(task.problem)
@@ -131,6 +130,7 @@ class ThreeStage(PolicyGradient):
         checkpoint: Checkpoint | None,
         paused: bool,
     ) -> None:
+        assert isinstance(policy, Teaches)
         o, evaluate = self.options, tasks[0].evaluate
         tasks = [task for task in tasks if not self.too_large(policy, task)]
         while tasks and self.imitated < o.imitation_episodes and (paused or evaluate.progress < SHARE):
@@ -159,6 +159,7 @@ class ThreeStage(PolicyGradient):
             return super().draw(policy, task, rng, explore)
         so_far = (progress - since) / max(1 - since, 1e-9)
         drawn = between(o.near_best_explore, o.near_best_explore_end, so_far)
+        assert isinstance(policy, ExploresNear)
         return policy.rollout_near(task.problem, best.placement, o.samples, rng, drawn)
 
     def too_large(self, policy: LearnablePolicy, task: Task) -> bool:
@@ -183,7 +184,8 @@ class ThreeStage(PolicyGradient):
         o = self.options
         self.climb(policy, batch, batch.weight, batch.entropy_weight)  # at first all ratios are 1
         for _ in range(o.epochs - 1):
-            ratio = ratios(policy.log_prob(batch.problem, batch.rollouts), batch.rollouts.log_prob)
+            again = able(policy, RecomputesLogProb, "choose trainer.epochs=1")
+            ratio = ratios(again.log_prob(batch.problem, batch.rollouts), batch.rollouts.log_prob)
             self.climb(policy, batch, surrogate_weights(ratio, batch.weight, o.clip), batch.entropy_weight)
 
     def start(self, tasks: Sequence[Task]) -> None:
