@@ -148,6 +148,13 @@ class Evaluator(ABC):
         Raises ValueError if they are more than the budget has left.
         """
 
+    @abstractmethod
+    def log(self, **values: float) -> None:
+        """Add numbers to the next row of the history, as columns of these names: `loss`, `entropy`, `kl`, `gradient_norm`.
+
+        A trainer calls it after an update. Loggers get the columns; nothing in a run depends on them.
+        """
+
     def prove(self, bound_s: float) -> None:
         """Record a lower bound on the objective, seconds, that a policy has proven; the run reports the highest."""
         self.proven_s = bound_s if self.proven_s is None else max(self.proven_s, bound_s)
@@ -208,3 +215,7 @@ class Task:
         if self._proxy is None:
             self._proxy = self.open_proxy() if self.open_proxy else self.evaluate
         return self._proxy
+
+    def log(self, **values: float) -> None:
+        """Add columns to the history of this task, such as `loss` and `entropy`; see `Evaluator.log`."""
+        self.evaluate.log(**values)

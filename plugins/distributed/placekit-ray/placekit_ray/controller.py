@@ -158,6 +158,9 @@ class SharedEvaluator(Evaluator):
     def record(self, placements: Placements, measurements: Measurements) -> None:
         raise ValueError("the server records the evaluations of a controller")
 
+    def log(self, **values: float) -> None:
+        """Nothing: the updates of one controller are not those of the run."""
+
     def prefer(self, placement: Placement, within: float) -> bool:
         return False
 

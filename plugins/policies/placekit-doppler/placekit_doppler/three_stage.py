@@ -136,7 +136,8 @@ class ThreeStage(PolicyGradient):
         while tasks and self.imitated < o.imitation_episodes and (paused or evaluate.progress < SHARE):
             progress = self.imitated / o.imitation_episodes
             report_progress(f"stage 1, imitation: {self.imitated:,} of {o.imitation_episodes:,} episodes", progress)
-            problem = tasks[self.imitated // o.imitation_samples % len(tasks)].problem
+            task = tasks[self.imitated // o.imitation_samples % len(tasks)]
+            problem = task.problem
             count = min(o.imitation_samples, o.imitation_episodes - self.imitated)
             lesson = policy.teach(problem, count, rng, between(1.0, 0.0, progress))
             if o.imitation_entropy_weight:  # the same gradient, and that of the entropy
@@ -145,7 +146,8 @@ class ThreeStage(PolicyGradient):
                     problem, lesson, weight, o.imitation_entropy_weight / max(lesson.log_prob.size, 1)
                 )
             else:
-                _, found = policy.imitate(problem, lesson, rng)
+                loss, found = policy.imitate(problem, lesson, rng)
+                task.log(imitation_loss=loss)
             steps = self.teaching.steps(clipped(found, o.max_gradient_norm), o.imitation_learning_rate)
             policy.apply(steps)
             self.imitated += count

@@ -47,6 +47,7 @@ class PPO(PolicyGradient):
         if o.kl_target is not None:
             moved = able(policy, ReportsKL, "leave out trainer.kl_target")
             kl = moved.kl(batch.problem, batch.rollouts)[batch.rollouts.group >= 0].mean()
+            self.learned["kl"] = float(kl)
             self.beta = min(max(adapted(self.beta, float(kl), o.kl_target), LEAST), MOST)
 
     def start(self, tasks: Sequence[Task]) -> None:
