@@ -23,7 +23,7 @@ _VARIANTS = {
 
 @cache
 def compiled(variant: str) -> Any:
-    """The evaluation of a placement (`placekit_core.Kernel`), compiled or loaded from disk at the first call.
+    """The evaluation of a placement (`placekit_scheduling.Kernel`), compiled or loaded from disk at the first call.
 
     `plain`, `recorded` and `trial` are faster, and for machines without multicast, barriers, noise, prefetching and the order
     `arrival`; `any` is for all machines. `recorded` saves snapshots and can start from one. `trial` can start from one, and

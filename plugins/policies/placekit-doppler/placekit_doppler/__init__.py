@@ -8,7 +8,7 @@ from placekit_learn.options import PolicyGradientOptions
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field, field_validator
 
-from placekit_core import Component, hookimpl
+from placekit_core import Component, PolicyComponent, hookimpl
 
 
 class DopplerOptions(TorchOptions):
@@ -128,9 +128,9 @@ def placekit_trainers() -> list[Component]:
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     return [
-        Component(
+        PolicyComponent(
             name="doppler",
             summary="dual policy: selects the next operation and places it",
             config=DopplerOptions,

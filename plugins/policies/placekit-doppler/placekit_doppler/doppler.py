@@ -14,7 +14,16 @@ from placekit_learn.torch_policy import TorchOptions, TorchParameters
 from placekit_scheduling import b_level, group_priority
 from torch import nn
 
-from placekit_core import PlacekitError, Placement, Placements, Problem, Rollouts
+from placekit_core import (
+    ExploresNear,
+    PlacekitError,
+    Placement,
+    Placements,
+    Problem,
+    RecomputesLogProb,
+    Rollouts,
+    Teaches,
+)
 from placekit_doppler import DopplerOptions, lock_step
 from placekit_doppler.arrays import GREEDY, NEAR_BEST, SAMPLE, WEIGHTS, Episode, Follow, Gradient, Says
 from placekit_doppler.episodes import climb_all, decided_all, run_all
@@ -29,7 +38,7 @@ LOG_STD = 5.0  # largest absolute logarithm of the factor on their standard devi
 _HELD = 64  # prepared problems that a policy keeps, since the problems of a family take turns
 
 
-class Doppler(TorchParameters):
+class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
     """The dual policy: SEL selects one of the operations whose inputs are placed, PLC places it, until all are placed.
 
     The features of devices when an operation is placed (appendix D.2) come from the list scheduler of `placekit_scheduling`,

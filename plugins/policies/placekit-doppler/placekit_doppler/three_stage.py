@@ -19,13 +19,17 @@ from placekit_core import (
     BudgetExhausted,
     Checkpoint,
     ConfigError,
+    ExploresNear,
     LearnablePolicy,
     Ledger,
     Placements,
     Problem,
+    RecomputesLogProb,
     Rollouts,
     State,
     Task,
+    Teaches,
+    able,
     report_progress,
 )
 from placekit_doppler import ThreeStageOptions
@@ -79,17 +83,12 @@ class ThreeStage(PolicyGradient):
                 "stage 3 learns from a backend that measures, and the run has none besides the proxy",
                 "choose trainer.stages=[1,2], or a backend that measures: backend=cpu",
             )
-        if 1 in o.stages and type(policy).teach is LearnablePolicy.teach:
-            raise ConfigError(
-                f"policy {policy.name!r} has no teacher, and stage 1 learns from one",
-                "choose trainer=auto, the policy's own trainer",
-            )
+        if 1 in o.stages:
+            able(policy, Teaches, "stage 1 needs that; choose trainer=auto, the policy's own trainer")
         near = {o.near_best_from} | ({o.measured_near_best_from} if two else set())
-        if near != {None} and type(policy).rollout_near is LearnablePolicy.rollout_near:
-            raise ConfigError(
-                f"policy {policy.name!r} has no episodes near a placement",
-                "choose trainer.near_best_from=null" + (" trainer.measured_near_best_from=null" if two else ""),
-            )
+        if near != {None}:
+            off = " trainer.measured_near_best_from=null" if two else ""
+            able(policy, ExploresNear, f"choose trainer.near_best_from=null{off}")
         if o.list_schedules_first and state is None:
             for task in (task for task in tasks if task.evaluate.remaining > 0):
                 first = list_schedules(task.problem)
@@ -128,11 +127,13 @@ class ThreeStage(PolicyGradient):
         checkpoint: Checkpoint | None,
         paused: bool,
     ) -> None:
+        assert isinstance(policy, Teaches)
         o, evaluate = self.options, tasks[0].evaluate
         while self.imitated < o.imitation_episodes and (paused or evaluate.progress < SHARE):
             progress = self.imitated / o.imitation_episodes
             report_progress(f"stage 1, imitation: {self.imitated:,} of {o.imitation_episodes:,} episodes", progress)
-            problem = tasks[self.imitated // o.imitation_samples % len(tasks)].problem
+            task = tasks[self.imitated // o.imitation_samples % len(tasks)]
+            problem = task.problem
             count = min(o.imitation_samples, o.imitation_episodes - self.imitated)
             lesson = policy.teach(problem, count, rng, between(1.0, 0.0, progress))
             if o.imitation_entropy_weight:  # the same gradient, and that of the entropy
@@ -141,7 +142,8 @@ class ThreeStage(PolicyGradient):
                     problem, lesson, weight, o.imitation_entropy_weight / max(lesson.log_prob.size, 1)
                 )
             else:
-                _, found = policy.imitate(problem, lesson, rng)
+                loss, found = policy.imitate(problem, lesson, rng)
+                task.log(imitation_loss=loss)
             steps = self.teaching.steps(clipped(found, o.max_gradient_norm), o.imitation_learning_rate)
             policy.apply(steps)
             self.imitated += count
@@ -155,6 +157,7 @@ class ThreeStage(PolicyGradient):
             return super().draw(policy, task, rng, explore)
         so_far = (progress - since) / max(1 - since, 1e-9)
         drawn = between(o.near_best_explore, o.near_best_explore_end, so_far)
+        assert isinstance(policy, ExploresNear)
         return policy.rollout_near(task.problem, best.placement, o.samples, rng, drawn)
 
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
@@ -163,7 +166,8 @@ class ThreeStage(PolicyGradient):
         o = self.options
         self.climb(policy, batch, batch.weight, batch.entropy_weight)  # at first all ratios are 1
         for _ in range(o.epochs - 1):
-            ratio = ratios(policy.log_prob(batch.problem, batch.rollouts), batch.rollouts.log_prob)
+            again = able(policy, RecomputesLogProb, "choose trainer.epochs=1")
+            ratio = ratios(again.log_prob(batch.problem, batch.rollouts), batch.rollouts.log_prob)
             self.climb(policy, batch, surrogate_weights(ratio, batch.weight, o.clip), batch.entropy_weight)
 
     def start(self, tasks: Sequence[Task]) -> None:

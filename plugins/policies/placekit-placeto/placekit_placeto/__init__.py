@@ -8,7 +8,7 @@ from placekit_learn.options import LearningOptions
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field
 
-from placekit_core import Component, hookimpl
+from placekit_core import Component, PolicyComponent, hookimpl
 
 PAPER = (
     "Addanki et al. 2019, Placeto: Learning Generalizable Device Placement Algorithms for Distributed Machine Learning"
@@ -96,9 +96,9 @@ class StepwiseOptions(LearningOptions):
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     return [
-        Component(
+        PolicyComponent(
             name="placeto",
             summary="graph network that improves a placement group by group; learns for unseen graphs",
             config=PlacetoOptions,

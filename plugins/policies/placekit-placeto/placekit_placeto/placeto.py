@@ -14,7 +14,7 @@ from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
 from placekit_scheduling import ListScheduler
 from torch import nn
 
-from placekit_core import PlacekitError, Placements, Problem, Rollouts
+from placekit_core import PlacekitError, Placements, Problem, ReportsKL, Rollouts, Teaches
 from placekit_placeto import PlacetoOptions
 from placekit_placeto.arrays import Episodes, Groups, Rules
 from placekit_placeto.paper import PaperNetwork, PaperScene
@@ -34,7 +34,7 @@ class Ready:
     scene: Any
 
 
-class Placeto(TorchPolicy):
+class Placeto(TorchPolicy, ReportsKL, Teaches):
     """Iterative placement improvement (section 2.1): an episode visits each group and places it anew.
 
     The network (section 2.2, or `per_device.py`) sees the groups with their present devices. Any `explore` above 0 draws

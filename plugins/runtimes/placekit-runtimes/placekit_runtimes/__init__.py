@@ -10,7 +10,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placekit_core import Command, Component, ConfigError, hookimpl, unknown
+from placekit_core import Command, ConfigError, PolicyComponent, hookimpl, unknown
 from placekit_runtimes import options
 
 if TYPE_CHECKING:
@@ -114,10 +114,10 @@ _RULES: list[tuple[str, str, type[options.RuleOptions], str, str]] = [
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     """The rules of runtimes, two rules of thumb, and `given`."""
     rules = [
-        Component(
+        PolicyComponent(
             name=name,
             summary=summary,
             config=config,
@@ -127,7 +127,7 @@ def placekit_policies() -> list[Component]:
         )
         for name, summary, config, target, source in _RULES
     ]
-    given = Component(
+    given = PolicyComponent(
         name="given",
         summary="a placement of your own: a device map, or the placement.json of a run",
         config=options.GivenOptions,
