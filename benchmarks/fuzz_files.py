@@ -181,7 +181,7 @@ class _Stop(Observer):
     def __init__(self) -> None:
         self.rows = 0
 
-    def row(self, program: str, row: Mapping[str, float], ledger: object) -> None:
+    def row(self, program: str, row: Mapping[str, float], ledger: object, unit: str) -> None:
         """Count, and stop."""
         self.rows += 1
         if self.rows == 4:
