@@ -80,7 +80,6 @@ if TYPE_CHECKING:
         Imitates as Imitates,
         Importer as Importer,
         LearnablePolicy as LearnablePolicy,
-        Objective as Objective,
         Policy as Policy,
         RecomputesLogProb as RecomputesLogProb,
         ReportsKL as ReportsKL,
@@ -151,7 +150,7 @@ _HOME = {
     "contracts.grouping": "Grouping quotient strongly_connected",
     "contracts.hookspecs": "Command Component ImporterComponent PolicyComponent hookimpl",
     "contracts.interfaces": (
-        "Backend Checkpoint ExploresNear Grouper Imitates Importer LearnablePolicy Objective Policy RecomputesLogProb "
+        "Backend Checkpoint ExploresNear Grouper Imitates Importer LearnablePolicy Policy RecomputesLogProb "
         "ReportsKL ResumablePolicy Rollouts State Teaches Trainer able"
     ),
     "contracts.options": "LearnableOptions Options",

@@ -136,7 +136,7 @@ class CrashAfter(Observer):
     def __init__(self, rows: int) -> None:
         self.left = rows
 
-    def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+    def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
         self.left -= 1
         if self.left == 0:
             raise Crash
@@ -279,7 +279,7 @@ def test_the_failing_signal_can_be_set(tmp_path: Path) -> None:
     seen: list[float] = []
 
     class Look(Observer):
-        def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+        def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
             seen.append(row["mean_s"])
 
     tiny = {**machine(3, memory_bytes=2500).model_dump(mode="json"), "name": "tiny"}
@@ -317,7 +317,7 @@ def test_the_clock_stops_when_the_search_ends_early(tmp_path: Path, error: type[
     ledgers: list[Ledger] = []
 
     class Stop(Observer):
-        def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+        def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
             ledgers.append(ledger)
             raise error
 

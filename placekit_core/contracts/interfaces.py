@@ -28,10 +28,6 @@ from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Executable, Program
 from placekit_core.contracts.task import Session, Task
 
-Objective = Literal["makespan", "max_load", "blocking_latency", "step", "throughput", "token"]
-"""`makespan`: one step from its beginning to its end; `max_load`: the busiest device of a pipeline; `blocking_latency`: one
-sample through blocking calls; `step`: a step of several micro-batches; `throughput`: one micro-batch of a pipeline in its steady
-state; `token`: one micro-batch through all stages. docs/pipelines.md compares them."""
 State = Mapping[str, Any]  # the content of a checkpoint: nested dicts of arrays, numbers, strings, lists
 Checkpoint = Callable[[State], None]  # call it at points from which a run can continue exactly with that state
 
@@ -282,8 +278,18 @@ class Trainer(Plugin):
 class Backend(Plugin):
     """Says how good placements are."""
 
-    objective: Objective = "makespan"
-    """What its values are the seconds of; it may depend on the options."""
+    objective: str = "makespan"
+    """What its values are, and searches minimise; it may depend on the options. Any name is fine, such as `energy`.
+
+    Known to placekit: `makespan`, one step from its beginning to its end; `max_load`, the busiest device of a pipeline;
+    `blocking_latency`, one sample through blocking calls; `step`, a step of several micro-batches; `throughput`, one
+    micro-batch of a pipeline in its steady state; `token`, one micro-batch through all stages (docs/pipelines.md).
+    """
+    unit: str = "s"
+    """The unit of its values: seconds, or that of an objective that is no time, such as `J` or `$`.
+
+    Fields called `value_s` hold values in this unit, and schedules are in seconds all the same.
+    """
     simulated: bool
     deterministic: bool
     parallel: bool = False

@@ -14,7 +14,7 @@ class Measurements:
     """A batch of b measurements on D devices.
 
     Attributes:
-        value_s: [b] the objective in seconds; NaN where `error` says why there is none.
+        value_s: [b] the objective, in `Backend.unit` (seconds for most); NaN where `error` says why there is none.
         peak_bytes: [b, D] highest memory in use on each device.
         fits: [b] no device went over its memory and nothing failed.
         error: [b] None, or the reason why a placement could not be measured.

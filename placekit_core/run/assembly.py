@@ -24,7 +24,7 @@ from placekit_core.contracts.program import Program
 from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import Baseline
 from placekit_core.contracts.task import Session, Task
-from placekit_core.contracts.units import seconds
+from placekit_core.contracts.units import format_value
 from placekit_core.run.busy import busy_note
 from placekit_core.run.config import (
     AUTO,
@@ -290,7 +290,9 @@ class Assembly:
         same = self.objects.proxy is None and self.config.proxy == self.config.backend
         task = Task(
             problem, evaluate,
-            None if same else lambda: evaluator(self.proxy, ledgers[1], on_row=lambda row: _tell(row, ledgers[1])),
+            None if same else lambda: evaluator(
+                self.proxy, ledgers[1], on_row=lambda row: _tell(row, ledgers[1], self.proxy.unit)
+            ),
             program.executable,
             self.config.budget.proxy_evaluations, measures=not self.backend.simulated,
             backend={} if "backend" in self.config.python_objects else self.config.backend,
@@ -309,10 +311,12 @@ class Assembly:
         return Ledger(evaluations, seconds)
 
 
-def _tell(row: Mapping[str, float], ledger: Ledger) -> None:
+def _tell(row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
     """Report the progress on a proxy."""
     share = None if ledger.limit is None and ledger.limit_s is None else ledger.progress
-    report_progress(f"{int(row['evaluations']):,} evaluations on the proxy, best {seconds(row['best_s'])}", share)
+    report_progress(
+        f"{int(row['evaluations']):,} evaluations on the proxy, best {format_value(row['best_s'], unit)}", share
+    )
 
 
 def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entry, BaseModel]:

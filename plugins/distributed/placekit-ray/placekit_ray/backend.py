@@ -56,7 +56,7 @@ class RayBackend(Backend):
             raise ConfigError(
                 f"backend {self.inner_name!r} cannot evaluate in several processes at once", "leave out parallel=ray"
             )
-        self.objective = self.inner.objective
+        self.objective, self.unit = self.inner.objective, self.inner.unit
         self.simulated, self.deterministic = self.inner.simulated, self.inner.deterministic
         self.workers: Workers | None = None
 
