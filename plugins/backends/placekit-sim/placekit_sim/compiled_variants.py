@@ -18,7 +18,7 @@ _VARIANTS = {"any": {}, "plain": {**_PLAIN, "record": False}, "recorded": {**_PL
 
 @cache
 def compiled(variant: str) -> Any:
-    """The evaluation of a placement (`placekit_core.Kernel`), compiled or loaded from disk at the first call.
+    """The evaluation of a placement (`placekit_scheduling.Kernel`), compiled or loaded from disk at the first call.
 
     `plain` and `recorded`, which also records times and causes, are faster. They are for machines without multicast,
     barriers, noise, prefetching and the order `arrival`; `any` is for all machines.

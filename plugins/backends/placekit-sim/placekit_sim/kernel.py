@@ -20,7 +20,7 @@ from placekit_sim.run_start import set_placement, set_start
 
 
 def simulate(device, priority, m, peak):
-    """Makespan in seconds of one placement; see `placekit_core.Kernel` for the arguments."""
+    """Makespan in seconds of one placement; see `placekit_scheduling.Kernel` for the arguments."""
     ranked = m.order == 1 or (m.order == 2 and len(priority) > 0) or m.ahead or m.arrival
     # ---- the placement
     set_placement(m, device, priority, ranked, peak)

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel, Trace
 from placekit_scheduling.fields import Layout, lay_out
 from placekit_scheduling.heaps import SPAN
 
-from placekit_core import UNLIMITED, Graph, Kernel, Problem, Routes, Trace
+from placekit_core import UNLIMITED, Graph, Problem, Routes
 from placekit_sim.compiled_variants import compiled
 from placekit_sim.layout import FIELDS
 from placekit_sim.rules import Rules
@@ -23,7 +24,7 @@ class Packed:
 
     Attributes:
         variant: which kernel it is for, see `compiled_variants.compiled`.
-        layout: as in `placekit_core.Kernel`.
+        layout: as in `placekit_scheduling.Kernel`.
         tasks: n + e, enough for all operations and all received copies.
     """
 

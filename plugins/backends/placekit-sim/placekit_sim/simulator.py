@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from placekit_scheduling import ROUNDING, makespan_bound, offload_bound
+from placekit_scheduling import ROUNDING, Kernel, makespan_bound, offload_bound
 from placekit_scheduling.evaluation import evaluate_batch
 from pydantic import BaseModel
 
@@ -15,7 +15,6 @@ from placekit_core import (
     Backend,
     BackendError,
     Executable,
-    Kernel,
     Measurements,
     Placement,
     Placements,
