@@ -1,9 +1,9 @@
 """Packs many arrays into few for compiled functions, and finds them again there; importing this imports numba.
 
-A compiled evaluation (`placekit_scheduling.Kernel`) takes two flat arrays and two scratch spaces, whatever it needs. A list of `Field`
-names the numbers and arrays in them, in order: `lay_out` fills the flat arrays. In compiled code, `view_of` returns all fields
-as a NamedTuple; `unpacked` compiles a function in which each field is a local variable. A NamedTuple is simpler and enough for
-some dozen fields; with the hundred of the simulator, it takes numba long to compile.
+A compiled evaluation (`placekit_scheduling.Kernel`) takes two flat arrays and two scratch spaces, whatever it needs. A list of
+`Field` names the numbers and arrays in them, in order: `lay_out` fills the flat arrays. In compiled code, `view_of` returns all
+fields as a NamedTuple; `unpacked` compiles a function in which each field is a local variable. A NamedTuple is simpler and
+enough for some dozen fields; with the hundred of the simulator, it takes numba long to compile.
 
 Compiled code cannot loop over fields of different types, so `builder_of`, `row_of` and `copier_of` write functions of all fields
 of a NamedTuple out.
