@@ -133,10 +133,8 @@ class SimulatorSession(Session):
         """The compiled evaluation of one placement; None if a value is the mean of several simulations."""
         if self.repetitions > 1:
             return None
-        rules = self._rules(0)
-        packed = pack(self.problem, rules, record=not self.bulk, snapshots=True)
-        trial = pack(self.problem, rules, after=packed) if packed.variant == "recorded" else None
-        return packed.kernel(None if self.bulk else packed.trace, trial)
+        packed = pack(self.problem, self._rules(0), record=not self.bulk)
+        return packed.kernel(None if self.bulk else packed.trace)
 
     def close(self) -> None:
         if self.pool is not None:
