@@ -32,6 +32,7 @@ class TestColocation(GrouperContract):
 
 
 class TestColocationThatKeepsBranches(GrouperContract):
+    short = True
     limit_option = "max_groups"
 
     @pytest.fixture
@@ -48,6 +49,7 @@ class TestModule(GrouperContract):
 
 
 class TestModuleThatMerges(GrouperContract):
+    short = True
     limit_option = "max_groups"
 
     @pytest.fixture
@@ -56,6 +58,7 @@ class TestModuleThatMerges(GrouperContract):
 
 
 class TestModuleWithBlocks(GrouperContract):
+    short = True
     limit_option = "max_groups"
 
     @pytest.fixture

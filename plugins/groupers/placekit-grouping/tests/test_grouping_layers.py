@@ -23,6 +23,8 @@ class TestAuto(GrouperContract):
 
 
 class TestAutoWithLayers(GrouperContract):
+    short = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(AutoGrouper, min_kernels=1, min_layers=2)

@@ -49,6 +49,8 @@ class TestTorch(ImporterContract):
 
 
 class TestTorchInHalfPrecision(ImporterContract):
+    short = True
+
     @pytest.fixture
     def make(self, folder: Path) -> Make:
         return partial(TorchImporter, module="contract_model:half", path=str(folder))

@@ -26,6 +26,7 @@ class TestRandom(PolicyContract):
 
 
 class TestRandomOfMany(PolicyContract):
+    short = True
     resumable = True
 
     @pytest.fixture
@@ -64,6 +65,7 @@ class TestHeft(PolicyContract):
 
 
 class TestHeftOfMany(PolicyContract):
+    short = True
     resumable = True
 
     @pytest.fixture

@@ -50,6 +50,7 @@ class TestEnumerative(PolicyContract):
 
 @pytest.mark.slow
 class TestEnumerativeOfMany(PolicyContract):
+    short = True
     resumable = True
 
     @pytest.fixture

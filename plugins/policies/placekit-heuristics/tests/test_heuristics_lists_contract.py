@@ -28,6 +28,7 @@ class TestPeft(PolicyContract):
 
 
 class TestPeftOfMany(PolicyContract):
+    short = True
     resumable = True
 
     @pytest.fixture

@@ -35,6 +35,7 @@ class TestPlaceto(LearnablePolicyContract):
 
 
 class TestPaper(LearnablePolicyContract):
+    short = True
     recomputes_log_prob = True
     reports_kl = True
     imitates = True
@@ -48,6 +49,7 @@ class TestPaper(LearnablePolicyContract):
 @pytest.mark.slow
 @pytest.mark.long
 class TestReference(LearnablePolicyContract):
+    short = True
     recomputes_log_prob = True
     reports_kl = True
     imitates = True
