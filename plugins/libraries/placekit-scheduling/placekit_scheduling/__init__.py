@@ -15,12 +15,6 @@ if TYPE_CHECKING:
         Trial as Trial,
         kernel_signature as kernel_signature,
     )
-    from placekit_scheduling.bounds.certificate import certify as certify
-    from placekit_scheduling.bounds.checker import (
-        Certificate as Certificate,
-        CertificateError as CertificateError,
-        proven_s as proven_s,
-    )
     from placekit_scheduling.bounds.makespan import (
         ROUNDING as ROUNDING,
         all_bounds as all_bounds,
@@ -51,8 +45,6 @@ if TYPE_CHECKING:
 
 _HOME = {
     "abi": "Kernel Trace Trial kernel_signature",
-    "bounds.certificate": "certify",
-    "bounds.checker": "Certificate CertificateError proven_s",
     "bounds.makespan": "ROUNDING all_bounds binding_argument critical_path_bound makespan_bound",
     "bounds.offload": "offload_bound",
     "first_run": "end_help",

@@ -12,7 +12,8 @@ from numpy.random import Generator
 from placekit_learn.optimisers import clipped
 from placekit_learn.policy_gradient import Batch, PolicyGradient, between
 from placekit_learn.ppo import ratios, surrogate_weights
-from placekit_learn.rewards import Rewards, Worths
+from placekit_learn.rewards import Rewards
+from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 
 from placekit_core import (
     BudgetExhausted,
@@ -21,9 +22,10 @@ from placekit_core import (
     ExploresNear,
     LearnablePolicy,
     Ledger,
+    Placements,
+    Problem,
     RecomputesLogProb,
     Rollouts,
-    RunError,
     State,
     Task,
     Teaches,
@@ -31,7 +33,6 @@ from placekit_core import (
     report_progress,
 )
 from placekit_doppler import ThreeStageOptions
-from placekit_doppler.part_training import PartChain, in_parts, is_traced, list_schedules
 
 SHARE = 0.5
 """Largest share of a budget in seconds that stage I takes, where the budget is not paused for it."""
@@ -49,12 +50,10 @@ class ThreeStage(PolicyGradient):
     A run that simulates has a stage III only where `budget.proxy_evaluations` asks for a stage II on another simulator.
 
     Ours, not the paper's: with `list_schedules_first` the first evaluations are list schedules, so that there is a result before
-    anything is learned; and programs of more than `whole_up_to` kernels have no stage I, and in stage II episodes that change
-    parts of a placement (`part_training.PartChain`).
+    anything is learned.
 
     Attributes:
         imitated: episodes of stage I so far.
-        chains: of each task, for episodes in parts.
         learns: whether this stage changes the policy.
         measured: whether this is stage III.
     """
@@ -63,7 +62,6 @@ class ThreeStage(PolicyGradient):
     options_class = ThreeStageOptions
     options: ThreeStageOptions
     imitated: int
-    chains: list[PartChain]
     learns: bool
     measured: bool
 
@@ -108,7 +106,6 @@ class ThreeStage(PolicyGradient):
                 self._learn(policy, cheaper, rng, checkpoint)
             self.pretrained, self.begun = True, self.updates
             self.rewards, self.optimiser = self._no_rewards(tasks), self.new_optimiser("measured")
-            self._no_chains(tasks)  # their values are the proxy's
             for task in tasks:
                 found = [] if task.proxy.best is None else [task.proxy.best.placement.batch()]
                 for placements in (*found, policy.rollout(task.problem, 1, rng).placements):
@@ -132,8 +129,7 @@ class ThreeStage(PolicyGradient):
     ) -> None:
         assert isinstance(policy, Teaches)
         o, evaluate = self.options, tasks[0].evaluate
-        tasks = [task for task in tasks if not self.too_large(policy, task)]
-        while tasks and self.imitated < o.imitation_episodes and (paused or evaluate.progress < SHARE):
+        while self.imitated < o.imitation_episodes and (paused or evaluate.progress < SHARE):
             progress = self.imitated / o.imitation_episodes
             report_progress(f"stage 1, imitation: {self.imitated:,} of {o.imitation_episodes:,} episodes", progress)
             task = tasks[self.imitated // o.imitation_samples % len(tasks)]
@@ -164,22 +160,6 @@ class ThreeStage(PolicyGradient):
         assert isinstance(policy, ExploresNear)
         return policy.rollout_near(task.problem, best.placement, o.samples, rng, drawn)
 
-    def too_large(self, policy: LearnablePolicy, task: Task) -> bool:
-        """Whether the task's program is learned in parts."""
-        most = self.options.whole_up_to
-        if most is None or not in_parts(policy):
-            return False
-        return bool(task.problem.graph.kernel.sum() > most) and is_traced(task)
-
-    def _update(self, policy: LearnablePolicy, task: Task, rewards: Worths, rng: Generator) -> None:
-        whole = not self.learns or task.evaluate.best is None or not self.too_large(policy, task)
-        if whole or not in_parts(policy):  # `too_large` knows that it is; this tells the type
-            super()._update(policy, task, rewards, rng)
-            return
-        chain = self.chains[self.updates % len(self.chains)]
-        with self._timed("update"):
-            chain.update(policy, task, rng, self.part_optimiser, task.evaluate.progress)
-
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         if not self.learns:
             return
@@ -194,25 +174,25 @@ class ThreeStage(PolicyGradient):
         super().start(tasks)
         self.imitated, self.learns, self.measured = 0, True, False
         self.teaching = self.new_optimiser("teaching")
-        self._no_chains(tasks)
-
-    def _no_chains(self, tasks: Sequence[Task]) -> None:
-        self.part_optimiser = self.new_optimiser("parts")
-        self.chains = [PartChain(self.options) for _ in tasks]
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), "imitated": self.imitated, "teaching": self.teaching.state(),
-            "parts": self.part_optimiser.state(), "chains": [chain.state() for chain in self.chains]}  # fmt: skip
+        return {**super().state(), "imitated": self.imitated, "teaching": self.teaching.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if "parts" not in state:
-            raise RunError("this checkpoint of training is of another version of placekit-doppler", "start a new run")
         super().restore(state)
         self.imitated = int(state["imitated"])
         self.teaching.restore(state["teaching"])
-        self.part_optimiser.restore(state["parts"])
-        for chain, saved in zip(self.chains, state["chains"], strict=True):
-            chain.restore(saved)
+
+
+def list_schedules(problem: Problem) -> Placements:
+    """A list schedule by every rule, and the single devices that may run everything; priorities are b-levels."""
+    scheduler, level = ListScheduler(problem), b_level(problem)
+    rows = []
+    for rule in RULES:
+        scheduler.reset()
+        rows.append(scheduler.run(rule).devices())
+    rows += [np.full(problem.g, d, np.int16) for d in np.flatnonzero(problem.allowed.all(axis=0))]
+    return Placements.of(np.stack(rows), np.tile(group_priority(problem, level), (len(rows), 1)))
 
 
 @contextmanager

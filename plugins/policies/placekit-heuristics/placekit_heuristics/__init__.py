@@ -25,12 +25,6 @@ class RandomOptions(Options):
     )
 
 
-class RoundRobinOptions(Options):
-    """Options of policy `round_robin`."""
-
-    chunk: int = Field(1, ge=1, description="how many groups in a row go to one device")
-
-
 @hookimpl
 def placekit_policies() -> list[PolicyComponent]:
     return [
@@ -50,7 +44,7 @@ def placekit_policies() -> list[PolicyComponent]:
         PolicyComponent(
             name="round_robin",
             summary="groups in topological order, one device after another",
-            config=RoundRobinOptions,
+            config=Options,
             target="placekit_heuristics.simple:RoundRobin",
         ),
         *list_options.COMPONENTS,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from placekit_core import Options, PolicyComponent
@@ -15,9 +13,6 @@ class ListSchedulingOptions(Options):
     samples: int = Field(
         1, ge=1, description="schedules to make; if more than one, they are evaluated and the best is taken"
     )
-    perturbation: float = Field(
-        0.0, ge=0, le=1, description="sigma of the log-normal factors on the levels of all schedules but the first"
-    )
 
 
 class CriticalPathOptions(ListSchedulingOptions):
@@ -26,18 +21,6 @@ class CriticalPathOptions(ListSchedulingOptions):
     samples: int = Field(
         50, ge=1, description="schedules to make; if more than one, they are evaluated and the best is taken"
     )
-    choose: Literal["earliest_start", "earliest_finish"] = Field(
-        "earliest_start", description="device for an operation; the two differ where devices are unequally fast"
-    )
-
-
-class MSctOptions(Options):
-    """Options of policy `m_sct`."""
-
-    threshold: float = Field(
-        0.5, gt=0, le=0.5, description="a child is the favourite if its variable in the linear program is below this"
-    )
-    lp_seconds: float = Field(60.0, gt=0, description="seconds that the linear program may take; more is an error")
 
 
 LIST_SCHEDULING = "placekit_heuristics.list_scheduling"
@@ -97,7 +80,7 @@ COMPONENTS = [
     PolicyComponent(
         name="m_sct",
         summary="m_etf whose devices wait for favourite children, which a linear program chooses",
-        config=MSctOptions,
+        config=Options,
         target=f"{BAECHI}:MSct",
         paper=BAECHI_PAPER,
     ),

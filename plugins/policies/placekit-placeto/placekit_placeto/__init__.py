@@ -57,17 +57,6 @@ class PlacetoOptions(TorchOptions):
     max_devices: int | None = Field(
         None, ge=1, description="devices that `head=paper` has room for; null: as many as the problems have"
     )
-    engine: Literal["compiled", "torch"] = Field(
-        "compiled",
-        description="how `head=paper` is computed: in compiled loops, or in torch-geometric, step by step: slow, for comparison",
-    )
-    episode_threads: int = Field(
-        0,
-        ge=0,
-        le=8,
-        description="threads of the episodes of `head=paper`, at most 8; 0: as many as there are cores. Results do not depend on"
-        " it",
-    )
 
 
 class StepwiseOptions(LearningOptions):

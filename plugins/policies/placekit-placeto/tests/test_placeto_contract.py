@@ -35,7 +35,6 @@ class TestPlaceto(LearnablePolicyContract):
 
 
 class TestPaper(LearnablePolicyContract):
-    short = True
     recomputes_log_prob = True
     reports_kl = True
     imitates = True
@@ -44,20 +43,6 @@ class TestPaper(LearnablePolicyContract):
     @pytest.fixture
     def make(self):
         return partial(Placeto, **SMALL, head="paper")
-
-
-@pytest.mark.slow
-@pytest.mark.long
-class TestReference(LearnablePolicyContract):
-    short = True
-    recomputes_log_prob = True
-    reports_kl = True
-    imitates = True
-    teaches = True
-
-    @pytest.fixture
-    def make(self):
-        return partial(Placeto, **SMALL, head="paper", engine="torch")
 
 
 class Improving(fakes.FakeLearnable):
