@@ -221,9 +221,7 @@ class BudgetedEvaluator(Evaluator):
         self.least_over_bytes = min(self.least_over_bytes, float(np.nanmin(over, initial=np.inf)))
         self.last_error = next((e for e in m.error if e), self.last_error)
         if np.isfinite(value[row]) and (self.best is None or value[row] < self.best.value_s):
-            device, priority = placements.one(row)
-            placement = self.problem.placement(device.copy(), None if priority is None else priority.copy())
-            self._challenge(placement, m.rows(slice(row, row + 1)))
+            self._challenge(self.problem.row(placements, row), m.rows(slice(row, row + 1)))
         mean = float(np.mean(self.scores(m))) if mean_s is None else mean_s
         best_s = self.best.value_s if self.best else math.nan
         new = (self.evaluations, self.ledger.seconds, float(value[row]), mean, best_s)

@@ -185,7 +185,6 @@ class PipelineSession(KernelSession):
         """
         kernel = self._kernel(record=True)
         problem = self.problem
-        problem.check(placement.batch())
         ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
         device = np.require(placement.device, np.int16, ["C", "W"])
         peak = np.empty(problem.cluster.size)
