@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from placekit_scheduling.loads import Loads
 from pydantic import Field
 
 from placekit_core import (
@@ -207,8 +206,10 @@ class FakeSession(Session):
             self._kernel = kernel_of(self.problem, self.largest_bytes, self.failing)
         return self._kernel
 
-    def loads(self) -> Loads:
+    def loads(self) -> Any:
         """The sum of each device's groups, whose largest is never above the value: for policies that solve for loads."""
+        from placekit_scheduling.loads import Loads
+
         p = self.problem
         bytes_ = p.group_persistent_bytes.astype(np.float64)
         return Loads(p.group_s, (), (), (), bytes_, self.largest_bytes, (), exact=False)
