@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from placekit_core import Component, Options, hookimpl
+from placekit_core import Component, Options, PolicyComponent, hookimpl
 
 PAPER = "Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators (NeurIPS 2020)"
 
@@ -86,10 +86,10 @@ def placekit_backends() -> list[Component]:
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     """The best contiguous split."""
     return [
-        Component(
+        PolicyComponent(
             "chain",
             "the best contiguous split of the blocks over devices in any order, with a proof where it can",
             ChainOptions,

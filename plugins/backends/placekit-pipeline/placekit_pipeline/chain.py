@@ -10,8 +10,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_layers import Blocks, or_single_device, sequence
 from placekit_layers.splits import as_path, one_block_moved, shortened
+from placekit_scheduling import Kernel
 
-from placekit_core import Kernel, NotApplicable, Placement, Placements, Policy, Task
+from placekit_core import NotApplicable, Placement, Placements, Policy, Task
 from placekit_pipeline import ChainOptions
 from placekit_pipeline.chain_arrays import CLOSE, MAX, SUM, Found, Table
 from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN, Segments, segments_of, values_add_up

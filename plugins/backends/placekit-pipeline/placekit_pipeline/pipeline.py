@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from placekit_layers.following import leaders
-from placekit_scheduling import ROUNDING, critical_path_bound
+from placekit_scheduling import ROUNDING, Kernel, critical_path_bound
 from placekit_scheduling.fields import Field
 from placekit_scheduling.loads import Loads
 from pydantic import BaseModel
 
-from placekit_core import Backend, BackendError, Executable, Kernel, Placement, Problem, Schedule, Session
+from placekit_core import Backend, BackendError, Executable, Placement, Problem, Schedule, Session
 from placekit_pipeline import PipelineOptions
 from placekit_pipeline.bounds import load_bound, with_seconds
 from placekit_pipeline.loads import pipeline_loads

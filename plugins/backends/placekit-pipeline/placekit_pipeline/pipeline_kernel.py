@@ -300,7 +300,7 @@ def _busiest(m, backward):
 
 @njit(kernel_signature(), cache=True, nogil=True, **UNCOUNTED)
 def pipeline(device, priority, ints, floats, scratch_ints, scratch_floats, peak):
-    """The objective in seconds; infinity if stages wait for each other. See `placekit_core.Kernel` for the arguments."""
+    """The objective in seconds; infinity if stages wait for each other. See `placekit_scheduling.Kernel` for the arguments."""
     m = view(ints, floats, scratch_ints, scratch_floats)
     possible = True
     if m.chunks > 1:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel
 from placekit_scheduling.fields import Field
 
-from placekit_core import Kernel, Schedule, Spans
+from placekit_core import Schedule, Spans
 from placekit_pipeline.nets import AGAIN, AHEAD, BACK, END, SOURCE
 from placekit_pipeline.pipeline_sums import LATE
 from placekit_pipeline.stages import Stages

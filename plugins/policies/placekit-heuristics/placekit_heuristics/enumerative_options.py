@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from placekit_core import Component, Options
+from placekit_core import Options, PolicyComponent
 
 
 class EnumerativeOptions(Options):
@@ -22,7 +22,7 @@ class EnumerativeOptions(Options):
 
 
 COMPONENTS = [
-    Component(
+    PolicyComponent(
         name="enumerative",
         summary="meta-operations one by one, their shards on the devices to which the least has to be sent",
         config=EnumerativeOptions,

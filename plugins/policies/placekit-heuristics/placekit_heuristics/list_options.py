@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from placekit_core import Component, Options
+from placekit_core import Options, PolicyComponent
 
 
 class ListSchedulingOptions(Options):
@@ -28,56 +28,56 @@ BAECHI = "placekit_heuristics.baechi"
 BAECHI_PAPER = "Jeon et al. 2020, Baechi: fast device placement of machine learning graphs"
 
 COMPONENTS = [
-    Component(
+    PolicyComponent(
         name="critical_path",
         summary="list scheduling by longest path to an exit, onto the device of earliest start; best of 50",
         config=CriticalPathOptions,
         target=f"{LIST_SCHEDULING}:CriticalPath",
         paper="Kwok and Ahmad 1999; baseline of Doppler (ICLR 2026)",
     ),
-    Component(
+    PolicyComponent(
         name="etf",
         summary="list scheduling of the operation and device of earliest start",
         config=ListSchedulingOptions,
         target=f"{LIST_SCHEDULING}:Etf",
         paper="Hwang, Chow, Anger and Lee 1989, Scheduling precedence graphs in systems with interprocessor communication",
     ),
-    Component(
+    PolicyComponent(
         name="heft",
         summary="list scheduling by upward rank, onto the device of earliest finish, filling gaps",
         config=ListSchedulingOptions,
         target=f"{LIST_SCHEDULING}:Heft",
         paper="Topcuoglu, Hariri and Wu 2002, Performance-effective and low-complexity task scheduling",
     ),
-    Component(
+    PolicyComponent(
         name="cpop",
         summary="heft with a critical path on one device",
         config=ListSchedulingOptions,
         target=f"{LIST_SCHEDULING}:Cpop",
         paper="Topcuoglu, Hariri and Wu 2002, Performance-effective and low-complexity task scheduling",
     ),
-    Component(
+    PolicyComponent(
         name="peft",
         summary="list scheduling that looks ahead by a table of optimistic costs",
         config=ListSchedulingOptions,
         target=f"{LIST_SCHEDULING}:Peft",
         paper="Arabnejad and Barbosa 2014, List scheduling algorithm for heterogeneous systems by an optimistic cost table",
     ),
-    Component(
+    PolicyComponent(
         name="m_topo",
         summary="groups in topological order, one device after another, each up to its share of the memory",
         config=Options,
         target=f"{BAECHI}:MTopo",
         paper=BAECHI_PAPER,
     ),
-    Component(
+    PolicyComponent(
         name="m_etf",
         summary="list scheduling of the operation and device of earliest start, ties in topological order",
         config=Options,
         target=f"{BAECHI}:MEtf",
         paper=BAECHI_PAPER,
     ),
-    Component(
+    PolicyComponent(
         name="m_sct",
         summary="m_etf whose devices wait for favourite children, which a linear program chooses",
         config=Options,

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel
 
-from placekit_core import Kernel, Measurements, Placement, Placements, State, Task
+from placekit_core import Measurements, Placement, Placements, State, Task
 from placekit_search.move_kinds import KINDS, ORDERING
 from placekit_search.moves import DEVICES, PRIORITIES, new_log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood, flow

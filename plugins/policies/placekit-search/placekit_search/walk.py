@@ -100,7 +100,7 @@ def read_path(flow: Any, ints: Any, log: Any) -> None:
 
 
 class Arguments(NamedTuple):
-    """The arguments of a compiled evaluation besides the placement, see `placekit_core.Kernel`."""
+    """The arguments of a compiled evaluation besides the placement, see `placekit_scheduling.Kernel`."""
 
     ints: NDArray[np.int32]
     floats: NDArray[np.float64]

@@ -18,7 +18,6 @@ from search_helpers import machine, open_simulator, rows, search, stopped_and_re
 
 from placekit_core import (
     BudgetExhausted,
-    Component,
     ConfigError,
     GraphBuilder,
     Ledger,
@@ -28,6 +27,7 @@ from placekit_core import (
     Placement,
     PluginError,
     Policy,
+    PolicyComponent,
     Problem,
     Task,
     installed,
@@ -160,7 +160,7 @@ def with_broken(monkeypatch: pytest.MonkeyPatch, error: PlacekitError, at_work: 
     """Install `Broken` in place of the usual start `heft`."""
     monkeypatch.setattr(Broken, "error", error)
     monkeypatch.setattr(Broken, "at_work", at_work)
-    component = Component("heft", "fails", Options, f"{__name__}:Broken")
+    component = PolicyComponent("heft", "fails", Options, f"{__name__}:Broken")
     entry = Entry("policy", component, "broken", "placekit-broken", "0")
     monkeypatch.setitem(installed().entries, ("policy", "heft"), [entry])
 
@@ -176,7 +176,7 @@ def test_only_a_policy_for_others_is_left_out(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_start_that_cannot_be_loaded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    component = Component("heft", "is not there", Options, "placekit_nowhere:Heft")
+    component = PolicyComponent("heft", "is not there", Options, "placekit_nowhere:Heft")
     entry = Entry("policy", component, "broken", "placekit-broken", "0")
     monkeypatch.setitem(installed().entries, ("policy", "heft"), [entry])
     with pytest.raises(PluginError, match="policy 'heft' of placekit-broken 0 is broken: ModuleNotFoundError"):
