@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from placekit_layers import sequence
-from placekit_pipeline.stages import leaders
+from placekit_layers.following import leaders
 
 from placekit_core import Problem
 

@@ -25,7 +25,7 @@ from placekit_scheduling.list_scheduling.levels import (
     t_level,
 )
 from placekit_scheduling.list_scheduling.state import INSERTION, Fixed, State
-from placekit_scheduling.warm_up import warm_up_problem
+from placekit_scheduling.compile_example import warm_up_problem
 
 Rule = Literal["critical_path", "earliest_finish", "etf", "heft", "cpop", "peft"]
 RULES: tuple[Rule, ...] = ("critical_path", "earliest_finish", "etf", "heft", "cpop", "peft")
