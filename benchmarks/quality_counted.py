@@ -47,7 +47,6 @@ def plan(
         return [(p, REFERENCE_BUDGET, s) for p, all_seeds in chosen.items() for s in (seeds or all_seeds)]
     own = [f"{p} meta_operations=recovered" if (part, p) == ("published", "enumerative") else p for p in heuristics()]
     runs = [(p, OWN, s) for p in own for s in (seeds or SEEDS)]
-    runs += [("exact", OWN, s) for s in (seeds or SEEDS)[:1]]
     runs += [(p, b, s) for b in (budgets or BUDGETS) for p in SEARCHES for s in (seeds or SEEDS)]
     return [r for r in runs if not policies or r[0].split()[0] in policies]
 

@@ -192,8 +192,8 @@ ASK_WHAT_IS_INSTALLED = {
     "placekit_ray.controller",  # another process
     "placekit_ray.worker",  # another process
     "placekit_report",  # builds the run's backend again, to simulate what would change
-    "placekit_search.exact_load",  # builds another policy
-    "placekit_search.other_policies",  # builds them
+    "placekit_search.exact",  # builds another policy
+    "placekit_search.named_policies",  # builds them
     "placekit_testing.contract",
     "placekit_testing.registries",
     "placekit_zoo.towers",  # builds another importer
@@ -260,7 +260,7 @@ def test_test_files_have_unique_names() -> None:
     assert len(files) == len(set(files))
 
 
-COMPILED = {"simulate", "run_earliest", "run_favourites", "explore", "walk"}
+COMPILED = {"simulate", "run_earliest", "run_favourites", "explore"}
 """Kernels that are compiled by numba: each is one loop, whose parts would have to pass its twenty arrays on."""
 
 

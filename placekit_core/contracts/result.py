@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +210,7 @@ class ProgramResult:
         measurements: the measurements of the placement, a batch of one.
         schedule: the timed events of the placement; also None if the backend failed to make it, and then a note says why.
         history: a row per evaluated batch, columns `HISTORY` of contracts/ledger.py.
+        logged: further columns of the history, by name: what a trainer logged, such as `loss`.
     """
 
     summary: ProgramSummary
@@ -218,6 +219,7 @@ class ProgramResult:
     measurements: Measurements | None
     schedule: Schedule | None
     history: Sequence[tuple[float, ...]]
+    logged: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

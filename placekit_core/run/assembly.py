@@ -165,7 +165,7 @@ class Assembly:
                 raise ConfigError(f"policy {policy.name!r} has nothing to train, but {what}", "leave out `trainer`")
             return None
         if name == AUTO:
-            name = own_trainer(self.config, self.registry)
+            name = self.registry.own_trainer(str(self.config.policy["name"]))
             if not name:
                 raise ConfigError(
                     f"policy {self.config.policy['name']!r} names no trainer of its own", "choose one: trainer=NAME"
@@ -340,16 +340,10 @@ def validate(data: Mapping[str, Any], registry: Registry) -> RunConfig:
     return config
 
 
-def own_trainer(config: RunConfig, registry: Registry) -> str:
-    """The trainer that the policy of `config` names as its own; empty if it names none."""
-    found = registry.entries.get(("policy", str(config.policy["name"])), [])
-    return found[0].component.trainer if found else ""
-
-
 def distributions(config: RunConfig, registry: Registry, importer: bool = True) -> list[str]:
     """The installed distributions that the components of `config` come from, with or without the importer's."""
     names = [(kind_of(s), str(getattr(config, s)["name"])) for s in SECTIONS if importer or s != "importer"]
     if config.trainer["name"] == AUTO:
-        names.append(("trainer", own_trainer(config, registry)))
+        names.append(("trainer", registry.own_trainer(str(config.policy["name"]))))
     names.append(("backend", str(config.parallel["name"])))
     return sorted({entry.distribution for name in names for entry in registry.entries.get(name, [])})

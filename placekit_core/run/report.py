@@ -182,7 +182,9 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResul
         directory=str(s.directory.relative_to(run_dir)),
     )
     placement = best.placement if best else None
-    return ProgramResult(summary, problem, placement, measurements, s.schedule, tuple(evaluate.history))
+    return ProgramResult(
+        summary, problem, placement, measurements, s.schedule, tuple(evaluate.history), evaluate.logged
+    )
 
 
 def beaten(s: OpenProgram, family: bool) -> list[str]:

@@ -75,7 +75,7 @@ def test_swept_values_complete_after_the_comma() -> None:
         ("policy=annealing policy.st", ["policy.starts="]),
         ("policy=critical_path policy.s", ["policy.samples="]),
         ("+policy=single_device policy.", ["policy.device="]),
-        ("policy=etf,round_robin policy.", ["policy.chunk=", "policy.perturbation=", "policy.samples="]),
+        ("policy=etf,round_robin policy.", ["policy.samples="]),
         ("policy.st", ["policy.starts="]),  # of the default policy
         ("workload=mlp importer.h", ["importer.hidden="]),  # of the preset's importer
         ("importer=torch importer.mo", ["importer.mode=", "importer.module="]),
@@ -91,7 +91,6 @@ def test_options_of_components(line: str, expected: list[str]) -> None:
 def test_options_of_a_run_and_values() -> None:
     assert words("run budget.e") == ["budget.evaluations="]
     assert words("run se") == ["seed="]
-    assert words("run policy=critical_path policy.choose=earliest_s") == ["policy.choose=earliest_start"]
     assert words("run proxy.ready_order=f") == ["proxy.ready_order=fifo"]
     assert words("run backend.threads=") == ["backend.threads=null"]
     assert words("run policy.starts=") == []

@@ -15,7 +15,6 @@ from placekit_core import (
     Cluster,
     ConfigError,
     Executable,
-    Kernel,
     Measurements,
     Placement,
     Placements,
@@ -160,7 +159,7 @@ class RaySession(Session):
     def lower_bound(self) -> float | None:
         return None if self.local is None else self.local.lower_bound()
 
-    def kernel(self) -> Kernel | None:
+    def kernel(self) -> Any:
         """That of the inner backend: a compiled search in this process evaluates faster than any message travels."""
         return None if self.local is None else self.local.kernel()
 

@@ -77,9 +77,10 @@ def devices(p: ProgramResult) -> Columns:
 
 
 def history(p: ProgramResult) -> Columns:
-    """A row per evaluated batch."""
+    """A row per evaluated batch, with what a trainer logged."""
     rows = np.asarray(p.history, np.float64).reshape(-1, len(HISTORY))
-    return {name: rows[:, i].astype(np.int64) if i == 0 else rows[:, i] for i, name in enumerate(HISTORY)}
+    own = {name: rows[:, i].astype(np.int64) if i == 0 else rows[:, i] for i, name in enumerate(HISTORY)}
+    return own | {name: np.asarray(values, np.float64) for name, values in p.logged.items()}
 
 
 def programs(p: ProgramResult) -> Columns:

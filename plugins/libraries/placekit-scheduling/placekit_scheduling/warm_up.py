@@ -1,13 +1,13 @@
-"""A problem that is solved in no time: what solves it is compiled then."""
+"""A tiny problem: solving it compiles the loops that solve problems, or loads them from disk."""
 
 from __future__ import annotations
 
 from placekit_core import Cluster, GraphBuilder, Problem
 
 
-def smallest() -> Problem:
+def warm_up_problem() -> Problem:
     """A diamond of four operations on two devices."""
-    builder = GraphBuilder("smallest")
+    builder = GraphBuilder("warm_up")
     [a] = builder.add("a", outputs=[1], flops=1)
     sides = [builder.add(name, inputs=[a], outputs=[1], flops=1)[0] for name in ("b", "c")]
     builder.add("d", inputs=sides, flops=1)

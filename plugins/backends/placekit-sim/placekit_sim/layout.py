@@ -1,4 +1,4 @@
-"""Everything that the compiled kernel works on; importing it imports numba."""
+"""The numbers and arrays that the compiled kernel works on; importing this imports numba."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FIELDS = [
     *fields("number", "order"),  # order of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
     # edges from sources; `Rules.prefetch` + 1, or 0 where all copies begin at time 0
     *fields("number", "n_reads window"),
-    *fields("number", "marks mark_every row_ints row_floats"),  # see marks.py
+    *fields("number", "snapshots snapshot_every row_ints row_floats"),  # see snapshots.py
     *fields("flag", "memory multicast bulk noisy ahead arrival record resumes limited"),
     # the problem
     *fields("ints", "group_of n_inputs output_ptr input_ptr input_tensor consumer_ptr consumer_op storage"),
@@ -44,15 +44,15 @@ FIELDS = [
     *fields("scratch_floats", "limit_s", "one"),
     *fields("scratch_floats", "begun_s left_s kept_bytes", "size"),
     *fields("scratch_floats", "tail_s", "n_if_limited"),
-    *fields("scratch_ints", "marked", "one"),
-    *fields("scratch_floats", "mark_s", "marks"),
-    *fields("scratch_ints", "mark_ints", "all_row_ints"),
-    *fields("scratch_floats", "mark_floats", "all_row_floats"),
-    Field("mark_keys", "scratch_floats", "all_keys", wide=True),
+    *fields("scratch_ints", "snapshot_count", "one"),
+    *fields("scratch_floats", "snapshot_s", "snapshots"),
+    *fields("scratch_ints", "snapshot_ints", "all_row_ints"),
+    *fields("scratch_floats", "snapshot_floats", "all_row_floats"),
+    Field("snapshot_keys", "scratch_floats", "all_keys", wide=True),
     # the results of a recorded run
     *fields("scratch_ints", "cause ready_by rounds", "recorded_tasks"),
     *fields("scratch_ints", "released_by", "recorded_ends"),
     *fields("scratch_ints", "last copies", "recorded_one"),
     *fields("scratch_floats", "times", "recorded_times"),
 ]
-"""Everything that `simulate` works on."""
+"""Numbers and arrays of `kernel.simulate`, in the order of its header."""

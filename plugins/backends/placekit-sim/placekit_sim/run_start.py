@@ -1,4 +1,4 @@
-"""How a simulated run begins: the placement, the limit of a trial, the state at time 0; importing it imports numba."""
+"""Prepares a run: the placement, the limit of a trial, the state at time 0; importing this imports numba."""
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ import numpy as np
 from placekit_scheduling.fields import unpacked
 from placekit_scheduling.jit import UNCOUNTED, at
 
-from placekit_sim.machine import FIELDS
+from placekit_sim.layout import FIELDS
 
 _ROUNDING = 1e-9
-"""How far above a limit, as a share of it, a lower bound must be: it is a sum in another order than the time itself."""
+"""A run ends early only if its bound is this much above the limit, relatively: bound and time are rounded differently."""
 
 
 def _set_placement(m, device, priority, ranked, peak):
-    """Where everything is, how urgent it is, and the bytes that groups keep on their devices."""
+    """Set the device and rank of each operation, and the persistent bytes on each device."""
     for d in range(m.size):
         m.used[d], m.to_readers[d] = 0.0, 0
     for i in range(m.g):
@@ -40,7 +40,7 @@ def _set_placement(m, device, priority, ranked, peak):
 
 
 def _set_limit(m):
-    """The limit of a trial with its margin, infinite where memory may be short; and the work of each device."""
+    """Set the work of each device. Returns the limit of a trial with its margin; infinite where memory may be short."""
     limit = m.limit_s[0] * (1 + _ROUNDING)
     for d in range(m.size):
         m.left_s[d] = 0.0
@@ -52,8 +52,23 @@ def _set_limit(m):
     return limit
 
 
+def _set_tails(m):
+    """Set the seconds on the longest path from each operation to an exit, its own included, with transfers between devices."""
+    for i in range(m.n - m.n_sources):
+        v = at(m.latest_first[i])
+        a, longest = at(m.home[v]), 0.0
+        for x in range(at(m.output_ptr[v]), at(m.output_ptr[v + 1])):
+            for j in range(at(m.consumer_ptr[x]), at(m.consumer_ptr[x + 1])):
+                c = at(m.consumer_op[j])
+                b, tail = at(m.home[c]), m.tail_s[c]
+                if a != b:
+                    tail += m.latency_s[a * m.size + b] + m.tensor_bytes[x] * m.s_per_byte[a * m.size + b]
+                longest = max(longest, tail)
+        m.tail_s[v] = m.op_s[v * m.size + a] + longest
+
+
 def _set_start(m):
-    """The state at time 0. Returns how many sources are done, and how many operations without inputs are ready."""
+    """Set the state at time 0. Returns how many sources are done, and how many operations without inputs are ready."""
     if m.memory:
         for x in range(m.t):
             m.readers[x] = 0
@@ -82,3 +97,4 @@ _OPTIONS = {"cache": True, **UNCOUNTED}
 set_placement = unpacked(FIELDS, _set_placement, name="set_placement", **_OPTIONS)
 set_limit = unpacked(FIELDS, _set_limit, name="set_limit", **_OPTIONS)
 set_start = unpacked(FIELDS, _set_start, name="set_start", **_OPTIONS)
+set_tails = unpacked(FIELDS, _set_tails, name="set_tails", **_OPTIONS)

@@ -1,4 +1,4 @@
-"""Which tasks start first, in parts of the kernel; importing it imports numba."""
+"""Chooses the task that starts next; importing this imports numba."""
 # mypy: ignore-errors
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Marks: states of a run that another run goes on from; importing it imports numba.
+"""Saves the state of a run, so that the run of a similar placement can start from it; importing this imports numba.
 
-A run of a search's current placement leaves marks, in rows of `mark_ints`, `mark_floats` and `mark_keys`. A run of another
-placement, in which everything before a mark happens as in this one, begins there instead of at 0. Bytes in use are kept
-without those that groups keep on their devices all the time, because the other placement may have these elsewhere.
+A search evaluates placements that differ little from its current one. The run of the current placement saves snapshots, in
+rows of `snapshot_ints`, `snapshot_floats` and `snapshot_keys`. A placement whose run is the same up to a snapshot starts
+there instead of at time 0. Snapshots leave out the persistent bytes of groups: the other placement may have these groups on
+other devices.
 """
 # mypy: ignore-errors
 
@@ -13,9 +14,9 @@ from placekit_scheduling.fields import unpacked
 from placekit_scheduling.heaps import NEAR, enqueue
 from placekit_scheduling.jit import UNCOUNTED, at, njit
 
-from placekit_sim.machine import FIELDS
+from placekit_sim.layout import FIELDS
 
-KNOWN, ARRIVALS, ROUND, BEGUN, EVENTS, WAITING = range(6)  # the first entries of a row
+KNOWN, ARRIVALS, ROUND, BEGUN, EVENTS, WAITING = range(6)  # first entries of a row
 HEADER = 6
 
 
@@ -41,10 +42,11 @@ def _get(row, i, values, count):
     return i + count
 
 
-def _save(m, mark, now, known, arrivals, round_, begun, first, last, ranked, peak):
-    """Write mark number `mark`: the state before the events of the next instant, `now`."""
-    m.mark_s[mark] = now
-    row, floats, keys = m.mark_ints[mark * m.row_ints :], m.mark_floats[mark * m.row_floats :], mark * m.tasks
+def _save(m, index, now, known, arrivals, round_, begun, first, last, ranked, peak):
+    """Write snapshot number `index`: the state before the events of the next instant, `now`."""
+    m.snapshot_s[index] = now
+    row, floats = m.snapshot_ints[index * m.row_ints :], m.snapshot_floats[index * m.row_floats :]
+    keys = index * m.tasks
     row[KNOWN], row[ARRIVALS], row[ROUND], row[BEGUN], row[EVENTS] = known, arrivals, round_, begun, last - first
     _put(row, HEADER, m.near_task[first:], last - first)
     i = _put(row, HEADER + NEAR, m.free, m.n_queues)
@@ -75,7 +77,7 @@ def _save(m, mark, now, known, arrivals, round_, begun, first, last, ranked, pea
         while task >= 0:
             row[i + count], row[i + m.tasks + count] = task, q
             if ranked:
-                m.mark_keys[keys + count] = m.key[task]
+                m.snapshot_keys[keys + count] = m.key[task]
                 if m.child[task] >= 0:
                     row[stack + depth] = m.child[task]
                     depth += 1
@@ -87,9 +89,10 @@ def _save(m, mark, now, known, arrivals, round_, begun, first, last, ranked, pea
     row[WAITING] = count
 
 
-def _restore(m, mark, ranked, peak):
-    """Set the state of mark number `mark`; returns what `_save` was given: known, arrivals, round, begun; number of events."""
-    row, floats, keys = m.mark_ints[mark * m.row_ints :], m.mark_floats[mark * m.row_floats :], mark * m.tasks
+def _restore(m, index, ranked, peak):
+    """Load snapshot number `index`. Returns `known`, `arrivals`, `round_` and `begun` of `_save`, and the number of events."""
+    row, floats = m.snapshot_ints[index * m.row_ints :], m.snapshot_floats[index * m.row_floats :]
+    keys = index * m.tasks
     known, arrivals, round_ = np.int64(row[KNOWN]), np.int64(row[ARRIVALS]), np.int64(row[ROUND])
     begun, events = np.int64(row[BEGUN]), np.int64(row[EVENTS])
     for q in range(m.n_queues):
@@ -123,10 +126,10 @@ def _restore(m, mark, ranked, peak):
     for j in range(row[WAITING]):
         task, q = at(row[i + j]), at(row[i + m.tasks + j])
         if ranked:
-            m.key[task] = m.mark_keys[keys + j]
+            m.key[task] = m.snapshot_keys[keys + j]
         enqueue(q, task, ranked, m.head, m.tail, m.key, m.child, m.link)
     return known, arrivals, round_, begun, events
 
 
-save = unpacked(FIELDS, _save, name="save_mark", cache=True, **UNCOUNTED)
-restore = unpacked(FIELDS, _restore, name="restore_mark", cache=True, **UNCOUNTED)
+save = unpacked(FIELDS, _save, name="save_snapshot", cache=True, **UNCOUNTED)
+restore = unpacked(FIELDS, _restore, name="restore_snapshot", cache=True, **UNCOUNTED)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel
 
-from placekit_core import Kernel, Measurements, Placement, Placements, State, Task
+from placekit_core import Measurements, Placement, Placements, State, Task
 from placekit_search.move_kinds import KINDS, ORDERING
 from placekit_search.moves import DEVICES, PRIORITIES, new_log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood, flow
@@ -33,8 +34,8 @@ TEMPERATURE_END = 2.5e-5  # last temperature, as a fraction of the start's value
 FIRST = 16  # evaluations in the first loop: their time is not known yet
 
 
-class Moves:
-    """The data that the chains of one task share: compiled evaluation, graph, and the frequency of each kind of move."""
+class SearchContext:
+    """What all local searches of one task share: compiled evaluation, graph, and how often each kind of move is made."""
 
     def __init__(self, task: Task, share: Mapping[str, float]) -> None:
         self.task = task
@@ -60,16 +61,16 @@ class Moves:
         return max(1, min(count, int(left_s / max(self.evaluation_s, 1e-9))))
 
 
-class Chain:
-    """A placement that is changed move by move.
+class LocalSearch:
+    """A placement that is changed move by move, by simulated annealing.
 
     Attributes:
         at: current position.
         start_s: value of the start, seconds: temperatures are fractions of it.
     """
 
-    def __init__(self, moves: Moves, state: State) -> None:
-        self.moves = moves
+    def __init__(self, context: SearchContext, state: State) -> None:
+        self.context = context
         self.at = Position(
             device=np.array(state["device"], np.int16),
             priority=np.array(state["priority"], np.float32),
@@ -79,11 +80,11 @@ class Chain:
             random=np.array(state["random"], np.uint64),
         )
         self.start_s = float(state["start_s"])
-        cluster = moves.task.problem.cluster
+        cluster = context.task.problem.cluster
         self.rules = Rules(
-            shares=moves.shares,
+            shares=context.shares,
             memory_bytes=cluster.memory_bytes.astype(np.float64),
-            failing_s=moves.task.evaluate.failing_signal_s,
+            failing_s=context.task.evaluate.failing_signal_s,
         )
 
     @staticmethod
@@ -117,7 +118,7 @@ class Chain:
 
         `temperature` is in seconds, and multiplied by `factor` after each evaluation.
         """
-        kernel, flow_ = self.moves.kernel, self.moves.flow
+        kernel, flow_ = self.context.kernel, self.context.flow
         assert kernel is not None
         log = new_log(len(hood.allowed), len(self.at.device), flow_.tasks, len(flow_.group_of))
         arguments = Arguments(kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats)
@@ -127,16 +128,16 @@ class Chain:
 
     def advance(self, hood: Neighbourhood, temperature: float, factor: float) -> None:
         """Go on for a while, at most as long as the budget lasts, and charge it."""
-        task = self.moves.task
-        if self.moves.kernel is None:
+        task = self.context.task
+        if self.context.kernel is None:
             self.one(hood, temperature)
             return
         count = max(
-            1, int(min(self.moves.chunk(), task.evaluate.remaining))
+            1, int(min(self.context.chunk(), task.evaluate.remaining))
         )  # the budget of seconds may just have ended
         began = time.perf_counter()
         total = self.walk(hood, count, temperature, factor)
-        self.moves.evaluation_s = (time.perf_counter() - began) / count
+        self.context.evaluation_s = (time.perf_counter() - began) / count
         task.evaluate.charge(count, self.placements(best=True), total / count)
 
     def can_move(self, hood: Neighbourhood) -> bool:
@@ -146,22 +147,24 @@ class Chain:
         """
         if len(hood.movable):
             return True
-        return self.moves.ordered and len(self.at.priority) > 0 and (self.moves.concurrent or not self.at.energy[FITS])
+        return (
+            self.context.ordered and len(self.at.priority) > 0 and (self.context.concurrent or not self.at.energy[FITS])
+        )
 
     def placement(self) -> Placement:
         """The best placement it has seen."""
         device, priority = self.placements(best=True).one(0)
-        return self.moves.task.problem.placement(device, priority)
+        return self.context.task.problem.placement(device, priority)
 
     def one(self, hood: Neighbourhood, temperature: float) -> None:
         """One evaluation, by a backend without a compiled one; no schedule guides the move there."""
-        at, rules, evaluate = self.at, self.rules, self.moves.task.evaluate
-        log = new_log(len(hood.allowed), len(at.device), 0, len(self.moves.flow.group_of))
+        at, rules, evaluate = self.at, self.rules, self.context.task.evaluate
+        log = new_log(len(hood.allowed), len(at.device), 0, len(self.context.flow.group_of))
         for _ in range(TRIES):
-            propose(at.random, at.device, at.priority, hood, self.moves.flow, rules.shares, log)
+            propose(at.random, at.device, at.priority, hood, self.context.flow, rules.shares, log)
             if log.counts[DEVICES] + log.counts[PRIORITIES]:
                 break
-        [value], [over] = excess(evaluate(self.placements()), self.moves.task)
+        [value], [over] = excess(evaluate(self.placements()), self.context.task)
         before, fitted = at.energy[BEST], at.energy[FITS]
         if step(at.random, at.energy, value, over, temperature):
             if at.energy[BEST] < before or at.energy[FITS] != fitted:
@@ -178,7 +181,7 @@ class Chain:
         return Placements.of(device, priority if len(priority) else None)
 
 
-def rank(chain: Chain) -> tuple[bool, float]:
+def rank(chain: LocalSearch) -> tuple[bool, float]:
     """Sort key: chains whose best placement fits come first, then those with better placements."""
     return not chain.at.energy[FITS], float(chain.at.energy[BEST])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_pipeline.nets import Ints
+from placekit_layers.units import Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The variants in which the kernel is compiled; importing it imports numba."""
+"""Compiles the kernel in four variants, each without what it does not need; importing this imports numba."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from placekit_scheduling.fields import unpacked
 from placekit_scheduling.jit import UNCOUNTED
 
 from placekit_sim.kernel import simulate
-from placekit_sim.machine import FIELDS
+from placekit_sim.layout import FIELDS
 
 _PLAIN = dict.fromkeys(("multicast", "bulk", "noisy", "ahead", "arrival"), False)
 _VARIANTS = {
@@ -23,11 +23,11 @@ _VARIANTS = {
 
 @cache
 def compiled(variant: str) -> Any:
-    """The compiled evaluation of a placement, see `placekit_core.Kernel`; it is compiled, or read, when first asked for.
+    """The evaluation of a placement (`placekit_scheduling.Kernel`), compiled or loaded from disk at the first call.
 
-    `any` finds in its arrays whether there are multicast, barriers, noise, streaming, the order `arrival` or a recording; the
-    others, which are for machines without the first five, take less time. `recorded` leaves marks to go on from, and can
-    itself; so can `trial`, which also ends early.
+    `plain`, `recorded` and `trial` are faster, and for machines without multicast, barriers, noise, prefetching and the order
+    `arrival`; `any` is for all machines. `recorded` saves snapshots and can start from one. `trial` can start from one, and
+    ends early.
     """
     options = {"cache": True, "nogil": True, **UNCOUNTED}
     name, known = f"simulate_{variant}", _VARIANTS[variant]
@@ -35,6 +35,6 @@ def compiled(variant: str) -> Any:
 
 
 def compile_default() -> None:
-    """Compile the variants of a default run, the longer one first."""
+    """Compile the variants of a default run, the one that takes longer first."""
     for variant in ("recorded", "plain"):
         compiled(variant)

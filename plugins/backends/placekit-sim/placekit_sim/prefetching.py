@@ -1,4 +1,4 @@
-"""Streaming: which copies of what sources write there are, and what each waits for; importing it imports numba."""
+"""Plans the copies of parameters and inputs that are prefetched, and when; importing this imports numba."""
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ import numpy as np
 from placekit_scheduling.fields import unpacked
 from placekit_scheduling.jit import UNCOUNTED
 
-from placekit_sim.machine import FIELDS
+from placekit_sim.layout import FIELDS
 
 
 def _plan_ahead(m):
-    """Number the copies of what sources write, and say which operation each waits for; returns how many there are.
+    """Number the copies of what sources write, and set the operation that each waits for. Returns how many there are.
 
     The operations of a device that read such copies are its readers, in the order of the graph. A copy serves readers of one
     tensor that are at most `window` apart in this order. It is requested when the reader `window` before its first one ends
