@@ -3,8 +3,8 @@
     python benchmarks/bounds.py [--workloads A,B] [--evaluations 10000] [--write]
 
 For each network: the value of the default policy after `--evaluations`, or a better one that
-benchmarks/results/quality_sharded.json has for the same graph; every bound by its argument, with the processor seconds that all of
-them take; and the gap. With `--write` the tables go to benchmarks/results/bounds.md.
+benchmarks/results/quality_sharded.json has for the same graph; every bound by its argument, and the processor seconds of all of
+them; and the gap. With `--write` the tables go to benchmarks/results/bounds.md.
 """
 
 from __future__ import annotations
