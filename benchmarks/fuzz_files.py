@@ -70,11 +70,12 @@ from placekit_core.cli.compose import compose
 from placekit_core.cli.run import main as run_command
 from placekit_core.contracts.costs import with_measured
 from placekit_core.run import csv_log
-from placekit_core.run.assembly import validate
+from placekit_core.run.assembly import assemble
 from placekit_core.run.checkpoint import load_saved
-from placekit_core.run.config import load_preset
+from placekit_core.run.config import read_preset
 from placekit_core.run.pipeline import Observer, run
 from placekit_core.run.registry import installed
+from placekit_core.run.request import Request
 from placekit_core.run.run_directory import check_same, load_config, load_summary
 from placekit_core.run.trained import load_policy, save_policy
 
@@ -127,7 +128,7 @@ def kinds(folder: Path) -> list[Kind]:
     placement = problem.placement(np.arange(problem.g) % 2, np.arange(problem.g))
     save_placement(placement, problem, folder / "placement.json")
     JsonImporter.write(Program(graph, roofline(graph, cluster), cluster), folder / "p.json")
-    sweep.begin(folder, ["-m", "policy=etf,heft", "run_dir=x"], ["policy=etf", "policy=heft"])
+    sweep._begin(folder, ["-m", "policy=etf,heft", "run_dir=x"], ["policy=etf", "policy=heft"])
     stopped = _interrupted(folder)
     machine_data = cluster.model_dump(mode="json")
     costs = {"format": "placekit-costs", "version": 1, "kinds": {"gpu": {"operations": {"op0": 1.0, "op1": 0.5}}}}
@@ -163,7 +164,7 @@ def kinds(folder: Path) -> list[Kind]:
         Kind("checkpoint", "checkpoint.npz", stopped["checkpoint.npz"], "npz", load_saved),
         kind("policy.json", "policy.json", "json", partial(_trained, problem), None, "policy.safetensors"),
         kind("parameters", "policy.safetensors", "bytes", partial(_trained, problem), None, "policy.json"),
-        kind("preset", "p.yaml", "yaml", lambda at: load_preset(at / "p.yaml"), preset),
+        kind("preset", "p.yaml", "yaml", lambda at: read_preset(at / "p.yaml"), preset),
         kind("profile", "profile.json", "json", _profile),
         kind("program", "p.json", "json", partial(_import, "json", "p.json")),
         Kind("doppler", "p.txt", b"5\n0, 3,\n0, 0, 1,\n1, 2, 2,\n10,4,add\n5.5,4\n0,16,mul\n", "text",
@@ -193,9 +194,9 @@ def _interrupted(folder: Path) -> dict[str, bytes]:
     registry, run_dir = installed(), folder / "stopped"
     options = ["importer=file", f"importer.path={folder / 'g.graph.npz'}", "policy=annealing", "cluster=p100x4",
                "budget.evaluations=20000", "checkpoint_s=0", "seed=3"]  # fmt: skip
-    config = validate({**compose(options, registry), "run_dir": str(run_dir)}, registry)
+    assembly = assemble(Request.of({**compose(options, registry), "run_dir": str(run_dir)}), registry)
     with contextlib.suppress(KeyboardInterrupt):
-        run(config, run_dir, registry, observer=_Stop())
+        run(assembly, run_dir, observer=_Stop())
     return {p.name: p.read_bytes() for p in run_dir.iterdir() if p.is_file()}
 
 
@@ -220,14 +221,14 @@ def _result(folder: Path) -> object:
 
 
 def _config(folder: Path) -> object:
-    config = validate(load_config(folder).model_dump(mode="json"), installed())
+    config = assemble(Request.of(load_config(folder).model_dump(mode="json")), installed()).config
     check_same(folder, config)
     return config
 
 
 def _sweep(folder: Path) -> object:
     sweep.show_troubles(*sweep.troubles(folder))
-    sweep.reason(folder)
+    sweep.why_failed(folder)
     return sweep.arguments(folder) if (folder / "sweep.json").exists() else None
 
 

@@ -24,7 +24,7 @@ from placekit_core import Summary, installed
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.sweep import programs
 from placekit_core.run import pipeline
-from placekit_core.run.assembly import PythonObjects
+from placekit_core.run.assembly import Assembly, PythonObjects
 from placekit_core.run.evaluator import BudgetedEvaluator
 
 RESULT = Path(__file__).parent / "results" / "learning_seconds.md"
@@ -56,7 +56,7 @@ def run(workload: str, policy: str, evaluations: int) -> Summary:
     arguments = [f"workload={workload}", "grouper=manual", "cluster=k80x4", f"policy={policy}", "log=[]"]
     config = assembled([*arguments, f"budget.evaluations={evaluations}"], registry).config
     with tempfile.TemporaryDirectory() as folder:
-        return pipeline.run(config, folder, registry, objects=PythonObjects(programs(config, registry))).summary
+        return pipeline.run(Assembly(config, registry, PythonObjects(programs(config, registry))), folder).summary
 
 
 def parts(clocks: tuple[Clock, Clock], *what: Any) -> list[float]:

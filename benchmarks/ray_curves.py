@@ -35,7 +35,7 @@ from placekit_core.cli.compose import assembled
 from placekit_core.cli.sweep import programs
 from placekit_core.contracts.units import seconds
 from placekit_core.run import pipeline
-from placekit_core.run.assembly import PythonObjects
+from placekit_core.run.assembly import Assembly, PythonObjects
 
 RESULT = Path(__file__).parent / "results" / "ray_curves.md"
 WORKLOADS = ("rnnlm", "inception_v3")
@@ -77,7 +77,7 @@ def run(workload: str, loaded: Sequence[Program], way: str, evaluations: int, se
     config = assembled(arguments, registry).config
     with tempfile.TemporaryDirectory() as folder:
         objects = PythonObjects(programs=loaded, trainer=trainer)
-        found.took_s.append(pipeline.run(config, folder, registry, objects=objects).summary.seconds)
+        found.took_s.append(pipeline.run(Assembly(config, registry, objects), folder).summary.seconds)
         found.curves.append(curve(Path(folder), POINTS))
     if isinstance(trainer, Asynchronous):
         for late, count in trainer.staleness.items():

@@ -23,8 +23,7 @@ from placekit_report.logger import PAGE, run_of
 from placekit_report.page import render
 
 from placekit_core import Result, installed
-from placekit_core.cli.compose import compose_all, own_part
-from placekit_core.run.assembly import validate
+from placekit_core.cli.compose import assembled
 from placekit_core.run.pipeline import run
 
 RESULT = Path(__file__).parent / "results" / "report.md"
@@ -44,10 +43,10 @@ RUNS = {
 def placed(words: str, folder: Path) -> Result:
     """Run once, without loggers."""
     registry = installed()
-    config = validate(own_part(compose_all([*words.split(), f"run_dir={folder}", "log=[csv]"], registry)), registry)
+    assembly = assembled([*words.split(), f"run_dir={folder}", "log=[csv]"], registry)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return run(config, folder, registry)
+        return run(assembly, folder)
 
 
 def row(label: str, folder: Path, result: Result) -> list[str]:

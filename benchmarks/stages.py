@@ -21,7 +21,7 @@ from typing import Any
 
 from placekit_core import Placement, Problem, Program, installed
 from placekit_core.cli.compose import assembled
-from placekit_core.run.assembly import PythonObjects
+from placekit_core.run.assembly import Assembly, PythonObjects
 from placekit_core.run.pipeline import run
 
 WAYS = ("I + II", "I + II + III", "I + II, as long", "III alone")
@@ -44,7 +44,7 @@ class Runs:
         config = assembled([*self.options, *options], installed()).config
         begun = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            result = run(config, folder, installed(), objects=PythonObjects([self.program]))
+            result = run(Assembly(config, installed(), PythonObjects([self.program])), folder)
         assert result.placement is not None
         return result.placement, result.problem, time.perf_counter() - begun, result.summary.evaluations
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,20 +40,30 @@ def refuse_used(run_dir: Path, resume: bool) -> None:
     """Raise RunError if `run_dir` holds something that a run would overwrite, or nothing that it could continue."""
     sweep = os.path.exists(run_dir / SWEEP)
     if sweep or (not resume and holds_run(run_dir)):
-        unfinished = (run_dir / CHECKPOINT).exists() or sweep or not _finished(run_dir)
+        unfinished = (run_dir / CHECKPOINT).exists() or sweep or not has_finished(run_dir)
         raise RunError(
             f"{run_dir} holds a {'sweep' if sweep else 'run'} already",
-            (f"continue it with `placekit run resume={run_dir}`, or " if unfinished else "") + "choose another run_dir",
+            f"continue it with `{resume_command(run_dir)}`, or choose another run_dir"
+            if unfinished
+            else "choose another run_dir",
         )
     if resume:
         check_begun(run_dir)
 
 
-def _finished(run_dir: Path) -> bool:
+def has_finished(run_dir: Path) -> bool:
+    """Whether the run in `run_dir` ended by itself. A damaged result counts: a run must not write over it."""
+    if not os.path.isfile(run_dir / RESULT):
+        return False
     try:
         return load_summary(run_dir).status == "finished"
     except RunError:  # damaged
         return True
+
+
+def resume_command(run_dir: str | Path) -> str:
+    """The command that continues a run or sweep, quoted for a shell."""
+    return f"placekit run {shlex.quote(f'resume={run_dir}')}"
 
 
 def check_begun(run_dir: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,6 @@ def placekit_commands() -> list[Command]:
             summary="a run's placement, in the form that other code needs",
             target="placekit_torch.apply:main",
             group="place",
-            completer="placekit_torch.apply:complete",
         ),
         Command(
             name="evaluate",
@@ -95,7 +95,6 @@ def placekit_commands() -> list[Command]:
             summary="what a device map or placement of your own costs",
             target="placekit_torch.evaluate:main",
             group="place",
-            completer="placekit_torch.evaluate:complete",
         ),
     ]
 
@@ -114,7 +113,9 @@ def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
     device = program.problem.expand(placement.device).tolist()
     pairs = {(graph.module.codes[v], device[v]) for v in graph.kernel.nonzero()[0].tolist() if graph.phase[v] == 0}
     whole = len({module for module, _ in pairs}) == len(pairs)
-    return [f"placekit apply {run_dir} # {'the placement as' if whole else 'whole modules, in'} a device_map"]
+    return [
+        f"placekit apply {shlex.quote(str(run_dir))} # {'the placement as' if whole else 'whole modules, in'} a device_map"
+    ]
 
 
 @hookimpl

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from placekit_core import (
@@ -27,7 +27,6 @@ from placekit_core import (
     write_atomically,
 )
 from placekit_core.cli import console
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.files import checked, reading
 from placekit_core.contracts.placement_file import read_placement
@@ -71,15 +70,6 @@ def main(argv: list[str], registry: Registry) -> int:
     except OSError as e:
         raise RunError(f"cannot write {out}: {e.strerror or e}", "choose another: --out FILE") from None
     return 0
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    if words and words[-1] == "--format":
-        yield from completion.whole(FORMATS)
-    else:
-        yield from completion.paths(word, ("",) if words and words[-1] == "--out" else ())
-        yield from completion.whole(["--format", "--out"] if word.startswith("-") else ())
 
 
 def _evaluated(name: str, folder: Path, registry: Registry) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from placekit_core import (
 )
 from placekit_core.cli import console
 from placekit_core.cli.arguments import take
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.units import percent, seconds
@@ -137,11 +135,3 @@ def own_map(problem: Problem, backend: Backend, session: Session, registry: Regi
         return AcceleratesMap(placement, by_accelerate(problem, device_map(problem, placement).located), "")
     except PlacekitError as e:
         return AcceleratesMap(None, None, e.message)
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    if not words:
-        yield from completion.paths(word, (".json",))
-    else:
-        yield from completion.options(words[1:], word)
