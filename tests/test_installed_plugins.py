@@ -205,7 +205,7 @@ def test_one_whose_module_fails_only_when_it_is_asked_for(place) -> None:
 def test_asking_for_what_is_not_installed_lists_what_is(place) -> None:
     error = errors(place("+policy=goods", code=1))
     assert "no policy named 'goods'\n  did you mean 'good'? available: good, good_preset, " in error
-    assert "more: `placekit run --help all` lists them" in error
+    assert "more: `placekit run --help` lists them" in error
     assert "broken plugins: placekit-future 1.6" in error
 
 

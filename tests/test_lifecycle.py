@@ -17,6 +17,7 @@ from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.lifecycle import Lifecycle, loggers
 from placekit_core.run.pipeline import run
 from placekit_core.run.registry import discover
+from placekit_core.run.request import Request
 from placekit_core.run.run_directory import load_summary
 from tests.runs import minimal
 
@@ -50,8 +51,8 @@ def test_hooks_are_called_in_order(registry: Registry, tmp_path: Path) -> None:
     registry.add("diary", module, "placekit-diary", "1.0")
     assert loggers(registry) == sorted(["csv", "diary", *(n for n in loggers(registry) if n not in ("csv", "diary"))])
     policy = {"name": "critical_path", "samples": 50}
-    config = assembly.validate(minimal(policy=policy, seed=5, checkpoint_s=0.0, log=["diary"]), registry)
-    run(config, tmp_path / "r", registry)
+    request = Request.of(minimal(policy=policy, seed=5, checkpoint_s=0.0, log=["diary"]))
+    run(assembly.assemble(request, registry), tmp_path / "r")
     kinds = [c[0] for c in calls]
     assert ("checkpoint", True) in calls
     assert kinds[0] == "started"

@@ -303,10 +303,10 @@ def test_the_policy_is_written_before_the_result_also_after_a_failure(
     """Once result.json exists, all other files are complete."""
     there = []
 
-    def commit(result: object, folder: Path) -> None:
-        there.append((folder / "policy.safetensors").exists())
+    def commit(path: Path, data: object) -> None:
+        there.append((path.parent / "policy.safetensors").exists())
 
-    monkeypatch.setattr("placekit_core.run.pipeline.commit", commit)
+    monkeypatch.setattr("placekit_core.run.finish.write_json", commit)
     with pytest.raises(RunFailed, match="Crash"):
         run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run", observer=CrashAfter(3))
     assert there == [True]

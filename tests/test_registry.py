@@ -149,7 +149,7 @@ def test_a_long_list_of_names_begins_with_the_closest() -> None:
     assert long.startswith("gpu:77, gpu:")
     assert long.endswith(", and 92 more: `placekit cluster show` lists them")
     assert listed(names).endswith("gpu:7, and 92 more")
-    for kind, command in {"policy": "`placekit plugins`", "workload": "`placekit run --help all`"}.items():
+    for kind, command in {"policy": "`placekit plugins`", "workload": "`placekit run --help`"}.items():
         error = str(unknown(kind, "x" * 9, [f"name_{i}" for i in range(99)], listing=command.strip("`")))
         assert f"and 91 more: {command} lists them" in error
         assert max(map(len, error.splitlines())) < 160

@@ -60,7 +60,7 @@ def _with_importer(argv: list[str], registry: Registry) -> list[str]:
         m["key"]: m["value"] for a in rest if (m := OVERRIDE.fullmatch(a)) and m["key"] in ("importer", "workload")
     }
     others = [f"{key}={value}" for key, value in chosen.items() if value not in (importer, NONE)] if importer else []
-    named = [*files, *([f"{component.shorthand[0]}=..."] if component else []), *others]
+    named = [*files, *([f"{component.shorthand[0]}={given[component.shorthand[0]]}"] if component else []), *others]
     if len(named) > 1:
         raise ConfigError(f"{' and '.join(named)} both say what is placed", "give one of them")
     if given and not importer and not {*chosen, "experiment"} & {a.lstrip("+").partition("=")[0] for a in rest}:

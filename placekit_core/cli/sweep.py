@@ -61,6 +61,10 @@ def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
     directory = Path(str(config.hydra.sweep.dir))
     with opened(argv, registry) as found:
         shared, folders = _plan(found, config)
+    if folders == []:
+        raise ConfigError(
+            "the sweep has no job", "a glob() in it matches no name; `placekit run --help` lists the names"
+        )
     registry.programs.clear()  # files may have changed since the last sweep
 
     def task(config: Any) -> float:  # a launcher may pickle it, with the registry, for another process

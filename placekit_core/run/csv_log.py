@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from placekit_core.contracts.files import parse_text, read_bytes, write_atomically
+from placekit_core.contracts.files import write_atomically
 from placekit_core.contracts.hookspecs import hookimpl
 from placekit_core.contracts.ledger import HISTORY
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 FILE = "history.csv"
 _FLUSH_S = 1.0
-_ROW = re.compile(r"^(\d{1,18})(,[^,\n]*){4}\n", re.M)
 
 
 def _cells(row: Sequence[float]) -> list[str]:
@@ -29,22 +26,8 @@ def _cells(row: Sequence[float]) -> list[str]:
     return [str(int(row[0])), f"{row[1]:.6f}", *(repr(float(x)) if math.isfinite(x) else "" for x in row[2:])]
 
 
-def _begin(path: Path, evaluations: float) -> TextIO:
-    """Open for appending. Rows after the last checkpoint of a killed run are dropped: the resumed run writes them again.
-
-    Lines that are no rows are dropped, too. The file gets the exact history when the run ends.
-    """
-    kept: list[str] = []
-    if path.is_file():
-        with contextlib.suppress(OSError, ValueError):
-            rows = _ROW.finditer(parse_text(read_bytes(path)))
-            kept = [row[0] for row in rows if int(row[1]) < evaluations]
-    write_atomically(path, ("".join([",".join(HISTORY) + "\n", *kept])).encode())
-    return path.open("a")
-
-
 class CsvLog:
-    """The logger: keeps the files of unfinished runs open."""
+    """The logger: keeps the files of unfinished runs open. A resumed run begins its file anew until it ends."""
 
     LOGS_BY_DEFAULT = True
 
@@ -57,7 +40,8 @@ class CsvLog:
         path = directory / FILE
         if path not in self._open:
             directory.mkdir(parents=True, exist_ok=True)
-            self._open[path] = (_begin(path, row["evaluations"]), 0.0)
+            self._open[path] = (path.open("w"), 0.0)
+            self._open[path][0].write(",".join(HISTORY) + "\n")
         file, flushed = self._open[path]
         file.write(",".join(_cells([row[c] for c in HISTORY])) + "\n")
         now = time.monotonic()

@@ -52,12 +52,17 @@ def end(run: Run, error: BaseException | None = None) -> Result:
         record(program)
     stopped = error is None and _add_baselines(run)
     status = "finished" if error is None else "interrupted" if interrupted else "failed"
+    _keep_policy(run)
     if error is not None and not interrupted:
         told = error.message if isinstance(error, PlacekitError) else f"{reason(error)}, while {run.who} worked"
         run.programs[0].evaluate.note(f"the run failed: {told}")
     run.observer.stage(f"writing to {run.run_dir}")
-    _keep_policy(run)
-    result = report(run, status)
+    try:
+        result = report(run, status)
+    except Exception:
+        if error is None:
+            raise
+        raise error from None  # it came first
     wrong = bound_error(result)
     result = result if wrong is None else wrong.result
     unwritten = _write(run, result)

@@ -57,7 +57,7 @@ def test_the_core_alone(tmp_path: Path) -> None:
     assert " pip install placekit " in out
     assert f"warn presets are only read, not composed: cluster {CLUSTERS}" in out
     assert "warn not possible: no simulated backend is installed" in out
-    assert "ok placekit-doctor: command completion, command doctor, command quickstart" in out
+    assert "ok placekit-doctor: command doctor, command quickstart" in out
     assert "torch" not in out
     assert out.endswith("0 failed, 3 warnings: see the hint below each line")
 
@@ -226,7 +226,7 @@ def test_commands_that_cannot_be_used() -> None:
 
 def test_what_plugins_contribute() -> None:
     found = texts(Doctor(installed()).plugins(), "ok")
-    assert "placekit-doctor: command completion, command doctor, command quickstart" in found
+    assert "placekit-doctor: command doctor, command quickstart" in found
     for distribution, own in (
         ("placekit-partitioning", "a library"),
         ("placekit-report", "command report, logger report"),

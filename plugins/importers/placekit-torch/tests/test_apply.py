@@ -11,10 +11,9 @@ from typing import Any
 import placekit_torch
 import pytest
 from numpy.random import Generator
-from placekit_torch.apply import FORMATS
 
 import placekit_core
-from placekit_core import GraphBuilder, Placement, Task, installed, load_assignment, save_graph
+from placekit_core import GraphBuilder, Placement, Task, load_assignment, save_graph
 
 Run = Callable[..., Any]
 
@@ -225,18 +224,6 @@ def test_a_run_from_python_with_objects(placekit: Run, run: Path) -> None:
     assert placekit("apply", "mine", "--format", "json").code == 0
     placekit_core.place("file", path="chain.graph.npz", policy=own, budget=10, run_dir="mine_three")
     assert json.loads(placekit("apply", "mine_three").out) == {"": 1}, "its policy is not needed"
-
-
-def test_completion(placekit: Run, run: Path) -> None:
-    completion = pytest.importorskip("placekit_doctor.completion")
-
-    def complete(text: str) -> list[str]:
-        return completion.complete(text, registry=installed())
-
-    assert complete("placekit apply r") == ["run/"]
-    assert complete("placekit apply run --") == ["--format ", "--out "]
-    assert complete("placekit apply run --format ") == [f"{name} " for name in sorted(FORMATS)]
-    assert complete("placekit apply run --out ch") == ["chain.graph.npz "]
 
 
 def test_what_to_do_next() -> None:
