@@ -1,11 +1,9 @@
-"""How many groups the groupers make, what repeats in a network, and how long groupers take.
+"""How many groups the groupers make, and how long they take.
 
     python benchmarks/groupers.py [--groupers A,B] WORKLOAD ...
-    python benchmarks/groupers.py --repeats WORKLOAD ...
     python benchmarks/groupers.py --seconds [--operations N]
 
-The first prints groups, a row per workload and a column per grouper or preset of one. `--repeats` prints the groups of
-`module`, with `repeat`, with `repeat` and `max_groups=12`, and the blocks that repeat. `--seconds` prints processor seconds
+The first prints groups, a row per workload and a column per grouper or preset of one. `--seconds` prints processor seconds
 for two graphs: in `layered` each operation reads from two of the last 2,000. In `star` all operations read from one, and
 every second one may run on CPUs only.
 """
@@ -17,9 +15,8 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-from placekit_grouping.repetition import find_repeats
 
-from placekit_core import Graph, GraphBuilder, GraphError, installed
+from placekit_core import Graph, GraphBuilder, installed
 from placekit_core.cli.compose import assembled
 
 ALL = "none,manual,module,colocation,chains,heavy_edge,metis"
@@ -31,7 +28,7 @@ def graph_of(workload: str) -> Graph:
 
 
 def groups(graph: Graph, *options: str) -> int:
-    """Groups of the grouper that the options describe. Raises GraphError if the graph is not one for it."""
+    """Groups of the grouper that the options describe."""
     return assembled([*options], installed()).grouper.group(graph, np.random.default_rng(0)).count
 
 
@@ -41,24 +38,6 @@ def print_groups(workloads: list[str], groupers: list[str]) -> None:
     for workload in workloads:
         graph = graph_of(workload)
         print(f"{workload:19}", *(f"{groups(graph, f'grouper={g}'):{len(g)}}" for g in groupers))
-
-
-def print_repeats(workloads: list[str]) -> None:
-    """A row per workload."""
-    print(f"{'':19} module  repeat  max_groups=12  blocks")
-    for workload in workloads:
-        graph = graph_of(workload)
-        alone = groups(graph, "grouper=module")
-        try:
-            tied, merged = (
-                groups(graph, "grouper=module", "grouper.repeat=true", f"grouper.max_groups={limit}")
-                for limit in ("null", "12")
-            )
-        except GraphError as error:
-            print(f"{workload:19} {alone:6}  {error.message.partition(', ')[0]}")
-        else:
-            blocks = (f"{len(found.blocks)} x {found.name}" for found in find_repeats(graph))
-            print(f"{workload:19} {alone:6}  {tied:6}  {merged:13}  {', '.join(blocks)}")
 
 
 def made_graphs(operations: int) -> Iterator[Graph]:
@@ -89,19 +68,16 @@ def print_seconds(operations: int) -> None:
 
 
 def main() -> None:
-    """Print one of the three tables."""
+    """Print one of the two tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--groupers", default=ALL)
-    how.add_argument("--repeats", action="store_true", help="what repeats, and groups that tie it")
     how.add_argument("--seconds", action="store_true", help="of groupers, on two made graphs")
     parser.add_argument("--operations", type=int, default=50_000, help="of the graphs of --seconds")
     parser.add_argument("workloads", metavar="WORKLOAD", nargs="*")
     arguments = parser.parse_args()
     if arguments.seconds:
         print_seconds(arguments.operations)
-    elif arguments.repeats:
-        print_repeats(arguments.workloads)
     else:
         print_groups(arguments.workloads, arguments.groupers.split(","))
 

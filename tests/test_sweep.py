@@ -357,7 +357,7 @@ def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, finished: N
     for name in JOBS[:2]:
         path = tmp_path / "sweep" / name / "result.json"
         data = json.loads(path.read_text())
-        libraries = {"placekit-blocks", "placekit-partitioning", "placekit-scheduling"}
+        libraries = {"placekit-layers", "placekit-partitioning", "placekit-scheduling"}
         assert set(data["code"]) == {"placekit-grouping", "placekit-search", "placekit-sim", *libraries}
         path.write_text(json.dumps({**data, "code": {**data["code"], "placekit-search": "another"}}))
     outcome = placekit("run", *SWEEP)

@@ -64,13 +64,16 @@ class CommandEntry:
     distribution: str
     version: str
 
+    def load(self) -> Any:
+        """Import the command's function. Raises PluginError, chained to the cause."""
+        return _imported(self.command.target, f"command {self.command.name!r}", self.distribution, self.version)
+
     def run(self, arguments: list[str], registry: Any) -> int:
         """Run the command and return its exit code. Raises PluginError if it returns no number."""
-        owner = f"command {self.command.name!r}"
-        code = _imported(self.command.target, owner, self.distribution, self.version)(arguments, registry)
+        code = self.load()(arguments, registry)
         if not isinstance(code, int):
             raise PluginError(
-                f"{owner} of {self.distribution} {self.version} returned {type(code).__name__}, not an exit code",
+                f"command {self.command.name!r} of {self.distribution} {self.version} returned {type(code).__name__}, not an exit code",
                 f"end {self.command.target} with `return 0`",
             )
         return code

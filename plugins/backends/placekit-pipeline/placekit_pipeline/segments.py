@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_blocks import Blocks
+from placekit_layers import Blocks
 from placekit_scheduling import device_classes
 
 from placekit_core import Grouping, Problem, Session, strongly_connected

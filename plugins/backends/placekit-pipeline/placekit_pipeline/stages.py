@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_blocks import Blocks, sequence
-from placekit_blocks.following import follow
-from placekit_blocks.units import FREE, Units
+from placekit_layers import Blocks, sequence
+from placekit_layers.following import follow
+from placekit_layers.units import FREE, Units
 
 from placekit_core import BackendError, Problem, strongly_connected
 from placekit_pipeline.nets import BACKWARD, FORWARD, UPDATE, Floats, Ints, pointer

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_blocks import sequence
+from placekit_layers import sequence
 from placekit_pipeline.stages import leaders
 
 from placekit_core import Problem

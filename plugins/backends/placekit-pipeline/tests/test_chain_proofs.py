@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
-from placekit_blocks import Blocks, sequence
+from placekit_layers import Blocks, sequence
 from placekit_pipeline.blocking import BlockingLatency
 from placekit_pipeline.chain import ChainPolicy, as_path
 from placekit_pipeline.max_load import MaxLoad

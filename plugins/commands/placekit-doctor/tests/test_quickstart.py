@@ -129,5 +129,3 @@ def test_the_commands_run(placekit, tmp_path: Path) -> None:
     assert result["fits"]
     assert json.loads(printed[1]) == json.loads((tmp_path / "device_map.json").read_text())
     assert f"{result['value_s'] * 1e3:.2f} ms" in printed[2]
-
-

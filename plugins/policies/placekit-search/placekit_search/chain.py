@@ -9,19 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import Kernel, Measurements, Placement, Placements, RunError, State, Task
-from placekit_search.kinds import KINDS, ORDERING
+from placekit_core import Kernel, Measurements, Placement, Placements, State, Task
+from placekit_search.move_kinds import KINDS, ORDERING
 from placekit_search.moves import DEVICES, PRIORITIES, new_log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood, flow
-from placekit_search.reuse import Reuse, reuse
 from placekit_search.walk import (
     BEST,
-    CURRENT,
     FAILURE,
     FITS,
-    IDLE,
-    KICK,
-    PATIENCE,
     STEP,
     TRIES,
     Arguments,
@@ -34,33 +29,24 @@ from placekit_search.walk import (
 )
 
 CHUNK_S = 0.25  # how long a compiled loop may take where seconds are limited
-TRIALS_FROM = 10_000_000  # simulated operations after which searches make trials: about a second
+TEMPERATURE_END = 2.5e-5  # last temperature, as a fraction of the start's value
 FIRST = 16  # evaluations in the first loop: their time is not known yet
 
 
 class Moves:
     """The data that the chains of one task share: compiled evaluation, graph, and the frequency of each kind of move."""
 
-    def __init__(self, task: Task, share: Mapping[str, float], bias: float) -> None:
+    def __init__(self, task: Task, share: Mapping[str, float]) -> None:
         self.task = task
         self.kernel: Kernel | None = task.evaluate.kernel()
         self.flow: Flow = flow(task.problem, self.kernel, task.evaluate.session.prefetch is not None)
-        self.reuse: Reuse = reuse(task.problem)  # until trials pay
-        self.simulated = 0  # operations so far, over all chains
         weight = np.asarray([share[kind] for kind in KINDS], np.float64)
         self.shares = np.cumsum(weight / weight.sum())
         self.shares[-1] = 1.0
-        self.bias = bias
         cluster = task.problem.cluster
         self.ordered = any(share[kind] > 0 for kind in ORDERING)
         self.concurrent = cluster.size > 1 or bool((cluster.streams > 1).any())
         self.evaluation_s: float | None = None  # seconds of one lately, over all chains
-
-    def count(self, evaluations: int) -> None:
-        """Count evaluations; after many, let searches make trials, whose code takes time to load."""
-        self.simulated += evaluations * self.task.problem.graph.n
-        if self.simulated > TRIALS_FROM and not self.reuse.possible and self.kernel is not None:
-            self.reuse = reuse(self.task.problem, self.kernel)
 
     def chunk(self) -> int:
         """Evaluations to make in one compiled loop: few enough to check the clock and make checkpoints in time."""
@@ -91,15 +77,11 @@ class Chain:
             best_priority=np.array(state["best_priority"], np.float32),
             energy=np.array(state["energy"], np.float64),
             random=np.array(state["random"], np.uint64),
-            restart=np.array(state["restart"], np.int64),
         )
-        if self.at.energy.shape != (5,):  # compiled code checks no bounds
-            raise RunError("this checkpoint of a search is of another version of placekit-search", "start a new run")
         self.start_s = float(state["start_s"])
         cluster = moves.task.problem.cluster
         self.rules = Rules(
             shares=moves.shares,
-            bias=moves.bias,
             memory_bytes=cluster.memory_bytes.astype(np.float64),
             failing_s=moves.task.evaluate.failing_signal_s,
         )
@@ -123,7 +105,6 @@ class Chain:
             best_priority=order.copy(),
             energy=np.array([energy, energy, over == 0, over, price], np.float64),
             random=random.copy(),
-            restart=np.zeros(3, np.int64),
         )
         return {**at._asdict(), "start_s": float(value_s)}
 
@@ -139,15 +120,10 @@ class Chain:
         kernel, flow_ = self.moves.kernel, self.moves.flow
         assert kernel is not None
         log = new_log(len(hood.allowed), len(self.at.device), flow_.tasks, len(flow_.group_of))
-        sizes = (kernel.scratch_ints, kernel.scratch_floats)
-        trial = kernel.trial() if self.moves.reuse.possible and kernel.trial is not None else kernel
+        arguments = Arguments(kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats)
         return float(
-            walk(
-                kernel.function, Arguments(kernel.ints, kernel.floats, *sizes),
-                trial.function, Arguments(trial.ints, trial.floats, *sizes),
-                self.at, hood, flow_, self.moves.reuse, log, self.rules, count, temperature, factor,
-            )
-        )  # fmt: skip
+            walk(kernel.function, arguments, self.at, hood, flow_, log, self.rules, count, temperature, factor)
+        )
 
     def advance(self, hood: Neighbourhood, temperature: float, factor: float) -> None:
         """Go on for a while, at most as long as the budget lasts, and charge it."""
@@ -161,7 +137,6 @@ class Chain:
         began = time.perf_counter()
         total = self.walk(hood, count, temperature, factor)
         self.moves.evaluation_s = (time.perf_counter() - began) / count
-        self.moves.count(count)
         task.evaluate.charge(count, self.placements(best=True), total / count)
 
     def can_move(self, hood: Neighbourhood) -> bool:
@@ -182,29 +157,19 @@ class Chain:
         """One evaluation, by a backend without a compiled one; no schedule guides the move there."""
         at, rules, evaluate = self.at, self.rules, self.moves.task.evaluate
         log = new_log(len(hood.allowed), len(at.device), 0, len(self.moves.flow.group_of))
-        kicked = bool(at.restart[PATIENCE] > 0 and at.restart[IDLE] >= at.restart[PATIENCE])
-        if kicked:
-            at.device[:], at.priority[:] = at.best_device, at.best_priority
-            at.restart[IDLE] = 0
-        for i in range(int(at.restart[KICK]) if kicked else TRIES):
-            if not kicked and i and log.counts[DEVICES] + log.counts[PRIORITIES]:
+        for _ in range(TRIES):
+            propose(at.random, at.device, at.priority, hood, self.moves.flow, rules.shares, log)
+            if log.counts[DEVICES] + log.counts[PRIORITIES]:
                 break
-            propose(at.random, at.device, at.priority, hood, self.moves.flow, rules.shares, rules.bias, log)
-        measured = evaluate(self.placements())
-        [value], [over] = excess(measured, self.moves.task)
+        [value], [over] = excess(evaluate(self.placements()), self.moves.task)
         before, fitted = at.energy[BEST], at.energy[FITS]
-        if kicked and (over == 0 or not fitted):
-            at.energy[CURRENT] = np.inf
-        kept = step(at.random, at.energy, value, over, temperature)
-        if kept:
+        if step(at.random, at.energy, value, over, temperature):
             if at.energy[BEST] < before or at.energy[FITS] != fitted:
                 at.best_device[:], at.best_priority[:] = at.device, at.priority
-                at.restart[IDLE] = -1
-        elif not kicked:
+        else:
             undo(at.device, at.priority, log)
-        if (kicked and not kept) or lost(at.energy, temperature):
+        if lost(at.energy, temperature):
             go_back(at)
-        at.restart[IDLE] += 1
 
     def placements(self, best: bool = False) -> Placements:
         """The current placement, or the best one seen, as a batch of one."""

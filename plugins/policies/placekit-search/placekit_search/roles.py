@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_layers.blocks import united
 from placekit_scheduling import b_level, group_priority
 
 from placekit_core import PHASES, Graph, Placements, Problem, Task, report_progress
 from placekit_search.chain import Chain, Moves, excess, rank
 from placekit_search.neighbourhood import neighbourhood
-from placekit_search.starts import united
 from placekit_search.walk import BEST, PRICE
 
 CALLS = 3  # a module with fewer calls does not repeat
