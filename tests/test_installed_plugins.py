@@ -214,13 +214,6 @@ def test_pytest_works_there(python: Path, tmp_path: Path) -> None:
     assert "1 passed" in venvs.run(python, "pytest", "-q", "-p", "no:cacheprovider", ".", cwd=tmp_path).stdout
 
 
-@pytest.mark.slow
-def test_completion_and_help_work_there(command) -> None:
-    assert command("completion", "--complete", "placekit run policy=goo").stdout.split() == [
-        "policy=good",
-        "policy=good_preset",
-    ]
-    assert "good_preset" in command("run", "--help", "all").stdout
 
 
 @pytest.mark.slow

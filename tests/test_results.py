@@ -47,8 +47,6 @@ def test_checkpoint_round_trip_to_the_bit(tmp_path: Path) -> None:
     assert back["scalar"] == 0.1
 
 
-
-
 def test_no_checkpoint_is_none_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path) is None
     save_checkpoint(tmp_path, {"a": np.arange(100)})

@@ -22,7 +22,7 @@ from placekit_core.run.request import Request
 
 if TYPE_CHECKING:
     from placekit_core.contracts.result import Result
-    from placekit_core.run.pipeline import Observer
+    from placekit_core.run.current_run import Observer
 
 
 def main(argv: list[str], registry: Registry) -> int:

@@ -41,10 +41,11 @@ from placekit_core.contracts.task import Best, Task
 from placekit_core.run.assembly import Assembly, OpenProgram, assemble
 from placekit_core.run.baselines import chosen
 from placekit_core.run.config import AUTO, DEFAULT, default_groups
+from placekit_core.run.current_run import Observer, Run
 from placekit_core.run.detection import chosen_by, importer_of, known_files, names_file, readers_of
 from placekit_core.run.failures import BoundError, Interrupted, NothingFits, RunFailed
 from placekit_core.run.finish import end
-from placekit_core.run.pipeline import Observer, Run, run
+from placekit_core.run.pipeline import run
 from placekit_core.run.registry import LISTING, Registry, installed
 from placekit_core.run.request import SECTIONS, Request
 
@@ -181,6 +182,7 @@ class Search:
         chosen(assembly.config, assembly.registry)  # raises if a baseline does not exist
         with contextlib.ExitStack() as stack:
             self._run = Run(assembly, stack.enter_context(_folder(self._run_dir)), Observer(), stack)
+            self._run.who = "the block of the search"
             self._run.begin(resume=False)
             self._run.open_programs()
             self._stack = stack.pop_all()

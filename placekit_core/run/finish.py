@@ -29,7 +29,7 @@ from placekit_core.run.run_directory import PLACEMENT, RESULT, resume_command
 from placekit_core.run.trained import save_policy
 
 if TYPE_CHECKING:
-    from placekit_core.run.pipeline import Run
+    from placekit_core.run.current_run import Run
 
 
 def end(run: Run, error: BaseException | None = None) -> Result:

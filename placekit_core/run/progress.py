@@ -12,7 +12,7 @@ from typing import Any
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.units import seconds
 from placekit_core.run import terminal
-from placekit_core.run.pipeline import Observer
+from placekit_core.run.current_run import Observer
 
 _BAR, _CLOCK = 16, 10  # columns of the bar, and of spinner and clock with their gaps
 EVERY_S = 10.0
