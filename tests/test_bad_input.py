@@ -55,7 +55,7 @@ def fails(outcome, *words: str) -> None:
         (["policy=etf", "trainer.x=1"], ["policy 'etf' has nothing to train", "leave out `trainer`"]),
         # a word that is not OPTION=VALUE
         (["mlp"], ["no file 'mlp'", "did you mean workload=mlp?"]),
-        (["policy", "etf"], ["policy, etf", "give one file"]),
+        (["policy", "etf"], ["option 'policy' has no value", "write policy=VALUE, without spaces"]),
         (["policy.starts"], ["option 'policy.starts' has no value", "write policy.starts=VALUE, without spaces"]),
         (["xyz"], ["no file 'xyz'", ".graph.npz", "an option is OPTION=VALUE"]),
         (["=3"], ["'=3' is not OPTION=VALUE", "`placekit run --help` lists the options"]),
@@ -127,7 +127,7 @@ GLOBAL = "# @package _global_\n"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (GLOBAL + "policy: [\n", ["not valid YAML"]),
+        (GLOBAL + "policy: [\n", ["mine.yaml is not a readable preset: it is not YAML"]),
         (GLOBAL + "defaults:\n- override /policy: etff\n", ["no policy named 'etff'", "did you mean 'etf'?"]),
         (GLOBAL + "policy:\n  chainz: 3\n", ["no option named 'policy.chainz'"]),
         (GLOBAL + "budgett: 3\n", ["no option named 'budgett'", "did you mean 'budget'?"]),

@@ -214,8 +214,6 @@ def test_pytest_works_there(python: Path, tmp_path: Path) -> None:
     assert "1 passed" in venvs.run(python, "pytest", "-q", "-p", "no:cacheprovider", ".", cwd=tmp_path).stdout
 
 
-
-
 @pytest.mark.slow
 @pytest.mark.long
 def test_doctor_says_all_of_it(command) -> None:

@@ -131,15 +131,6 @@ class TestCsv:
         assert float(cells[2]) == 0.1 + 0.2
         assert cells[4] == ""
 
-    def test_rows_after_the_checkpoint_come_again(self, tmp_path: Path) -> None:
-        """A process was killed after row 30 and within a line; the run goes on from evaluation 20."""
-        path, log = tmp_path / "history.csv", CsvLog()
-        path.write_text("evaluations,seconds,value_s,mean_s,best_s\n10,0,1,1,1\n20,0,1,1,1\n30,0,9,9,9\n4")
-        log.placekit_evaluated(tmp_path, {**self.row, "evaluations": 30})
-        log._open.pop(path)[0].close()
-        assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["evaluations", "10", "20", "30"]
-        assert "9,9,9" not in path.read_text()
-
     def test_a_family_has_a_history_each(self, registry: Registry, tmp_path: Path) -> None:
         from placekit_testing.small import chain, machine
 
@@ -181,6 +172,6 @@ def test_a_run_that_names_none_calls_those_that_ask_for_it(problem: Problem, tmp
     registry.add("waits", logger("waits", placekit_run_started=lambda: called.append("waits")), "placekit-waits", "1.0")
     Lifecycle(registry, None, tmp_path).started({})
     assert called == ["asks"]
-    assert {name for _, name in Lifecycle(registry, None, tmp_path)._calls} == {"asks", "csv"}
+    assert {name for _, name, _ in Lifecycle(registry, None, tmp_path)._calls} == {"asks", "csv"}
     Lifecycle(registry, ["waits"], tmp_path).started({})
     assert called == ["asks", "waits"]

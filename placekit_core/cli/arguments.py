@@ -69,9 +69,8 @@ def _with_importer(argv: list[str], registry: Registry) -> list[str]:
         raise ConfigError(f"{key}={value} without {first}=", f"give {first}=NAME, or importer.{key}={value}")
     own = [f"importer={importer}", *(f"importer.path={quoted(file)}" for file in files)] if importer else []
     if component is not None and not re.search("['\"()]", value := given[component.shorthand[0]]):
-        given[component.shorthand[0]] = ",".join(
-            map(quoted, value.split(","))
-        )  # names such as hf:x, several in a sweep
+        # a name may have characters that Hydra reads, as in hf:x; a sweep has several, between commas
+        given[component.shorthand[0]] = ",".join(map(quoted, value.split(",")))
     own += [f"importer.{key}={value}" for key, value in given.items()]
     no_workload = ["workload=none"] if (importer or "importer" in chosen) and "workload" not in chosen else []
     return [*(take(rest, "importer")[1] if importer else rest), *own, *no_workload]
@@ -82,8 +81,9 @@ def _file(word: str, registry: Registry) -> str:
     if not os.path.exists(word) and "/" not in word:
         if word.partition(".")[0] in {*default_groups(), *shorthands(registry), "resume"}:
             raise ConfigError(f"option {word!r} has no value", f"write {word}=VALUE, without spaces")
-        if groups := [choice.group for choice in registry.choices() if choice.name == word]:
-            raise ConfigError(f"no file {word!r}", f"did you mean {groups[0]}={word}?")
+        if groups := {choice.group for choice in registry.choices() if choice.name == word}:
+            group = "workload" if "workload" in groups else min(groups)
+            raise ConfigError(f"no file {word!r}", f"did you mean {group}={word}?")
         if "." not in word:
             raise ConfigError(f"no file {word!r}", f"{known_files(registry)}; an option is OPTION=VALUE")
     return word

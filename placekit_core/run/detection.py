@@ -79,8 +79,9 @@ def importer_of(path: str | Path, registry: Registry) -> str:
         raise GraphError(f"{path} is empty", hint)
     if fitting:
         raise GraphError(f"{path} can be a file of importer {' or '.join(fitting)}", hint)
-    looks = f"; its content looks like that of importer {' or '.join(claims)}" if claims else ""
-    ending = (
-        f": its name ends as those of importer {' or '.join(named)}, its content does not fit{looks}" if named else ""
-    )
-    raise GraphError(f"{path} is not a graph that an importer knows{ending}", hint)
+    text = f"{path} is not a graph that an importer knows"
+    if named:
+        ending = max((ending for ending in endings(registry) if str(path).endswith(ending)), key=len)
+        text += f": it ends in {ending}, but its content is not that of importer {' or '.join(named)}"
+        text += f": it is that of importer {' or '.join(claims)}" if claims else ""
+    raise GraphError(text, hint)

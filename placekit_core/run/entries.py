@@ -73,7 +73,8 @@ class CommandEntry:
         code = self.load()(arguments, registry)
         if not isinstance(code, int):
             raise PluginError(
-                f"command {self.command.name!r} of {self.distribution} {self.version} returned {type(code).__name__}, not an exit code",
+                f"command {self.command.name!r} of {self.distribution} {self.version} returned {type(code).__name__},"
+                " not an exit code",
                 f"end {self.command.target} with `return 0`",
             )
         return code
