@@ -3,12 +3,11 @@
     python docs/pictures.py [--write] [NAME ...]
 
 timeline: docs/pictures/timeline.svg, a training step before and after.
-plots: docs/research/*.svg, from the CSV files beside them. Their bytes depend on the version of matplotlib.
+plots: docs/research/fidelity.svg, from a CSV of placekit-papers. Its bytes depend on the version of matplotlib.
 report: docs/pictures/report*.png, screenshots of a report. Needs chromium. They are never compared.
 compare: docs/pictures/compare*.png, screenshots of the page of a sweep; the same holds for these.
 
-All but the first are made only if they are named. docs/research/post_profile.svg is not among them: docs/research/post.md has its
-commands.
+All but the first are made only if they are named.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ from pathlib import Path
 import numpy as np
 
 DOCS = Path(__file__).resolve().parent
-PICTURES, RESEARCH, BENCHMARKS = DOCS / "pictures", DOCS / "research", DOCS.parent / "benchmarks"
-CURVES = (
-    "doppler_figure3", "post_2gpus", "post_4gpus", "post_8gpus", "placeto_curves",
-)  # fmt: skip
+PICTURES, RESEARCH = DOCS / "pictures", DOCS / "research"
+DATA = DOCS.parent / "plugins" / "papers" / "placekit-papers" / "placekit_papers" / "data"
 TO_TIMELINE = "document.querySelector('[role=toolbar]').closest('section').scrollIntoView()"
 
 
@@ -56,21 +53,8 @@ def timeline(folder: Path) -> None:
 
 
 def plots(folder: Path) -> None:
-    """The plots of research whose values are in CSV files."""
-    for name in CURVES:
-        table = RESEARCH / f"{name}.csv"
-        command = [
-            sys.executable,
-            str(BENCHMARKS / "curves.py"),
-            "--from",
-            str(table),
-            "--plot",
-            str(folder / f"{name}.svg"),
-        ]
-        subprocess.run(command, check=True)
-    families = [sys.executable, str(BENCHMARKS / "placeto_families.py"), "cifar10", "nmt", "ptb", "--table"]
-    subprocess.run([*families, "--plot", str(folder / "placeto_families.svg")], check=True, stdout=subprocess.DEVNULL)
-    fidelity(folder / "fidelity.svg", RESEARCH / "fidelity.csv")
+    """The plot of research, from the values in placekit-papers."""
+    fidelity(folder / "fidelity.svg", DATA / "fidelity.csv")
 
 
 def fidelity(path: Path, table: Path) -> None:

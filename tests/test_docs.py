@@ -131,8 +131,8 @@ never
         assert outputs.check(text) == (text, [])
 
     def test_commands_may_run_the_repositorys_benchmarks(self) -> None:
-        files = "benchmarks/spread.py\ndocs/outputs.py\n"
-        text = f"```console\n$ ls benchmarks/spread.py docs/outputs.py\n{files}```\n"
+        files = "benchmarks/tracing.py\ndocs/outputs.py\n"
+        text = f"```console\n$ ls benchmarks/tracing.py docs/outputs.py\n{files}```\n"
         assert outputs.check(text) == (text, [])
 
     def test_blocks_that_need_a_variable_run_where_it_is_set(self, monkeypatch: pytest.MonkeyPatch) -> None:

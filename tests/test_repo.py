@@ -35,6 +35,7 @@ HEADINGS = {
     "policies": ["What it implements", "What differs", "Options", "How to run", "Results"],
     "libraries": ["What it holds", "How to use it"],
     "commands": ["What it does", "How to run"],
+    "papers": ["What it does", "How to run", "Limits"],
     "development": ["What it does", "How to run"],
 }
 """The headings of a plugin's README, by its role; other roles have those of policies."""
@@ -119,6 +120,8 @@ def plugin_faults(plugin: Path) -> Iterator[str]:
     for choice in installed().choices():
         owners.setdefault((choice.group, choice.name), set()).add(choice.distribution)
     for path in own.glob("conf/*/*.yaml"):
+        if path.parent.name == "experiment":  # an experiment chooses what its reader has installed
+            continue
         for key, chosen in defaults_list(path).items():
             group = key.partition("@")[0] or path.parent.name
             if not owners[group, chosen] & {plugin.name, CORE, *(r.name for r in required)}:
@@ -144,7 +147,7 @@ def layer(module: str) -> str:
 
 def modules_of_commands() -> set[str]:
     """Modules in the folders of commands, and those that a command elsewhere names."""
-    folders = {package_of(p).name for p in PLUGINS if p.parent.name in ("commands", "development")}
+    folders = {package_of(p).name for p in PLUGINS if p.parent.name in ("commands", "development", "papers")}
     found = {m for m in modules() if m.partition(".")[0] in folders}
     return found | {c.command.target.partition(":")[0] for each in installed().commands.values() for c in each}
 
@@ -189,8 +192,8 @@ ASK_WHAT_IS_INSTALLED = {
     "placekit_ray.controller",  # another process
     "placekit_ray.worker",  # another process
     "placekit_report",  # builds the run's backend again, to simulate what would change
-    "placekit_search.exact_load",  # builds another policy
-    "placekit_search.other_policies",  # builds them
+    "placekit_search.exact",  # builds another policy
+    "placekit_search.named_policies",  # builds them
     "placekit_testing.contract",
     "placekit_testing.registries",
     "placekit_zoo.towers",  # builds another importer
@@ -257,7 +260,7 @@ def test_test_files_have_unique_names() -> None:
     assert len(files) == len(set(files))
 
 
-COMPILED = {"simulate", "run_earliest", "run_favourites", "explore", "walk"}
+COMPILED = {"simulate", "run_earliest", "run_favourites", "explore"}
 """Kernels that are compiled by numba: each is one loop, whose parts would have to pass its twenty arrays on."""
 
 

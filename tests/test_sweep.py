@@ -317,7 +317,7 @@ RULES = {
 
 def test_baselines_are_all_that_learn_nothing() -> None:
     params = yaml.safe_load((conf_dir() / "experiment" / "baselines.yaml").read_text())["hydra"]["sweeper"]["params"]
-    learn = {e.component.name for e in installed().all() if e.kind == "policy" and e.component.trainer} | {"post"}
+    learn = {name for name in installed().names("policy") if installed().own_trainer(name)} | {"post"}
     assert sorted(params["policy"].split(",")) == sorted(set(installed().names("policy")) - learn - REFUSE - RULES)
 
 

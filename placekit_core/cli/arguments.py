@@ -20,7 +20,7 @@ def normalise(argv: list[str], registry: Registry) -> list[str]:
 
     `+group=x` and `group=x` both choose from a group, and any other option may be given without `+`: an option that does not
     exist is refused when the configuration is checked. A file names a program, as does the short form of an importer's
-    option (`Component.shorthand`); `cluster=FILE.yaml` names a machine.
+    option (its `shorthand`); `cluster=FILE.yaml` names a machine.
     """
     groups, out = default_groups(), []
     for token in _with_importer(argv, registry):

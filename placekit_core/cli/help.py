@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from placekit_core.cli.console import columns, wrapped
 from placekit_core.contracts.errors import ConfigError, unknown
 from placekit_core.contracts.files import parse_text, read_bytes, reading
-from placekit_core.contracts.hookspecs import KINDS
+from placekit_core.contracts.hookspecs import KINDS, ImporterComponent
 from placekit_core.run.config import RunConfig, default_groups, defaults_list, read_preset
 from placekit_core.run.detection import chosen_by
 from placekit_core.run.registry import BUILT_IN, LISTING, Registry
@@ -71,10 +71,11 @@ def _choice(group: str, name: str, registry: Registry) -> Iterator[str]:
         component = registry.get(group, name).component
         yield from _rows({f"{group} {name}": component.summary})
         short = {key.removeprefix(f"{group}."): text for key, text in _options(f"{group}.", component.config)}
-        own = {key if key.partition("=")[0] in component.shorthand else f"{group}.{key}": t for key, t in short.items()}
+        known = component.shorthand if isinstance(component, ImporterComponent) else ()
+        own = {key if key.partition("=")[0] in known else f"{group}.{key}": t for key, t in short.items()}
         yield from (f"  {line}" for line in _rows(own))
-        if component.trainer:
-            yield wrapped(f"its own trainer: {component.trainer} (trainer={component.trainer} --help)", " " * 6, "    ")
+        if trainer := registry.own_trainer(name) if group == "policy" else "":
+            yield wrapped(f"its own trainer: {trainer} (trainer={trainer} --help)", " " * 6, "    ")
         if component.paper:
             yield wrapped(f"paper: {component.paper}", " " * 6, "    ")
     else:

@@ -274,7 +274,7 @@ def load_programs(source: Any = None, **about: Any) -> list[Program]:
     Args:
         source: a `Graph`, `Program` or list of them; a graph file; an importer (its name, its name with options, or an
             instance); or an object that an importer takes, such as a module of a library. Without it, one of `about` is
-            an option that chooses an importer (`Component.shorthand`), as `model="hf:NAME"` does for importer `model`.
+            an option that chooses an importer (`ImporterComponent.shorthand`), as `model="hf:NAME"` does for importer `model`.
         about: options of a named importer, or what the importer needs to know about an object, such as its inputs.
 
     Raises:
@@ -294,7 +294,7 @@ def _programs(source: Any, about: Mapping[str, Any], registry: Registry) -> dict
     if source is None:
         component = chosen_by(about, registry)
         if component is None:
-            known = sorted({f"{e.component.shorthand[0]}=..." for e in registry.all() if e.component.shorthand})
+            known = sorted({f"{c.shorthand[0]}=..." for c in registry.importers() if c.shorthand})
             hint = " or ".join(["give a graph, a file or an object", *known])
             raise ImporterError("nothing says what is placed", hint)
         first = component.shorthand[0]
@@ -326,12 +326,11 @@ def _of_object(source: Any, about: Mapping[str, Any], registry: Registry) -> lis
     if isinstance(source, Importer):
         return source.load()
     types = [f"{c.__module__}.{c.__qualname__}" for c in type(source).__mro__]
-    entries = [e for e in registry.all() if e.kind == "importer"]
-    for entry in entries:
-        if any(t in entry.component.objects for t in types):
-            cls: type[Importer] = registry.get("importer", entry.component.name).load()
+    for component in registry.importers():
+        if any(t in component.objects for t in types):
+            cls: type[Importer] = registry.get("importer", component.name).load()
             return cls.convert(source, **about)
-    takes = sorted({t for e in entries for t in e.component.objects})
+    takes = sorted({t for c in registry.importers() for t in c.objects})
     raise ImporterError(
         f"no importer takes a {types[0]}",
         f"graphs, programs, graph files, importers, and {', '.join(takes) or 'nothing else'}; others come with plugins",

@@ -36,7 +36,7 @@ class CsvLog:
 
     @hookimpl
     def placekit_evaluated(self, directory: Path, row: Mapping[str, float]) -> None:
-        """Append a row."""
+        """Append a row. Columns that a trainer logs come when the run ends."""
         path = directory / FILE
         if path not in self._open:
             directory.mkdir(parents=True, exist_ok=True)
@@ -57,5 +57,7 @@ class CsvLog:
             if path in self._open:
                 self._open.pop(path)[0].close()
             text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows([HISTORY, *map(_cells, program.history)])
+            names, logged = sorted(program.logged), [program.logged[name] for name in sorted(program.logged)]
+            rows = [_cells([*row, *more]) for row, *more in zip(program.history, *logged, strict=True)]
+            csv.writer(text, lineterminator="\n").writerows([[*HISTORY, *names], *rows])
             write_atomically(path, text.getvalue().encode())

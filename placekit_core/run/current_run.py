@@ -39,7 +39,7 @@ class Observer:
     def progress(self, text: str, share: float | None) -> None:
         """A component reports how far it is; see `report_progress`."""
 
-    def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+    def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
         """A batch was evaluated."""
 
 
@@ -177,7 +177,7 @@ class Run:
 
     def _on_row(self, program: OpenProgram, row: Mapping[str, float]) -> None:
         """A batch was evaluated."""
-        self.observer.row(program.name, row, program.evaluate.ledger)
+        self.observer.row(program.name, row, program.evaluate.ledger, self.assembly.backend.unit)
         self.lifecycle.evaluated(program.directory, program.name, row)
         if self.stop.asked and not self.stop.deferred:
             raise KeyboardInterrupt

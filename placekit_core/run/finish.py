@@ -18,7 +18,7 @@ from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
 from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import LEAST_GAIN, Baseline, ProgramResult, ProgramSummary, Result, Summary
-from placekit_core.contracts.units import seconds
+from placekit_core.contracts.units import format_value
 from placekit_core.run.assembly import OpenProgram, distributions
 from placekit_core.run.baselines import add_baselines, chosen, compared_programs
 from placekit_core.run.checkpoint import CHECKPOINT
@@ -79,7 +79,7 @@ def end(run: Run, error: BaseException | None = None) -> Result:
     if interrupted or stopped or run.stop.asked:
         raise Interrupted(result)
     if not result.summary.fits:
-        raise NothingFits(*why_nothing_fits(run.programs), result)
+        raise NothingFits(*why_nothing_fits(run.programs, run.assembly.backend.unit), result)
     return result
 
 
@@ -132,7 +132,7 @@ def report(run: Run, status: str) -> Result:
     """The result for every program; writes the placements."""
     assembly, searches, run_dir = run.assembly, run.programs, run.run_dir
     config, registry, backend, trainer = assembly.config, assembly.registry, assembly.backend, assembly.trainer
-    found = tuple(_report_program(s, run_dir, len(searches) > 1) for s in searches)
+    found = tuple(_report_program(s, run_dir, len(searches) > 1, backend.unit) for s in searches)
     programs = [p.summary for p in found]
     single = len(programs) == 1
     values = [p.value_s for p in programs if p.value_s is not None]
@@ -151,6 +151,7 @@ def report(run: Run, status: str) -> Result:
         status=status,
         workload=config.workload or (searches[0].name if single else f"{len(programs)} programs"),
         objective=backend.objective,
+        unit=backend.unit,
         simulated=backend.simulated,
         value_s=float(np.mean(values)) if complete else None,
         bound_s=float(np.mean(bounds)) if len(bounds) == len(programs) else None,
@@ -228,7 +229,7 @@ def record(p: OpenProgram) -> None:
             p.schedule = p.session.schedule(best.placement)  # a backend that measures executes the program for it
 
 
-def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResult:
+def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> ProgramResult:
     evaluate, problem = s.evaluate, s.problem
     best, measurements = evaluate.best, None
     if not s.recorded:
@@ -244,11 +245,12 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResul
     with optional(notes.append, f"the backend failed to prove a bound of {s.name!r}"):
         proven = s.session.lower_bound()
         bound = proven if bound is None else bound if proven is None else max(bound, proven)
-    notes += beaten(s, family)
+    notes += beaten(s, family, unit)
     kernels = int(problem.graph.kernel.sum())
     measured = problem.costs.measured[problem.graph.kernel]
     summary = ProgramSummary(
         program=s.name,
+        unit=unit,
         split=s.program.split,
         operations=problem.graph.n,
         kernels=kernels,
@@ -273,10 +275,12 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResul
         directory=str(s.directory.relative_to(run_dir)),
     )
     placement = best.placement if best else None
-    return ProgramResult(summary, problem, placement, measurements, s.schedule, tuple(evaluate.history))
+    return ProgramResult(
+        summary, problem, placement, measurements, s.schedule, tuple(evaluate.history), evaluate.logged
+    )
 
 
-def beaten(s: OpenProgram, family: bool) -> list[str]:
+def beaten(s: OpenProgram, family: bool, unit: str) -> list[str]:
     """The note that a baseline is faster than what was found, if one is; it names the program if there are several."""
     best, fastest = s.evaluate.best, fastest_of(s)
     if best is None or fastest is None or not fastest.value_s:
@@ -285,7 +289,7 @@ def beaten(s: OpenProgram, family: bool) -> list[str]:
     if value_s / fastest.value_s - 1 < LEAST_GAIN or value_s - fastest.value_s < 2 * (deviation_s or 0.0):
         return []  # equal, or within the noise
     which = f" for {s.name!r}" if family else ""
-    return [f"{fastest.label} is faster{which}: {seconds(fastest.value_s)}"]
+    return [f"{fastest.label} is {'faster' if unit == 's' else 'better'}{which}: {format_value(fastest.value_s, unit)}"]
 
 
 def fastest_of(s: OpenProgram) -> Baseline | None:
@@ -298,21 +302,21 @@ def bound_error(result: Result) -> BoundError | None:
     for p in result.programs:
         if p.summary.below_bound:
             return BoundError(
-                f"{p.summary.program!r} has a value of {p.summary.value_s:.9g} s, below its proven bound of"
-                f" {p.summary.bound_s:.9g} s",
+                f"{p.summary.program!r} has a value of {p.summary.value_s:.9g} {p.summary.unit}, below its proven bound of"
+                f" {p.summary.bound_s:.9g} {p.summary.unit}",
                 f"this is a bug in backend {result.summary.backend!r} or in what policy {result.summary.policy!r} proved",
                 replace(result, summary=result.summary.model_copy(update={"status": "failed"})),
             )
     return None
 
 
-def why_nothing_fits(searches: Sequence[OpenProgram]) -> tuple[str, str]:
+def why_nothing_fits(searches: Sequence[OpenProgram], unit: str) -> tuple[str, str]:
     """Message and hint for a run that found no placement that fits."""
     s = next(s for s in searches if s.evaluate.best is None)
     e = s.evaluate
     tried = f"{e.evaluations} evaluation{'' if e.evaluations == 1 else 's'}"
     fitting = fastest_of(s)
-    known = f"policy={fitting.policy} finds one: {seconds(fitting.value_s)}" if fitting is not None else ""
+    known = f"policy={fitting.policy} finds one: {format_value(fitting.value_s, unit)}" if fitting is not None else ""
     if e.last_error:
         return f"no placement of {s.name!r} has a value after {tried}", "; ".join(filter(None, [e.last_error, known]))
     over = ""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placekit_core.contracts.ledger import Ledger
-from placekit_core.contracts.units import seconds
+from placekit_core.contracts.units import format_value
 from placekit_core.run import terminal
 from placekit_core.run.current_run import Observer
 
@@ -59,10 +59,10 @@ class Progress(Observer):
             else:
                 print(lines, file=sys.stderr, flush=True)
 
-    def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+    def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
         """Move the bar."""
         count = int(row["evaluations"])
-        self.progress(f"{count:,} evaluations, best {seconds(row['best_s'])}", ledger.progress)
+        self.progress(f"{count:,} evaluations, best {format_value(row['best_s'], unit)}", ledger.progress)
 
     def progress(self, text: str, share: float | None) -> None:
         """Move the bar; without one, say it from time to time."""

@@ -10,14 +10,17 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_layers import Blocks, or_single_device, sequence
 from placekit_layers.splits import as_path, one_block_moved, shortened
+from placekit_scheduling import Kernel
 
-from placekit_core import Kernel, NotApplicable, Placement, Placements, Policy, Task
+from placekit_core import NotApplicable, Placement, Placements, Policy, Task
 from placekit_pipeline import ChainOptions
 from placekit_pipeline.chain_arrays import CLOSE, MAX, SUM, Found, Table
 from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN, Segments, segments_of, values_add_up
 
 START = 0.1  # share of the budget that the tables' own splits may use
 SHORT = 200  # evaluations of the first search: most problems are solved then
+MAX_BLOCKS = 160  # a longer sequence is shortened to this many: neighbours with little work are joined
+EFFORT = 2_000_000  # partial splits that the search visits before it ends without a proof
 MOST_SETS = 20_000  # numbers of devices of each class that a split may use
 
 
@@ -31,7 +34,7 @@ class ChainPolicy(Policy):
 
     Tables (dynamic programming over prefixes and numbers of used devices of each class of alike devices) bound all ways to
     finish a split from below, memory included. A depth-first search follows them and evaluates what may be better than the
-    best so far. It ends with a proof when nothing is left, or without one after `effort`.
+    best so far. It ends with a proof when nothing is left, or without one after `EFFORT` partial splits.
 
     With s segments between prefixes and n_k devices of class k, filling the tables takes
     O(s K A prod_k (n_k + 1)) time, A = 1 if all routes are alike, else K. Source: Tarnawski et al. 2020, section 5, whose
@@ -53,7 +56,7 @@ class ChainPolicy(Policy):
         blocks = sequence(task.problem)
         if values_add_up(evaluate.session, evaluate.objective):
             blocks = as_path(blocks)
-        blocks = shortened(blocks, self.options.max_blocks)
+        blocks = shortened(blocks, MAX_BLOCKS)
         nowhere = np.flatnonzero(np.logical_not(blocks.allowed.any(axis=1)))
         if len(nowhere):
             raise NotApplicable(
@@ -150,7 +153,7 @@ class _Search:
             explore(
                 kernel.function, kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats,
                 self.task.problem.cluster.memory_bytes.astype(np.float64), self.table._replace(numbers=numbers), best, found,
-                evaluations, self.options.effort, math.inf,
+                evaluations, EFFORT, math.inf,
             )  # fmt: skip
             ended |= bool(found.counts[2])
         count = int(found.counts[0])
@@ -187,7 +190,7 @@ class _Search:
             evaluate.note(f"no split that was evaluated fits: {_nothing_fits(None, self.segments)[0]}")
         elif not proven:
             evaluate.note(
-                f"the search of splits of {number} blocks ended before its proof; policy.effort and budget limit it"
+                f"the search of splits of {number} blocks ended before its proof; a larger budget may find a better split"
             )
         elif self.segments.proves and self.segments.prefixes.exact:
             alike = ", apart from exchanges of alike devices," if self.segments.exchanges else ""

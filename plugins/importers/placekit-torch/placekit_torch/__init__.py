@@ -11,7 +11,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from placekit_core import Component, hookimpl
+from placekit_core import ImporterComponent, hookimpl
 from placekit_torch.options import TorchOptions
 from placekit_torch.pt2_options import Pt2Options
 from placekit_torch.step import Step as Step
@@ -38,17 +38,17 @@ def is_pt2(head: bytes) -> bool:
 
 
 @hookimpl
-def placekit_importers() -> list[Component]:
+def placekit_importers() -> list[ImporterComponent]:
     """Importers `torch` and `pt2`."""
     return [
-        Component(
+        ImporterComponent(
             name="torch",
             summary="any nn.Module with inputs, loss and optimiser: a training step or inference",
             config=TorchOptions,
             target="placekit_torch.importer:TorchImporter",
             objects=("torch.nn.modules.module.Module", "placekit_torch.step.Step"),
         ),
-        Component(
+        ImporterComponent(
             name="pt2",
             summary="inference of a program of torch.export; its weights are not read, and nothing is unpickled",
             config=Pt2Options,

@@ -130,7 +130,7 @@ def construct(build: Callable[[], Built], mode: FakeTensorMode, name: str) -> Bu
         first = e
     torch.set_rng_state(state)
     made = build()
-    cause = first.__cause__
+    cause = first.__cause__ or first
     warnings.warn(
         f"{name} was built with real weights, because building it without fails:"
         f" {type(cause).__name__}: {first_line(cause)}{user_line(cause)}",

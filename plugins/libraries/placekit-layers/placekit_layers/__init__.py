@@ -1,4 +1,4 @@
-"""Library: which operations follow which, and a program as a sequence of blocks (the layers of a network)."""
+"""Library: the layers of a network, and contiguous splits of them over devices."""
 
 from __future__ import annotations
 

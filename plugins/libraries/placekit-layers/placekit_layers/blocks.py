@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from placekit_core import Graph, Placement, Problem, strongly_connected
-from placekit_layers.following import follow
+from placekit_layers.following import follow, united
 from placekit_layers.units import FREE, Ints, Units, distinct_pairs
 
 NUMBERED = re.compile(r"^((?:[^.]+\.)*?[^.]+)\.(\d+)(?=\.|$)")  # the outermost numbered part of a path
@@ -181,18 +181,6 @@ def _position(graph: Graph) -> Ints:
     position = np.empty(graph.n, np.int64)
     position[graph.topological_order] = np.arange(graph.n)
     return position
-
-
-def united(problem: Problem, of_op: Ints) -> Ints:
-    """[g] units, numbered from 0, from those of the operations [n]: units that one group holds together are one."""
-    group = problem.grouping.group_of.astype(np.int64)
-    count = int(of_op.max(initial=-1)) + 1
-    # units and groups as nodes of one graph, with edges both ways: connected sets are strongly connected
-    pair = np.stack(distinct_pairs(of_op, count + group))
-    ends = np.concatenate([pair, pair[::-1]], axis=1)
-    ends = ends[:, np.argsort(ends[0], kind="stable")]
-    component = strongly_connected(count + problem.g, ends[0], ends[1])
-    return np.unique(component[count:], return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _in_order(problem: Problem, of_op: Ints, lead: NDArray[np.bool_]) -> tuple[Ints, Ints]:

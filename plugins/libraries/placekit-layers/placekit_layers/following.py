@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from placekit_layers.units import FREE, Ints, Units
+from placekit_core import Problem, strongly_connected
+from placekit_layers.units import FREE, Ints, Units, distinct_pairs
 
 
 def follow(units: Units, group: Ints) -> Ints:
@@ -80,3 +81,34 @@ def _to_neighbours(units: Units, group: Ints, types: dict[int, int]) -> None:
                 total[to] += size
         if total:
             group[x] = min(total, key=lambda to: (-total[to], to))
+
+
+def united(problem: Problem, of_op: Ints) -> Ints:
+    """[g] units, numbered from 0, from those of the operations [n]: units that one group holds together are one."""
+    group = problem.grouping.group_of.astype(np.int64)
+    count = int(of_op.max(initial=-1)) + 1
+    # units and groups as nodes of one graph, with edges both ways: connected sets are strongly connected
+    pair = np.stack(distinct_pairs(of_op, count + group))
+    ends = np.concatenate([pair, pair[::-1]], axis=1)
+    ends = ends[:, np.argsort(ends[0], kind="stable")]
+    component = strongly_connected(count + problem.g, ends[0], ends[1])
+    return np.unique(component[count:], return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def followers(problem: Problem) -> Ints:
+    """[g] units of groups that a pipeline keeps together: forward operations with their gradients, parameters, updates."""
+    units = Units.build(problem.graph)
+    return united(problem, follow(units, np.where(units.forward, np.arange(units.count), FREE))[units.of])
+
+
+def leaders(problem: Problem) -> Ints:
+    """[g] group with the forward operation that each group follows; itself if it has forward operations, or follows none."""
+    units, group = Units.build(problem.graph), problem.grouping.group_of.astype(np.int64)
+    own = np.where(units.forward, np.arange(units.count), FREE)
+    first = units.first_leading[np.minimum(follow(units, own), units.count - 1)]
+    lead = np.arange(problem.g)
+    of_op = first[units.of]
+    follows = of_op >= 0
+    lead[group[follows]] = group[of_op[follows]]
+    has_forward = np.bincount(group[units.leading], minlength=problem.g) > 0
+    return np.where(has_forward, np.arange(problem.g), lead)

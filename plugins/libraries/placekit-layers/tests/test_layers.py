@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from placekit_layers import sequence
+from placekit_layers.splits import as_path, even_splits, neighbours, one_block_moved, runs, shortened
 from placekit_testing.evaluations import machine
 
 from placekit_core import GraphBuilder, Grouping, Problem, load_programs
@@ -68,3 +69,34 @@ def test_weights_that_take_no_time_go_with_their_reader() -> None:
     blocks = sequence(problem)
     assert blocks.names == ("x", "y")
     assert blocks.of_op.tolist() == [0, 1, 1]
+
+
+def test_contiguous_splits_near_one() -> None:
+    split = np.asarray([0, 0, 0, 2, 2])
+    assert runs(split) == ([0, 2], [3, 2])
+    near = {tuple(row.tolist()) for row in neighbours(split, 3)}
+    assert {(0, 0, 2, 2, 2), (0, 0, 0, 0, 2), (2, 2, 2, 0, 0), (1, 1, 1, 2, 2), (0, 1, 1, 2, 2)} <= near
+    assert all(len(set(runs(np.asarray(row))[0])) == len(runs(np.asarray(row))[0]) for row in near)
+    moved = {tuple(row.tolist()) for row in one_block_moved(split)}
+    assert moved == {(0, 0, 2, 2, 2), (0, 0, 0, 0, 2), (2, 2, 2, 0, 0)}
+    assert not list(one_block_moved(np.asarray([0, 1, 0]))), "a device with two runs"
+
+
+def test_even_splits_share_the_seconds() -> None:
+    program = load_programs("gpt", layers=4, embedding=64, heads=2, sequence=16, vocabulary=100, batch=2)[0]
+    blocks = sequence(Problem.of(program.graph, machine(("gpu",), devices=3)))
+    rows = even_splits(blocks, 8)
+    assert [len(set(row.tolist())) for row in rows] == [1, 2, 3]
+    for row in rows:
+        assert (np.diff(row[np.unique(blocks.of_group, return_index=True)[1]]) >= 0).all()
+
+
+def test_blocks_are_joined_to_a_path_and_to_few() -> None:
+    b = GraphBuilder("diamond")
+    [a] = b.add("a", outputs=[4], flops=1e9)
+    [left] = b.add("left", inputs=[a], outputs=[8], flops=1e9)
+    [right] = b.add("right", inputs=[a], outputs=[16], flops=2e9)
+    b.add("end", inputs=[left, right], flops=4e9)
+    blocks = sequence(problem_of(b))
+    assert as_path(blocks).names == ("a", "left +1", "end")
+    assert shortened(blocks, 2).names == ("a +2", "end")

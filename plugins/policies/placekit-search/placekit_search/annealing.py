@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from numpy.random import Generator
+from placekit_layers.following import followers
 from placekit_scheduling import warm_up
 from pydantic import BaseModel
 
 from placekit_core import Checkpoint, Placement, ResumablePolicy, State, Task
-from placekit_search.chain import TEMPERATURE_END, Chain, Moves
+from placekit_search.local_search import TEMPERATURE_END, LocalSearch, SearchContext
 from placekit_search.move_kinds import ANNEALING, used
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.options import AnnealingOptions
-from placekit_search.starts import best_start, followers, is_makespan
+from placekit_search.starts import best_start, is_makespan
 
 
 class Annealing(ResumablePolicy):
@@ -37,8 +38,8 @@ class Annealing(ResumablePolicy):
     ) -> Placement:
         """The best placement seen. Resumes exactly from `state`."""
         evaluate, makespan = task.evaluate, is_makespan(task)
-        moves = Moves(task, used(ANNEALING, makespan, evaluate.session.priorities))
-        chain = Chain(moves, state or best_start(task, self.options.starts, rng))
+        context = SearchContext(task, used(ANNEALING, makespan, evaluate.session.priorities))
+        chain = LocalSearch(context, state or best_start(task, self.options.starts, rng))
         hood = neighbourhood(task.problem, None if makespan else followers(task.problem))
         first, limit = self.options.temperature_start, evaluate.ledger.limit
         ratio = TEMPERATURE_END / first

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from placekit_layers.splits import LayerGroups, neighbours
 
 from placekit_core import Placement, Placements, Task
-from placekit_search.chain import excess
+from placekit_search.local_search import excess
 
 LEAST = 8  # evaluations below which nothing is tried
 

@@ -6,17 +6,17 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_scheduling import b_level, group_priority
+from placekit_scheduling import Kernel, b_level, group_priority
 from placekit_scheduling.list_scheduling.placement_levels import LevelGraph, level_graph
 
-from placekit_core import Kernel, Labels, Problem
+from placekit_core import Labels, Problem
 
 Ints = NDArray[np.int32]
 ALIKE = 0.05  # relative difference of seconds up to which two units count as alike
 
 
 class Flow(NamedTuple):
-    """The graph of operations, and where a run leaves its trace (`placekit_core.Trace`); n operations, t tensors.
+    """The graph of operations, and where a run leaves its trace (`placekit_scheduling.Trace`); n operations, t tensors.
 
     Attributes:
         group_of: [n].

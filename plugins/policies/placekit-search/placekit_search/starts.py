@@ -9,16 +9,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_layers import sequence
-from placekit_layers.blocks import united
-from placekit_layers.following import follow
 from placekit_layers.splits import even_splits
-from placekit_layers.units import FREE, Units
 from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 from placekit_scheduling.list_scheduling.placement_levels import set_levels
 
 from placekit_core import Placements, Problem, Task
-from placekit_search.chain import Chain, excess, penalised
 from placekit_search.coarsening import coarse
+from placekit_search.local_search import LocalSearch, excess, penalised
 from placekit_search.neighbourhood import Flow
 from placekit_search.streaming import streamed
 from placekit_search.walk import PRICE
@@ -117,12 +114,6 @@ def is_makespan(task: Task) -> bool:
     return task.evaluate.objective in (None, "makespan")
 
 
-def followers(problem: Problem) -> NDArray[np.int64]:
-    """[g] units of groups that a pipeline keeps together: forward operations with their gradients, parameters, updates."""
-    units = Units.build(problem.graph)
-    return united(problem, follow(units, np.where(units.forward, np.arange(units.count), FREE))[units.of])
-
-
 def _joined(first: Placements, then: Placements) -> Placements:
     """One batch out of two with priorities."""
     assert first.priority is not None
@@ -151,4 +142,4 @@ def best_start(task: Task, count: int, rng: Generator) -> dict[str, object]:
     value, over = excess(measurements, task)
     price_s = PRICE * float(value.min())
     row = int(np.lexsort((penalised(value, over, price_s), over > 0))[0])
-    return Chain.begin(*starts.one(row), value[row], over[row], price_s, rng.integers(0, 2**64, 1, np.uint64))
+    return LocalSearch.begin(*starts.one(row), value[row], over[row], price_s, rng.integers(0, 2**64, 1, np.uint64))

@@ -100,7 +100,7 @@ def read_path(flow: Any, ints: Any, log: Any) -> None:
 
 
 class Arguments(NamedTuple):
-    """The arguments of a compiled evaluation besides the placement, see `placekit_core.Kernel`."""
+    """The arguments of a compiled evaluation besides the placement, see `placekit_scheduling.Kernel`."""
 
     ints: NDArray[np.int32]
     floats: NDArray[np.float64]
@@ -143,7 +143,7 @@ class Rules(NamedTuple):
 
 @counted_inner
 def _excess(peak: Any, memory_bytes: Any) -> Any:
-    """Excess over capacity, see `chain.excess`."""
+    """Excess over capacity, see `local_search.excess`."""
     over = 0.0
     for d in range(len(peak)):
         if peak[d] > memory_bytes[d]:
@@ -182,7 +182,7 @@ def walk(evaluate, arguments, at, hood, flow, log, rules, count, temperature, fa
                 break
         value = evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
         over = _excess(peak, rules.memory_bytes)
-        if value == math.inf:  # as `chain.excess` takes a failure
+        if value == math.inf:  # as `local_search.excess` takes a failure
             value, over = rules.failing_s, FAILURE
         before, fitted = energy[BEST], energy[FITS]
         if step(random, energy, value, over, temperature):

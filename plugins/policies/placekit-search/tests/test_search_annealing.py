@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_search.annealing import Annealing
-from placekit_search.chain import Chain, Moves
+from placekit_search.local_search import LocalSearch, SearchContext
 from placekit_search.move_kinds import ANNEALING, KINDS
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.starts import list_schedules
@@ -134,8 +134,8 @@ def test_crosses_placements_that_do_not_fit(temperature_s: float) -> None:
     small = np.repeat([0, 0, 0, 1, 1], 2).astype(np.int16)
     task = task_of(problem, 4000)
     [start, best] = task.evaluate(Placements.of(np.stack([small, 1 - small]))).value_s
-    moves = Moves(task, {kind: float(kind == "single") for kind in KINDS})
-    chain = Chain(moves, Chain.begin(small, None, start, 0.0, 20 * start, np.array([7], np.uint64)))
+    moves = SearchContext(task, {kind: float(kind == "single") for kind in KINDS})
+    chain = LocalSearch(moves, LocalSearch.begin(small, None, start, 0.0, 20 * start, np.array([7], np.uint64)))
     while task.evaluate.remaining > 0:
         chain.advance(neighbourhood(problem), temperature_s, 1.0)
     assert best < start / 5

@@ -6,17 +6,19 @@ import copy
 import itertools
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.random import Generator
-from placekit_scheduling.loads import HasLoads
+from placekit_scheduling.loads import HasLoads, Loads
 from placekit_search import exact
 from placekit_search.exact import Exact
 from placekit_search.exact_model import LoadModel
-from placekit_testing import fakes
+from placekit_testing import PolicyContract, fakes
+from placekit_testing.contract import Make
 from placekit_testing.speed import mostly_slow
 
 from placekit_core import (
@@ -269,3 +271,19 @@ def test_ortools_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PlacekitError, match="needs OR-tools") as error:
         Exact()
     assert "placekit-search[exact]" in str(error.value.hint)
+
+
+class TestExact(PolicyContract):
+    resumable = True
+
+    @pytest.fixture
+    def make(self, monkeypatch: pytest.MonkeyPatch) -> Make:
+        """On the kit's backend, whose values are never below the largest load of a device."""
+
+        def loads(session: fakes.FakeSession) -> Loads:
+            problem = session.problem
+            bytes_ = problem.group_persistent_bytes.astype(np.float64)
+            return Loads(problem.group_s, (), (), (), bytes_, session.largest_bytes, (), exact=False)
+
+        monkeypatch.setattr(fakes.FakeSession, "loads", loads, raising=False)
+        return partial(Exact, deterministic_limit=0.05)

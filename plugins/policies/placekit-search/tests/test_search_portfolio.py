@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_search.annealing import Annealing
-from placekit_search.chain import Chain, Moves
+from placekit_search.local_search import LocalSearch, SearchContext
 from placekit_search.move_kinds import KINDS, PORTFOLIO, used
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.portfolio import Portfolio
@@ -18,7 +18,6 @@ from search_helpers import machine, open_simulator, rows, search, stopped_and_re
 
 from placekit_core import (
     BudgetExhausted,
-    Component,
     ConfigError,
     GraphBuilder,
     Ledger,
@@ -28,6 +27,7 @@ from placekit_core import (
     Placement,
     PluginError,
     Policy,
+    PolicyComponent,
     Problem,
     Task,
     installed,
@@ -160,7 +160,7 @@ def with_broken(monkeypatch: pytest.MonkeyPatch, error: PlacekitError, at_work: 
     """Install `Broken` in place of the usual start `heft`."""
     monkeypatch.setattr(Broken, "error", error)
     monkeypatch.setattr(Broken, "at_work", at_work)
-    component = Component("heft", "fails", Options, f"{__name__}:Broken")
+    component = PolicyComponent("heft", "fails", Options, f"{__name__}:Broken")
     entry = Entry("policy", component, "broken", "placekit-broken", "0")
     monkeypatch.setitem(installed().entries, ("policy", "heft"), [entry])
 
@@ -176,7 +176,7 @@ def test_only_a_policy_for_others_is_left_out(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_start_that_cannot_be_loaded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    component = Component("heft", "is not there", Options, "placekit_nowhere:Heft")
+    component = PolicyComponent("heft", "is not there", Options, "placekit_nowhere:Heft")
     entry = Entry("policy", component, "broken", "placekit-broken", "0")
     monkeypatch.setitem(installed().entries, ("policy", "heft"), [entry])
     with pytest.raises(PluginError, match="policy 'heft' of placekit-broken 0 is broken: ModuleNotFoundError"):
@@ -233,10 +233,10 @@ def test_priorities_change_without_a_trace_too() -> None:
     entry = installed().get("backend", "bulk_synchronous")
     session = entry.build(entry.component.config()).open(problem)
     task = Task(problem, BudgetedEvaluator(problem, session, Ledger(1000)))
-    moves = Moves(task, {kind: float(kind == "order") for kind in KINDS})
+    moves = SearchContext(task, {kind: float(kind == "order") for kind in KINDS})
     order = np.arange(problem.g, dtype=np.float32)
     start = problem.allowed.argmax(axis=1).astype(np.int16)
-    chain = Chain(moves, Chain.begin(start, order, 1e9, 0.0, 2e10, np.array([3], np.uint64)))
+    chain = LocalSearch(moves, LocalSearch.begin(start, order, 1e9, 0.0, 2e10, np.array([3], np.uint64)))
     chain.walk(neighbourhood(problem), 100, 1e9, 1.0)
     assert not np.array_equal(chain.at.priority, order)
     np.testing.assert_array_equal(chain.at.device, start)
@@ -262,7 +262,7 @@ def test_a_budget_in_seconds_ends() -> None:
 def test_loops_are_as_long_as_the_seconds_allow() -> None:
     ledger = Ledger(seconds=10)  # its clock stands
     problem = a_problem()
-    moves = Moves(Task(problem, BudgetedEvaluator(problem, open_simulator(problem), ledger)), used(PORTFOLIO))
+    moves = SearchContext(Task(problem, BudgetedEvaluator(problem, open_simulator(problem), ledger)), used(PORTFOLIO))
     assert moves.chunk() == 16, "how long an evaluation takes is not known"
     moves.evaluation_s = 0.01
     assert moves.chunk() == 25

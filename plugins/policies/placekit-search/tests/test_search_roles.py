@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placekit_search.chain import Chain
+from placekit_search.local_search import LocalSearch
 from placekit_search.portfolio import Portfolio
 from placekit_search.roles import CALLS, CHUNK, role_chains, roles
 from search_helpers import machine, random_layers, rows, search, stopped_and_resumed, task_of
@@ -114,7 +114,7 @@ def test_the_budget_is_used_and_no_more() -> None:
 def test_roles_take_their_share_and_no_more(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     spent: list[tuple[float, float]] = []
 
-    def spy(task: Task, *rest: Any) -> list[Chain]:
+    def spy(task: Task, *rest: Any) -> list[LocalSearch]:
         before = task.evaluate.remaining
         found = role_chains(task, *rest)
         spent.append((before, before - task.evaluate.remaining))
@@ -209,7 +209,9 @@ def test_a_backend_without_a_compiled_evaluation_moves_roles_too(monkeypatch: py
     assert role is not None
     monkeypatch.setattr(type(task.evaluate), "kernel", lambda self: None)
     seen: list[np.ndarray] = []
-    monkeypatch.setattr(Chain, "one", lambda self, *rest: (one(self, *rest), seen.append(self.at.device.copy()))[0])
+    monkeypatch.setattr(
+        LocalSearch, "one", lambda self, *rest: (one(self, *rest), seen.append(self.at.device.copy()))[0]
+    )
     with contextlib.suppress(BudgetExhausted):
         Portfolio(starts={}, threads=1).place(task, np.random.default_rng(0))
     first = np.unique(role, return_index=True)[1]
@@ -218,4 +220,4 @@ def test_a_backend_without_a_compiled_evaluation_moves_roles_too(monkeypatch: py
     assert task.evaluate.evaluations == 600
 
 
-one = Chain.one
+one = LocalSearch.one

@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placekit_core import Command, Component, ConfigError, hookimpl, unknown
+from placekit_core import Command, ConfigError, PolicyComponent, hookimpl, unknown
 from placekit_runtimes import options
 
 if TYPE_CHECKING:
@@ -53,85 +53,88 @@ def runtime(name: str) -> Runtime:
     return found
 
 
-_SOURCES = {
-    "accelerate": "huggingface/accelerate, src/accelerate/utils/modeling.py at 00cfd46",
-    "exo": "exo-explore/exo, src/exo/master/placement_utils.py at 027f237",
-    "bandwidth": "exo-explore/exo, issue 957 and pull request 2297",
-    "fastest": "exo-explore/exo, issue 701 and pull request 1088",
-    "llama.cpp": "ggml-org/llama.cpp, src/llama-model.cpp at a5410f0",
-    "vllm": "vllm-project/vllm, vllm/distributed/utils.py at 5a6541d",
-    "torchtitan": "pytorch/torchtitan, torchtitan/distributed/pipeline_parallel.py at 02ef790",
-}
+_RULES: list[tuple[str, str, type[options.RuleOptions], str, str]] = [
+    (
+        "accelerate_auto",
+        'accelerate\'s device_map="auto": the weights evenly over all GPUs, in order',
+        options.AccelerateOptions,
+        "accelerate.rule:AccelerateAuto",
+        "huggingface/accelerate, src/accelerate/utils/modeling.py at 00cfd46",
+    ),
+    (
+        "accelerate_sequential",
+        'accelerate\'s device_map="sequential": the first GPU is filled with weights, then the next',
+        options.AccelerateOptions,
+        "accelerate.rule:AccelerateSequential",
+        "huggingface/accelerate, src/accelerate/utils/modeling.py at 00cfd46",
+    ),
+    (
+        "exo_memory",
+        "exo's rule: layers in proportion to memory, on the fewest devices that hold the weights",
+        options.RuleOptions,
+        "exo:ExoMemory",
+        "exo-explore/exo, src/exo/master/placement_utils.py at 027f237",
+    ),
+    (
+        "bandwidth_share",
+        "layers in proportion to memory bandwidth, as far as the memory of each device allows",
+        options.RuleOptions,
+        "rules_of_thumb:BandwidthShare",
+        "exo-explore/exo, issue 957 and pull request 2297",
+    ),
+    (
+        "fastest_first",
+        "the fastest device is filled to its memory, then the next one",
+        options.RuleOptions,
+        "rules_of_thumb:FastestFirst",
+        "exo-explore/exo, issue 701 and pull request 1088",
+    ),
+    (
+        "llamacpp_layers",
+        "llama.cpp's rule: layers in proportion to memory or to tensor_split, the embedding on the CPU",
+        options.LlamaCppOptions,
+        "llamacpp:LlamaCppLayers",
+        "ggml-org/llama.cpp, src/llama-model.cpp at a5410f0",
+    ),
+    (
+        "vllm_even",
+        "vLLM's rule: as many layers on every GPU; what remains goes to the middle stages",
+        options.VllmOptions,
+        "vllm:VllmEven",
+        "vllm-project/vllm, vllm/distributed/utils.py at 5a6541d",
+    ),
+    (
+        "torchtitan_weights",
+        "torchtitan's rule: even stages, where the embedding and the output count as layers",
+        options.TorchtitanOptions,
+        "torchtitan:TorchtitanWeights",
+        "pytorch/torchtitan, torchtitan/distributed/pipeline_parallel.py at 02ef790",
+    ),
+]
+"""Name, summary, options, module and class, and source of each rule."""
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     """The rules of runtimes, two rules of thumb, and `given`."""
-    return [
-        Component(
-            name="accelerate_auto",
-            summary='accelerate\'s device_map="auto": the weights evenly over all GPUs, in order',
-            config=options.AccelerateOptions,
-            target="placekit_runtimes.accelerate.rule:AccelerateAuto",
-            baseline=True,
-            paper=_SOURCES["accelerate"],
-        ),
-        Component(
-            name="accelerate_sequential",
-            summary='accelerate\'s device_map="sequential": the first GPU is filled with weights, then the next',
-            config=options.AccelerateOptions,
-            target="placekit_runtimes.accelerate.rule:AccelerateSequential",
-            paper=_SOURCES["accelerate"],
-        ),
-        Component(
-            name="exo_memory",
-            summary="exo's rule: layers in proportion to memory, on the fewest devices that hold the weights",
-            config=options.RuleOptions,
-            target="placekit_runtimes.exo:ExoMemory",
-            paper=_SOURCES["exo"],
-        ),
-        Component(
-            name="bandwidth_share",
-            summary="layers in proportion to memory bandwidth, as far as the memory of each device allows",
-            config=options.RuleOptions,
-            target="placekit_runtimes.rules_of_thumb:BandwidthShare",
-            paper=_SOURCES["bandwidth"],
-        ),
-        Component(
-            name="fastest_first",
-            summary="the fastest device is filled to its memory, then the next one",
-            config=options.RuleOptions,
-            target="placekit_runtimes.rules_of_thumb:FastestFirst",
-            paper=_SOURCES["fastest"],
-        ),
-        Component(
-            name="llamacpp_layers",
-            summary="llama.cpp's rule: layers in proportion to memory or to tensor_split, the embedding on the CPU",
-            config=options.LlamaCppOptions,
-            target="placekit_runtimes.llamacpp:LlamaCppLayers",
-            paper=_SOURCES["llama.cpp"],
-        ),
-        Component(
-            name="vllm_even",
-            summary="vLLM's rule: as many layers on every GPU; what remains goes to the middle stages",
-            config=options.VllmOptions,
-            target="placekit_runtimes.vllm:VllmEven",
-            paper=_SOURCES["vllm"],
-        ),
-        Component(
-            name="torchtitan_weights",
-            summary="torchtitan's rule: even stages, where the embedding and the output count as layers",
-            config=options.TorchtitanOptions,
-            target="placekit_runtimes.torchtitan:TorchtitanWeights",
-            paper=_SOURCES["torchtitan"],
-        ),
-        Component(
-            name="given",
-            summary="a placement of your own: a device map, or the placement.json of a run",
-            config=options.GivenOptions,
-            target="placekit_runtimes.given:Given",
-        ),
+    rules = [
+        PolicyComponent(
+            name=name,
+            summary=summary,
+            config=config,
+            target=f"placekit_runtimes.{target}",
+            baseline=name == "accelerate_auto",
+            paper=source,
+        )
+        for name, summary, config, target, source in _RULES
     ]
+    given = PolicyComponent(
+        name="given",
+        summary="a placement of your own: a device map, or the placement.json of a run",
+        config=options.GivenOptions,
+        target="placekit_runtimes.given:Given",
+    )
+    return [*rules, given]
 
 
 @hookimpl

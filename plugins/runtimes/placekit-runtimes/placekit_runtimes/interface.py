@@ -133,7 +133,7 @@ class Runtime(ABC):
         """The placement that the runtime itself would choose. Raises NotApplicable if there is none."""
         if self.default_rule is None:
             raise NotApplicable(f"{self.title} does not divide a network by itself")
-        return self.default_rule(self.default_rule.options_class()).rule(problem, lambda _: None)
+        return self.default_rule().rule(problem, lambda _: None)
 
     @abstractmethod
     def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
