@@ -151,7 +151,7 @@ def test_a_value_below_the_bound_is_an_error(problem: Problem, tmp_path: Path) -
 def test_a_failure_is_not_hidden_by_the_report_of_it(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     def unlucky(task: Task, rng: np.random.Generator) -> Placement:
         task.evaluate(task.problem.placement([0] * task.problem.g).batch())
-        monkeypatch.setattr("placekit_core.run.pipeline.report", lambda *_: 1 / 0)
+        monkeypatch.setattr("placekit_core.run.finish.report", lambda *_: 1 / 0)
         raise KeyError("the real one")
 
     with pytest.raises(KeyError, match="the real one"):

@@ -244,7 +244,7 @@ def test_the_proxy_has_a_budget_of_its_own(tmp_path: Path) -> None:
 
 def test_checkpoints_are_written_when_due_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
-    monkeypatch.setattr("placekit_core.run.pipeline.save_checkpoint", lambda folder, state: written.append(state))
+    monkeypatch.setattr("placekit_core.run.current_run.save_checkpoint", lambda folder, state: written.append(state))
     run(configure("annealing", importer={"name": "mlp"}, checkpoint_s=1000.0), tmp_path / "rare")
     assert written == []
     run(configure("annealing", importer={"name": "mlp"}, checkpoint_s=0.0), tmp_path / "often")
@@ -303,10 +303,10 @@ def test_the_policy_is_written_before_the_result_also_after_a_failure(
     """Once result.json exists, all other files are complete."""
     there = []
 
-    def commit(result: object, folder: Path) -> None:
-        there.append((folder / "policy.safetensors").exists())
+    def commit(path: Path, data: object) -> None:
+        there.append((path.parent / "policy.safetensors").exists())
 
-    monkeypatch.setattr("placekit_core.run.pipeline.commit", commit)
+    monkeypatch.setattr("placekit_core.run.finish.write_json", commit)
     with pytest.raises(RunFailed, match="Crash"):
         run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run", observer=CrashAfter(3))
     assert there == [True]

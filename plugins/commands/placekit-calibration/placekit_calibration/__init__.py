@@ -15,7 +15,6 @@ def placekit_commands() -> list[Command]:
             summary="measure this machine and a program's operations",
             target="placekit_calibration.calibrate:main",
             group="measure",
-            completer="placekit_calibration.calibrate:complete",
         ),
         Command(
             name="fidelity",
@@ -23,6 +22,5 @@ def placekit_commands() -> list[Command]:
             summary="simulated beside measured seconds of placements",
             target="placekit_calibration.fidelity:main",
             group="measure",
-            completer="placekit_calibration.fidelity:complete",
         ),
     ]

@@ -8,7 +8,6 @@ import io
 import math
 import os
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from placekit_calibration.agreement import RANDOM, SEARCH, Fidelity, compare
 from placekit_calibration.calibrate import new_folder, out_dir
 from placekit_calibration.numbers import Number, NumbersParser
 from placekit_core import BackendError, ConfigError, Problem, Registry, RunError, write_atomically
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
 from placekit_core.contracts.files import write_json
@@ -172,8 +170,3 @@ def _correlation(value: float, interval: tuple[float, float]) -> str:
         return "-"
     low, high = interval
     return f"{value:.3f}" if math.isnan(low) else f"{value:.3f} [{low:.2f}, {high:.2f}]"
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    yield from ["placements=", "passes=", *completion.options(words[1:], word)] if words else completion.paths(word)

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from placekit_core import ConfigError
 from placekit_core.cli.arguments import take
-from placekit_core.cli.choices import DEFAULT_GROUPS
 from placekit_core.cli.parser import Parser
-from placekit_core.run.config import RunConfig
+from placekit_core.run.config import RunConfig, default_groups
 
 
 class Number(NamedTuple):
@@ -41,7 +40,7 @@ class NumbersParser(Parser):
                 raise ConfigError(f"{key}={value}: it must be a whole number, {number.least} at least")
             found.numbers[key] = number.default if value is None else int(value)
         for key in (o.partition("=")[0] for o in found.options if "=" in o):
-            close = difflib.get_close_matches(key, [*self.numbers, *RunConfig.model_fields, *DEFAULT_GROUPS], 1)
+            close = difflib.get_close_matches(key, [*self.numbers, *RunConfig.model_fields, *default_groups()], 1)
             if close and key != close[0] and close[0] in self.numbers:
                 raise ConfigError(f"no option {key!r}", f"did you mean {close[0]!r}?")
         return found

@@ -17,7 +17,6 @@ def placekit_commands() -> list[Command]:
             summary="tables and plots over runs; --profile: where time goes",
             target="placekit_compare.command:main",
             group="look",
-            completer="placekit_compare.command:complete",
         )
     ]
 

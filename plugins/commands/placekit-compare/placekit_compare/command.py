@@ -6,13 +6,12 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from placekit_compare.rows import Row, load, rows
 from placekit_compare.text import show
 from placekit_core import ConfigError, Registry, RunError, write_atomically
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.parser import Parser
 from placekit_core.cli.sweep import show_troubles, troubles
 
@@ -104,10 +103,3 @@ def _hand_over(text: str, out: Path | None) -> None:
     except OSError as e:
         raise RunError(f"cannot write {out}: {e.strerror or e}") from None
     print(f"written to {out}")
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    yield from completion.paths(word)
-    if word.startswith("-"):
-        yield from completion.whole(["--json", "--out", "--png", "--profile", *(f"--{name}" for name in TABLES)])

@@ -1,4 +1,4 @@
-"""Commands `doctor`, `completion` and `quickstart`. Importing this module is light."""
+"""Commands `doctor` and `quickstart`. Importing this module is light."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from placekit_core import Command, hookimpl
 
 @hookimpl
 def placekit_commands() -> list[Command]:
-    """`doctor`, `completion`, `quickstart`."""
+    """`doctor` and `quickstart`."""
     return [
         Command(
             name="doctor",
@@ -17,19 +17,10 @@ def placekit_commands() -> list[Command]:
             group="install and extend",
         ),
         Command(
-            name="completion",
-            usage="bash|zsh|fish",
-            summary="print a script that completes commands",
-            target="placekit_doctor.completion:main",
-            group="install and extend",
-            completer="placekit_doctor.completion:complete_shells",
-        ),
-        Command(
             name="quickstart",
             usage="[DIR]",
             summary="write a small project that runs: model, machine, script",
             target="placekit_doctor.quickstart:main",
             group="place",
-            completer="placekit_doctor.quickstart:complete",
         ),
     ]

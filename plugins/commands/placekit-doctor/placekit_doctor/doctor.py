@@ -199,8 +199,7 @@ class Doctor:
                 yield fail(f"command {name!r} is defined {len(found)} times: {owners}", "uninstall one of them")
             for entry in found:
                 try:
-                    for target in filter(None, (entry.command.target, entry.command.completer)):
-                        entry.load(target)
+                    entry.load()
                 except PluginError as e:
                     yield fail(e.message, e.hint)
 

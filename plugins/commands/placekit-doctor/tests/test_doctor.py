@@ -57,7 +57,7 @@ def test_the_core_alone(tmp_path: Path) -> None:
     assert " pip install placekit " in out
     assert f"warn presets are only read, not composed: cluster {CLUSTERS}" in out
     assert "warn not possible: no simulated backend is installed" in out
-    assert "ok placekit-doctor: command completion, command doctor, command quickstart" in out
+    assert "ok placekit-doctor: command doctor, command quickstart" in out
     assert "torch" not in out
     assert out.endswith("0 failed, 3 warnings: see the hint below each line")
 
@@ -217,16 +217,15 @@ def test_commands_that_cannot_be_used() -> None:
     registry.add(
         "a", Contributes(command(), command(name="y", target="placekit_doctor.doctor:gone")), "placekit-a", "1"
     )
-    registry.add("b", Contributes(command(), command(name="z", completer="no_such_module:f")), "placekit-b", "2")
-    twins, gone, completer = texts(Doctor(registry).plugins(), "fail")
+    registry.add("b", Contributes(command()), "placekit-b", "2")
+    twins, gone = texts(Doctor(registry).plugins(), "fail")
     assert twins == "command 'x' is defined 2 times: placekit-a 1 and placekit-b 2"
     assert gone.startswith("command 'y' of placekit-a 1 is broken: AttributeError")
-    assert completer.startswith("command 'z' of placekit-b 2 is broken: ModuleNotFoundError")
 
 
 def test_what_plugins_contribute() -> None:
     found = texts(Doctor(installed()).plugins(), "ok")
-    assert "placekit-doctor: command completion, command doctor, command quickstart" in found
+    assert "placekit-doctor: command doctor, command quickstart" in found
     for distribution, own in (
         ("placekit-partitioning", "a library"),
         ("placekit-report", "command report, logger report"),

@@ -6,13 +6,12 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from placekit_core import Cluster, ClusterError, Registry
 from placekit_core.cli.arguments import quoted
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.console import table, wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.cluster import DeviceKind
@@ -63,11 +62,6 @@ def write_or_print(out: Path | None, content: Callable[[], str]) -> None:
     except OSError as e:
         raise ClusterError(f"cannot write {out}: {e.strerror}") from None
     print(f"written to {out}; place on it with `placekit run cluster={quoted(str(out))}`")
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    yield from completion.paths(word, (".yaml", ".yml")) if words else completion.whole(parts().kinds)
 
 
 def show_parts(known: Parts) -> None:

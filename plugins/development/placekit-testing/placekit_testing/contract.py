@@ -132,7 +132,7 @@ class Contract:
         assert "\n" not in entry.component.summary, "the summary has more than one line"
 
     def test_composes(self, make: Make) -> None:
-        """`+KIND=NAME` composes to the defaults of its options; an option that it lacks is refused by name."""
+        """`+KIND=NAME` composes to its name; its options get their defaults, and an option that it lacks is refused."""
         import hydra
 
         from placekit_core.cli.compose import register, to_dict
@@ -144,9 +144,10 @@ class Contract:
 
         component = make()
         register(installed())
-        node = compose()[self.kind]
-        assert node.pop("name") == component.name
-        assert node == component.options_class().model_dump(mode="json")
+        chosen = RunConfig.model_construct(**compose())
+        assert getattr(chosen, self.kind) == {"name": component.name}
+        _, options = assembly.component(chosen, self.kind, installed())
+        assert options == component.options_class()
         wrong = compose(f"+{self.kind}.no_such_option=1")
         with pytest.raises(ConfigError, match="no_such_option"):
             assembly.component(RunConfig.model_construct(**wrong), self.kind, installed())

@@ -7,6 +7,7 @@ this package imports no matplotlib.
 from __future__ import annotations
 
 import importlib
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ def placekit_run_finished(run_dir: Path, result: Result) -> None:
 def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
     """The page, if it was written."""
     page = run_dir / "report.html"
-    return [f"open {page} in a browser"] if page.is_file() else []
+    return [f"open {shlex.quote(str(page))} in a browser"] if page.is_file() else []
 
 
 @hookimpl
@@ -51,7 +52,6 @@ def placekit_commands() -> list[Command]:
             summary="a page about a run: timeline, modules, memory, search",
             target="placekit_report.command:main",
             group="look",
-            completer="placekit_report.command:complete",
         )
     ]
 

@@ -26,7 +26,6 @@ from placekit_core import (
     units,
     write_atomically,
 )
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.files import checked, reading
@@ -73,12 +72,6 @@ def main(argv: list[str], registry: Registry) -> int:
             print(wrapped(f"note: {note}" if len(runs) == 1 else f"note: {run.name}: {note}"))
     print(f"written to {out}")
     return 0
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    yield from completion.paths(word, ("",) if words and words[-1] == "--out" else ())
-    yield from completion.whole(["--out"] if word.startswith("-") else ())
 
 
 def reopened(folder: Path, registry: Registry, stack: contextlib.ExitStack) -> Run:

@@ -10,14 +10,13 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from placekit_report import placekit_next_steps
 from placekit_report.again import command
-from placekit_report.command import complete, main, reopened
+from placekit_report.command import main, reopened
 from placekit_report.curves import other_seeds, read_history
 from placekit_report.logger import PAGE
 from placekit_report.recorded import read_schedule
@@ -26,9 +25,8 @@ from placekit_testing.small import machine
 from report_data import check, embedded, network
 
 from placekit_core import PlacekitError, RunError, installed, place, save_graph
-from placekit_core.cli.compose import compose_all, own_part
+from placekit_core.cli.compose import assembled
 from placekit_core.cli.main import find
-from placekit_core.run.assembly import validate
 
 for plugin in ("placekit_grouping", "placekit_sim", "placekit_formats", "placekit_heuristics"):
     pytest.importorskip(plugin, reason="runs that can be opened again")
@@ -250,13 +248,6 @@ def test_other_mistakes(tmp_path: Path, graph_file: Path) -> None:
     assert "family" in e.value.hint
 
 
-def test_completion() -> None:
-    completion: Any = SimpleNamespace(paths=lambda word, endings=(): [f"{word}?{endings}"], whole=lambda words: words)
-    assert list(complete([], "out", completion)) == ["out?()"]
-    assert list(complete([], "-", completion))[1:] == ["--out"]
-    assert list(complete(["r", "--out"], "", completion)) == ["?('',)"]
-
-
 def test_the_page_of_a_sweeps_job_has_the_other_seeds(tmp_path: Path, graph_file: Path) -> None:
     names = [f"policy=random,seed={seed}" for seed in (0, 1, 2)]
     for seed, name in enumerate(names):
@@ -287,13 +278,13 @@ def test_the_command_of_a_configuration_makes_it_again(words: list[str]) -> None
     pytest.importorskip("placekit_zoo")
     pytest.importorskip("placekit_einsum")
     registry = installed()
-    config = validate(own_part(compose_all(words, registry)), registry).model_dump(mode="json")
+    config = assembled(words, registry).config.model_dump(mode="json")
     made = command(config, registry)
     assert made.startswith("placekit run ")
     if any(word.startswith("cluster.") for word in words):
         assert made.endswith("cluster=CLUSTER.yaml  # its machine is the section `cluster` of config.json")
         return
-    again = validate(own_part(compose_all(shlex.split(made)[2:], registry)), registry).model_dump(mode="json")
+    again = assembled(shlex.split(made)[2:], registry).config.model_dump(mode="json")
     for data in (config, again):
         del data["run_dir"], data["workload"]
     assert again == config
@@ -303,7 +294,7 @@ def test_the_command_names_a_workload_and_a_machine() -> None:
     pytest.importorskip("placekit_zoo")
     registry = installed()
     words = ["workload=inception_v3", "cluster=p100x4", "policy=etf"]
-    config = validate(own_part(compose_all(words, registry)), registry).model_dump(mode="json")
+    config = assembled(words, registry).config.model_dump(mode="json")
     assert command(config, registry) == "placekit run workload=inception_v3 policy=etf cluster=p100x4"
 
 

@@ -1,4 +1,4 @@
-"""The results of a run: makes a `Result` from the evaluators of its programs, and writes files of the run directory."""
+"""The end of a run: what it found is measured, written, and returned; or raised with what ended the run."""
 
 from __future__ import annotations
 
@@ -7,26 +7,130 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placekit_core.contracts.errors import RunError
-from placekit_core.contracts.files import write_json
+from placekit_core.contracts.errors import PlacekitError, PluginError, RunError
+from placekit_core.contracts.files import WriteError, write_json
+from placekit_core.contracts.interfaces import LearnablePolicy
 from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
 from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import LEAST_GAIN, Baseline, ProgramResult, ProgramSummary, Result, Summary
 from placekit_core.contracts.units import format_value
-from placekit_core.run.assembly import Assembly, OpenProgram, distributions
+from placekit_core.run.assembly import OpenProgram, distributions
+from placekit_core.run.baselines import add_baselines, chosen, compared_programs
 from placekit_core.run.checkpoint import CHECKPOINT
-from placekit_core.run.failures import BoundError
+from placekit_core.run.failures import BoundError, Interrupted, NothingFits, RunFailed, optional, reason, warn
 from placekit_core.run.layers import layers_of
-from placekit_core.run.lifecycle import facts, reason
-from placekit_core.run.run_directory import PLACEMENT, RESULT
+from placekit_core.run.lifecycle import facts
+from placekit_core.run.run_directory import PLACEMENT, RESULT, resume_command
+from placekit_core.run.trained import save_policy
+
+if TYPE_CHECKING:
+    from placekit_core.run.current_run import Run
 
 
-def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, status: str) -> Result:
-    """The result for every program; writes the placements. result.json is written last (`commit`)."""
+def end(run: Run, error: BaseException | None = None) -> Result:
+    """Keep what a run found, write it and return it. `error` ended the run early, if anything did.
+
+    Raises `error` itself if nothing was evaluated before; else RunFailed or Interrupted, with the result so far. A run that
+    was not ended early may raise BoundError, NothingFits, or RunFailed if it cannot write its results.
+    """
+    interrupted = isinstance(error, KeyboardInterrupt)
+    if error is not None and not (run.programs and (interrupted or any(p.evaluate.evaluations for p in run.programs))):
+        if isinstance(error, WriteError):
+            raise cannot_write(error, run.run_dir, "") from None
+        if isinstance(error, Exception | KeyboardInterrupt):
+            raise error
+        raise PluginError(
+            f"{run.who} raised {reason(error)}", "a component must raise an Exception, and never end Python"
+        ) from error
+    run.stop.writing = True  # from here on, a second Ctrl-C must not lose what was found
+    for program in run.programs if error is None else ():
+        record(program)
+    stopped = error is None and _add_baselines(run)
+    status = "finished" if error is None else "interrupted" if interrupted else "failed"
+    _keep_policy(run)
+    if error is not None and not interrupted:
+        told = error.message if isinstance(error, PlacekitError) else f"{reason(error)}, while {run.who} worked"
+        run.programs[0].evaluate.note(f"the run failed: {told}")
+    run.observer.stage(f"writing to {run.run_dir}")
+    try:
+        result = report(run, status)
+    except Exception:
+        if error is None:
+            raise
+        raise error from None  # it came first
+    wrong = bound_error(result)
+    result = result if wrong is None else wrong.result
+    unwritten = _write(run, result)
+    if error is not None and not interrupted:
+        if unwritten is not None:
+            warn(f"{unwritten.message}; {unwritten.hint}")
+        raise RunFailed(error, result, run.who, run.run_dir if unwritten is None else None) from error
+    if unwritten is not None:
+        raise RunFailed(unwritten, result) from None
+    if wrong is not None:
+        raise wrong
+    if error is None:
+        (run.run_dir / CHECKPOINT).unlink(missing_ok=True)
+    if interrupted or stopped or run.stop.asked:
+        raise Interrupted(result)
+    if not result.summary.fits:
+        raise NothingFits(*why_nothing_fits(run.programs, run.assembly.backend.unit), result)
+    return result
+
+
+def _add_baselines(run: Run) -> bool:
+    """Measure the baselines. Returns whether Ctrl-C ended that."""
+    if chosen(run.config, run.assembly.registry) and compared_programs(run.programs):
+        run.observer.stage("evaluating the baselines")
+    return add_baselines(run.assembly, run.programs, run.stop)
+
+
+def _keep_policy(run: Run) -> None:
+    """Write the parameters of a policy that was trained."""
+    policy, trainer = run.assembly.policy, run.assembly.trainer
+    if (
+        trainer is None
+        or not isinstance(policy, LearnablePolicy)
+        or not any(p.evaluate.evaluations for p in run.programs)
+    ):
+        return
+    first = run.programs[0]
+    about = {
+        "workload": run.config.workload,
+        "cluster": first.problem.cluster.name,
+        "programs": [p.name for p in run.programs if p.program.split != "test"],
+        "trainer": {"name": trainer.name, **trainer.options.model_dump(mode="json")},
+        "seed": run.config.seed,
+        "evaluations": first.evaluate.ledger.evaluations,
+    }
+    with optional(first.evaluate.note, "the trained policy is not written"):
+        save_policy(policy, run.run_dir, about)
+
+
+def _write(run: Run, result: Result) -> RunError | None:
+    """Write what is left. Loggers come first: once result.json exists, all other files are complete.
+
+    Returns the error if the run directory cannot be written; then the placements are elsewhere.
+    """
+    run.lifecycle.finished(result)
+    try:
+        for program in run.programs:
+            if program.unwritten is not None:
+                raise program.unwritten
+        write_json(run.run_dir / RESULT, result.summary.model_dump(mode="json"))
+    except OSError as e:
+        return cannot_write(e, run.run_dir, kept_elsewhere(run.programs))
+    return None
+
+
+def report(run: Run, status: str) -> Result:
+    """The result for every program; writes the placements."""
+    assembly, searches, run_dir = run.assembly, run.programs, run.run_dir
     config, registry, backend, trainer = assembly.config, assembly.registry, assembly.backend, assembly.trainer
     found = tuple(_report_program(s, run_dir, len(searches) > 1, backend.unit) for s in searches)
     programs = [p.summary for p in found]
@@ -83,29 +187,24 @@ def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, s
     return Result(summary, found, run_dir)
 
 
-def commit(result: Result, run_dir: Path) -> None:
-    """Write result.json, which marks a run as complete."""
-    write_json(run_dir / RESULT, result.summary.model_dump(mode="json"))
-
-
 def cannot_write(error: OSError, run_dir: Path, kept: str) -> RunError:
-    """The error of a file in the run directory that cannot be written; `kept` says what is elsewhere."""
-    resume = f"`placekit run resume={run_dir}` continues from the last checkpoint, once it can be written to"
+    """The error of a file in the run directory that cannot be written; `kept` tells what was saved elsewhere."""
+    resume = f"`{resume_command(run_dir)}` continues from the last checkpoint, once it can be written to"
     hint = resume if (run_dir / CHECKPOINT).is_file() else "choose another place: run_dir=PATH"
     return RunError(f"cannot write {error.filename}: {error.strerror}", "; ".join(filter(None, [kept, hint])))
 
 
-def kept_elsewhere(searches: Sequence[OpenProgram]) -> str:
-    """Write the best placements into a new temporary folder, because the run directory cannot be written. Says where."""
-    found = [(s, s.evaluate.best) for s in searches if s.evaluate.best is not None]
+def kept_elsewhere(programs: Sequence[OpenProgram]) -> str:
+    """Write the best placements into a new temporary folder, because the run directory cannot be written. Tells where."""
+    found = [(p, p.evaluate.best) for p in programs if p.evaluate.best is not None]
     if not found:
         return ""
     kept = 0
     with contextlib.suppress(OSError):
         folder = Path(tempfile.mkdtemp(prefix="placekit-"))
-        for s, best in found:
+        for p, best in found:
             with contextlib.suppress(OSError):
-                save_placement(best.placement, s.problem, folder / f"{s.directory.name}.{PLACEMENT}")
+                save_placement(best.placement, p.problem, folder / f"{p.directory.name}.{PLACEMENT}")
                 kept += 1
         if kept:
             return f"what was found is in {folder}"
@@ -113,33 +212,28 @@ def kept_elsewhere(searches: Sequence[OpenProgram]) -> str:
     return "what was found could not be written elsewhere, either"
 
 
-def record(s: OpenProgram) -> None:
-    """Write the placement found, and take its schedule from the backend; once.
+def record(p: OpenProgram) -> None:
+    """Write the placement found, and take its schedule from the backend.
 
-    It comes before the baselines: one that ends the process of a backend that measures must cost neither.
+    It comes before the baselines: if one of them ends the process of a backend that measures, neither is lost.
     """
-    if s.recorded:
-        return
-    s.recorded = True
-    best = s.evaluate.best
+    best, p.recorded = p.evaluate.best, True
     try:
-        s.directory.mkdir(parents=True, exist_ok=True)
+        p.directory.mkdir(parents=True, exist_ok=True)
         if best is not None:
-            save_placement(best.placement, s.problem, s.directory / PLACEMENT)
+            save_placement(best.placement, p.problem, p.directory / PLACEMENT)
     except OSError as e:  # the result in memory is complete without it
-        s.unwritten = e
-    if best is None:
-        return
-    try:
-        s.schedule = s.session.schedule(best.placement)  # a backend that measures executes the program for it
-    except (Exception, SystemExit) as e:  # a step that fails must not cost what took hours to find
-        s.evaluate.note(f"there is no schedule of {s.name!r}: {reason(e)}")
+        p.unwritten = e
+    if best is not None:
+        with optional(p.evaluate.note, f"there is no schedule of {p.name!r}"):
+            p.schedule = p.session.schedule(best.placement)  # a backend that measures executes the program for it
 
 
 def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> ProgramResult:
     evaluate, problem = s.evaluate, s.problem
     best, measurements = evaluate.best, None
-    record(s)
+    if not s.recorded:
+        record(s)
     notes = list(evaluate.notes)
     if best is not None:
         spread = None if best.spread_s is None else np.array([best.spread_s])
@@ -148,16 +242,15 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> P
         )
     bound = evaluate.proven_s
     report_progress(f"proving a bound of {s.name}")
-    try:
+    with optional(notes.append, f"the backend failed to prove a bound of {s.name!r}"):
         proven = s.session.lower_bound()
         bound = proven if bound is None else bound if proven is None else max(bound, proven)
-    except Exception as e:  # nor must a bound
-        notes.append(f"the backend failed to prove a bound of {s.name!r}: {reason(e)}")
     notes += beaten(s, family, unit)
     kernels = int(problem.graph.kernel.sum())
     measured = problem.costs.measured[problem.graph.kernel]
     summary = ProgramSummary(
         program=s.name,
+        unit=unit,
         split=s.program.split,
         operations=problem.graph.n,
         kernels=kernels,
@@ -169,7 +262,6 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> P
         bound_s=bound,
         gap=best.value_s / bound - 1 if best and bound else None,
         spread_s=best.spread_s if best else None,
-        unit=unit,
         fits=best is not None,
         error=None if best else evaluate.last_error,
         evaluations=evaluate.evaluations,
@@ -180,7 +272,6 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> P
         measured_costs=float(measured.mean()) if measured.size else 0.0,
         layers=layers_of(problem, best.placement) if best else {},
         baselines=list(s.baselines),
-        fallback=s.fallback,
         directory=str(s.directory.relative_to(run_dir)),
     )
     placement = best.placement if best else None
