@@ -167,7 +167,9 @@ def test_items_are_complete(name: str) -> None:
 
 
 def test_experiments_name_what_exists() -> None:
-    known = {key: {c.name for c in installed().choices() if c.group == key} for key in ("workload", "cluster", "policy")}
+    known = {
+        key: {c.name for c in installed().choices() if c.group == key} for key in ("workload", "cluster", "policy")
+    }
     wrong = []
     for path in sorted(EXPERIMENTS.glob("*.yaml")):
         params = yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]
