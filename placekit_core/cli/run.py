@@ -55,7 +55,7 @@ def _launch(argv: list[str], registry: Registry) -> None:
 
     what, argv = _printed(argv)
     composed = compose_all(argv, registry)
-    if is_multirun(argv) or str(composed.hydra.mode).endswith("MULTIRUN"):
+    if not what and (is_multirun(argv) or str(composed.hydra.mode).endswith("MULTIRUN")):
         from placekit_core.cli.sweep import sweep
 
         check_loggers([composed.log] if isinstance(composed.log, str) else composed.log or (), registry)
