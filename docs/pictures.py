@@ -75,7 +75,7 @@ def plots(folder: Path) -> None:
 
 def fidelity(path: Path, table: Path) -> None:
     """Simulated over measured seconds, as `placekit fidelity` draws them."""
-    from placekit_calibration.agreement import Fidelity
+    from placekit_inspect.agreement import Fidelity
     from placekit_calibration.scatter import draw
 
     with table.open() as file:

@@ -1,4 +1,4 @@
-"""Options that an importer takes without `importer.`: on the command line, in help and completion, from Python."""
+"""Options that an importer takes without `importer.`: on the command line, in help, from Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from placekit_doctor.completion import complete
 from pydantic import Field
 
 from placekit_core import Component, ConfigError, GraphError, ImporterError, Options, Registry, installed
@@ -91,14 +90,6 @@ def test_help_names_them_without_the_section(registry: Registry) -> None:
     assert ' net=NAME a net by name (`importer=net --help` says more), with way="there" ' in shown
     own = help_text(["net=x"], registry)
     assert all(f"    {option}" in own for option in ('net=""', 'way="there"', "importer.size=1"))
-
-
-def test_completion(registry: Registry) -> None:
-    assert complete("placekit run net", registry=registry) == ["net="]
-    assert complete("placekit run net=x wa", registry=registry) == ["way="]
-    assert complete("placekit run way=", registry=registry) == ["way=back ", "way=there "]
-    assert complete("placekit run net=hf:a", registry=registry) == ["net=hf:a/small "]
-    assert complete("placekit run net=x importer.si", registry=registry) == ["importer.size="]
 
 
 def test_from_python(registry: Registry) -> None:

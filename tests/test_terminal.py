@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from placekit_doctor.candidates import Candidates
 from placekit_testing.pytest_plugin import Outcome
 from placekit_testing.speed import mostly_slow
 
@@ -62,14 +61,6 @@ class TestHelp:
                 assert " ".join(str(action.help).split()) in words
                 assert all(option in words for option in action.option_strings)
         assert parsers or name == "run"
-
-    @pytest.mark.parametrize("name", [n for n in COMMANDS if installed().command(n).command.completer])
-    def test_what_the_shell_completes_is_explained(self, name: str, placekit: Run) -> None:
-        entry = installed().command(name)
-        completer = entry.load(entry.command.completer)
-        shown = placekit(*name.split(), "--help").out
-        flags = [word.strip() for word in completer([], "-", Candidates(installed())) if word.startswith("-")]
-        assert [flag for flag in flags if flag not in shown] == [] or name == "run"
 
     @pytest.mark.parametrize("family", FAMILIES)
     def test_a_family_lists_its_commands(self, family: str, placekit: Run) -> None:
@@ -158,7 +149,6 @@ class TestHelp:
                 "compare: unrecognized arguments: --jsn\n  usage: placekit compare [-h] [--json | ",
             ),
             (["plugins", "x"], "plugins: unrecognized arguments: x\n  usage: placekit plugins [-h]"),
-            (["completion", "tcsh"], "no shell named 'tcsh'\n  available: bash, fish, zsh"),
             (["cluster", "show", "p100x5"], "no cluster named 'p100x5'\n  did you mean 'p100x4'?"),
         ],
     )

@@ -227,18 +227,6 @@ def test_a_run_from_python_with_objects(placekit: Run, run: Path) -> None:
     assert json.loads(placekit("apply", "mine_three").out) == {"": 1}, "its policy is not needed"
 
 
-def test_completion(placekit: Run, run: Path) -> None:
-    completion = pytest.importorskip("placekit_doctor.completion")
-
-    def complete(text: str) -> list[str]:
-        return completion.complete(text, registry=installed())
-
-    assert complete("placekit apply r") == ["run/"]
-    assert complete("placekit apply run --") == ["--format ", "--out "]
-    assert complete("placekit apply run --format ") == [f"{name} " for name in sorted(FORMATS)]
-    assert complete("placekit apply run --out ch") == ["chain.graph.npz "]
-
-
 def test_what_to_do_next() -> None:
     """A run of one PyTorch module on several devices says that it can be applied."""
 
