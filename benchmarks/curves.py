@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_compare.labels import labels
 from placekit_report import plots
+from placekit_report.compare_labels import labels
 from seeds import CODE
 
 from placekit_core import installed

@@ -40,11 +40,10 @@ import yaml
 from fuzz_damage import WRONG, cases, other_bytes, paths, replaced
 from fuzz_watch import Watch
 from numpy.random import Generator
-from placekit_compare.rows import rows
-from placekit_compare.text import show
 from placekit_formats.json_program import JsonImporter
 from placekit_formats.msr import placed_text
-from placekit_report.profile import load_profile, top_types
+from placekit_report.compare_rows import rows
+from placekit_report.compare_text import show
 from placekit_scheduling import Certificate, CertificateError, certify, proven_s
 from placekit_testing import fakes
 from placekit_testing.small import chain, machine
@@ -164,7 +163,6 @@ def kinds(folder: Path) -> list[Kind]:
         kind("policy.json", "policy.json", "json", partial(_trained, problem), None, "policy.safetensors"),
         kind("parameters", "policy.safetensors", "bytes", partial(_trained, problem), None, "policy.json"),
         kind("preset", "p.yaml", "yaml", lambda at: load_preset(at / "p.yaml"), preset),
-        kind("profile", "profile.json", "json", _profile),
         kind("program", "p.json", "json", partial(_import, "json", "p.json")),
         Kind("doppler", "p.txt", b"5\n0, 3,\n0, 0, 1,\n1, 2, 2,\n10,4,add\n5.5,4\n0,16,mul\n", "text",
              partial(_import, "doppler", "p.txt")),
@@ -236,11 +234,6 @@ def _trained(problem: Problem, folder: Path) -> object:
     policy.build([problem], np.random.default_rng(1))
     load_policy(policy, folder)
     return policy.rollout(problem, 2, np.random.default_rng(0))
-
-
-def _profile(folder: Path) -> object:
-    found = load_profile(folder)
-    return found.by_type(top_types([found], 3))
 
 
 def _import(importer: str, name: str, folder: Path) -> object:

@@ -25,7 +25,7 @@ from math import inf, isnan
 from pathlib import Path
 
 import numpy as np
-from placekit_compare.labels import labels
+from placekit_report.compare_labels import labels
 from scipy import stats
 
 from placekit_core import installed

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from placekit_compare.labels import labels
+from placekit_report.compare_labels import labels
 
 from placekit_core import installed
 from placekit_core.run.run_directory import find_runs, load_summary

@@ -11,10 +11,9 @@ from typing import Any
 import placekit_torch
 import pytest
 from numpy.random import Generator
-from placekit_torch.apply import FORMATS
 
 import placekit_core
-from placekit_core import GraphBuilder, Placement, Task, installed, load_assignment, save_graph
+from placekit_core import GraphBuilder, Placement, Task, load_assignment, save_graph
 
 Run = Callable[..., Any]
 

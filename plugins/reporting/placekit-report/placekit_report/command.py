@@ -26,21 +26,20 @@ from placekit_core import (
     units,
     write_atomically,
 )
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.files import checked, reading
 from placekit_core.run.assembly import Assembly
 from placekit_core.run.config import RunConfig
 from placekit_core.run.run_directory import CONFIG, PLACEMENT, RESULT, load_summary
-from placekit_report.again import command
 from placekit_report.curves import Rows, other_seeds, read_history
 from placekit_report.document import Part, Run, Simulation, document, shown
 from placekit_report.logger import PAGE, simulated, simulating
 from placekit_report.page import render
-from placekit_report.recorded import read_schedule
+from placekit_report.page_data import written
+from placekit_report.rerun_command import command
 from placekit_report.trace import TRACE
-from placekit_report.written import written
+from placekit_report.trace_reader import read_schedule
 
 BOTH = "comparison.html"
 _SAME = 1e-9  # relative; what the simulation of an unchanged run may differ by
@@ -73,12 +72,6 @@ def main(argv: list[str], registry: Registry) -> int:
             print(wrapped(f"note: {note}" if len(runs) == 1 else f"note: {run.name}: {note}"))
     print(f"written to {out}")
     return 0
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    yield from completion.paths(word, ("",) if words and words[-1] == "--out" else ())
-    yield from completion.whole(["--out"] if word.startswith("-") else ())
 
 
 def reopened(folder: Path, registry: Registry, stack: contextlib.ExitStack) -> Run:

@@ -29,13 +29,13 @@ from placekit_core import (
 )
 from placekit_report.causes import WHY, explain
 from placekit_report.curves import Rows, curve
+from placekit_report.device_usage import device_usage
 from placekit_report.memory import DeviceMemory, memory_over_time, thinned
 from placekit_report.modules import cut_table, module_table
 from placekit_report.page.markup import duration
 from placekit_report.page.sections import STEPS, value_name
-from placekit_report.profile import profile
+from placekit_report.shared_colours import colour_together
 from placekit_report.timeline import timeline
-from placekit_report.together import colour_together
 from placekit_report.whatif import Change, what_would_change
 
 FORMAT, VERSION = "placekit-report", 1
@@ -351,18 +351,14 @@ def _devices(found: ProgramResult) -> dict[str, Any]:
     }
     if schedule is None:
         return data
-    spent = profile(found.problem, schedule)
-    sent, received = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
-    for t in spent.transfers:
-        sent[t.source] += t.bytes
-        received[t.destination] += t.bytes
+    used = device_usage(found.problem, schedule)
     kernel = found.problem.graph.kernel
     return data | {
         "compute_s": np.bincount(schedule.op_device, schedule.op_total_s, minlength=size),
-        "busy": [d.busy_s / spent.makespan_s if spent.makespan_s else 0.0 for d in spent.devices],
+        "busy": (used.busy_s / schedule.end_s if schedule.end_s else used.busy_s).tolist(),
         "operations": np.bincount(schedule.op_device[kernel], minlength=size),
-        "bytes_in": list(received.values()),
-        "bytes_out": list(sent.values()),
+        "bytes_in": used.bytes_in,
+        "bytes_out": used.bytes_out,
     }
 
 

@@ -10,18 +10,17 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from placekit_report import placekit_next_steps
-from placekit_report.again import command
-from placekit_report.command import complete, main, reopened
+from placekit_report.command import main, reopened
 from placekit_report.curves import other_seeds, read_history
 from placekit_report.logger import PAGE
-from placekit_report.recorded import read_schedule
+from placekit_report.rerun_command import command
 from placekit_report.trace import write_trace
+from placekit_report.trace_reader import read_schedule
 from placekit_testing.small import machine
 from report_data import check, embedded, network
 
@@ -248,13 +247,6 @@ def test_other_mistakes(tmp_path: Path, graph_file: Path) -> None:
     with pytest.raises(RunError, match="one program of a family") as e:
         report(str(program))
     assert "family" in e.value.hint
-
-
-def test_completion() -> None:
-    completion: Any = SimpleNamespace(paths=lambda word, endings=(): [f"{word}?{endings}"], whole=lambda words: words)
-    assert list(complete([], "out", completion)) == ["out?()"]
-    assert list(complete([], "-", completion))[1:] == ["--out"]
-    assert list(complete(["r", "--out"], "", completion)) == ["?('',)"]
 
 
 def test_the_page_of_a_sweeps_job_has_the_other_seeds(tmp_path: Path, graph_file: Path) -> None:
