@@ -77,37 +77,36 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run: its name in the page, result.json, its programs, the command that makes it, and what the page lacks.
-
-    `page`: the data of the run in a page that was written before; they replace `parts`.
-    """
+    """One run: its name in the page, result.json, its programs, the command that makes it, and what the page lacks."""
 
     name: str
     summary: Summary
     parts: Sequence[Part]
     command: str
     notes: Sequence[str] = ()
-    page: Mapping[str, Any] | None = None
 
 
 def document(runs: Sequence[Run]) -> dict[str, Any]:
     """The data of a page about one run, or about two that are compared."""
-    titles = dict.fromkeys(f"{r.summary.workload} on {r.summary.cluster}" for r in runs)
+    return document_of([_run(r) for r in runs])
+
+
+def document_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The same, from the data of each run as it stands in a page."""
+    titles = dict.fromkeys(f"{r['summary']['workload']} on {r['summary']['cluster']}" for r in runs)
     data = {
         "format": FORMAT,
         "version": VERSION,
         "title": " and ".join(titles),
         "placekit": __version__,
-        "command": runs[0].command,
-        "runs": [_run(r) for r in runs],
+        "command": runs[0]["command"],
+        "runs": list(runs),
     }
     colour_together(data)
     return data
 
 
 def _run(run: Run) -> dict[str, Any]:
-    if run.page is not None:
-        return {**run.page, "name": run.name, "notes": list(dict.fromkeys([*run.page["notes"], *run.notes]))}
     summary, notes = run.summary, list(run.notes)
     if summary.status != "finished":
         notes.append(

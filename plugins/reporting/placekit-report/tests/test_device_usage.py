@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 from placekit_report.device_usage import covered, device_usage
 from placekit_testing import fakes
-from report_data import schedule
+
+from placekit_core import installed
 
 
 def test_the_diamond_by_hand() -> None:
     """All but c on the first device. ms: a 0-2, b 2-10; a is sent 2-3, c 3-11 there, sent back 11-12, d 12-14."""
     problem = fakes.diamond()
-    used = device_usage(problem, schedule(problem, [0, 0, 0, 0, 1, 0]))
+    session = installed().get("backend", "simulator").load()().open(problem)
+    used = device_usage(problem, session.schedule(problem.placement([0, 0, 0, 0, 1, 0])))
+    session.close()
     assert used.busy_s == pytest.approx([0.012, 0.008])
     assert used.bytes_out.tolist() == used.bytes_in.tolist() == [1_000_000, 1_000_000]
 
