@@ -16,7 +16,7 @@ help:
 	@echo "make lint      ruff and mypy alone"
 	@echo "make bench     the benchmarks (minutes)"
 	@echo "make docs      the documentation site, in docs/_build/html"
-	@echo "make docs-outputs  make the tables of the reference, run the commands of the documents, replace their output"
+	@echo "make docs-outputs  run the commands of the documents, replace their output"
 	@echo "make clean     remove what make installed"
 
 $(STAMP): pyproject.toml $(PLUGINS) requirements-dev.txt constraints.txt
@@ -65,7 +65,6 @@ docs: $(STAMP)
 	@echo "docs/_build/html/index.html"
 
 docs-outputs: $(STAMP)
-	$(BIN)/python docs/reference_tables.py --write
 	$(BIN)/python docs/outputs.py --write --slow
 
 clean:

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PLUGINS = (
-    "libraries/placekit-scheduling", "libraries/placekit-blocks", "libraries/placekit-partitioning", "backends/placekit-sim",
+    "libraries/placekit-scheduling", "libraries/placekit-layers", "libraries/placekit-partitioning", "backends/placekit-sim",
     "groupers/placekit-grouping", "policies/placekit-heuristics", "policies/placekit-search", "importers/placekit-formats",
     "importers/placekit-einsum", "reporting/placekit-report", "commands/placekit-inspect",
     "development/placekit-testing", "commands/placekit-doctor",

@@ -54,7 +54,7 @@ def value_s(job: Job) -> float:
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--policies", default="portfolio,annealing,local_search,genetic")
+    parser.add_argument("--policies", default="portfolio,annealing")
     parser.add_argument("--workloads", default=WORKLOADS)
     parser.add_argument("--evaluations", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, default=3)

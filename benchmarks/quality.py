@@ -4,7 +4,7 @@
         [--seeds 0,1] [--reference] [--again] [--report] [--quick] [--write]
 
 - `sharded`: ChainMM, FFNN, Llama-block and Llama-layer on `p100x4` and `v100x8`, at 2,000, 10,000 and 100,000 evaluations,
-  seeds 0 to 4, every policy that does not learn. The policies without a search run once for each seed, `exact` for one.
+  seeds 0 to 4, every policy that does not learn. The policies without a search run once for each seed.
   `--reference` makes the runs of a million evaluations instead.
 - `published`: the graphs of Doppler's authors, in the folder `doppler` of $PLACEKIT_SAMPLES, on their simulator.
 - `planted`: graphs of known optimum, 60 s for each of three seeds; the default policy, or the searches of `--policies`.
@@ -91,8 +91,6 @@ def main() -> None:
             runs = timed.plan(instance.name, policies, budgets, seeds)
         else:
             runs = counted.plan(name, arguments.reference, policies, budgets, seeds)
-        if arguments.quick and not policies:
-            runs = [r for r in runs if r[0] != "exact"]  # a minute each
         measure(name, instance, runs, store, arguments.again)
     kept = {r.budget for r in store.runs.values()} - {OWN, counted.REFERENCE_BUDGET}
     lines = part.report(store, [b for b in part.quick + part.budgets if b in kept] or budgets)

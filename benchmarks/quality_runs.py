@@ -26,7 +26,7 @@ from placekit_core.cli.compose import assembled
 
 RESULTS = Path(__file__).parent / "results"
 DEFAULT = "portfolio"
-SEARCHES = (DEFAULT, "annealing", "local_search", "genetic")
+SEARCHES = (DEFAULT, "annealing")
 OWN = "own"  # the budget of a policy that makes as many evaluations as it wants
 OWN_EVALUATIONS = 10_000  # more than any of these policies makes
 INFEASIBLE = "no placement"  # how the error begins if nothing that fits was found

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_blocks import sequence
+from placekit_layers import sequence
 from placekit_pipeline.pipeline import Pipeline
 from placekit_zoo.gpt import GptImporter
 from scipy.optimize import least_squares

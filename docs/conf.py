@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
-from placekit_core import __version__
+from placekit_core import __version__, installed
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -47,11 +49,7 @@ autodoc_preserve_defaults = True
 maximum_signature_line_length = 140  # names of types count in full
 python_use_unqualified_type_names = True
 
-# No inventory of another project is downloaded, so only names of placekit can be links, and must be.
-nitpicky = True
-nitpick_ignore_regex = [
-    (r"py:.*", r"(?!placekit).*|.*\._\w+|.*\.(T|F|Scalar|Model)"),
-]  # other packages, private names, type variables
+suppress_warnings = ["ref.python"]  # a public name may be reached by two paths
 
 # Documents outside of docs/ that are pages of the site: (file, page). Plugins are found, not listed.
 PLUGINS = sorted(ROOT.glob("plugins/*/*/README.md"))
@@ -87,6 +85,7 @@ def write_pages() -> None:
     texts = {page: path.read_text() for path, page in PAGES.items()}
     texts[DOCS / "_pages" / "plugins.md"] = plugin_index()
     texts[DOCS / "_pages" / "benchmarks.md"] = BENCHMARKS
+    texts |= reference()
     for stale in (DOCS / "_pages").rglob("*.md"):
         if stale not in texts:
             stale.unlink()
@@ -103,6 +102,60 @@ def plugin_index() -> str:
         found = [path for p in PLUGINS if p.parent.parent.name == role for path in (p, *CARDS[p])]
         names = [f"plugins/{PAGES[path].stem}" for path in found]
         lines += ["```{toctree}", f":caption: {role.capitalize()}", ":maxdepth: 1", "", *names, "```", ""]
+    return "\n".join(lines)
+
+
+def reference() -> dict[Path, str]:
+    """The pages of the reference: the public names of each package that lists some, and the options of all components."""
+    folder, packages = DOCS / "_pages" / "reference", ["placekit_core"]
+    packages += sorted(path.parent.name.replace("-", "_") for path in PLUGINS if path.parent.name != "placekit")
+    pages = {
+        folder / "options.md": options_page(),
+        folder / "hooks.md": hooks_page(),
+    }
+    pages |= {folder / f"{package}.md": package_page(package) for package in packages if public_names(package)}
+    names = [page.stem for page in pages]
+    index = ["# Reference", "", "Made from the docstrings when this site is built.", ""]
+    pages[folder / "index.md"] = "\n".join([*index, "```{toctree}", ":maxdepth: 1", "", *names, "```", ""])
+    return pages
+
+
+def public_names(package: str) -> dict[str, list[str]]:
+    """The names that a package exports, by the module that defines them; its `_HOME` lists names of a module or the reverse."""
+    found: dict[str, list[str]] = {}
+    for key, value in getattr(import_module(package), "_HOME", {}).items():
+        by_module = find_spec(f"{package}.{key}") is not None
+        module, names = (key, value.split()) if by_module else (value, [key])
+        found.setdefault(f"{package}.{module}", []).extend(names)
+    return found
+
+
+def package_page(package: str) -> str:
+    """The public names of a package, by module."""
+    lines = [f"# {package}", "", f"The public names: `from {package} import NAME`.", ""]
+    for module, names in sorted(public_names(package).items()):
+        directive = [f".. automodule:: {module}", f"   :members: {', '.join(names)}", "   :show-inheritance:"]
+        lines += [f"## `{module}`", "", "```{eval-rst}", *directive, "```", ""]
+    return "\n".join(lines)
+
+
+def hooks_page() -> str:
+    """The hooks of plugins, with their arguments."""
+    module = import_module("placekit_core.contracts.hookspecs")
+    names = [f".. autofunction:: {module.__name__}.{name}" for name in vars(module) if name.startswith("placekit_")]
+    return "\n".join(["# Hooks", "", "```{eval-rst}", *names, "```", ""])
+
+
+def options_page() -> str:
+    """The options of every component, with their defaults."""
+    lines = ["# Options of components", "", "`SECTION.OPTION=VALUE` sets one, as in `policy.samples=8`.", ""]
+    for entry in installed().all():
+        rows = [
+            f"| `{name}` | `{field.get_default(call_default_factory=True)!r}` | {field.description or ''} |"
+            for name, field in entry.component.config.model_fields.items()
+        ]
+        lines += [f"## `{entry.kind}={entry.component.name}`", "", entry.component.summary, ""]
+        lines += ["| option | default | meaning |", "|---|---|---|", *rows, ""] if rows else []
     return "\n".join(lines)
 
 

@@ -21,7 +21,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-PRELOADED = ("placekit_core.cli.run", "placekit_core.cli.compose", "placekit_torch.apply", "placekit_torch.importer",
+PRELOADED = ("placekit_core.cli.run", "placekit_core.cli.compose", "placekit_runtimes.apply", "placekit_torch.importer",
              "placekit_zoo.base", "placekit_search.chain", "placekit_search.portfolio", "placekit_report.logger",
              "placekit_sim.simulator", "placekit_pipeline.chain", "placekit_report.compare_labels", "hydra.utils",
              "scipy.optimize", "scipy.sparse.csgraph", "torch._dynamo", "matplotlib.figure")  # fmt: skip

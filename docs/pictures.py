@@ -3,17 +3,14 @@
     python docs/pictures.py [--write] [NAME ...]
 
 timeline: docs/pictures/timeline.svg, a training step before and after.
-plots: docs/research/*.svg, from the CSV files beside them. Their bytes depend on the version of matplotlib.
 report: docs/pictures/report*.png, screenshots of a report. Needs chromium. They are never compared.
 
-All but the first are made only if they are named. docs/research/post_profile.svg is not among them: docs/research/post.md has its
-commands.
+All but the first are made only if they are named.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,10 +18,8 @@ from pathlib import Path
 import numpy as np
 
 DOCS = Path(__file__).resolve().parent
-PICTURES, RESEARCH, BENCHMARKS = DOCS / "pictures", DOCS / "research", DOCS.parent / "benchmarks"
-CURVES = (
-    "doppler_figure3", "post_2gpus", "post_4gpus", "post_8gpus", "placeto_curves",
-)  # fmt: skip
+PICTURES, RESEARCH = DOCS / "pictures", DOCS / "research"
+DATA = DOCS.parent / "plugins" / "papers" / "placekit-papers" / "placekit_papers" / "data"
 TO_TIMELINE = "document.querySelector('[role=toolbar]').closest('section').scrollIntoView()"
 
 
@@ -51,23 +46,6 @@ def timeline(folder: Path) -> None:
         "A training step of GPT-2 small, 8 micro-batches of 8 sequences, on one RTX 5090 and two RTX 3080; simulated."
     )
     write(folder / "timeline.svg", panels, links=False, note=note)
-
-
-def plots(folder: Path) -> None:
-    """The plots of research whose values are in CSV files."""
-    for name in CURVES:
-        table = RESEARCH / f"{name}.csv"
-        command = [
-            sys.executable,
-            str(BENCHMARKS / "curves.py"),
-            "--from",
-            str(table),
-            "--plot",
-            str(folder / f"{name}.svg"),
-        ]
-        subprocess.run(command, check=True)
-    families = [sys.executable, str(BENCHMARKS / "placeto_families.py"), "cifar10", "nmt", "ptb", "--table"]
-    subprocess.run([*families, "--plot", str(folder / "placeto_families.svg")], check=True, stdout=subprocess.DEVNULL)
 
 
 def report(folder: Path) -> None:
@@ -103,8 +81,8 @@ def screenshot(
     small.save(picture, optimize=True)
 
 
-MADE = {"timeline": timeline, "plots": plots, "report": report}
-PLACES = {"timeline": PICTURES, "plots": RESEARCH, "report": PICTURES}
+MADE = {"timeline": timeline, "report": report}
+PLACES = {"timeline": PICTURES, "report": PICTURES}
 SCREENSHOTS = ("report",)
 """Pictures that are never compared: a browser of another version draws other pixels."""
 

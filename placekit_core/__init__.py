@@ -65,28 +65,36 @@ if TYPE_CHECKING:
         quotient as quotient,
         strongly_connected as strongly_connected,
     )
-    from placekit_core.contracts.hookspecs import Command as Command, Component as Component, hookimpl as hookimpl
+    from placekit_core.contracts.hookspecs import (
+        Command as Command,
+        Component as Component,
+        ImporterComponent as ImporterComponent,
+        PolicyComponent as PolicyComponent,
+        hookimpl as hookimpl,
+    )
     from placekit_core.contracts.interfaces import (
         Backend as Backend,
         Checkpoint as Checkpoint,
+        ExploresNear as ExploresNear,
         Grouper as Grouper,
+        Imitates as Imitates,
         Importer as Importer,
         LearnablePolicy as LearnablePolicy,
-        Objective as Objective,
         Policy as Policy,
+        RecomputesLogProb as RecomputesLogProb,
+        ReportsKL as ReportsKL,
         ResumablePolicy as ResumablePolicy,
         Rollouts as Rollouts,
         State as State,
+        Teaches as Teaches,
         Trainer as Trainer,
+        able as able,
     )
     from placekit_core.contracts.ledger import HISTORY as HISTORY, Ledger as Ledger
     from placekit_core.contracts.measurement import (
-        Kernel as Kernel,
         Measurements as Measurements,
         Schedule as Schedule,
         Spans as Spans,
-        Trace as Trace,
-        Trial as Trial,
     )
     from placekit_core.contracts.options import LearnableOptions as LearnableOptions, Options as Options
     from placekit_core.contracts.placement import Placement as Placement, Placements as Placements
@@ -140,13 +148,14 @@ _HOME = {
     "contracts.graph_file": "load_graph save_graph",
     "contracts.graph_rules": "validate_graph",
     "contracts.grouping": "Grouping quotient strongly_connected",
-    "contracts.hookspecs": "Command Component hookimpl",
+    "contracts.hookspecs": "Command Component ImporterComponent PolicyComponent hookimpl",
     "contracts.interfaces": (
-        "Backend Checkpoint Grouper Importer LearnablePolicy Objective Policy ResumablePolicy Rollouts State Trainer"
+        "Backend Checkpoint ExploresNear Grouper Imitates Importer LearnablePolicy Policy RecomputesLogProb "
+        "ReportsKL ResumablePolicy Rollouts State Teaches Trainer able"
     ),
     "contracts.options": "LearnableOptions Options",
     "contracts.ledger": "HISTORY Ledger",
-    "contracts.measurement": "Kernel Measurements Schedule Spans Trace Trial",
+    "contracts.measurement": "Measurements Schedule Spans",
     "contracts.placement": "Placement Placements",
     "contracts.placement_file": "PLACEMENT_FILE Assignment load_assignment load_placement save_placement",
     "contracts.problem": "Problem",

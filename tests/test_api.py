@@ -260,7 +260,7 @@ def test_resume_from_python(placekit: Any, tmp_path: Path) -> None:
     from placekit_core.run.pipeline import Observer
 
     class Stop(Observer):
-        def row(self, program: str, row: Any, ledger: Any) -> None:
+        def row(self, program: str, row: Any, ledger: Any, unit: str) -> None:
             if row["evaluations"] > 1000:
                 raise KeyboardInterrupt
 

@@ -162,7 +162,7 @@ def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: p
     """In the files of the run, in the table of runs, and where its placement is asked for."""
     from placekit_report.compare_rows import rows
     from placekit_report.compare_text import show
-    from placekit_torch import apply
+    from placekit_runtimes import apply
 
     with pytest.raises(NothingFits, match=r"has a value after \d+ evaluation") as e:
         place(

@@ -385,7 +385,7 @@ def test_compare_without_runs(placekit: Run, tmp_path: Path) -> None:
 
 
 FAULTY = """
-from placekit_core import Component, ConfigError, Options, Policy, hookimpl
+from placekit_core import ConfigError, Options, Policy, PolicyComponent, hookimpl
 
 class FaultyOptions(Options):
     evaluates: bool = False
@@ -407,7 +407,7 @@ class Faulty(Policy):
 
 @hookimpl
 def placekit_policies():
-    return [Component("faulty", "Always fails", FaultyOptions, __name__ + ":Faulty")]
+    return [PolicyComponent("faulty", "Always fails", FaultyOptions, __name__ + ":Faulty")]
 """
 
 

@@ -17,7 +17,6 @@ from placekit_testing.small import chain, machine
 
 from placekit_core import (
     Cluster,
-    Component,
     ConfigError,
     Measurements,
     NothingFits,
@@ -26,6 +25,7 @@ from placekit_core import (
     Placements,
     PluginError,
     Policy,
+    PolicyComponent,
     Problem,
     Registry,
     Task,
@@ -55,7 +55,7 @@ class Refusing(Policy):
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """A registry of its own, with one more baseline: `own`."""
     found = discover()
-    own = Component("own", "everything on the first device", Options, f"{__name__}:Refusing", baseline=True)
+    own = PolicyComponent("own", "everything on the first device", Options, f"{__name__}:Refusing", baseline=True)
     module = types.ModuleType("more")
     module.placekit_policies = hookimpl(lambda: [own])  # type: ignore[attr-defined]
     module.placekit_policies.__name__ = "placekit_policies"  # type: ignore[attr-defined]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,10 @@ from placekit_core import (
     Problem,
     Schedule,
     Session,
+    Task,
 )
 from placekit_core.run.checkpoint import load_checkpoint, save_checkpoint
+from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.evaluator import TURNS, BudgetedEvaluator
 
 
@@ -59,6 +63,33 @@ def test_counts_keeps_the_best_and_writes_the_history(problem: Problem) -> None:
     assert [row[0] for row in evaluate.history] == [3, 4]
     assert [row[2] for row in evaluate.history] == [2.0, 5.0]
     assert [row[4] for row in evaluate.history] == [2.0, 2.0], "the best so far never worsens"
+
+
+def test_what_a_trainer_logs_is_a_column_of_the_next_row(problem: Problem, tmp_path: Path) -> None:
+    log, told = CsvLog(), list[Mapping[str, float]]()
+
+    def on_row(row: Mapping[str, float]) -> None:
+        told.append(row)
+        log.placekit_evaluated(tmp_path, row)
+
+    evaluate = BudgetedEvaluator(problem, Table(), Ledger(10), on_row=on_row)
+    evaluate(batch(problem, 3))
+    Task(problem, evaluate).log(loss=0.5, entropy=1.0)
+    evaluate(batch(problem, 2))
+    evaluate.log(loss=0.25)
+    resumed = BudgetedEvaluator(problem, Table(), Ledger(10), on_row=on_row)
+    resumed.restore(evaluate.state())  # with what was logged and is in no row yet
+    resumed(batch(problem, 1))
+    assert np.array_equal(resumed.logged["loss"], [math.nan, 0.5, 0.25], equal_nan=True)
+    assert np.array_equal(resumed.logged["entropy"], [math.nan, 1.0, math.nan], equal_nan=True)
+    assert [row.get("loss") for row in told] == [None, 0.5, 0.25]
+    log._open[tmp_path / "history.csv"][0].close()
+    rows = list(csv.DictReader((tmp_path / "history.csv").read_text().splitlines()))
+    assert [(row["evaluations"], row["loss"], row["entropy"]) for row in rows] == [
+        ("1", "", ""),
+        ("2", "0.5", "1.0"),
+        ("3", "0.25", ""),
+    ]
 
 
 def test_budget_ends_within_a_batch_and_records_what_was_seen(problem: Problem) -> None:

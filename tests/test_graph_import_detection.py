@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from placekit_core import Component, GraphError, Options, Registry, installed, place
+from placekit_core import GraphError, ImporterComponent, Options, Registry, installed, place
 from placekit_core.run.detection import importer_of, readers_of
 from placekit_core.run.entries import Entry
 from placekit_core.run.run_directory import load_summary
@@ -26,7 +26,7 @@ class PathOptions(Options):
 
 def with_importer(name: str, *files: str, detect: Callable[[bytes], bool] | None = None) -> Registry:
     """What is installed, and one more importer."""
-    component = Component(name, "another", PathOptions, "nowhere:Other", files=files, detect=detect)
+    component = ImporterComponent(name, "another", PathOptions, "nowhere:Other", files=files, detect=detect)
     entry = Entry("importer", component, "other", "placekit-other", "0")
     return dataclasses.replace(installed(), entries={**installed().entries, ("importer", name): [entry]})
 

@@ -14,12 +14,12 @@ from placekit_core import save_graph
 from tests import venvs
 
 COMPONENTS = """
-from placekit_core import Component, hookimpl
+from placekit_core import PolicyComponent, hookimpl
 from placekit_core import Options
 
 @hookimpl
 def placekit_policies():
-    return [Component(name="{policy}", summary="made up", config=Options, target="{target}:Method")]
+    return [PolicyComponent(name="{policy}", summary="made up", config=Options, target="{target}:Method")]
 """
 METHOD = """
 import numpy as np

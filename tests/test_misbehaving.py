@@ -28,7 +28,8 @@ PLUGIN = """
 import os, sys, threading, time
 import numpy as np
 from pydantic import Field
-from placekit_core import Component, Grouper, Grouping, Importer, Options, Placements, Policy, hookimpl
+from placekit_core import Component, Grouper, Grouping, Importer, ImporterComponent, Options, Placements, Policy, PolicyComponent
+from placekit_core import hookimpl
 from placekit_sim.simulator import Simulator
 
 class Does(Options):
@@ -116,7 +117,7 @@ class OddBackend(Simulator):
 
 @hookimpl
 def placekit_policies():
-    return [Component("odd", "Misbehaves", Does, __name__ + ":Odd")]
+    return [PolicyComponent("odd", "Misbehaves", Does, __name__ + ":Odd")]
 
 @hookimpl
 def placekit_groupers():
@@ -124,7 +125,7 @@ def placekit_groupers():
 
 @hookimpl
 def placekit_importers():
-    return [Component("odd", "Misbehaves", Does, __name__ + ":OddImporter")]
+    return [ImporterComponent("odd", "Misbehaves", Does, __name__ + ":OddImporter")]
 
 @hookimpl
 def placekit_backends():

@@ -35,24 +35,24 @@ from placekit_core.run.pipeline import Observer
 from tests.runs import minimal, run, validate
 
 SOURCE = """
-from placekit_core import Component, hookimpl
+from placekit_core import Component, ImporterComponent, PolicyComponent, hookimpl
 from placekit_core import LearnableOptions, Options
 from placekit_testing.fakes import FakeTrainerOptions
 from placekit_testing.speed import mostly_slow
 
 @hookimpl
 def placekit_importers():
-    return [Component(name="family", summary="three chains", config=Options, target="tests.test_pipeline:Family")]
+    return [ImporterComponent(name="family", summary="three chains", config=Options, target="tests.test_pipeline:Family")]
 
 @hookimpl
 def placekit_policies():
     return [
-        Component(name="softmax", summary="learns", config=LearnableOptions, target="placekit_testing.fakes:FakeLearnable",
+        PolicyComponent(name="softmax", summary="learns", config=LearnableOptions, target="placekit_testing.fakes:FakeLearnable",
                   trainer="fake_trainer"),
-        Component(name="orphan", summary="names no trainer", config=LearnableOptions,
+        PolicyComponent(name="orphan", summary="names no trainer", config=LearnableOptions,
                   target="placekit_testing.fakes:FakeLearnable"),
-        Component(name="screening", summary="asks the proxy", config=Options, target="tests.test_pipeline:Screening"),
-        Component(name="nothing", summary="evaluates nothing", config=Options, target="tests.test_pipeline:Nothing"),
+        PolicyComponent(name="screening", summary="asks the proxy", config=Options, target="tests.test_pipeline:Screening"),
+        PolicyComponent(name="nothing", summary="evaluates nothing", config=Options, target="tests.test_pipeline:Nothing"),
     ]
 
 @hookimpl
@@ -136,7 +136,7 @@ class CrashAfter(Observer):
     def __init__(self, rows: int) -> None:
         self.left = rows
 
-    def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+    def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
         self.left -= 1
         if self.left == 0:
             raise Crash
@@ -279,7 +279,7 @@ def test_the_failing_signal_can_be_set(tmp_path: Path) -> None:
     seen: list[float] = []
 
     class Look(Observer):
-        def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+        def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
             seen.append(row["mean_s"])
 
     tiny = {**machine(3, memory_bytes=2500).model_dump(mode="json"), "name": "tiny"}
@@ -317,7 +317,7 @@ def test_the_clock_stops_when_the_search_ends_early(tmp_path: Path, error: type[
     ledgers: list[Ledger] = []
 
     class Stop(Observer):
-        def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+        def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
             ledgers.append(ledger)
             raise error
 

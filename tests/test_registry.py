@@ -19,12 +19,12 @@ from placekit_core.run.entries import Package
 from placekit_core.run.registry import discover
 
 GOOD = """
-from placekit_core import Component, hookimpl
+from placekit_core import PolicyComponent, hookimpl
 from placekit_core import Options
 
 @hookimpl
 def placekit_policies():
-    return [Component(name="{name}", summary="made up", config=Options, target="{target}")]
+    return [PolicyComponent(name="{name}", summary="made up", config=Options, target="{target}")]
 """
 
 
@@ -119,12 +119,12 @@ def test_a_hook_without_its_marker_is_broken_not_silent(plugins) -> None:
 def test_hook_that_raises_or_returns_rubbish_is_broken(plugins) -> None:
     registry = plugins(
         raises=GOOD.format(name="x", target="m:C").replace("return [", "raise RuntimeError('boom')\n    return ["),
-        rubbish=GOOD.format(name="x", target="m:C").replace("return [Component", "return [dict"),
+        rubbish=GOOD.format(name="x", target="m:C").replace("return [PolicyComponent", "return [dict"),
     )
     reasons = {b.plugin: b.reason for b in registry.broken}
     assert reasons["raises"].startswith("RuntimeError: boom (")
     assert reasons["raises"].endswith("_raises.py, line 7)"), "it names the place"
-    assert "not a Component" in reasons["rubbish"]
+    assert "not a PolicyComponent" in reasons["rubbish"]
     assert registry.names("policy") == []
 
 

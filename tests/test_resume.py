@@ -173,7 +173,7 @@ class Stop(Observer):
 
     rows = 0
 
-    def row(self, program: str, row: Mapping[str, float], ledger: object) -> None:
+    def row(self, program: str, row: Mapping[str, float], ledger: object, unit: str) -> None:
         self.rows += 1
         if self.rows == 4:
             raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placekit_blocks import sequence
+from placekit_layers import sequence
 from placekit_scheduling import ListScheduler, b_level
 from placekit_search.coarsening import coarsen
 from placekit_testing.small import machine
@@ -131,8 +131,8 @@ def test_distinct_values_and_compact_labels() -> None:
 @pytest.mark.slow
 def test_bytes_between_groups_of_large_graphs_do_not_overflow() -> None:
     """Pairs of tensors and groups are more than 32 bits can number."""
-    from placekit_blocks.units import Units
     from placekit_grouping.contraction import Contraction
+    from placekit_layers.units import Units
 
     builder = GraphBuilder("long")
     x = [builder.source("x", 8)]

@@ -370,7 +370,7 @@ RULES = {
 
 def test_baselines_are_all_that_learn_nothing() -> None:
     params = yaml.safe_load((conf_dir() / "experiment" / "baselines.yaml").read_text())["hydra"]["sweeper"]["params"]
-    learn = {e.component.name for e in installed().all() if e.kind == "policy" and e.component.trainer} | {"post"}
+    learn = {name for name in installed().names("policy") if installed().own_trainer(name)} | {"post"}
     assert sorted(params["policy"].split(",")) == sorted(set(installed().names("policy")) - learn - REFUSE - RULES)
 
 
@@ -410,7 +410,7 @@ def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, finished: N
     for name in JOBS[:2]:
         path = tmp_path / "sweep" / name / "result.json"
         data = json.loads(path.read_text())
-        libraries = {"placekit-blocks", "placekit-partitioning", "placekit-scheduling"}
+        libraries = {"placekit-layers", "placekit-partitioning", "placekit-scheduling"}
         assert set(data["code"]) == {"placekit-grouping", "placekit-search", "placekit-sim", *libraries}
         path.write_text(json.dumps({**data, "code": {**data["code"], "placekit-search": "another"}}))
     outcome = placekit("run", *SWEEP)

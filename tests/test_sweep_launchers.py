@@ -23,7 +23,7 @@ MLP = ["workload=chainmm_small", "budget.evaluations=200"]
 JOBLIB = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
 FAULTY = """
 from pydantic import BaseModel
-from placekit_core import Component, hookimpl
+from placekit_core import PolicyComponent, hookimpl
 from placekit_core import Policy
 
 class Options(BaseModel):
@@ -37,7 +37,7 @@ class Faulty(Policy):
 
 @hookimpl
 def placekit_policies():
-    return [Component("faulty", "Always fails", Options, "placekit_faulty:Faulty")]
+    return [PolicyComponent("faulty", "Always fails", Options, "placekit_faulty:Faulty")]
 """
 
 

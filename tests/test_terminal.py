@@ -82,7 +82,7 @@ class TestHelp:
             kind, component = entry.kind, entry.component
             assert f" {kind} {component.name} {' '.join(component.summary.split())} " in words
             for key, field in component.config.model_fields.items():
-                assert f" {key if key in component.shorthand else f'{kind}.{key}'}=" in words
+                assert f" {key if key in getattr(component, 'shorthand', ()) else f'{kind}.{key}'}=" in words
                 assert " ".join((field.description or "").split()) in words
         for key in ("seed", "failing_signal_s", "checkpoint_s", "log", "run_dir"):
             assert str(RunConfig.model_fields[key].description) in words
@@ -93,7 +93,8 @@ class TestHelp:
         component = entry.component
         shown = fitting(placekit("run", f"+{entry.kind}={component.name}", "--help"))
         written = {
-            key: key if key in component.shorthand else f"{entry.kind}.{key}" for key in component.config.model_fields
+            key: key if key in getattr(component, "shorthand", ()) else f"{entry.kind}.{key}"
+            for key in component.config.model_fields
         }
         assert all(f" {key}=" in shown for key in written.values())
 

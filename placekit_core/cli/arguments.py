@@ -26,7 +26,7 @@ def normalise(argv: list[str], registry: Registry, swept: Set[str] = frozenset()
     """Arguments in the form that Hydra takes; `swept` are the options that an experiment sweeps over.
 
     `+group=x` becomes `group=x` if the group has a default (Hydra refuses the first form). A program's file chooses its
-    importer, as does the option that an importer takes in short (`Component.shorthand`). `cluster=FILE.yaml` loads the file.
+    importer, as does the option that an importer takes in short (its `shorthand`). `cluster=FILE.yaml` loads the file.
     An importer that is chosen without a workload replaces the default workload. In a sweep over a group, options of that
     group are given to each job (`policy=a,b policy.samples=3`); Hydra alone would first apply them to the default choice.
     """

@@ -47,7 +47,7 @@ def chosen_models(options: Mapping[str, list[str]], section: str, registry: Regi
 def own_trainers(policies: Iterable[str], registry: Registry) -> list[str]:
     """The trainers that `trainer=auto` takes for policies of these names, presets included."""
     names = [_preset("policy", n, registry).get("", n) for n in policies]
-    return sorted({e.component.trainer for n in names for e in registry.entries.get(("policy", n), ())} - {""})
+    return sorted({registry.own_trainer(n) for n in names} - {""})
 
 
 def _preset(group: str, name: str, registry: Registry) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from placekit_core.contracts.units import mebibytes, percent, seconds
+from placekit_core.contracts.units import format_value, mebibytes, percent
 from placekit_core.run import terminal
 from placekit_core.run.terminal import WIDTH as WIDTH
 
@@ -151,7 +151,7 @@ def width(text: str) -> int:
 def show_result(result: Summary, run_dir: str | Path) -> None:
     """The outcome of one run."""
     rows = [
-        [p.program, f"{p.kernels}", f"{p.groups}", p.outcome, seconds(p.bound_s), percent(p.gap), f"{p.evaluations}",
+        [p.program, f"{p.kernels}", f"{p.groups}", p.outcome, format_value(p.bound_s, p.unit), percent(p.gap), f"{p.evaluations}",
          f"{p.seconds:.1f}"]
         for p in result.programs
     ]  # fmt: skip

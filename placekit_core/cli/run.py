@@ -157,5 +157,5 @@ def complete(words: list[str], word: str, completion: Completion) -> Iterator[st
     """Candidates for the shell; see `Command.completer`."""
     yield from completion.options(words, word)
     if "=" not in word:
-        yield from completion.paths(word, tuple(f for e in completion.registry.all() for f in e.component.files))
+        yield from completion.paths(word, tuple(f for c in completion.registry.importers() for f in c.files))
     yield from completion.whole(("-m", "--multirun", "--cfg", "--help", "--config-dir", "--info"))

@@ -17,7 +17,7 @@ from placekit_core.cli.choices import GROUPS, choices, chosen_models
 from placekit_core.cli.console import columns, wrapped
 from placekit_core.contracts.errors import ConfigError, unknown
 from placekit_core.contracts.files import parse_text, parse_yaml, read_bytes, reading
-from placekit_core.contracts.hookspecs import KINDS, Component
+from placekit_core.contracts.hookspecs import KINDS, Component, ImporterComponent
 from placekit_core.run.assembly import SECTIONS
 from placekit_core.run.config import RunConfig, conf_dir, defaults_list
 from placekit_core.run.detection import chosen_by
@@ -120,7 +120,7 @@ def _run_options(everything: bool) -> str:
 
 def _short_options(registry: Registry) -> Iterator[str]:
     """For each importer that takes options without `importer.`, those options and their defaults."""
-    for component in (e.component for e in registry.all() if e.component.shorthand):
+    for component in (c for c in registry.importers() if c.shorthand):
         first, *others = component.shorthand
         found = [key for key, _ in _options("", component.config, short=12) if key.partition("=")[0] in others]
         name = f"importer={component.name}"
@@ -146,7 +146,8 @@ def _components(registry: Registry) -> Iterator[str]:
 
 def _component(kind: str, component: Component) -> Iterator[str]:
     """A component and its options."""
-    name, summary, model, shorthand = component.name, component.summary, component.config, component.shorthand
+    name, summary, model = component.name, component.summary, component.config
+    shorthand = component.shorthand if isinstance(component, ImporterComponent) else ()
     yield from _wrapped(f"  {kind} {name}", summary)
     for key, text in _options(f"{kind}.", model):
         short = key.removeprefix(f"{kind}.")
@@ -170,8 +171,9 @@ def _choice(group: str, name: str, registry: Registry, own: Sequence[Path] = ())
     elif (kind, name) in registry.entries or any(b.answers(name) for b in registry.broken):
         component = registry.get(kind, name).component
         yield from _component(kind, component)
-        if component.trainer:
-            yield wrapped(f"its own trainer: {component.trainer} (trainer={component.trainer} --help)", " " * 6, "    ")
+        trainer = registry.own_trainer(name) if kind == "policy" else ""
+        if trainer:
+            yield wrapped(f"its own trainer: {trainer} (trainer={trainer} --help)", " " * 6, "    ")
         if component.paper:
             yield wrapped(f"paper: {component.paper}", " " * 6, "    ")
     else:

@@ -26,28 +26,16 @@ KINDS = ("importer", "grouper", "policy", "trainer", "backend")
 
 @dataclass(frozen=True)
 class Component:
-    """A plugin's description of one component; light, so that listing plugins imports nothing heavy.
+    """Describes one component of a plugin. Listing plugins reads only this, so it imports nothing heavy.
+
+    Importers have `ImporterComponent`, policies `PolicyComponent`.
 
     Attributes:
         name: what users write, e.g. `+policy=NAME`.
         summary: one line for `placekit plugins`.
-        config: pydantic model of its options, the only source of defaults. The option `module` of an importer names Python
-            code, `package.module:factory`.
+        config: pydantic model of its options, the only source of defaults.
         target: `"module:Class"`, imported at first use.
         paper: the source of the method, if it is published.
-        trainer: for a learnable policy, the trainer that `trainer: auto` takes.
-        baseline: whether every run shows the placement of this policy beside its result. With default options, the policy then
-            makes the same placement in every run, in few evaluations and little time, and raises NotApplicable for a program
-            or machine that it is not made for.
-        files: for an importer that reads files, the endings of their names; its options then have a `path`.
-        detect: for such an importer, whether it reads a file that begins with these bytes (4096 at most). It is called
-            for every file, so it is light and never raises; without it, the ending alone decides.
-        writes: whether the class of such an importer has `write`, for files with these endings; or the endings of the files
-            that it writes, where other importers write files with the endings in `files`.
-        objects: for an importer that takes objects of Python programs, their types, `module.Class`.
-        shorthand: for an importer, the options that command lines and `place` take without `importer.`; the first one
-            chooses the importer, as `model=NAME batch=8` stands for `importer=X importer.model=NAME importer.batch=8`. A value
-            of the first one that is a file which another importer reads stands for that file.
     """
 
     name: str
@@ -55,8 +43,39 @@ class Component:
     config: type[BaseModel]
     target: str
     paper: str = ""
+
+
+@dataclass(frozen=True)
+class PolicyComponent(Component):
+    """Describes a policy.
+
+    Attributes:
+        trainer: for a learnable policy, the trainer that `trainer: auto` takes.
+        baseline: show the placement of this policy beside the result of every run. With default options, such a policy
+            returns the same placement in every run, needs little time and few evaluations, and raises NotApplicable for a
+            program or machine that it was not made for.
+    """
+
     trainer: str = ""
     baseline: bool = False
+
+
+@dataclass(frozen=True)
+class ImporterComponent(Component):
+    """Describes an importer. An option `module` in its `config` names Python code, `package.module:factory`.
+
+    Attributes:
+        files: endings of the names of the files that it reads; its options then have a `path`.
+        detect: whether it reads a file that begins with these bytes (4096 at most). It is called for every file, so it is
+            light and never raises. Without it, the ending alone decides.
+        writes: True if the class has `write` for files with the endings in `files`; or the endings of the files that it
+            writes, where other importers write files with the endings in `files`.
+        objects: the types of the Python objects that it takes, `module.Class`.
+        shorthand: options that command lines and `place` take without `importer.`. The first one chooses the importer:
+            `model=NAME batch=8` means `importer=X importer.model=NAME importer.batch=8`. If its value is a file that
+            another importer reads, that importer reads it.
+    """
+
     files: tuple[str, ...] = ()
     detect: Callable[[bytes], bool] | None = None
     writes: bool | tuple[str, ...] = False
@@ -67,6 +86,10 @@ class Component:
     def written(self) -> tuple[str, ...]:
         """The endings of the files that the importer writes."""
         return self.writes if isinstance(self.writes, tuple) else self.files if self.writes else ()
+
+
+COMPONENT: Mapping[str, type[Component]] = {"importer": ImporterComponent, "policy": PolicyComponent}
+"""How components of a kind are described; of the other kinds, by `Component`."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +117,7 @@ class Command:
 
 
 @hookspec
-def placekit_importers() -> list[Component]:
+def placekit_importers() -> list[ImporterComponent]:
     """Return the importers of this plugin."""
 
 
@@ -104,7 +127,7 @@ def placekit_groupers() -> list[Component]:
 
 
 @hookspec
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     """Return the policies of this plugin."""
 
 

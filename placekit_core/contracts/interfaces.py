@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.random import Generator
@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from placekit_core.contracts.cluster import Cluster
 from placekit_core.contracts.costs import Calibration
-from placekit_core.contracts.errors import BackendError, ImporterError, PlacekitError
+from placekit_core.contracts.errors import BackendError, ConfigError, ImporterError
 from placekit_core.contracts.graph import Graph
 from placekit_core.contracts.grouping import Grouping
 from placekit_core.contracts.options import LearnableOptions, Options
@@ -28,10 +28,6 @@ from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Executable, Program
 from placekit_core.contracts.task import Session, Task
 
-Objective = Literal["makespan", "max_load", "blocking_latency", "step", "throughput", "token"]
-"""`makespan`: one step from its beginning to its end; `max_load`: the busiest device of a pipeline; `blocking_latency`: one
-sample through blocking calls; `step`: a step of several micro-batches; `throughput`: one micro-batch of a pipeline in its steady
-state; `token`: one micro-batch through all stages. docs/pipelines.md compares them."""
 State = Mapping[str, Any]  # the content of a checkpoint: nested dicts of arrays, numbers, strings, lists
 Checkpoint = Callable[[State], None]  # call it at points from which a run can continue exactly with that state
 
@@ -141,7 +137,8 @@ class Rollouts:
 class LearnablePolicy(Policy):
     """A policy with parameters. It never evaluates: its trainer does, and passes it the weights for its gradients.
 
-    Its options derive from `LearnableOptions`.
+    Its options derive from `LearnableOptions`. What only some trainers need are abilities, classes that a policy subclasses
+    besides this one: `RecomputesLogProb`, `ReportsKL`, `Imitates`, `Teaches`, `ExploresNear`.
     """
 
     options_class: ClassVar[type[BaseModel]] = LearnableOptions
@@ -156,15 +153,6 @@ class LearnablePolicy(Policy):
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         """n episodes; `explore` in [0, 1] is the amount of exploration (each policy defines its meaning)."""
 
-    def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
-        """n episodes that draw about the share `explore` of their decisions and copy the others from `placement`.
-
-        Only drawn decisions have gradients.
-        """
-        raise PlacekitError(
-            f"policy {self.name!r} has no episodes near a placement", "use a trainer that asks for none"
-        )
-
     @abstractmethod
     def gradients(
         self,
@@ -176,33 +164,13 @@ class LearnablePolicy(Policy):
     ) -> dict[str, NDArray[Any]]:
         """Gradient, by parameter, to be ascended.
 
-        It is the gradient of sum(weight[b, t] * log_prob[b, t]) + entropy_weight * sum(entropy) - kl_weight * sum(kl). A
-        policy without `kl` raises PlacekitError unless `kl_weight` is 0.
+        It is the gradient of sum(weight[b, t] * log_prob[b, t]) + entropy_weight * sum(entropy) - kl_weight * sum(kl). Only
+        policies that report divergences (`ReportsKL`) take another `kl_weight` than 0.
         """
 
     @abstractmethod
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
         """Add `steps` to the parameters of the same names."""
-
-    def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        """[b, t] log-probability of the same decisions under the current parameters, for importance ratios."""
-        raise PlacekitError(
-            f"policy {self.name!r} does not recompute log-probabilities", "use a trainer that needs none"
-        )
-
-    def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        """[b, t] KL divergence of the current distribution from the rollouts' one, sum of old log(old / new), nats."""
-        raise PlacekitError(f"policy {self.name!r} does not report KL divergences", "use a trainer that needs none")
-
-    def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, dict[str, NDArray[Any]]]:
-        """Loss (nats per decision) and gradient to be ascended, towards the decisions of `teacher`."""
-        raise PlacekitError(
-            f"policy {self.name!r} cannot imitate a teacher", "use a trainer without a supervised stage"
-        )
-
-    def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        """n episodes for `imitate`, the policy's own or others, with the teacher's decisions in the states of the episodes."""
-        raise PlacekitError(f"policy {self.name!r} has no teacher", "use a trainer without a supervised stage")
 
     @abstractmethod
     def state_dict(self) -> dict[str, NDArray[Any]]:
@@ -216,6 +184,76 @@ class LearnablePolicy(Policy):
         """The placement of one episode without exploration."""
         device, priority = self.rollout(task.problem, 1, rng).placements.one(0)
         return task.problem.placement(device, priority)
+
+
+class Ability(ABC):
+    """Something that only some learnable policies can do. A trainer that needs it asks `able` for it."""
+
+    verb: ClassVar[str]
+    """Completes `policy X cannot ...`."""
+
+
+class RecomputesLogProb(Ability):
+    """Recomputes the probabilities of earlier decisions, for importance ratios."""
+
+    verb = "recompute the probabilities of its decisions"
+
+    @abstractmethod
+    def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        """[b, T] log-probability of the same decisions under the current parameters."""
+
+
+class ReportsKL(Ability):
+    """Reports how far its distributions moved away from earlier ones, and has a gradient for it (`kl_weight`)."""
+
+    verb = "report KL divergences"
+
+    @abstractmethod
+    def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        """[b, T] KL divergence of the current distribution from that of the rollouts: sum of old log(old / new), nats."""
+
+
+class Imitates(Ability):
+    """Learns from decisions of a teacher."""
+
+    verb = "imitate a teacher"
+
+    @abstractmethod
+    def imitate(self, problem: Problem, teacher: Rollouts, rng: Generator) -> tuple[float, dict[str, NDArray[Any]]]:
+        """Loss (nats per decision) and gradient to be ascended, towards the decisions of `teacher`."""
+
+
+class Teaches(Imitates):
+    """Has a teacher of its own to imitate."""
+
+    verb = "teach itself"
+
+    @abstractmethod
+    def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
+        """n episodes for `imitate`, the policy's own or others, with the teacher's decision in each state."""
+
+
+class ExploresNear(Ability):
+    """Explores around a placement."""
+
+    verb = "explore near a placement"
+
+    @abstractmethod
+    def rollout_near(self, problem: Problem, placement: Placement, n: int, rng: Generator, explore: float) -> Rollouts:
+        """n episodes that draw about the share `explore` of their decisions and copy the others from `placement`.
+
+        Only drawn decisions have gradients.
+        """
+
+
+A = TypeVar("A", bound=Ability)
+
+
+def able(policy: LearnablePolicy, ability: type[A], hint: str) -> A:
+    """`policy`, which has `ability`. Raises ConfigError with `hint` if it has not."""
+    if not isinstance(policy, ability):
+        raise ConfigError(f"policy {policy.name!r} cannot {ability.verb}", hint)
+    return policy
 
 
 class Trainer(Plugin):
@@ -240,8 +278,18 @@ class Trainer(Plugin):
 class Backend(Plugin):
     """Says how good placements are."""
 
-    objective: Objective = "makespan"
-    """What its values are the seconds of; it may depend on the options."""
+    objective: str = "makespan"
+    """What its values are, and searches minimise; it may depend on the options. Any name is fine, such as `energy`.
+
+    Known to placekit: `makespan`, one step from its beginning to its end; `max_load`, the busiest device of a pipeline;
+    `blocking_latency`, one sample through blocking calls; `step`, a step of several micro-batches; `throughput`, one
+    micro-batch of a pipeline in its steady state; `token`, one micro-batch through all stages (docs/pipelines.md).
+    """
+    unit: str = "s"
+    """The unit of its values: seconds, or that of an objective that is no time, such as `J` or `$`.
+
+    Fields called `value_s` hold values in this unit, and schedules are in seconds all the same.
+    """
     simulated: bool
     deterministic: bool
     parallel: bool = False

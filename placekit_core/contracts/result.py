@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from placekit_core.contracts.files import FileModel, Folder
 from placekit_core.contracts.measurement import Measurements, Schedule
 from placekit_core.contracts.placement import Placement
 from placekit_core.contracts.problem import Problem
-from placekit_core.contracts.units import percent, seconds
+from placekit_core.contracts.units import format_value, percent
 
 
 class Found(FileModel):
     """What a search found. Times in seconds, memory in bytes; null where there is no value.
+
+    `value_s`, `bound_s` and `spread_s` are in `unit`, seconds for most objectives.
 
     `error` says why the last measurement failed, if no placement has a value.
     """
@@ -28,6 +30,7 @@ class Found(FileModel):
     bound_s: float | None
     gap: float | None
     spread_s: float | None = None
+    unit: str = "s"
     fits: bool
     error: str | None = None
     evaluations: int
@@ -45,7 +48,7 @@ class Found(FileModel):
     def outcome(self) -> str:
         """The value, or why there is none, in a few words."""
         if self.fits:
-            return seconds(self.value_s)
+            return format_value(self.value_s, self.unit)
         return "failed" if self.error else "does not fit" if self.evaluations else "not evaluated"
 
 
@@ -53,25 +56,33 @@ LEAST_GAIN = 0.0005
 """Values that differ by less are called equal: as a percentage with one digit, the difference is 0.0%."""
 
 
-def compared(value_s: float, base_s: float, spread_s: float | None = None) -> str:
+def compared(value_s: float, base_s: float, spread_s: float | None = None, unit: str = "s") -> str:
     """How a value compares with another one: `1.6% faster than`, `2.3x as fast as`, `as fast as`, `4.1% slower than`.
+
+    In another unit than seconds: `1.6% less than`, `as much as`.
 
     Measured values that differ by less than two of their standard deviations `spread_s` are not told apart.
     """
+    time = unit == "s"
+    equal, less, more = (
+        ("as fast as", "faster than", "slower than") if time else ("as much as", "less than", "more than")
+    )
     if value_s == base_s:  # also if a step takes no time
-        return "as fast as"
+        return equal
     if spread_s and abs(value_s - base_s) < 2 * spread_s:
         return "within the noise of"
     if not value_s or not base_s:
-        return "faster than" if value_s < base_s else "slower than"
+        return less if value_s < base_s else more
     gain, loss = base_s / value_s - 1, value_s / base_s - 1
-    if gain >= 1:
+    if gain >= 1 and time:
         return f"{1 + gain:.1f}x as fast as"
-    if loss >= 1:
+    if loss >= 1 and time:
         return f"{1 + loss:.1f}x as slow as"
     if abs(gain) < LEAST_GAIN:
-        return "as fast as"
-    return f"{percent(gain)} faster than" if gain > 0 else f"{percent(loss)} slower than"
+        return equal
+    if not time:
+        return f"{percent(abs(loss))} {less if loss < 0 else more}"
+    return f"{percent(gain)} {less}" if gain > 0 else f"{percent(loss)} {more}"
 
 
 class Baseline(FileModel):
@@ -188,14 +199,14 @@ class Summary(Found):
             return math.inf, f"{name} does not fit"
         base_s = sum(b.value_s or 0.0 for _, b in fitting) / used
         if any(p.value_s is None for p, _ in fitting):
-            return base_s, f"{name} takes {seconds(base_s)}"
+            return base_s, f"{name} takes {format_value(base_s, self.unit)}"
         ours = [b.against(p.value_s or 0.0, p.spread_s) for p, b in fitting]
-        value_s = sum(value for value, _ in ours) / used
+        value_s, spread_s = sum(value for value, _ in ours) / used, ours[0][1] if used == 1 else None
         again = any(b.beside_s is not None for _, b in fitting)  # not the value that the run is said to have
-        beside = f"; this placement beside it {seconds(value_s)}" if again else ""
+        beside = f"; this placement beside it {format_value(value_s, self.unit)}" if again else ""
         return (
             base_s,
-            f"{compared(value_s, base_s, ours[0][1] if used == 1 else None)} {name} ({seconds(base_s)}{beside})",
+            f"{compared(value_s, base_s, spread_s, self.unit)} {name} ({format_value(base_s, self.unit)}{beside})",
         )
 
 
@@ -210,6 +221,7 @@ class ProgramResult:
         measurements: the measurements of the placement, a batch of one.
         schedule: the timed events of the placement; also None if the backend failed to make it, and then a note says why.
         history: a row per evaluated batch, columns `HISTORY` of contracts/ledger.py.
+        logged: further columns of the history, by name: what a trainer logged, such as `loss`.
     """
 
     summary: ProgramSummary
@@ -218,6 +230,7 @@ class ProgramResult:
     measurements: Measurements | None
     schedule: Schedule | None
     history: Sequence[tuple[float, ...]]
+    logged: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core.contracts.ledger import Ledger
-from placekit_core.contracts.measurement import Kernel, Measurements, Schedule
+from placekit_core.contracts.measurement import Measurements, Schedule
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Executable
@@ -59,8 +59,8 @@ class Session(ABC):
         """A proven lower bound on this objective over all placements, in seconds; None if nothing is proven."""
         return None
 
-    def kernel(self) -> Kernel | None:
-        """A numba-callable evaluation for compiled searches, or None."""
+    def kernel(self) -> Any:
+        """A compiled evaluation for compiled searches (see `Evaluator.kernel`), or None."""
         return None
 
     def close(self) -> None:
@@ -128,8 +128,11 @@ class Evaluator(ABC):
         return np.where(measurements.fits, measurements.value_s, self.failing_signal_s)
 
     @abstractmethod
-    def kernel(self) -> Kernel | None:
-        """The backend's compiled evaluation, or None. After using it, call `charge`."""
+    def kernel(self) -> Any:
+        """The backend's compiled evaluation, or None. After using it, call `charge`.
+
+        Searches and backends agree about its type; the core only passes it on.
+        """
 
     @abstractmethod
     def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
@@ -143,6 +146,13 @@ class Evaluator(ABC):
         """Count and record evaluations of this problem that the same backend made in another process.
 
         Raises ValueError if they are more than the budget has left.
+        """
+
+    @abstractmethod
+    def log(self, **values: float) -> None:
+        """Add numbers to the next row of the history, as columns of these names: `loss`, `entropy`, `kl`, `gradient_norm`.
+
+        A trainer calls it after an update. Loggers get the columns; nothing in a run depends on them.
         """
 
     def prove(self, bound_s: float) -> None:
@@ -205,3 +215,7 @@ class Task:
         if self._proxy is None:
             self._proxy = self.open_proxy() if self.open_proxy else self.evaluate
         return self._proxy
+
+    def log(self, **values: float) -> None:
+        """Add columns to the history of this task, such as `loss` and `entropy`; see `Evaluator.log`."""
+        self.evaluate.log(**values)

@@ -15,6 +15,13 @@ def seconds(value: float | None) -> str:
     return "-"
 
 
+def format_value(value: float | None, unit: str) -> str:
+    """The value of an objective with its unit: 12.34 ms, 3.2 J."""
+    if unit == "s":
+        return seconds(value)
+    return "-" if value is None or not math.isfinite(value) else f"{value:.4g} {unit}"
+
+
 def count(value: float) -> str:
     """A large number with a decimal prefix: 1.23 T."""
     for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):

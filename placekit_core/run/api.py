@@ -135,7 +135,7 @@ def load_programs(source: Any = None, **about: Any) -> list[Program]:
     Args:
         source: a `Graph`, `Program` or list of them; a graph file; an importer (its name, its name with options, or an
             instance); or an object that an importer takes, such as a module of a library. Without it, one of `about` is
-            an option that chooses an importer (`Component.shorthand`), as `model="hf:NAME"` does for importer `model`.
+            an option that chooses an importer (`ImporterComponent.shorthand`), as `model="hf:NAME"` does for importer `model`.
         about: options of a named importer, or what the importer needs to know about an object, such as its inputs.
 
     Raises:

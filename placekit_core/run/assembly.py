@@ -24,7 +24,7 @@ from placekit_core.contracts.program import Program
 from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import Baseline
 from placekit_core.contracts.task import Session, Task
-from placekit_core.contracts.units import seconds
+from placekit_core.contracts.units import format_value
 from placekit_core.run.busy import busy_note
 from placekit_core.run.config import (
     AUTO,
@@ -165,7 +165,7 @@ class Assembly:
                 raise ConfigError(f"policy {policy.name!r} has nothing to train, but {what}", "leave out `trainer`")
             return None
         if name == AUTO:
-            name = own_trainer(self.config, self.registry)
+            name = self.registry.own_trainer(str(self.config.policy["name"]))
             if not name:
                 raise ConfigError(
                     f"policy {self.config.policy['name']!r} names no trainer of its own", "choose one: trainer=NAME"
@@ -290,7 +290,9 @@ class Assembly:
         same = self.objects.proxy is None and self.config.proxy == self.config.backend
         task = Task(
             problem, evaluate,
-            None if same else lambda: evaluator(self.proxy, ledgers[1], on_row=lambda row: _tell(row, ledgers[1])),
+            None if same else lambda: evaluator(
+                self.proxy, ledgers[1], on_row=lambda row: _tell(row, ledgers[1], self.proxy.unit)
+            ),
             program.executable,
             self.config.budget.proxy_evaluations, measures=not self.backend.simulated,
             backend={} if "backend" in self.config.python_objects else self.config.backend,
@@ -309,10 +311,12 @@ class Assembly:
         return Ledger(evaluations, seconds)
 
 
-def _tell(row: Mapping[str, float], ledger: Ledger) -> None:
+def _tell(row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
     """Report the progress on a proxy."""
     share = None if ledger.limit is None and ledger.limit_s is None else ledger.progress
-    report_progress(f"{int(row['evaluations']):,} evaluations on the proxy, best {seconds(row['best_s'])}", share)
+    report_progress(
+        f"{int(row['evaluations']):,} evaluations on the proxy, best {format_value(row['best_s'], unit)}", share
+    )
 
 
 def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entry, BaseModel]:
@@ -340,16 +344,10 @@ def validate(data: Mapping[str, Any], registry: Registry) -> RunConfig:
     return config
 
 
-def own_trainer(config: RunConfig, registry: Registry) -> str:
-    """The trainer that the policy of `config` names as its own; empty if it names none."""
-    found = registry.entries.get(("policy", str(config.policy["name"])), [])
-    return found[0].component.trainer if found else ""
-
-
 def distributions(config: RunConfig, registry: Registry, importer: bool = True) -> list[str]:
     """The installed distributions that the components of `config` come from, with or without the importer's."""
     names = [(kind_of(s), str(getattr(config, s)["name"])) for s in SECTIONS if importer or s != "importer"]
     if config.trainer["name"] == AUTO:
-        names.append(("trainer", own_trainer(config, registry)))
+        names.append(("trainer", registry.own_trainer(str(config.policy["name"]))))
     names.append(("backend", str(config.parallel["name"])))
     return sorted({entry.distribution for name in names for entry in registry.entries.get(name, [])})

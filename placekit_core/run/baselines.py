@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from placekit_core.contracts.errors import BackendError, ConfigError, NotApplicable
+from placekit_core.contracts.hookspecs import PolicyComponent
 from placekit_core.contracts.interfaces import LearnablePolicy
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.placement import Placement
@@ -53,7 +54,10 @@ def chosen(config: RunConfig, registry: Registry) -> list[Entry]:
                 )
     else:
         alone = [only[0] for (kind, _), only in registry.entries.items() if kind == "policy" and len(only) == 1]
-        found = sorted((e for e in alone if e.component.baseline), key=lambda e: (e.distribution, e.component.name))
+        found = sorted(
+            (e for e in alone if isinstance(e.component, PolicyComponent) and e.component.baseline),
+            key=lambda e: (e.distribution, e.component.name),
+        )
     own = {key: value for key, value in config.policy.items() if key != "name"}
     return [e for e in found if e.component.name != config.policy["name"] or e.options(own) != e.options({})]
 

@@ -6,7 +6,6 @@ import contextlib
 import csv
 import io
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 FILE = "history.csv"
 _FLUSH_S = 1.0
-_ROW = re.compile(r"^(\d{1,18})(,[^,\n]*){4}\n", re.M)
 
 
 def _cells(row: Sequence[float]) -> list[str]:
@@ -29,17 +27,23 @@ def _cells(row: Sequence[float]) -> list[str]:
     return [str(int(row[0])), f"{row[1]:.6f}", *(repr(float(x)) if math.isfinite(x) else "" for x in row[2:])]
 
 
-def _begin(path: Path, evaluations: float) -> TextIO:
-    """Open for appending. Rows after the last checkpoint of a killed run are dropped: the resumed run writes them again.
+def _begin(path: Path, columns: Sequence[str], evaluations: float) -> TextIO:
+    """Open a history for appending rows with these columns.
 
-    Lines that are no rows are dropped, too. The file gets the exact history when the run ends.
+    Rows after the last checkpoint of a killed run are dropped: the resumed run writes them again. Damaged lines are dropped,
+    too. The file gets the exact history when the run ends.
     """
-    kept: list[str] = []
+    kept: list[dict[str, str]] = []
     if path.is_file():
-        with contextlib.suppress(OSError, ValueError):
-            rows = _ROW.finditer(parse_text(read_bytes(path)))
-            kept = [row[0] for row in rows if int(row[1]) < evaluations]
-    write_atomically(path, ("".join([",".join(HISTORY) + "\n", *kept])).encode())
+        with contextlib.suppress(OSError, ValueError, csv.Error):
+            for row in csv.DictReader(io.StringIO(parse_text(read_bytes(path))), strict=True):
+                if None not in row.values() and row[HISTORY[0]].isdecimal() and int(row[HISTORY[0]]) < evaluations:
+                    kept.append(row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(kept)
+    write_atomically(path, text.getvalue().encode())
     return path.open("a")
 
 
@@ -49,21 +53,23 @@ class CsvLog:
     LOGS_BY_DEFAULT = True
 
     def __init__(self) -> None:
-        self._open: dict[Path, tuple[TextIO, float]] = {}  # file, and when it was last flushed
+        self._open: dict[Path, tuple[TextIO, list[str], float]] = {}  # file, columns, when it was last flushed
 
     @hookimpl
     def placekit_evaluated(self, directory: Path, row: Mapping[str, float]) -> None:
-        """Append a row."""
-        path = directory / FILE
-        if path not in self._open:
+        """Append a row. The file is begun again when the trainer logs a column for the first time."""
+        path, columns = directory / FILE, [*HISTORY, *(name for name in row if name not in HISTORY)]
+        if path not in self._open or self._open[path][1] != columns:
+            if path in self._open:
+                self._open[path][0].close()
             directory.mkdir(parents=True, exist_ok=True)
-            self._open[path] = (_begin(path, row["evaluations"]), 0.0)
-        file, flushed = self._open[path]
-        file.write(",".join(_cells([row[c] for c in HISTORY])) + "\n")
+            self._open[path] = (_begin(path, columns, row["evaluations"]), columns, 0.0)
+        file, _, flushed = self._open[path]
+        file.write(",".join(_cells([row[c] for c in columns])) + "\n")
         now = time.monotonic()
         if now - flushed > _FLUSH_S:
             file.flush()
-            self._open[path] = (file, now)
+            self._open[path] = (file, columns, now)
 
     @hookimpl
     def placekit_run_finished(self, run_dir: Path, result: Result) -> None:
@@ -72,6 +78,8 @@ class CsvLog:
             path = run_dir / program.summary.directory / FILE
             if path in self._open:
                 self._open.pop(path)[0].close()
+            names, logged = sorted(program.logged), [program.logged[name] for name in sorted(program.logged)]
+            rows = [_cells([*row, *more]) for row, *more in zip(program.history, *logged, strict=True)]
             text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows([HISTORY, *map(_cells, program.history)])
+            csv.writer(text, lineterminator="\n").writerows([[*HISTORY, *names], *rows])
             write_atomically(path, text.getvalue().encode())

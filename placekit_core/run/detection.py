@@ -8,16 +8,16 @@ from pathlib import Path
 
 from placekit_core.contracts.errors import ConfigError, GraphError
 from placekit_core.contracts.files import read_head
-from placekit_core.contracts.hookspecs import Component
+from placekit_core.contracts.hookspecs import ImporterComponent
 from placekit_core.run.registry import NO_IMPORTER, Registry
 
 HEAD_BYTES = 4096
-"""Number of bytes of a file that `Component.detect` sees."""
+"""Number of bytes of a file that `ImporterComponent.detect` sees."""
 
 
 def endings(registry: Registry) -> list[str]:
     """The endings of the files that importers read."""
-    return sorted({ending for e in registry.all() for ending in e.component.files})
+    return sorted({ending for c in registry.importers() for ending in c.files})
 
 
 def known_files(registry: Registry) -> str:
@@ -27,19 +27,19 @@ def known_files(registry: Registry) -> str:
 
 def readers_of(path: str | Path, registry: Registry) -> list[str]:
     """Names of the importers that read files with this ending."""
-    return [e.component.name for e in registry.all() if str(path).endswith(e.component.files or ("\0",))]
+    return [c.name for c in registry.importers() if str(path).endswith(c.files or ("\0",))]
 
 
-def shorthands(registry: Registry) -> dict[str, list[Component]]:
-    """The importers that take each option without `importer.` (`Component.shorthand`), by the option."""
-    found: dict[str, list[Component]] = {}
-    for entry in registry.all():
-        for key in entry.component.shorthand:
-            found.setdefault(key, []).append(entry.component)
+def shorthands(registry: Registry) -> dict[str, list[ImporterComponent]]:
+    """The importers that take each option without `importer.` (`ImporterComponent.shorthand`), by the option."""
+    found: dict[str, list[ImporterComponent]] = {}
+    for component in registry.importers():
+        for key in component.shorthand:
+            found.setdefault(key, []).append(component)
     return found
 
 
-def chosen_by(keys: Collection[str], registry: Registry) -> Component | None:
+def chosen_by(keys: Collection[str], registry: Registry) -> ImporterComponent | None:
     """The importer that one of these options chooses, by being its first in short; None if none does. Raises ConfigError."""
     found = [(k, c) for k, owners in shorthands(registry).items() if k in keys for c in owners if c.shorthand[0] == k]
     if len(found) > 1:
@@ -59,7 +59,7 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     Among the importers for its ending, this is the one with a `detect` that says yes, or the only one without `detect`.
     If there is none for its ending, it is the only one with a `detect` that says yes. Raises GraphError otherwise.
     """
-    detects = {e.component.name: e.component.detect for e in registry.all() if e.component.files}
+    detects = {c.name: c.detect for c in registry.importers() if c.files}
     named = readers_of(path, registry)
     undetected = [n for n in named if detects[n] is None]
     if named == undetected and len(named) == 1:
@@ -73,13 +73,9 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     fitting = ([n for n in claims if n in named] or undetected) if named else claims
     if len(fitting) == 1:
         return fitting[0]
-    files = "; ".join(
-        f"{e.component.name} reads {' '.join(e.component.files)}" for e in registry.all() if e.component.files
-    )
+    files = "; ".join(f"{c.name} reads {' '.join(c.files)}" for c in registry.importers() if c.files)
     hint = f"importers: {files}; to choose one: importer=NAME importer.path={path}" if files else NO_IMPORTER
-    code = [
-        e.component.name for e in registry.all() if e.kind == "importer" and "module" in e.component.config.model_fields
-    ]
+    code = [c.name for c in registry.importers() if "module" in c.config.model_fields]
     if code and str(path).endswith(".py"):
         hint = f"a model in Python: importer={code[0]} importer.module={Path(path).stem}:FUNCTION"
     if fitting:

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field
 from placekit_core.contracts.errors import BudgetExhausted, PlacementError, PluginError
 from placekit_core.contracts.files import FileModel
 from placekit_core.contracts.ledger import HISTORY, Ledger, LedgerState
-from placekit_core.contracts.measurement import Kernel, Measurements
+from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.task import Best, Evaluator, Session
@@ -71,6 +71,8 @@ class EvaluatorState(FileModel):
     notes: list[str]
     last_error: str | None
     history: History
+    logged: dict[str, Array]
+    waiting: dict[str, float]
     best: BestState | None
 
 
@@ -102,6 +104,8 @@ class BudgetedEvaluator(Evaluator):
         self.least_over_bytes = math.inf
         self.last_error: str | None = None
         self._rows, self._made = np.zeros((64, len(HISTORY))), 0
+        self._logged: dict[str, list[float]] = {}  # each column that `log` named, with a number for each row
+        self._waiting: dict[str, float] = {}  # what `log` got since the last row
         self._cache: dict[bytes, Measurements] = {}
         self.measuring = False  # whether the backend is at work
         self._refused = 0
@@ -132,7 +136,7 @@ class BudgetedEvaluator(Evaluator):
         self._record(placements, parts)
         return Measurements.join(parts)
 
-    def kernel(self) -> Kernel | None:
+    def kernel(self) -> Any:
         return self.session.kernel()
 
     def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
@@ -153,6 +157,9 @@ class BudgetedEvaluator(Evaluator):
         spread = None if m.spread_s is None else float(m.spread_s[0])
         self.best = Best(placement, value_s, m.peak_bytes[0], spread, self.evaluations)
         return True
+
+    def log(self, **values: float) -> None:
+        self._waiting.update({name: float(value) for name, value in values.items()})
 
     def _count_within(self, evaluations: int) -> None:
         """Count evaluations that somebody else made. Raises ValueError if they are more than the budget has left."""
@@ -224,9 +231,15 @@ class BudgetedEvaluator(Evaluator):
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
         self._rows[self._made] = new
         self._made += 1
+        for name in self._waiting.keys() - self._logged.keys():
+            self._logged[name] = [math.nan] * (self._made - 1)
+        for name, column in self._logged.items():
+            column.append(self._waiting.get(name, math.nan))
+        self._waiting = {}
         if self.on_row:
             with self.ledger.paused():
-                self.on_row(dict(zip(HISTORY, new, strict=True)))
+                logged = {name: column[-1] for name, column in sorted(self._logged.items())}
+                self.on_row({**logged, **dict(zip(HISTORY, new, strict=True))})
 
     def _challenge(self, placement: Placement, m: Measurements) -> None:
         """Make `placement`, which has a lower value than the best so far, the new best.
@@ -262,6 +275,11 @@ class BudgetedEvaluator(Evaluator):
         """A row for each evaluated batch, with the columns `HISTORY`."""
         return [tuple(row) for row in self._rows[: self._made].tolist()]
 
+    @property
+    def logged(self) -> dict[str, list[float]]:
+        """The columns that `log` added, by name: a number for each row of the history, NaN where none was logged."""
+        return {name: list(column) for name, column in sorted(self._logged.items())}
+
     def state(self) -> dict[str, Any]:
         """The state that `restore` takes."""
         best = self.best
@@ -273,6 +291,8 @@ class BudgetedEvaluator(Evaluator):
             "notes": list(self.notes),
             "last_error": self.last_error,
             "history": self._rows[: self._made],  # no copy: one for each checkpoint, each a little longer, shreds memory
+            "logged": {name: np.array(column) for name, column in self._logged.items()},
+            "waiting": self._waiting,
             "best": best and {
                 "device": best.placement.device,
                 "priority": best.placement.priority,
@@ -296,6 +316,8 @@ class BudgetedEvaluator(Evaluator):
         )  # the present session may have noted something already
         self.last_error = saved.last_error
         self._rows, self._made = np.concatenate([saved.history, np.zeros((64, len(HISTORY)))]), len(saved.history)
+        self._logged = {name: column.tolist() for name, column in saved.logged.items()}
+        self._waiting = saved.waiting
         best = saved.best
         if best is not None:
             placement = self.problem.placement(best.device, best.priority)

@@ -69,7 +69,7 @@ class Observer:
     def progress(self, text: str, share: float | None) -> None:
         """A component says how far it is; see `report_progress`."""
 
-    def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+    def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
         """A batch was evaluated."""
 
 
@@ -144,7 +144,7 @@ def _run(
             if status == "interrupted" or stop.asked:
                 raise Interrupted(result)
         if not result.summary.fits:
-            raise NothingFits(*why_nothing_fits(placing.searches), result)
+            raise NothingFits(*why_nothing_fits(placing.searches, assembly.backend.unit), result)
         return result
 
 
@@ -185,6 +185,7 @@ class _Placing:
         self.assembly, self.config, self.run_dir = assembly, assembly.config, run_dir
         self.lifecycle, self.observer, self.stop = lifecycle, observer, stop
         self.policy, self.trainer, self.streams = assembly.policy, assembly.trainer, assembly.streams
+        self.unit = assembly.backend.unit
         self.every_s = self.config.checkpoint_s  # None writes no checkpoints
         self.written = 0.0  # when the last checkpoint was, by `perf_counter`
         self.who = ""  # the component that works
@@ -193,7 +194,7 @@ class _Placing:
 
     def on_row(self, search: OpenProgram, row: Mapping[str, float]) -> None:
         """A batch was evaluated."""
-        self.observer.row(search.name, row, search.evaluate.ledger)
+        self.observer.row(search.name, row, search.evaluate.ledger, self.unit)
         self.lifecycle.evaluated(search.directory, search.name, row)
         if self.stop.asked and not self.stop.deferred:
             raise KeyboardInterrupt

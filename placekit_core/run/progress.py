@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress as Bars, ProgressColumn, SpinnerCo
 from rich.text import Text
 
 from placekit_core.contracts.ledger import Ledger
-from placekit_core.contracts.units import seconds
+from placekit_core.contracts.units import format_value
 from placekit_core.run import terminal
 from placekit_core.run.pipeline import Observer
 
@@ -68,10 +68,10 @@ class Progress(Observer):
         else:
             self._console.print(lines, markup=False, highlight=False, soft_wrap=True)
 
-    def row(self, program: str, row: Mapping[str, float], ledger: Ledger) -> None:
+    def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
         """Move the bar."""
         count = int(row["evaluations"])
-        self.progress(f"{count:,} evaluations, best {seconds(row['best_s'])}", ledger.progress)
+        self.progress(f"{count:,} evaluations, best {format_value(row['best_s'], unit)}", ledger.progress)
 
     def progress(self, text: str, share: float | None) -> None:
         """Move the bar; without one, say it from time to time."""

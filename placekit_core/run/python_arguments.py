@@ -79,12 +79,11 @@ def load_programs(source: Any, registry: Registry, about: Mapping[str, Any]) -> 
     if isinstance(source, type):
         raise ImporterError(f"{source.__name__} is a class", f"give an instance of it: {source.__name__}(...)")
     types = [f"{c.__module__}.{c.__qualname__}" for c in type(source).__mro__]
-    entries = [e for e in registry.all() if e.kind == "importer"]
-    for entry in entries:
-        if any(t in entry.component.objects for t in types):
-            cls: type[Importer] = registry.get("importer", entry.component.name).load()
+    for component in registry.importers():
+        if any(t in component.objects for t in types):
+            cls: type[Importer] = registry.get("importer", component.name).load()
             return cls.convert(source, **about)
-    takes = sorted({t for e in entries for t in e.component.objects})
+    takes = sorted({t for c in registry.importers() for t in c.objects})
     raise ImporterError(
         f"no importer takes a {types[0]}",
         f"graphs, programs, graph files, importers, and {', '.join(takes) or 'nothing else'}; others come with plugins",
@@ -97,7 +96,7 @@ def _in_full(source: Any, about: Mapping[str, Any], registry: Registry) -> tuple
         return source, about
     component = chosen_by(about, registry)
     if component is None:
-        known = sorted({f"{e.component.shorthand[0]}=..." for e in registry.all() if e.component.shorthand})
+        known = sorted({f"{c.shorthand[0]}=..." for c in registry.importers() if c.shorthand})
         hint = " or ".join(["give a graph, a file or an object", *known])
         raise ImporterError("nothing says what is placed", hint)
     first = component.shorthand[0]

@@ -21,7 +21,7 @@ import pluggy
 
 from placekit_core.contracts import hookspecs
 from placekit_core.contracts.errors import ClusterError, PlacekitError, PluginError, unknown
-from placekit_core.contracts.hookspecs import KINDS, Command, Component
+from placekit_core.contracts.hookspecs import COMPONENT, KINDS, Command, Component, ImporterComponent, PolicyComponent
 from placekit_core.contracts.version import __version__
 from placekit_core.run.config import AUTO, DEFAULT, NONE, RunConfig, conf_dir
 from placekit_core.run.csv_log import CsvLog
@@ -110,14 +110,15 @@ class Registry:
         return found
 
     def _components(self, kind: str, plugin: str) -> Iterable[Component]:
-        for component in self._contributed(f"placekit_{PLURAL[kind]}", plugin, Component):
+        for component in self._contributed(f"placekit_{PLURAL[kind]}", plugin, COMPONENT.get(kind, Component)):
             if "name" in component.config.model_fields:
                 raise TypeError(f"an option of {kind} {component.name!r} is called `name`, which the core uses")
-            self._check_shorthand(component)
+            if isinstance(component, ImporterComponent):
+                self._check_shorthand(component)
             component.config()  # raises if an option has no default: then no configuration could be composed
             yield component
 
-    def _check_shorthand(self, component: Component) -> None:
+    def _check_shorthand(self, component: ImporterComponent) -> None:
         """Raise TypeError if an option in `shorthand` is none of the component, or also one of the run."""
         for key in component.shorthand:
             if key not in component.config.model_fields:
@@ -168,6 +169,15 @@ class Registry:
         """Every component, by kind and name."""
         order = {k: i for i, k in enumerate(KINDS)}
         return [e for key in sorted(self.entries, key=lambda k: (order[k[0]], k[1])) for e in self.entries[key]]
+
+    def importers(self) -> list[ImporterComponent]:
+        """The descriptions of all importers, by name."""
+        return [e.component for e in self.all() if isinstance(e.component, ImporterComponent)]
+
+    def own_trainer(self, policy: str) -> str:
+        """The trainer that the policy of this name names as its own; empty if it names none."""
+        found = [e.component for e in self.entries.get(("policy", policy), ())]
+        return next((c.trainer for c in found if isinstance(c, PolicyComponent)), "")
 
     def get(self, kind: str, name: str) -> Entry:
         """The component. Raises PluginError: unknown (lists what exists), broken (chained to the cause), ambiguous."""

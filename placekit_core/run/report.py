@@ -16,7 +16,7 @@ from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
 from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import LEAST_GAIN, Baseline, ProgramResult, ProgramSummary, Result, Summary
-from placekit_core.contracts.units import seconds
+from placekit_core.contracts.units import format_value
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.failures import BoundError
@@ -28,7 +28,7 @@ from placekit_core.run.run_directory import PLACEMENT, RESULT
 def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, status: str) -> Result:
     """The result for every program; writes the placements. result.json is written last (`commit`)."""
     config, registry, backend, trainer = assembly.config, assembly.registry, assembly.backend, assembly.trainer
-    found = tuple(_report_program(s, run_dir, len(searches) > 1) for s in searches)
+    found = tuple(_report_program(s, run_dir, len(searches) > 1, backend.unit) for s in searches)
     programs = [p.summary for p in found]
     single = len(programs) == 1
     values = [p.value_s for p in programs if p.value_s is not None]
@@ -47,6 +47,7 @@ def report(assembly: Assembly, searches: Sequence[OpenProgram], run_dir: Path, s
         status=status,
         workload=config.workload or (searches[0].name if single else f"{len(programs)} programs"),
         objective=backend.objective,
+        unit=backend.unit,
         simulated=backend.simulated,
         value_s=float(np.mean(values)) if complete else None,
         bound_s=float(np.mean(bounds)) if len(bounds) == len(programs) else None,
@@ -135,7 +136,7 @@ def record(s: OpenProgram) -> None:
         s.evaluate.note(f"there is no schedule of {s.name!r}: {reason(e)}")
 
 
-def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResult:
+def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> ProgramResult:
     evaluate, problem = s.evaluate, s.problem
     best, measurements = evaluate.best, None
     record(s)
@@ -152,7 +153,7 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResul
         bound = proven if bound is None else bound if proven is None else max(bound, proven)
     except Exception as e:  # nor must a bound
         notes.append(f"the backend failed to prove a bound of {s.name!r}: {reason(e)}")
-    notes += beaten(s, family)
+    notes += beaten(s, family, unit)
     kernels = int(problem.graph.kernel.sum())
     measured = problem.costs.measured[problem.graph.kernel]
     summary = ProgramSummary(
@@ -168,6 +169,7 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResul
         bound_s=bound,
         gap=best.value_s / bound - 1 if best and bound else None,
         spread_s=best.spread_s if best else None,
+        unit=unit,
         fits=best is not None,
         error=None if best else evaluate.last_error,
         evaluations=evaluate.evaluations,
@@ -182,10 +184,12 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool) -> ProgramResul
         directory=str(s.directory.relative_to(run_dir)),
     )
     placement = best.placement if best else None
-    return ProgramResult(summary, problem, placement, measurements, s.schedule, tuple(evaluate.history))
+    return ProgramResult(
+        summary, problem, placement, measurements, s.schedule, tuple(evaluate.history), evaluate.logged
+    )
 
 
-def beaten(s: OpenProgram, family: bool) -> list[str]:
+def beaten(s: OpenProgram, family: bool, unit: str) -> list[str]:
     """The note that a baseline is faster than what was found, if one is; it names the program if there are several."""
     best, fastest = s.evaluate.best, fastest_of(s)
     if best is None or fastest is None or not fastest.value_s:
@@ -194,7 +198,7 @@ def beaten(s: OpenProgram, family: bool) -> list[str]:
     if value_s / fastest.value_s - 1 < LEAST_GAIN or value_s - fastest.value_s < 2 * (deviation_s or 0.0):
         return []  # equal, or within the noise
     which = f" for {s.name!r}" if family else ""
-    return [f"{fastest.label} is faster{which}: {seconds(fastest.value_s)}"]
+    return [f"{fastest.label} is {'faster' if unit == 's' else 'better'}{which}: {format_value(fastest.value_s, unit)}"]
 
 
 def fastest_of(s: OpenProgram) -> Baseline | None:
@@ -207,21 +211,21 @@ def bound_error(result: Result) -> BoundError | None:
     for p in result.programs:
         if p.summary.below_bound:
             return BoundError(
-                f"{p.summary.program!r} has a value of {p.summary.value_s:.9g} s, below its proven bound of"
-                f" {p.summary.bound_s:.9g} s",
+                f"{p.summary.program!r} has a value of {p.summary.value_s:.9g} {p.summary.unit}, below its proven bound of"
+                f" {p.summary.bound_s:.9g} {p.summary.unit}",
                 f"this is a bug in backend {result.summary.backend!r} or in what policy {result.summary.policy!r} proved",
                 replace(result, summary=result.summary.model_copy(update={"status": "failed"})),
             )
     return None
 
 
-def why_nothing_fits(searches: Sequence[OpenProgram]) -> tuple[str, str]:
+def why_nothing_fits(searches: Sequence[OpenProgram], unit: str) -> tuple[str, str]:
     """Message and hint for a run that found no placement that fits."""
     s = next(s for s in searches if s.evaluate.best is None)
     e = s.evaluate
     tried = f"{e.evaluations} evaluation{'' if e.evaluations == 1 else 's'}"
     fitting = fastest_of(s)
-    known = f"policy={fitting.policy} finds one: {seconds(fitting.value_s)}" if fitting is not None else ""
+    known = f"policy={fitting.policy} finds one: {format_value(fitting.value_s, unit)}" if fitting is not None else ""
     if e.last_error:
         return f"no placement of {s.name!r} has a value after {tried}", "; ".join(filter(None, [e.last_error, known]))
     over = ""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from placekit_core import Component, Options, hookimpl
+from placekit_core import Component, Options, PolicyComponent, hookimpl
 
 PAPER = "Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators (NeurIPS 2020)"
 
@@ -25,7 +25,7 @@ class PipelineOptions(LoadOptions):
         description="`step`: seconds of a whole step; `throughput`: seconds per micro-batch in the steady state; `token`:"
         " seconds of one micro-batch through all stages",
     )
-    schedule: Literal["auto", "gpipe", "1f1b", "interleaved", "zero_bubble", "inference"] = Field(
+    schedule: Literal["auto", "gpipe", "1f1b", "interleaved", "inference"] = Field(
         default="auto",
         description="order of a stage's tasks; `auto`: `1f1b` for a training step, `inference` for a forward pass",
     )
@@ -47,11 +47,6 @@ class ChainOptions(Options):
     otherwise: Literal["error", "single_device"] = Field(
         default="error", description="where no split is contiguous or none fits: an error, or everything on one device"
     )
-    max_blocks: int = Field(
-        default=160,
-        ge=1,
-        description="a longer sequence of blocks is shortened to this many: neighbours with little work are joined",
-    )
     max_ideals: int = Field(
         default=2000,
         ge=1,
@@ -59,9 +54,6 @@ class ChainOptions(Options):
     )
     share: float = Field(
         default=1.0, gt=0, le=1, description="share of the budget's evaluations that the search may use"
-    )
-    effort: int = Field(
-        default=2_000_000, ge=1, description="partial splits that the search visits before it ends without a proof"
     )
 
 
@@ -85,7 +77,7 @@ def placekit_backends() -> list[Component]:
         ),
         Component(
             "pipeline",
-            "stages over micro-batches: GPipe, 1F1B, interleaved, zero bubble, inference",
+            "stages over micro-batches: GPipe, 1F1B, interleaved, inference",
             PipelineOptions,
             "placekit_pipeline.pipeline:Pipeline",
             paper="Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (SC 2021), section 2.2",
@@ -94,10 +86,10 @@ def placekit_backends() -> list[Component]:
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     """The best contiguous split."""
     return [
-        Component(
+        PolicyComponent(
             "chain",
             "the best contiguous split of the blocks over devices in any order, with a proof where it can",
             ChainOptions,

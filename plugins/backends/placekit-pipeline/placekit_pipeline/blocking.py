@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_scheduling import ROUNDING, critical_path_bound
+from placekit_scheduling import ROUNDING, Kernel, critical_path_bound
 from placekit_scheduling.fields import Field
 
-from placekit_core import Backend, Executable, Kernel, Placement, Problem, Schedule, Session
+from placekit_core import Backend, Executable, Placement, Problem, Schedule, Session
 from placekit_pipeline import LoadOptions
 from placekit_pipeline.bounds import load_bound, weights_only
 from placekit_pipeline.cycles import cycle

@@ -91,7 +91,7 @@ def _transfers(m):
 
 @njit(kernel_signature(), cache=True, nogil=True, **UNCOUNTED)
 def blocking_latency(device, priority, ints, floats, scratch_ints, scratch_floats, peak):
-    """The end of the last call in seconds; infinity if pieces wait for each other. See `placekit_core.Kernel`."""
+    """The end of the last call in seconds; infinity if pieces wait for each other. See `placekit_scheduling.Kernel`."""
     m = _view(ints, floats, scratch_ints, scratch_floats)
     for d in range(m.size):
         peak[d] = m.free[d] = 0.0

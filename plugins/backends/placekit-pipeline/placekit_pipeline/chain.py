@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from placekit_blocks import Blocks, or_single_device, sequence
+from placekit_layers import Blocks, or_single_device, sequence
+from placekit_layers.splits import as_path, one_block_moved, shortened
+from placekit_scheduling import Kernel
 
-from placekit_core import Kernel, NotApplicable, Placement, Placements, Policy, Task
+from placekit_core import NotApplicable, Placement, Placements, Policy, Task
 from placekit_pipeline import ChainOptions
 from placekit_pipeline.chain_arrays import CLOSE, MAX, SUM, Found, Table
 from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN, Segments, segments_of, values_add_up
 
 START = 0.1  # share of the budget that the tables' own splits may use
 SHORT = 200  # evaluations of the first search: most problems are solved then
+MAX_BLOCKS = 160  # a longer sequence is shortened to this many: neighbours with little work are joined
+EFFORT = 2_000_000  # partial splits that the search visits before it ends without a proof
 MOST_SETS = 20_000  # numbers of devices of each class that a split may use
 
 
 class ChainPolicy(Policy):
-    """The best split of the blocks (`placekit_blocks`) into contiguous stages, each on a device of its own, in any order.
+    """The best split of the blocks (`placekit_layers`) into contiguous stages, each on a device of its own, in any order.
 
     Stages are cut between prefixes of the blocks: sets that come first in the order of their data flow. A network that is a
     chain of b blocks has b + 1 of them; a graph with branches more, up to `max_ideals`, and then only those along one order
@@ -31,7 +34,7 @@ class ChainPolicy(Policy):
 
     Tables (dynamic programming over prefixes and numbers of used devices of each class of alike devices) bound all ways to
     finish a split from below, memory included. A depth-first search follows them and evaluates what may be better than the
-    best so far. It ends with a proof when nothing is left, or without one after `effort`.
+    best so far. It ends with a proof when nothing is left, or without one after `EFFORT` partial splits.
 
     With s segments between prefixes and n_k devices of class k, filling the tables takes
     O(s K A prod_k (n_k + 1)) time, A = 1 if all routes are alike, else K. Source: Tarnawski et al. 2020, section 5, whose
@@ -53,7 +56,7 @@ class ChainPolicy(Policy):
         blocks = sequence(task.problem)
         if values_add_up(evaluate.session, evaluate.objective):
             blocks = as_path(blocks)
-        blocks = shortened(blocks, self.options.max_blocks)
+        blocks = shortened(blocks, MAX_BLOCKS)
         nowhere = np.flatnonzero(np.logical_not(blocks.allowed.any(axis=1)))
         if len(nowhere):
             raise NotApplicable(
@@ -150,7 +153,7 @@ class _Search:
             explore(
                 kernel.function, kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats,
                 self.task.problem.cluster.memory_bytes.astype(np.float64), self.table._replace(numbers=numbers), best, found,
-                evaluations, self.options.effort, math.inf,
+                evaluations, EFFORT, math.inf,
             )  # fmt: skip
             ended |= bool(found.counts[2])
         count = int(found.counts[0])
@@ -176,20 +179,7 @@ class _Search:
     def _neighbours(self) -> list[NDArray[np.int16]]:
         """The best split with one block less on one device and one more on another, or with two devices exchanged."""
         first = np.unique(self.blocks.of_group, return_index=True)[1]
-        of_block = self.found.device[first]
-        begin = np.flatnonzero(np.diff(of_block, prepend=-1))
-        devices, sizes = of_block[begin].tolist(), np.diff([*begin, len(of_block)]).tolist()
-        if len(set(devices)) < len(devices):
-            return []  # along a prefix that is none of the blocks' order
-        rows = []
-        for i, j in product(range(len(devices)), repeat=2):
-            if i == j:
-                continue
-            moved, exchanged = sizes.copy(), devices.copy()
-            moved[i], moved[j] = moved[i] - 1, moved[j] + 1
-            exchanged[i], exchanged[j] = devices[j], devices[i]
-            rows += [np.repeat(devices, moved)] if moved[i] else []
-            rows += [np.repeat(exchanged, sizes)] if i < j else []
+        rows = list(one_block_moved(self.found.device[first]))
         allowed = [row for row in rows if self.blocks.allowed[np.arange(len(row)), row].all()]
         return [row.astype(np.int16)[self.blocks.of_group] for row in allowed]
 
@@ -200,7 +190,7 @@ class _Search:
             evaluate.note(f"no split that was evaluated fits: {_nothing_fits(None, self.segments)[0]}")
         elif not proven:
             evaluate.note(
-                f"the search of splits of {number} blocks ended before its proof; policy.effort and budget limit it"
+                f"the search of splits of {number} blocks ended before its proof; a larger budget may find a better split"
             )
         elif self.segments.proves and self.segments.prefixes.exact:
             alike = ", apart from exchanges of alike devices," if self.segments.exchanges else ""
@@ -235,46 +225,6 @@ def split(blocks: Blocks, table: Table, best: NDArray[np.float64], stages: int, 
         many[k] -= 1
         place, left, way = int(table.after[s]), left - int(table.radix[k]), k if ways > 1 else 0
     return blocks.placement(device)
-
-
-def as_path(blocks: Blocks) -> Blocks:
-    """The blocks, joined until each reads from the one before it: stages then always work one after another.
-
-    A block that does not read from the one before it joins it (a branch, the embedding of positions).
-    """
-    reads: dict[int, set[int]] = {}
-    for a, b in zip(blocks.source.tolist(), blocks.target.tolist(), strict=True):
-        reads.setdefault(b, set()).add(a)
-    parts: list[list[int]] = []
-    for block in range(len(blocks)):
-        if parts and not reads.get(block, set()).intersection(parts[-1]):
-            parts[-1].append(block)
-        else:
-            parts.append([block])
-    return _joined(blocks, parts)
-
-
-def shortened(blocks: Blocks, most: int) -> Blocks:
-    """The blocks, or at most so many: of all neighbours, the two with the least work together are joined until there are."""
-    if len(blocks) <= most:
-        return blocks
-    seconds = blocks.seconds.min(axis=1).tolist()
-    parts = [[i] for i in range(len(blocks))]
-    while len(parts) > most:
-        i = min(range(len(parts) - 1), key=lambda i: seconds[i] + seconds[i + 1])
-        parts[i : i + 2] = [parts[i] + parts[i + 1]]
-        seconds[i : i + 2] = [seconds[i] + seconds[i + 1]]
-    return _joined(blocks, parts)
-
-
-def _joined(blocks: Blocks, parts: list[list[int]]) -> Blocks:
-    """The blocks with each part, a run of neighbours, as one."""
-    of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    pairs = np.unique(np.stack([of[blocks.source], of[blocks.target]]), axis=1)
-    pairs = pairs[:, pairs[0] != pairs[1]]
-    names = tuple(blocks.names[part[0]] + ("" if len(part) == 1 else f" +{len(part) - 1}") for part in parts)
-    layer = np.asarray([blocks.layer[part].all() for part in parts], np.bool_)
-    return replace(blocks, of_group=of[blocks.of_group], names=names, layer=layer, source=pairs[0], target=pairs[1])
 
 
 def _table(blocks: Blocks, segments: Segments) -> Table:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel
 from placekit_scheduling.fields import Field
 from placekit_scheduling.loads import Loads
 
-from placekit_core import Backend, Executable, Kernel, Placement, Problem, Routes, Schedule, Session
+from placekit_core import Backend, Executable, Placement, Problem, Routes, Schedule, Session
 from placekit_pipeline import LoadOptions
 from placekit_pipeline.bounds import load_bound, weights_only
 from placekit_pipeline.loads import max_load_loads

@@ -92,7 +92,7 @@ def _build(m, device):
 
 @njit(kernel_signature(), cache=True, nogil=True, **UNCOUNTED)
 def max_load(device, priority, ints, floats, scratch_ints, scratch_floats, peak):
-    """The largest load of a device in seconds; see `placekit_core.Kernel` for the arguments."""
+    """The largest load of a device in seconds; see `placekit_scheduling.Kernel` for the arguments."""
     m = _view(ints, floats, scratch_ints, scratch_floats)
     moved = np.int64(0)
     if m.known[0] == 1:

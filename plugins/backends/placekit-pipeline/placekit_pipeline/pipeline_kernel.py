@@ -19,11 +19,9 @@ from placekit_pipeline.pipeline_sums import (
     REBUILD,
     STEP,
     TOKEN,
-    ZERO_BUBBLE,
     B,
     F,
     U,
-    W,
     build,
     chunks,
     move,
@@ -97,7 +95,7 @@ def _begin(m, count, backward):
     for c in range(m.channels):
         m.channel_free[c] = 0.0
     for s in range(m.stages):
-        m.started_f[s] = m.done_f[s] = m.started_b[s] = m.done_b[s] = m.started_w[s] = m.done_w[s] = 0
+        m.started_f[s] = m.done_f[s] = m.started_b[s] = m.done_b[s] = 0
         m.start_s[s] = m.finish_s[s] = 0.0
         ahead = back = 0
         for a in range(m.stages if m.working[s] > 0 else 0):
@@ -129,13 +127,10 @@ def _start(m, d, s, kind, backward, now):
         if backward:
             m.in_flight[d] += m.saved[s]
             m.most[d] = max(m.most[d], m.in_flight[d])
-    elif kind == B:
+    else:
         batch = np.int64(m.started_b[s])
         m.started_b[s] += 1
-    else:
-        batch = np.int64(m.started_w[s])
-        m.started_w[s] += 1
-    end = now + m.stage_s[s * 4 + kind]
+    end = now + m.stage_s[s * 3 + kind]
     if m.record:
         _note(m, s, kind, batch, now, end)
     return end
@@ -155,18 +150,15 @@ def _finish(m, d, backward, now, n_events):
     """The task of device d ends: send its messages. Returns the number of events."""
     s, kind = np.int64(m.task_stage[d]), np.int64(m.task_kind[d])
     m.finish_s[s] = now
-    batch, free_at = np.int64(-1), now
+    free_at = now
     if kind == F:
         batch = np.int64(m.done_f[s])
         m.done_f[s] += 1
-    elif kind == B:
+    else:
         batch = np.int64(m.done_b[s])
         m.done_b[s] += 1
-    else:
-        m.done_w[s] += 1
-    if kind == (W if m.schedule == ZERO_BUBBLE else B):  # nothing needs the micro-batch's activations any more
-        m.in_flight[d] -= m.saved[s]
-    for b in range(m.stages if batch >= 0 else 0):
+        m.in_flight[d] -= m.saved[s]  # nothing needs the micro-batch's activations any more
+    for b in range(m.stages):
         if m.working[b] == 0:
             continue
         for message in range(1 if kind == B else 1 + backward):
@@ -190,7 +182,7 @@ def _run(m, count, backward, update):
     now, left = 0.0, np.int64(0)
     for s in range(m.stages):
         if m.working[s] > 0:
-            left += count * (1 + backward + (backward and m.schedule == ZERO_BUBBLE))
+            left += count * (1 + backward)
     while True:
         for d in range(m.size):
             if m.busy[d] or not m.look[d]:
@@ -230,7 +222,7 @@ def _update(m):
     for s in range(m.stages):
         d = s % m.size
         m.update_at[d] = max(m.update_at[d], m.finish_s[s])
-        if m.stage_s[s * 4 + U] > 0.0:  # a device that only updates waits for its copies of sources, too
+        if m.stage_s[s * 3 + U] > 0.0:  # a device that only updates waits for its copies of sources, too
             m.update_at[d] = max(m.update_at[d], m.start_s[s])
     for a in range(m.stages):
         for b in range(m.stages):
@@ -248,7 +240,7 @@ def _update(m):
             progress = True
             end = m.update_at[d]
             for k in range(m.chunks):
-                end += m.stage_s[(d + k * m.size) * 4 + U]
+                end += m.stage_s[(d + k * m.size) * 3 + U]
             if m.record:
                 _note(m, d, U, 0, m.update_at[d], end)
             m.busy[d] = 1
@@ -282,8 +274,8 @@ def _busiest(m, backward):
     for c in range(m.channels):
         m.channel_free[c] = 0.0
     for s in range(m.stages):
-        for part in range(1 + 2 * backward):
-            m.load[s % m.size] += m.stage_s[s * 4 + part]
+        for part in range(1 + backward):
+            m.load[s % m.size] += m.stage_s[s * 3 + part]
     for k in (AHEAD, BACK, LATE):
         if k != AHEAD and not backward:
             continue
@@ -308,7 +300,7 @@ def _busiest(m, backward):
 
 @njit(kernel_signature(), cache=True, nogil=True, **UNCOUNTED)
 def pipeline(device, priority, ints, floats, scratch_ints, scratch_floats, peak):
-    """The objective in seconds; infinity if stages wait for each other. See `placekit_core.Kernel` for the arguments."""
+    """The objective in seconds; infinity if stages wait for each other. See `placekit_scheduling.Kernel` for the arguments."""
     m = view(ints, floats, scratch_ints, scratch_floats)
     possible = True
     if m.chunks > 1:

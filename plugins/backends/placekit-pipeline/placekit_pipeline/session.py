@@ -10,19 +10,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel
 from placekit_scheduling.evaluation import evaluate_batch
 from placekit_scheduling.fields import Field, lay_out
 
-from placekit_core import (
-    BackendError,
-    Kernel,
-    Measurements,
-    Placement,
-    Placements,
-    Problem,
-    Session,
-    usable_cores,
-)
+from placekit_core import BackendError, Measurements, Placement, Placements, Problem, Session, usable_cores
 
 
 class KernelSession(Session):

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_blocks import Blocks, sequence
-from placekit_blocks.following import follow
-from placekit_blocks.units import FREE, Units
+from placekit_layers import Blocks, sequence
 
 from placekit_core import BackendError, Problem, strongly_connected
 from placekit_pipeline.nets import BACKWARD, FORWARD, UPDATE, Floats, Ints, pointer
@@ -46,7 +44,7 @@ class Stages:
         phase: [n] forward 0, backward 1, update 2; never earlier than that of an operation read from. Under `inference`, all
             operations are forward.
         blocks: its blocks, if layers repeat their forward pass (`checkpointing`), else None.
-        part: [n] forward 0, backward 1, gradients of weights 2 (with `zero_bubble`), update 3; -1 for sources.
+        part: [n] forward 0, backward 1, update 2; -1 for sources.
         repeats: [n] operations of the forward phase that the backward phase repeats.
         stores: what stages keep.
         block_group: [b] a group of each layer that repeats; `block_bytes`: what its backward pass keeps while it works.
@@ -62,13 +60,11 @@ class Stages:
     block_bytes: Floats
 
     @classmethod
-    def of(cls, problem: Problem, trains: bool, checkpointing: bool, split_backward: bool) -> Stages:
+    def of(cls, problem: Problem, trains: bool, checkpointing: bool) -> Stages:
         """The stages of a problem. Raises BackendError if layers are to repeat and the program has none."""
         graph = problem.graph
         phase = _phase(problem) if trains else np.zeros(graph.n, np.int64)
-        part = np.where(graph.kernel, np.asarray([0, 1, 3])[phase], -1)
-        if split_backward:
-            part[weight_gradients(problem, phase)] = 2
+        part = np.where(graph.kernel, phase, -1)
         blocks = sequence(problem) if checkpointing else None
         repeats = np.zeros(graph.n, np.bool_)
         if blocks is not None:
@@ -87,10 +83,10 @@ class Stages:
         return Stages(problem, self.phase, self.blocks, self.part, self.repeats, *kept)
 
     def group_s(self) -> Floats:
-        """[g, D, 4] seconds of each group on each device by part; forward passes that repeat count as backward."""
+        """[g, D, 3] seconds of each group on each device by part; forward passes that repeat count as backward."""
         problem, group = self.problem, self.problem.grouping.group_of
-        total = np.zeros((problem.g, problem.cluster.size, 4))
-        for part in range(4):
+        total = np.zeros((problem.g, problem.cluster.size, 3))
+        for part in range(3):
             of = (self.part == part) | (self.repeats if part == 1 else False)
             np.add.at(total[:, :, part], group[of], problem.op_s[of])
         return total
@@ -98,7 +94,7 @@ class Stages:
     @property
     def works(self) -> NDArray[np.bool_]:
         """[g] groups with operations of a micro-batch."""
-        works = (self.part >= 0) & (self.part < 3)
+        works = (self.part >= 0) & (self.part < 2)
         return np.bincount(self.problem.grouping.group_of[works], minlength=self.problem.g) > 0
 
     @property
@@ -179,41 +175,6 @@ def _held(
         key = (once, np.ascontiguousarray(pairs[1, a:b]).tobytes())
         total[key] = total.get(key, 0.0) + float(bytes_[pairs[0, a]])
     return total.items()
-
-
-def weight_gradients(problem: Problem, phase: Ints) -> NDArray[np.bool_]:
-    """[n] backward operations whose results reach the update of one parameter only: no other stage waits for them.
-
-    These can run late (Qi et al. 2023, Zero Bubble Pipeline Parallelism). Others lead to gradients of inputs, too.
-    """
-    graph = problem.graph
-    nothing, several = -1, -2
-    reaches = np.full(graph.n, nothing, np.int64)
-    update = phase == UPDATE
-    reaches[update] = np.where(graph.colocate[update] >= 0, graph.colocate[update], graph.n + np.flatnonzero(update))
-    producer = graph.tensor_producer
-    backward = phase == BACKWARD
-    for v in graph.topological_order[::-1].tolist():
-        if not (backward[v] or update[v]):
-            continue
-        for u in producer[graph.inputs(v)].tolist():
-            if backward[u]:  # a reader that leads nowhere would have to wait for it, too
-                known = reaches[v] != nothing and reaches[u] in (nothing, reaches[v])
-                reaches[u] = reaches[v] if known else several
-    return np.asarray(backward & (reaches >= 0))
-
-
-def leaders(problem: Problem) -> Ints:
-    """[g] group with the forward operation that each group follows; itself if it has forward operations, or follows none."""
-    units, group = Units.build(problem.graph), problem.grouping.group_of.astype(np.int64)
-    own = np.where(units.forward, np.arange(units.count), FREE)
-    first = units.first_leading[np.minimum(follow(units, own), units.count - 1)]
-    lead = np.arange(problem.g)
-    of_op = first[units.of]
-    follows = of_op >= 0
-    lead[group[follows]] = group[of_op[follows]]
-    has_forward = np.bincount(group[units.leading], minlength=problem.g) > 0
-    return np.where(has_forward, np.arange(problem.g), lead)
 
 
 def forward_order(problem: Problem, phase: Ints) -> tuple[Ints, Ints, Ints]:

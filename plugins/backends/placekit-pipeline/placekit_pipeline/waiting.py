@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel
 
-from placekit_core import Kernel
 from placekit_pipeline.cycles import cycle
 from placekit_pipeline.nets import AGAIN, AHEAD, BACKWARD
 from placekit_pipeline.pipeline_sums import FIELDS

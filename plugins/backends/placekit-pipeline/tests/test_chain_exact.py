@@ -27,9 +27,8 @@ BACKENDS: dict[str, tuple[type[Backend], dict[str, Any]]] = {
     "gpipe": (Pipeline, {"schedule": "gpipe", "microbatches": 4}),
     "1f1b": (Pipeline, {"schedule": "1f1b", "microbatches": 6}),
     "1f1b, no overlap": (Pipeline, {"schedule": "1f1b", "microbatches": 3, "overlap": False}),
-    "zero_bubble": (Pipeline, {"schedule": "zero_bubble", "microbatches": 4}),
 }
-TRAINS = ("gpipe", "1f1b", "1f1b, no overlap", "zero_bubble")
+TRAINS = ("gpipe", "1f1b", "1f1b, no overlap")
 
 
 def random_chain(rng: Generator, trains: bool, most: int = 10, devices: int = 4) -> Problem:
@@ -109,11 +108,6 @@ def check(name: str, seed: int) -> bool:
     assert bound is not None
     assert values.min() >= bound, f"seed {seed}: {values.min()} s is below the bound of {bound} s"
     if np.isinf(values.min()):
-        if name == "zero_bubble":  # how many activations wait for gradients of weights, only an evaluation knows
-            with suppress(NotApplicable):
-                ChainPolicy().place(Task(problem, evaluator), rng)
-                assert any("no split that was evaluated fits" in note for note in evaluator.notes)
-            return False
         with suppress(NotApplicable):  # or it has tried some that the tables could not rule out
             ChainPolicy().place(Task(problem, evaluator), rng)
         assert evaluator.best is None
@@ -135,5 +129,5 @@ def test_chain_is_the_best_of_all_splits(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", BACKENDS)
 def test_chain_is_the_best_of_all_splits_in_many_cases(name: str) -> None:
-    fits = [check(name, seed) for seed in range(12, 82, 2)]
+    fits = [check(name, seed) for seed in range(12, 62, 2)]
     assert 0.05 < np.mean(fits) < 1, "some fit and some do not"

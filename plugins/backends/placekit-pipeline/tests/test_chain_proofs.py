@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
-from placekit_blocks import Blocks, sequence
+from placekit_layers import Blocks, sequence
 from placekit_pipeline.blocking import BlockingLatency
 from placekit_pipeline.chain import ChainPolicy, as_path
 from placekit_pipeline.max_load import MaxLoad
@@ -43,7 +43,6 @@ BACKENDS: dict[str, tuple[type[Backend], dict[str, Any]]] = {
     "1f1b": (Pipeline, {"schedule": "1f1b", "microbatches": 6}),
     "1f1b, no overlap": (Pipeline, {"schedule": "1f1b", "microbatches": 3, "overlap": False}),
     "1f1b, recomputed": (Pipeline, {"schedule": "1f1b", "microbatches": 3, "checkpointing": "block"}),
-    "zero_bubble": (Pipeline, {"schedule": "zero_bubble", "microbatches": 4}),
     "interleaved": (Pipeline, {"schedule": "interleaved", "microbatches": 4}),
 }
 

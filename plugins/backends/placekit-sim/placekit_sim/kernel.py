@@ -1,4 +1,4 @@
-"""The machine model compiled by numba: in rounds, without allocating anything.
+"""The machine model of docs/machine-model.md, compiled by numba: in rounds, without allocating memory.
 
 Tasks are numbers: operation v is task v; the transfer that makes received copies k, k+1, ... is task n + k. Copies are
 numbered as they are announced, in the order (round, tensor, destination); with `prefetch`, the copies of what sources write
@@ -6,7 +6,7 @@ come before all others, in the order in which they are needed. Queues are intrus
 order, or pairing heaps through `link` and `child` if a rank or priority decides.
 """
 # mypy: ignore-errors
-# numba checks the types here: variants.py compiles `simulate`, with an explicit signature.
+# numba checks the types here: compiled_variants.py compiles `simulate`, with an explicit signature.
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ import numpy as np
 from placekit_scheduling.heaps import NEAR, drop_event, enqueue, insert_event, push_event, without_root
 from placekit_scheduling.jit import at
 
-from placekit_sim.ahead import plan_ahead
-from placekit_sim.beginning import set_limit, set_placement, set_start
-from placekit_sim.marks import restore, save
-from placekit_sim.starting import choose, first_come, sort
-from placekit_sim.tails import set_tails
+from placekit_sim.next_task import choose, first_come, sort
+from placekit_sim.prefetching import plan_ahead
+from placekit_sim.run_start import set_limit, set_placement, set_start, set_tails
+from placekit_sim.snapshots import restore, save
 
 
 def simulate(device, priority, m, peak):
-    """Makespan in seconds of one placement; see `placekit_core.Kernel` for the arguments."""
+    """Makespan in seconds of one placement; see `placekit_scheduling.Kernel` for the arguments."""
     ranked = m.order == 1 or (m.order == 2 and len(priority) > 0) or m.ahead or m.arrival
     # ---- the placement
     set_placement(m, device, priority, ranked, peak)
@@ -30,7 +29,7 @@ def simulate(device, priority, m, peak):
     first, last, n_far = np.int64(0), np.int64(0), np.int64(0)  # events: a short sorted list, and a heap of all beyond
     known, n_requested = np.int64(0), np.int64(0)  # copies announced so far, copies of sources that are to be queued
     arrivals, round_ = np.int64(0), np.int64(0)  # arrivals break ties of rank in first-come order
-    n_done, n_fresh, begun, n_marks = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    n_done, n_fresh, begun, n_snapshots = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     n_started, new = np.int64(0), np.int64(0)  # with `arrival`: tasks started so far, arrivals before this round
     if m.limited:
         limit = set_limit(m)
@@ -38,14 +37,14 @@ def simulate(device, priority, m, peak):
         for d in range(m.size):
             m.kept_bytes[d], m.begun_s[d] = m.used[d], 0.0
     if m.resumes and m.go_on[0] > 0:
-        n_marks = np.int64(m.go_on[0])
-        known, arrivals, round_, begun, last = restore(m, n_marks - 1, ranked, peak)
+        n_snapshots = np.int64(m.go_on[0])
+        known, arrivals, round_, begun, last = restore(m, n_snapshots - 1, ranked, peak)
     else:
         n_done, n_fresh = set_start(m)
         if m.ahead:
             known, n_requested = plan_ahead(m)
     if m.resumes and not m.limited:
-        m.marked[0] = n_marks
+        m.snapshot_count[0] = n_snapshots
     if m.limited:
         begun, bound = np.int64(0), 0.0
         for d in range(m.size):
@@ -276,18 +275,18 @@ def simulate(device, priority, m, peak):
             continue
 
         # ---- 5. all completions of the next instant
-        # a mark must not come between the rounds of one instant: what happens at its time comes after it
+        # a snapshot must not come between the rounds of one instant: what happens at its time comes after it
         due = (
             m.resumes
             and not m.limited
             and m.go_on[0] != 0
-            and n_marks < m.marks
-            and begun >= (n_marks + 1) * m.mark_every
+            and n_snapshots < m.snapshots
+            and begun >= (n_snapshots + 1) * m.snapshot_every
         )
         if due and n_far == 0 and m.near_s[at(first)] > now:
-            save(m, n_marks, m.near_s[at(first)], known, arrivals, round_ - 1, begun, first, last, ranked, peak)
-            n_marks += 1
-            m.marked[0] = n_marks
+            save(m, n_snapshots, m.near_s[at(first)], known, arrivals, round_ - 1, begun, first, last, ranked, peak)
+            n_snapshots += 1
+            m.snapshot_count[0] = n_snapshots
         now = m.near_s[at(first)] if first < last else m.far_s[0]
         if n_far > 0:
             now = min(now, m.far_s[0])

@@ -1,4 +1,4 @@
-"""Packs one problem under one set of rules into two flat arrays for the compiled kernel, laid out by `machine.FIELDS`."""
+"""Packs one problem under one set of rules into two flat arrays for the compiled kernel, laid out by `layout.FIELDS`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel, Trace, Trial
 from placekit_scheduling.fields import Layout, lay_out
 from placekit_scheduling.heaps import NEAR, SPAN
 
-from placekit_core import UNLIMITED, Graph, Kernel, Problem, Routes, Trace, Trial
-from placekit_sim.machine import FIELDS
-from placekit_sim.marks import row_length
+from placekit_core import UNLIMITED, Graph, Problem, Routes
+from placekit_sim.compiled_variants import compiled
+from placekit_sim.layout import FIELDS
 from placekit_sim.rules import Rules
-from placekit_sim.variants import compiled
+from placekit_sim.snapshots import row_length
 
-MARKS = 16
-"""Marks that a run leaves at most, and the integers that they may take together: with more, few or none are left."""
-MARK_INTS = 2**23
-_SHARED = ("marked", "mark_s", "mark_ints", "mark_floats", "mark_keys")
+SNAPSHOTS = 16  # most snapshots of a run
+SNAPSHOT_INTS = 2**23  # most integers in all of them: for large problems there are fewer snapshots, or none
+_SHARED = ("snapshot_count", "snapshot_s", "snapshot_ints", "snapshot_floats", "snapshot_keys")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +29,8 @@ class Packed:
     """Arguments of the kernel, and where a recorded run leaves its results.
 
     Attributes:
-        variant: which kernel it is for, see `variants.compiled`.
-        layout: as in `placekit_core.Kernel`.
+        variant: which kernel it is for, see `compiled_variants.compiled`.
+        layout: as in `placekit_scheduling.Kernel`.
         tasks: n + e, enough for all operations and all received copies.
     """
 
@@ -68,8 +68,8 @@ class Packed:
                 kernel_go_on=shared["go_on"],
                 limit_s=t.begin["limit_s"],
                 worked=t.begin["worked"],
-                marks=shared["marked"],
-                mark_s=shared["mark_s"],
+                marks=shared["snapshot_count"],
+                mark_s=shared["snapshot_s"],
             )
 
         return replace(made, scratch_ints=t.scratch_ints, scratch_floats=t.scratch_floats, trial=faster)
@@ -79,8 +79,8 @@ class Packed:
 class _Queues:
     """The queues in which tasks wait: one per device, then one per set of channels that a route holds.
 
-    There are two kinds of channel queues. The first shares no channel with another queue, so it works like a device that
-    runs `capacity` tasks at a time. The second kind, from `first_shared` on, competes for channels.
+    A channel queue that shares no channel with another one works like a device that runs `capacity` tasks at a time. Queues
+    from `first_shared` on compete for channels.
     """
 
     capacity: NDArray[np.int32]
@@ -101,7 +101,7 @@ def _flat(rows: list[list[int]]) -> NDArray[np.int32]:
 
 
 def _queues(streams: NDArray[np.int32], routes: Routes, compete: bool) -> _Queues:
-    """The queues of a machine; `compete`: all channel queues are of the second kind, so that one order holds among them."""
+    """The queues of a machine. With `compete`, all channel queues count as competing, so that one order holds among them."""
     size = len(streams)
     held = [tuple(sorted(routes.channel[routes.ptr[r] : routes.ptr[r + 1]].tolist())) for r in range(size * size)]
     sets = sorted({held[r] for r in range(size * size) if r // size != r % size})
@@ -127,14 +127,17 @@ def pack(
     rules: Rules,
     track_memory: bool = True,
     record: bool = False,
-    marks: bool = False,
+    snapshots: bool = False,
     after: Packed | None = None,
 ) -> Packed:
-    """The arrays for `variants.compiled`.
+    """The arrays for `compiled_variants.compiled`.
 
-    `track_memory` False leaves the persistent bytes as the peak (for benchmarks); `record` True also writes the time of
-    every event into the scratch (see `recording.record`), and `marks` True leaves marks, if it is a plain machine. With
-    `after`, which has marks, it is for trials in the same working arrays.
+    Args:
+        problem, rules: what is simulated.
+        track_memory: False leaves the persistent bytes as the peak (for benchmarks).
+        record: also write the time of every event into the scratch space; see `recording.record`.
+        snapshots: save snapshots during a run, where the machine is a plain one; see `snapshots`.
+        after: pack for trials, in the working arrays of this kernel, which saves snapshots.
     """
     queues = _queues(problem.cluster.streams, problem.cluster.routes, rules.arrival)
     arrays = _arrays(problem, rules, queues)
@@ -142,8 +145,8 @@ def pack(
     plain = not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead", "arrival"))
     variant = "trial" if after is not None else "recorded" if record else "plain"
     numbers |= {"first_shared": queues.first_shared, "memory": track_memory, "record": record}
-    numbers |= {"resumes": plain and (marks or after is not None), "limited": after is not None}
-    numbers |= _marks(numbers)
+    numbers |= {"resumes": plain and (snapshots or after is not None), "limited": after is not None}
+    numbers |= _snapshots(numbers)
     if after is not None:
         arrays |= _limits(problem)
     tasks, ends = numbers["tasks"], numbers["n_queues"] + numbers["n_channels"]
@@ -155,27 +158,27 @@ def pack(
     sizes["n_if_limited"] = problem.graph.n if numbers["limited"] else 0
     sizes["rows"] = (int(arrays["read_row"].max(initial=-1)) + 1) * problem.cluster.size
     for name in ("row_ints", "row_floats"):
-        sizes[f"all_{name}"] = numbers["marks"] * numbers[name]
-    sizes["all_keys"] = numbers["marks"] * tasks
+        sizes[f"all_{name}"] = numbers["snapshots"] * numbers[name]
+    sizes["all_keys"] = numbers["snapshots"] * tasks
     base = None if after is None else after.layout
     return Packed(variant if plain else "any", lay_out(FIELDS, numbers, arrays, sizes, base, _SHARED), tasks)
 
 
-def _marks(numbers: Mapping[str, int]) -> dict[str, int]:
-    """How many marks a run leaves, after how many operations each, and the lengths of their rows."""
+def _snapshots(numbers: Mapping[str, int]) -> dict[str, int]:
+    """How many snapshots a run saves, every how many operations, and the lengths of their rows."""
     row = row_length(numbers)
-    count = min(MARKS, MARK_INTS // row) if numbers["resumes"] else 0
+    count = min(SNAPSHOTS, SNAPSHOT_INTS // row) if numbers["resumes"] else 0
     kernels = numbers["n"] - numbers["n_sources"]
     return {
-        "marks": count,
-        "mark_every": max(1, -(-kernels // (count + 1))),
+        "snapshots": count,
+        "snapshot_every": max(1, -(-kernels // (count + 1))),
         "row_ints": row,
         "row_floats": 3 * numbers["size"] + NEAR,
     }
 
 
 def _limits(problem: Problem) -> dict[str, NDArray[Any]]:
-    """What a lower bound on the value of a run needs, and how much may be kept on a device so that any run fits."""
+    """Arrays for ending a run early: for a lower bound on its value, and how many bytes groups may keep so that any run fits."""
     graph, cluster = problem.graph, problem.cluster
     most = float(graph.owned_bytes.sum()) + float(graph.tensor_bytes.sum())  # all outputs and a copy of everything
     return {

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from placekit_scheduling import ROUNDING, makespan_bound, offload_bound
+from placekit_scheduling import ROUNDING, Kernel, makespan_bound, offload_bound
 from placekit_scheduling.evaluation import evaluate_batch
 from pydantic import BaseModel
 
@@ -15,7 +15,6 @@ from placekit_core import (
     Backend,
     BackendError,
     Executable,
-    Kernel,
     Measurements,
     Placement,
     Placements,
@@ -25,10 +24,10 @@ from placekit_core import (
     usable_cores,
 )
 from placekit_sim import MachineOptions, SimulatorOptions
+from placekit_sim.compiled_variants import compiled
 from placekit_sim.packing import Packed, pack
 from placekit_sim.recording import record
 from placekit_sim.rules import Rules
-from placekit_sim.variants import compiled
 
 
 class Simulator(Backend):
@@ -79,7 +78,7 @@ class SimulatorSession(Session):
 
     @property
     def repetitions(self) -> int:
-        """Number of simulations per placement; one without noise, because all would be alike."""
+        """Number of simulations per placement; one without noise, because all would be the same."""
         return self.options.noise_repeats if self.options.noise > 0 else 1
 
     @cached_property
@@ -135,7 +134,7 @@ class SimulatorSession(Session):
         if self.repetitions > 1:
             return None
         rules = self._rules(0)
-        packed = pack(self.problem, rules, record=not self.bulk, marks=True)
+        packed = pack(self.problem, rules, record=not self.bulk, snapshots=True)
         trial = pack(self.problem, rules, after=packed) if packed.variant == "recorded" else None
         return packed.kernel(None if self.bulk else packed.trace, trial)
 

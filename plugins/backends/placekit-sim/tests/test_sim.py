@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from placekit_sim.compiled_variants import compiled
 from placekit_sim.simulator import BulkSynchronous, Simulator
-from placekit_sim.variants import compiled
 from placekit_testing.strategies import Case, problems, random_placements, random_problem
 from pydantic import ValidationError
 
@@ -33,35 +33,36 @@ def batch(problem: Problem, b: int, priorities: bool = True) -> Placements:
     return random_placements(np.random.default_rng(1), problem, b, priorities)
 
 
-@pytest.mark.parametrize("options", [{"noize": 1}, {"ready_order": "lifo"}, {"noise": -1}, {"threads": 0}])
-def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        Simulator(**options)
+def test_wrong_options_are_refused() -> None:
+    for options in ({"noize": 1}, {"ready_order": "lifo"}, {"noise": -1}, {"threads": 0}):
+        with pytest.raises(ValidationError):
+            Simulator(**options)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_threads_do_not_change_a_bit(backend: type[Simulator]) -> None:
+def test_threads_do_not_change_a_bit() -> None:
     problem = some_problem()
     placements = batch(problem, 2000)
-    results = []
-    for threads in (1, 2, 3):
-        session = backend(threads=threads).open(problem)
-        results.append(session.evaluate(placements))
-        session.close()
-    for other in results[1:]:
-        assert other.value_s.tobytes() == results[0].value_s.tobytes()
-        assert other.peak_bytes.tobytes() == results[0].peak_bytes.tobytes()
+    streamed: dict[str, Any] = {} if problem.cluster.multicast else {"prefetch": 2}
+    for backend, options in ((Simulator, {}), (Simulator, streamed), (BulkSynchronous, {})):
+        results = []
+        for threads in (1, 2, 3):
+            session = backend(threads=threads, **options).open(problem)
+            results.append(session.evaluate(placements))
+            session.close()
+        for other in results[1:]:
+            assert other.value_s.tobytes() == results[0].value_s.tobytes()
+            assert other.peak_bytes.tobytes() == results[0].peak_bytes.tobytes()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_noisy_batch_equals_one_by_one(backend: type[Simulator]) -> None:
+def test_a_noisy_batch_equals_one_by_one() -> None:
     problem = some_problem()
-    session, placements = backend(noise=0.2, noise_repeats=3).open(problem), batch(problem, 20)
-    together = session.evaluate(placements)
-    for i in range(len(placements)):
-        alone = session.evaluate(placements[i : i + 1])
-        assert alone.value_s[0] == together.value_s[i]
-        np.testing.assert_array_equal(alone.peak_bytes[0], together.peak_bytes[i])
+    for backend in BACKENDS:
+        session, placements = backend(noise=0.2, noise_repeats=3).open(problem), batch(problem, 20)
+        together = session.evaluate(placements)
+        for i in range(len(placements)):
+            alone = session.evaluate(placements[i : i + 1])
+            assert alone.value_s[0] == together.value_s[i]
+            np.testing.assert_array_equal(alone.peak_bytes[0], together.peak_bytes[i])
 
 
 @settings(max_examples=100, deadline=None)
@@ -87,29 +88,28 @@ def test_out_of_memory_is_a_value() -> None:
     assert 0 < after.fits.sum() < 50
 
 
-@pytest.mark.parametrize("multicast", [False, True])
-@pytest.mark.parametrize(
-    ("backend", "options"),
-    [(Simulator, {}), (Simulator, {"noise": 0.1}), (Simulator, {"prefetch": 2}), (BulkSynchronous, {})],
-)
-def test_opening_compiles_all_that_a_search_calls(
-    backend: type[Simulator], options: dict[str, Any], multicast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_compiles_all_that_a_search_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise compiling would take seconds of the search's budget."""
-    if multicast and "prefetch" in options:
-        pytest.skip("machines with multicast do not stream")
     rng = np.random.default_rng(3)
-    problem = random_problem(rng, 20, 3)
-    while problem.cluster.multicast is not multicast:
-        problem = random_problem(rng, 20, 3)
+    problems = {multicast: random_problem(rng, 20, 3) for multicast in (False, True)}
+    for multicast in problems:
+        while problems[multicast].cluster.multicast is not multicast:
+            problems[multicast] = random_problem(rng, 20, 3)
     loaded, called = list[str](), list[str]()
     monkeypatch.setattr("placekit_sim.simulator.compiled", loaded.append)
     monkeypatch.setattr("placekit_sim.packing.compiled", lambda name: [called.append(name), compiled(name)][1])
-    session = backend(**options).open(problem)
-    assert session.evaluate(batch(problem, 2)).value_s.shape == (2,)
-    session.kernel()
-    session.schedule(problem.placement(problem.allowed.argmax(axis=1)))
-    assert set(called) <= set(loaded)
+    cases: list[tuple[type[Simulator], dict[str, Any], bool]] = [
+        (Simulator, {}, False), (Simulator, {}, True), (Simulator, {"noise": 0.1}, False), (Simulator, {"prefetch": 2}, False),
+        (BulkSynchronous, {}, False),
+    ]  # fmt: skip
+    for backend, options, multicast in cases:
+        loaded.clear()
+        called.clear()
+        session = backend(**options).open(problems[multicast])
+        assert session.evaluate(batch(problems[multicast], 2)).value_s.shape == (2,)
+        session.kernel()
+        session.schedule(problems[multicast].placement(problems[multicast].allowed.argmax(axis=1)))
+        assert set(called) <= set(loaded), (backend, options, multicast)
 
 
 def test_a_wrong_placement_is_an_error() -> None:

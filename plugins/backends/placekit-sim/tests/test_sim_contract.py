@@ -46,19 +46,18 @@ def test_there_is_multicast_among_the_machines() -> None:
     assert any(cluster.multicast and cluster.size > 2 for cluster in seen)
 
 
-@pytest.mark.parametrize("order", ["priority", "fifo", "depth_first", "breadth_first", "random", "arrival"])
-@pytest.mark.parametrize("backend", [Simulator, BulkSynchronous])
-def test_says_in_which_order_priorities_matter(backend: type[Simulator] | type[BulkSynchronous], order: str) -> None:
-    changed = False
-    for seed in range(8):
-        problem = seeded_problem(seed)
-        session = backend(ready_order=order).open(problem)
-        if order == "priority":
-            assert session.priorities
-            placements = seeded_placements(problem, 6)
-            plain = session.evaluate(Placements.of(placements.device))
-            changed = changed or (plain.value_s != session.evaluate(placements).value_s).any()
-        else:
-            assert not session.priorities
-            check_unordered(problem, session)
-    assert changed == (order == "priority")
+def test_says_in_which_order_priorities_matter() -> None:
+    for backend in (Simulator, BulkSynchronous):
+        for order in ("priority", "fifo", "depth_first", "breadth_first", "random", "arrival"):
+            changed = False
+            for seed in range(8):
+                problem = seeded_problem(seed)
+                session = backend(ready_order=order).open(problem)
+                assert session.priorities == (order == "priority")
+                if order == "priority":
+                    placements = seeded_placements(problem, 6)
+                    plain = session.evaluate(Placements.of(placements.device))
+                    changed = changed or (plain.value_s != session.evaluate(placements).value_s).any()
+                else:
+                    check_unordered(problem, session)
+            assert changed == (order == "priority"), (backend, order)

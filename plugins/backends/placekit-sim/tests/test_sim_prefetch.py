@@ -12,7 +12,7 @@ from placekit_sim.simulator import BulkSynchronous, Simulator
 from placekit_testing.machine_model import Rules, execute
 from pydantic import ValidationError
 
-from placekit_core import BackendError, Cluster, CostTable, Graph, GraphBuilder, Placements, Problem, Schedule
+from placekit_core import BackendError, Cluster, CostTable, Graph, GraphBuilder, Problem, Schedule
 
 GPU, HOST = 0, 1
 
@@ -148,21 +148,6 @@ def test_memory_is_that_of_the_operations_ahead(
     assert value >= max(seconds * len(reads), sum(sizes[w] for w in set(reads)))
     again = sum(sizes[w] for w, *_ in copies(schedule))
     assert again == sum((schedule.transfer_end_s - schedule.transfer_start_s).tolist())
-
-
-def test_threads_give_the_same_bits() -> None:
-    rng = np.random.default_rng(0)
-    graph = network(rng.integers(1, 99, 60).tolist(), rng.integers(0, 60, 300).tolist())
-    op_s = np.where(graph.kernel, rng.random(graph.n), 0.0)[:, None]
-    problem = Problem.of(graph, machine(), costs=CostTable(("gpu",), op_s, np.zeros(op_s.shape, np.bool_)))
-    batch = Placements.of(rng.integers(0, 2, (300, graph.n)), rng.random((300, graph.n)))
-    results = []
-    for threads in (1, 2):
-        session = Simulator(prefetch=2, threads=threads).open(problem)
-        results.append(session.evaluate(batch))
-        session.close()
-    assert results[0].value_s.tobytes() == results[1].value_s.tobytes()
-    assert results[0].peak_bytes.tobytes() == results[1].peak_bytes.tobytes()
 
 
 def test_the_session_says_that_it_streams() -> None:

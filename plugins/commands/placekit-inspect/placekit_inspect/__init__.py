@@ -45,8 +45,8 @@ def placekit_commands() -> list[Command]:
         ),
         Command(
             name="bounds",
-            usage="[--certificate FILE | --check FILE] [OPTION=VALUE ...]",
-            summary="proven lower bounds of the makespan, and proofs to check",
+            usage="[OPTION=VALUE ...]",
+            summary="proven lower bounds of the makespan, by argument",
             target="placekit_inspect.bounds:main",
             group="look",
         ),

@@ -100,18 +100,13 @@ def import_command(argv: list[str], registry: Registry) -> int:
 
 def _writes(registry: Registry) -> str:
     """The formats that can be written."""
-    files = {e.component.name: e.component.written for e in registry.all() if e.component.written}
+    files = {c.name: c.written for c in registry.importers() if c.written}
     return ", ".join(f"{ending} ({name})" for name, own in sorted(files.items()) for ending in own)
 
 
 def writer_of(path: Path, registry: Registry) -> type[Importer]:
     """Class of the importer that writes files with this ending, the longest that fits. Raises GraphError if there is not one."""
-    fitting = [
-        (ending, e.component.name)
-        for e in registry.all()
-        for ending in e.component.written
-        if path.name.endswith(ending)
-    ]
+    fitting = [(ending, c.name) for c in registry.importers() for ending in c.written if path.name.endswith(ending)]
     longest = max((len(ending) for ending, _ in fitting), default=0)
     names = [name for ending, name in fitting if len(ending) == longest]
     if len(names) != 1:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel
 
 from placekit_core import (
     Backend,
@@ -14,7 +15,6 @@ from placekit_core import (
     Executable,
     Graph,
     GraphBuilder,
-    Kernel,
     Measurements,
     Placements,
     Problem,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numba import njit  # noqa: TID251  # a kernel needs nothing of placekit
 from numpy.typing import NDArray
-from placekit_scheduling import kernel_signature
+from placekit_scheduling import Kernel, kernel_signature
 
-from placekit_core import Kernel, Problem
+from placekit_core import Problem
 
 
 def kernel_of(problem: Problem, largest_bytes: NDArray[np.float64], failing: float) -> Kernel:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel
 from pydantic import Field
 
 from placekit_core import (
@@ -24,7 +25,7 @@ from placekit_core import (
     Graph,
     GraphBuilder,
     Grouping,
-    Kernel,
+    Imitates,
     LearnableOptions,
     LearnablePolicy,
     Ledger,
@@ -34,6 +35,8 @@ from placekit_core import (
     Placement,
     Placements,
     Problem,
+    RecomputesLogProb,
+    ReportsKL,
     Rollouts,
     Schedule,
     Session,
@@ -268,7 +271,7 @@ def session_of(task: Task) -> FakeSession:
     return task.evaluate.session
 
 
-class FakeLearnable(LearnablePolicy):
+class FakeLearnable(LearnablePolicy, RecomputesLogProb, ReportsKL, Imitates):
     """An independent softmax over the allowed devices for each group: the smallest policy that passes the contract.
 
     Parameters: `logits`, sized for the most groups and devices among the problems that it is built for; group i has row i.

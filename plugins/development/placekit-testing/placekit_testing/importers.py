@@ -18,6 +18,7 @@ from placekit_core import (
     Executable,
     Graph,
     Importer,
+    ImporterComponent,
     PlacekitError,
     Problem,
     Program,
@@ -31,6 +32,13 @@ from placekit_testing.contract import Contract, Make, entry_of, needs
 from placekit_testing.strategies import machine
 
 _last: dict[tuple[type, str], tuple[Importer, list[Program]]] = {}  # the last importer only: loading may take seconds
+
+
+def described(make: Make) -> ImporterComponent:
+    """The description of the importer that `make` builds."""
+    component = entry_of("importer", make().name).component
+    assert isinstance(component, ImporterComponent)
+    return component
 
 
 class ImporterContract(Contract, defines_checks=True):
@@ -49,7 +57,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     def test_claims_what_it_is(self, make: Make) -> None:
         """`reads_files`, `detects` and `executable` agree with the component and its programs."""
-        component = entry_of(self.kind, make().name).component
+        component = described(make)
         assert bool(component.files) == self.reads_files, "set `reads_files` in the test's class"
         assert (component.detect is not None) == self.detects, "set `detects` in the test's class"
         found = any(p.executable is not None for p in _loaded(make)[1])
@@ -162,7 +170,7 @@ class ImporterContract(Contract, defines_checks=True):
     def test_own_files_are_detected(self, make: Make) -> None:
         """Its `detect` says yes to the file that `make` reads, and no to an empty and a random one."""
         importer = make()
-        detect = entry_of(self.kind, importer.name).component.detect
+        detect = described(make).detect
         path = getattr(importer.options, "path", "")
         assert detect is not None
         assert path, "`make` reads no file, so that there is none to be detected"
@@ -302,7 +310,7 @@ class ImporterContract(Contract, defines_checks=True):
             assert not _differ(_all_bits(rebuilt.initial()), before), f"{graph.name}: {recipe} has other initial values"
 
     def _files(self, make: Make) -> tuple[str, ...]:
-        files = entry_of(self.kind, make().name).component.files
+        files = described(make).files
         assert files, "this importer reads no files"
         return files
 

@@ -10,8 +10,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from placekit_core import LearnablePolicy, PlacekitError, Problem, Rollouts
-from placekit_core.contracts.interfaces import Plugin
+from placekit_core import (
+    ExploresNear,
+    Imitates,
+    LearnablePolicy,
+    PlacekitError,
+    Problem,
+    RecomputesLogProb,
+    ReportsKL,
+    Rollouts,
+    Teaches,
+)
+from placekit_core.contracts.interfaces import Ability, Plugin
 from placekit_testing import fakes
 from placekit_testing.contract import Make, needs
 from placekit_testing.policies import PolicyContract
@@ -20,11 +30,11 @@ EPISODES = 5
 SEEDS = 50  # number of generators to try; one must give episodes that a tiny step does not change
 STEPS = 30  # updates in the check that learning changes the draws
 Parameters = dict[str, NDArray[Any]]
-CLAIMS = {
-    "recomputes_log_prob": "log_prob", "reports_kl": "kl", "imitates": "imitate", "teaches": "teach",
-    "follows": "rollout_near",
+CLAIMS: dict[str, type[Ability]] = {
+    "recomputes_log_prob": RecomputesLogProb, "reports_kl": ReportsKL, "imitates": Imitates, "teaches": Teaches,
+    "follows": ExploresNear,
 }  # fmt: skip
-"""Class attributes of a contract, each with the policy's method that it is about."""
+"""Class attributes of a contract, each with the ability that it is about."""
 
 
 class LearnablePolicyContract(PolicyContract, defines_checks=True):
@@ -33,23 +43,23 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
     interface: ClassVar[type[Plugin]] = LearnablePolicy
 
     recomputes_log_prob: ClassVar[bool] = False
-    """It has `log_prob`, with which gradients are checked."""
+    """It is `RecomputesLogProb`."""
     reports_kl: ClassVar[bool] = False
-    """It has `kl`."""
+    """It is `ReportsKL`."""
     imitates: ClassVar[bool] = False
-    """It has `imitate`."""
+    """It is `Imitates`."""
     teaches: ClassVar[bool] = False
-    """It has `teach`."""
+    """It is `Teaches`."""
     follows: ClassVar[bool] = False
-    """It has `rollout_near`."""
+    """It is `ExploresNear`."""
     distinguishes_devices: ClassVar[bool] = True
     """It can prefer one of several equal devices, by its number. A policy that sees only the devices' properties cannot."""
     step: ClassVar[float] = 1e-3
     """Length of a step along a gradient that must improve the objective of the gradient."""
 
-    def learner(self, make: Make, *problems: Problem, seed: int = 0) -> LearnablePolicy:
+    def learner(self, make: Make, *problems: Problem, seed: int = 0) -> Any:
         """A new policy, built for `problems`."""
-        policy: LearnablePolicy = make()
+        policy = make()
         policy.build(problems, np.random.default_rng(seed))
         return policy
 
@@ -58,10 +68,11 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         return policy.rollout(problem, EPISODES, np.random.default_rng(seed), explore)
 
     def test_claims_what_it_can(self, make: Make) -> None:
-        """Every method that it overrides is claimed by the class attribute for it, because only claims are checked."""
-        for claim, method in CLAIMS.items():
-            overrides = getattr(type(make()), method) is not getattr(LearnablePolicy, method)
-            assert getattr(self, claim) or not overrides, f"set `{claim} = True` in the test's class: it has `{method}`"
+        """The class attributes of the test say which abilities the policy has, because only those are checked."""
+        policy = make()
+        for claim, ability in CLAIMS.items():
+            has = isinstance(policy, ability)
+            assert getattr(self, claim) == has, f"set `{claim} = {has}` in the test's class"
 
     def test_rollouts_have_their_shapes(self, make: Make) -> None:
         """b episodes of at most T decisions: groups int32, devices int16, log-probabilities and entropies float64 [b, T]."""
@@ -156,7 +167,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
                 if not any(self._compared(policy, problem, seed, entropy_weight) for seed in range(SEEDS)):
                     pytest.fail(f"tiny steps changed the decisions of the episodes of each of {SEEDS} generators")
 
-    def _compared(self, policy: LearnablePolicy, problem: Problem, seed: int, entropy_weight: float) -> bool:
+    def _compared(self, policy: Any, problem: Problem, seed: int, entropy_weight: float) -> bool:
         """Whether the decisions of the episodes stayed the same, so that the gradients could be compared."""
         r = self.drawn(policy, problem, seed)
         weight = np.random.default_rng(1).standard_normal(r.log_prob.shape)
@@ -351,7 +362,7 @@ def _agrees(policy: LearnablePolicy, gradient: Parameters, objective: Callable[[
     return True
 
 
-def _minus_twice_kl(policy: LearnablePolicy, problem: Problem, r: Rollouts) -> float:
+def _minus_twice_kl(policy: ReportsKL, problem: Problem, r: Rollouts) -> float:
     return -2 * float(policy.kl(problem, r)[r.group >= 0].sum())
 
 

@@ -51,13 +51,16 @@ def listed(
     of the components. Other plugins stay listed. The end of the test uninstalls the plugin.
     """
     module = f"fake_plugin_{next(_numbers)}"
+    described = hookspecs.COMPONENT.get(kind, hookspecs.Component).__name__
     components = []
     for c in classes:
         text = {"name": c.name, "summary": "a fake", "target": f"{c.__module__}:{c.__qualname__}", **fields}
         options = c.options_class
-        components.append(f"Component(**{text!r}, config=import_module({options.__module__!r}).{options.__qualname__})")
+        components.append(
+            f"{described}(**{text!r}, config=import_module({options.__module__!r}).{options.__qualname__})"
+        )
     (folder / f"{module}.py").write_text(
-        "from importlib import import_module\nfrom placekit_core import Component, hookimpl\n"
+        f"from importlib import import_module\nfrom placekit_core import {described}, hookimpl\n"
         f"{code}\n@hookimpl\ndef placekit_{registry.PLURAL[kind]}():\n    return [{', '.join(components)}]\n"
     )
     monkeypatch.syspath_prepend(str(folder))

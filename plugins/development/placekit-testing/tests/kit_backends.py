@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from kit_step import Execution, a_step
 from numpy.typing import NDArray
-from placekit_scheduling import ROUNDING
+from placekit_scheduling import ROUNDING, Kernel, Trace
 from placekit_testing import BackendContract
 from placekit_testing.contract import Make
 from placekit_testing.strategies import machine
@@ -19,7 +19,6 @@ from placekit_core import (
     BackendError,
     Cluster,
     Executable,
-    Kernel,
     Measurements,
     Options,
     Placement,
@@ -27,7 +26,6 @@ from placekit_core import (
     Problem,
     Schedule,
     Session,
-    Trace,
 )
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from kit_backends import Right, RightSession
 from numpy.typing import NDArray
+from placekit_scheduling import Trace
 from wrong_backends import running, scheduling, tracing
 
-from placekit_core import Executable, Measurements, Placements, Problem, Schedule, Trace
+from placekit_core import Executable, Measurements, Placements, Problem, Schedule
 
 
 class FirstProcess(Right):

@@ -16,7 +16,16 @@ from placekit_testing import LearnablePolicyContract, PolicyContract
 from placekit_testing.contract import checks_of, is_claimed
 from placekit_testing.fakes import FakeLearnable
 
-from placekit_core import LearnablePolicy, PlacekitError, Placement, Placements, Problem, Rollouts
+from placekit_core import (
+    ExploresNear,
+    LearnablePolicy,
+    PlacekitError,
+    Placement,
+    Placements,
+    Problem,
+    Rollouts,
+    Teaches,
+)
 
 Parameters = dict[str, NDArray[Any]]
 
@@ -163,7 +172,7 @@ class Contrary(FakeLearnable):
         return loss, {k: -v for k, v in gradient.items()}
 
 
-class Teaching(FakeLearnable):
+class Teaching(FakeLearnable, Teaches, ExploresNear):
     """Right, with lessons and episodes near a placement, but its test class claims neither."""
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
@@ -357,14 +366,6 @@ def test_other_mistakes_that_a_check_catches(
     fails(LearnablePolicyContract, name, wrong, tmp_path, message)
 
 
-class Bare(FakeLearnable):
-    """Overrides none of the methods that are optional."""
-
-    log_prob = LearnablePolicy.log_prob
-    kl = LearnablePolicy.kl
-    imitate = LearnablePolicy.imitate
-
-
 def test_what_is_not_claimed_is_not_collected() -> None:
     checks = checks_of(LearnablePolicyContract)
     left_out = [name for name in CHECKS if not is_claimed(LearnablePolicyContract, checks[name])]
@@ -375,12 +376,8 @@ def test_what_is_not_claimed_is_not_collected() -> None:
     assert all(is_claimed(Claims, checks[name]) for name in CHECKS)
 
 
-def test_a_policy_that_overrides_nothing_claims_nothing(tmp_path: Path) -> None:
-    run_check(LearnablePolicyContract, "test_claims_what_it_can", Bare, tmp_path)
-
-
 def test_a_wrong_sign_is_noticed_without_log_prob_too(tmp_path: Path) -> None:
-    class Contrary(Bare):
+    class Contrary(FakeLearnable):
         def gradients(self, *args: Any, **kwargs: Any) -> Parameters:
             return {k: -v for k, v in super().gradients(*args, **kwargs).items()}
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from kit_backends import Measuring, MeasuringSession, Right, RightSession
 from numpy.typing import NDArray
+from placekit_scheduling import Kernel, Trace
 
 from placekit_core import (
     Backend,
     Executable,
-    Kernel,
     Measurements,
     Options,
     PlacekitError,
@@ -22,7 +22,6 @@ from placekit_core import (
     Placements,
     Problem,
     Schedule,
-    Trace,
 )
 
 

@@ -171,7 +171,7 @@ class Asynchronous(Trainer):
             raise ConfigError(
                 "trainer asynchronous does not train on a proxy first", "leave out budget.proxy_evaluations"
             )
-        spec = dict(self.options.inner or {"name": entries[0].component.trainer})
+        spec = dict(self.options.inner or {"name": registry.own_trainer(policy.name)})
         name = str(spec.pop("name", ""))
         entry = registry.get("trainer", name)
         trainer = entry.build(entry.options(spec, "trainer.inner."))

@@ -15,7 +15,6 @@ from placekit_core import (
     Cluster,
     ConfigError,
     Executable,
-    Kernel,
     Measurements,
     Placement,
     Placements,
@@ -57,7 +56,7 @@ class RayBackend(Backend):
             raise ConfigError(
                 f"backend {self.inner_name!r} cannot evaluate in several processes at once", "leave out parallel=ray"
             )
-        self.objective = self.inner.objective
+        self.objective, self.unit = self.inner.objective, self.inner.unit
         self.simulated, self.deterministic = self.inner.simulated, self.inner.deterministic
         self.workers: Workers | None = None
 
@@ -160,7 +159,7 @@ class RaySession(Session):
     def lower_bound(self) -> float | None:
         return None if self.local is None else self.local.lower_bound()
 
-    def kernel(self) -> Kernel | None:
+    def kernel(self) -> Any:
         """That of the inner backend: a compiled search in this process evaluates faster than any message travels."""
         return None if self.local is None else self.local.kernel()
 

@@ -18,7 +18,6 @@ from placekit_core import (
     Best,
     BudgetExhausted,
     Evaluator,
-    Kernel,
     LearnablePolicy,
     Ledger,
     Measurements,
@@ -150,7 +149,7 @@ class SharedEvaluator(Evaluator):
             placement = self.problem.placement(*placements.one(row))
             self.best = Best(placement, float(value[row]), m.peak_bytes[row], None, self.evaluations)
 
-    def kernel(self) -> Kernel | None:
+    def kernel(self) -> Any:
         return None
 
     def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
@@ -158,6 +157,9 @@ class SharedEvaluator(Evaluator):
 
     def record(self, placements: Placements, measurements: Measurements) -> None:
         raise ValueError("the server records the evaluations of a controller")
+
+    def log(self, **values: float) -> None:
+        """Nothing: the updates of one controller are not those of the run."""
 
     def prefer(self, placement: Placement, within: float) -> bool:
         return False

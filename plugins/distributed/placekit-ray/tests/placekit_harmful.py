@@ -13,7 +13,7 @@ from typing import Literal
 from placekit_testing.fakes import FakeBackend, FakeLearnable, FakeOptions, FakeSession
 from pydantic import Field
 
-from placekit_core import Component, Executable, Measurements, Placements, Problem, hookimpl
+from placekit_core import Component, Executable, Measurements, Placements, PolicyComponent, Problem, hookimpl
 
 
 class HarmfulOptions(FakeOptions):
@@ -66,6 +66,10 @@ def placekit_backends() -> list[Component]:
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     target = "placekit_testing.fakes:FakeLearnable"
-    return [Component("fake_learnable", "a fake that learns", FakeLearnable.options_class, target, trainer="reinforce")]
+    return [
+        PolicyComponent(
+            "fake_learnable", "a fake that learns", FakeLearnable.options_class, target, trainer="reinforce"
+        )
+    ]

@@ -17,14 +17,6 @@ class MergingOptions(Options):
         ge=1,
         description="merge the cheapest groups until there are at most this many, as far as device types and the order allow",
     )
-    min_share: float = Field(
-        0.0, ge=0, le=1, description="merge groups that cost less than this share of the whole graph"
-    )
-    repeat: bool = Field(
-        False,
-        description="afterwards, tie corresponding groups of equal blocks (h.0, h.1, ...) together: one block is placed, and the"
-        " others like it; max_groups and min_share apply before, and groups across the border of a block are cut",
-    )
 
 
 class ColocationOptions(MergingOptions):
@@ -33,21 +25,6 @@ class ColocationOptions(MergingOptions):
     keep_branches: bool = Field(
         False,
         description="join an operation to its only consumer only if that one reads from it alone: branches stay apart",
-    )
-
-
-class AutoOptions(Options):
-    """Options of grouper `auto`."""
-
-    min_layers: int = Field(
-        6, ge=2, description="fewest alike layers of a list, such as model.layers.0, model.layers.1, ..."
-    )
-    min_kernels: int = Field(100, ge=1, description="fewest forward kernels of a network whose layers are placed whole")
-    max_width: float = Field(
-        2.0,
-        ge=1,
-        description="most forward work over the longest path through it: where more kernels could run side by side than this,"
-        " operations are placed one by one",
     )
 
 
@@ -69,22 +46,6 @@ class ModuleOptions(MergingOptions):
     )
 
 
-class ChainsOptions(MergingOptions):
-    """Options of grouper `chains`."""
-
-    max_share: float = Field(
-        1.0, gt=0, le=1, description="end a chain before it costs more than this share of the graph"
-    )
-
-
-class HeavyEdgeOptions(MergingOptions):
-    """Options of grouper `heavy_edge`."""
-
-    max_share: float = Field(
-        0.02, gt=0, le=1, description="contract no edge into a group that costs more than this share of the graph"
-    )
-
-
 class MetisOptions(MergingOptions):
     """Options of grouper `metis`."""
 
@@ -102,8 +63,8 @@ def placekit_groupers() -> list[Component]:
         Component(
             name="auto",
             summary="layers of networks that repeat them (decoders, encoders), each as one group; else like `none`",
-            config=AutoOptions,
-            target="placekit_grouping.groupers:AutoGrouper",
+            config=Options,
+            target="placekit_grouping.auto:AutoGrouper",
         ),
         Component(
             name="none",
@@ -127,13 +88,13 @@ def placekit_groupers() -> list[Component]:
         Component(
             name="chains",
             summary="operations in a line, each the only consumer of the one before and fed by it alone",
-            config=ChainsOptions,
+            config=MergingOptions,
             target="placekit_grouping.groupers:ChainsGrouper",
         ),
         Component(
             name="heavy_edge",
             summary="operations that exchange most bytes first, while groups are small enough",
-            config=HeavyEdgeOptions,
+            config=MergingOptions,
             target="placekit_grouping.groupers:HeavyEdgeGrouper",
         ),
         Component(

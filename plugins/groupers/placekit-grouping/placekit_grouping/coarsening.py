@@ -1,4 +1,4 @@
-"""Groups by the shape of the graph alone: three ways to choose what a Contraction merges."""
+"""Which groups a Contraction merges: three ways to group by the shape of the graph alone, and small groups into neighbours."""
 
 from __future__ import annotations
 
@@ -7,31 +7,27 @@ from itertools import pairwise
 
 from placekit_grouping.contraction import Contraction
 
+HEAVIEST = 0.02  # share of the graph that a group may cost which heavy edges make
 STALLED = 0.9  # if a level of matching leaves more than this share of the groups, their neighbours are used up
 
 
-def contract_chains(groups: Contraction, max_share: float) -> None:
-    """Merge each group with its successor where neither has another neighbour on that side, in topological order.
-
-    A chain ends before it would cost more than `max_share` of the whole, and a new one begins.
-    """
-    limit = max_share * groups.total
+def contract_chains(groups: Contraction) -> None:
+    """Merge each group with its successor where neither has another neighbour on that side, in topological order."""
     for x in sorted(groups.groups(), key=lambda x: groups.at[x]):
         before = groups.before[x]
         if len(before) == 1:
             (u,) = before
-            fits = groups.cost[u] + groups.cost[x] <= limit or max_share == 1
-            if len(groups.after[u]) == 1 and groups.types[u] == groups.types[x] and fits:
+            if len(groups.after[u]) == 1 and groups.types[u] == groups.types[x]:
                 groups.merge(u, x, groups.at[u])
 
 
-def contract_heavy_edges(groups: Contraction, max_groups: int | None, max_share: float) -> None:
+def contract_heavy_edges(groups: Contraction, max_groups: int | None) -> None:
     """Merge the two groups that exchange most bytes, again and again, among pairs that are safe.
 
-    Bytes are summed as groups grow. No merge makes a group that costs more than `max_share` of the whole. Pairs that were
+    Bytes are summed as groups grow. No merge makes a group that costs more than `HEAVIEST` of the whole. Pairs that were
     not safe have another turn, heaviest first, when no other pair is left.
     """
-    limit = max_share * groups.total
+    limit = HEAVIEST * groups.total
 
     def edge(x: int, y: int) -> tuple[int, int, int]:
         return -groups.bytes[x][y], min(x, y), max(x, y)
@@ -103,3 +99,32 @@ def _match_in_order(groups: Contraction, k: int, limit: float) -> None:
         if place is not None:
             groups.merge(x, y, place)
             matched |= {x, y}
+
+
+def merge_small(groups: Contraction, max_groups: int | None) -> None:
+    """While there are more than `max_groups`, merge the cheapest.
+
+    It joins the neighbour with which it exchanges most bytes (in both directions, over all phases), among those that are
+    safe and may run on the same device types. Without such a neighbour, it joins the cheaper of the two groups of these types
+    next to it in the order, if that is safe; else it waits until a merge changes what is safe for it.
+    """
+    most = max_groups or groups.left
+    heap = [(groups.cost[x], x) for x in groups.groups()]
+    heapq.heapify(heap)
+    stuck: set[int] = set()
+    while heap and groups.left > most:
+        cost, x = heapq.heappop(heap)
+        if groups.into[x] != x or cost != groups.cost[x] or x in stuck:
+            continue
+        places = groups.safe(x) or groups.beside(x)
+        if not places:
+            stuck.add(x)
+            continue
+        y = min(places, key=lambda y: (-groups.bytes[x].get(y, 0), groups.cost[y], y))
+        moved = x if places[y] == groups.at[y] else y
+        # for the other groups, merging with the groups next to them is as safe as before
+        freed = (groups.after[moved] & stuck) | (groups.before[moved] & stuck)
+        kept = groups.merge(x, y, places[y])
+        stuck -= freed | {x, y}
+        for z in (freed - {x, y}) | {kept}:
+            heapq.heappush(heap, (groups.cost[z], z))

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
-from placekit_blocks.units import Ints, Units, distinct_pairs
+from placekit_layers.repeated import nominal_s
+from placekit_layers.units import Ints, Units, distinct_pairs
 
-from placekit_core import Graph, strongly_connected
-
-FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = 1e13, 5e11, 5e-6  # of a nominal device: groups are only compared with each other
-
-
-def nominal_s(graph: Graph) -> NDArray[np.float64]:
-    """[n] seconds of each operation on a nominal device; 0 for sources."""
-    busy = np.maximum(graph.flops / FLOPS_PER_S, graph.bytes_accessed / BYTES_PER_S)
-    return np.asarray(np.where(graph.kernel, LAUNCH_S + busy, 0.0))
+from placekit_core import strongly_connected
 
 
 class Contraction:

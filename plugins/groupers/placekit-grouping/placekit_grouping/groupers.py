@@ -5,29 +5,24 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
-from placekit_blocks.following import follow
-from placekit_blocks.units import FREE, Ints, Units
+from placekit_layers.following import follow
+from placekit_layers.module_calls import block_tags
+from placekit_layers.repeated import nominal_s
+from placekit_layers.units import FREE, Ints, Units
 
 from placekit_core import Graph, Grouper, Grouping
 from placekit_grouping import (
-    AutoOptions,
-    ChainsOptions,
     ColocationOptions,
-    HeavyEdgeOptions,
+    MergingOptions,
     MetisOptions,
     ModuleOptions,
 )
-from placekit_grouping.blocks import block_tags
-from placekit_grouping.coarsening import contract_chains, contract_heavy_edges, match_by_levels
-from placekit_grouping.contraction import Contraction, nominal_s
-from placekit_grouping.layers import beside, find_layers
-from placekit_grouping.merging import merge_small
-from placekit_grouping.repetition import repeated
+from placekit_grouping.coarsening import contract_chains, contract_heavy_edges, match_by_levels, merge_small
+from placekit_grouping.contraction import Contraction
 
 
 class NoGrouper(Grouper):
@@ -48,11 +43,6 @@ class NoGrouper(Grouper):
 class _ForwardGrouper(Grouper):
     """Groups of forward operations, which gradients, parameters and updates follow."""
 
-    @property
-    def acyclic(self) -> bool:  # type: ignore[override]
-        """False with `repeat`: the second halves of all blocks, one group, wait for the first halves, and these for them."""
-        return not self.options.repeat
-
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         """The groups; `rng` is not used."""
         units = Units.build(graph)
@@ -64,10 +54,9 @@ class _ForwardGrouper(Grouper):
         fine = follow(units, units.acyclic(label))
         groups = Contraction(units, fine)
         self.contract(groups)
-        merge_small(groups, self.options.max_groups, self.options.min_share)
+        merge_small(groups, self.options.max_groups)
         merged = groups.result()
-        grouping = Grouping.of(merged[units.of], self._names(units, fine, merged)).check(graph)
-        return repeated(graph, grouping) if self.options.repeat else grouping
+        return Grouping.of(merged[units.of], self._names(units, fine, merged)).check(graph)
 
     @abstractmethod
     def label(self, units: Units) -> Ints:
@@ -162,7 +151,7 @@ class ModuleGrouper(_ForwardGrouper):
 
     def _tags(self, units: Units) -> list[str]:
         graph = units.graph
-        tags = block_tags(graph, self.options)
+        tags = block_tags(graph, self.options.blocks, self.options.depth)
         order = [v for v in graph.topological_order.tolist() if units.leading[v]]
         producer, size = graph.tensor_producer.tolist(), graph.tensor_bytes.tolist()
         for v in order:
@@ -174,39 +163,6 @@ class ModuleGrouper(_ForwardGrouper):
                 readers = [c for t in graph.outputs(v) for c in graph.consumers(t).tolist() if units.leading[c]]
                 tags[v] = next((tags[c] for c in readers if tags[c]), "")
         return tags
-
-
-class AutoGrouper(Grouper):
-    """For networks of repeated layers, each layer is a group; all else, and all of other networks, is placed one by one.
-
-    In a training step, what lies beside the path through the layers and back (`layers.beside`) is left one by one: a device
-    that waits for another one's layers may compute gradients of weights and updates meanwhile.
-    """
-
-    name = "auto"
-    options_class = AutoOptions
-    acyclic: ClassVar[bool] = False
-    requested: ClassVar[bool] = False
-
-    def group(self, graph: Graph, rng: Generator) -> Grouping:
-        """The groups, with a note that says which were chosen and why; `rng` is not used."""
-        layers, fine = find_layers(graph, self.options), Grouping.colocated(graph)
-        if isinstance(layers, str):
-            return replace(fine, note=layers and f"grouper auto: no layers are placed whole, because {layers}")
-        whole = ModuleGrouper(blocks=layers.patterns).group(graph, rng)
-        layer = np.asarray([layers.has(whole.name(i)) for i in range(whole.count)], np.bool_)
-        side = beside(graph, whole)
-        apart = side | ~layer[whole.group_of]
-        key = np.where(apart, whole.count + fine.group_of, whole.group_of)
-        names = tuple(grouping.name(i) for grouping in (whole, fine) for i in range(grouping.count))
-        note = (
-            f"grouper auto: each of the {layers.count} layers in {', '.join(layers.lists)} is placed whole,"
-            f" because they do {layers.share:.0%} of the forward work"
-        )
-        if side.any():
-            note += "; gradients of weights and updates are placed one by one"
-        note += "; grouper=none may find faster placements that split layers"
-        return replace(Grouping.of(key, names).check(graph), note=note)
 
 
 class _CoarseningGrouper(_ForwardGrouper):
@@ -224,26 +180,26 @@ class _CoarseningGrouper(_ForwardGrouper):
 class ChainsGrouper(_CoarseningGrouper):
     """Linear chains of forward operations, contracted: each the only consumer of the one before and fed by it alone.
 
-    Without `max_share`, and where no kernels are co-located, the groups are those of `colocation` with `keep_branches`.
+    Where no kernels are co-located, the groups are those of `colocation` with `keep_branches`.
     """
 
     name = "chains"
-    options_class = ChainsOptions
+    options_class = MergingOptions
 
     def contract(self, groups: Contraction) -> None:
         """Merge along chains."""
-        contract_chains(groups, self.options.max_share)
+        contract_chains(groups)
 
 
 class HeavyEdgeGrouper(_CoarseningGrouper):
     """Heavy edges, contracted one by one: groups that exchange most bytes are merged first, if the result is small enough."""
 
     name = "heavy_edge"
-    options_class = HeavyEdgeOptions
+    options_class = MergingOptions
 
     def contract(self, groups: Contraction) -> None:
         """Merge along the heaviest edge that is left."""
-        contract_heavy_edges(groups, self.options.max_groups, self.options.max_share)
+        contract_heavy_edges(groups, self.options.max_groups)
 
 
 class MetisGrouper(_CoarseningGrouper):

@@ -7,13 +7,14 @@ from itertools import combinations, pairwise, permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
-from placekit_blocks.following import follow
-from placekit_blocks.units import Ints, Units
-from placekit_grouping.coarsening import contract_heavy_edges, match_by_levels
-from placekit_grouping.contraction import Contraction, nominal_s
+from hypothesis import HealthCheck, given, settings, strategies as st
+from placekit_grouping import coarsening
+from placekit_grouping.coarsening import contract_heavy_edges, match_by_levels, merge_small
+from placekit_grouping.contraction import Contraction
 from placekit_grouping.groupers import ChainsGrouper, ColocationGrouper, HeavyEdgeGrouper, MetisGrouper
-from placekit_grouping.merging import merge_small
+from placekit_layers.following import follow
+from placekit_layers.repeated import nominal_s
+from placekit_layers.units import Ints, Units
 from placekit_testing.strategies import random_step
 
 from placekit_core import Graph, GraphBuilder, Grouper, Grouping, strongly_connected
@@ -65,8 +66,6 @@ DIAMOND = drawn(
 def test_chains_by_hand() -> None:
     """a -> b, then c and d side by side, then e -> f -> g."""
     assert groups(DIAMOND, ChainsGrouper()) == ["ab", "c", "d", "efg"]
-    assert groups(DIAMOND, ChainsGrouper(max_share=2 / 7 + 1e-9)) == ["ab", "c", "d", "ef", "g"]
-    assert groups(DIAMOND, ChainsGrouper(max_share=0.1)) == list("abcdefg")
 
 
 def test_gradients_follow_their_chain() -> None:
@@ -95,44 +94,56 @@ def test_chains_are_those_of_colocation_that_keeps_branches(seed: int, n: int) -
     assert chains == branches
 
 
+@pytest.fixture
+def of_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups that heavy edges make may cost as much as the whole graph."""
+    monkeypatch.setattr(coarsening, "HEAVIEST", 1.0)
+
+
+def test_heavy_edges_make_no_group_that_costs_much() -> None:
+    assert groups(DIAMOND, HeavyEdgeGrouper()) == list("abcdefg")
+
+
+@pytest.mark.usefixtures("of_any_cost")
 def test_heavy_edges_by_hand() -> None:
     """b -> c carries most; then all edges are equal."""
-    assert groups(DIAMOND, HeavyEdgeGrouper(max_groups=6, max_share=1.0)) == ["a", "bc", "d", "e", "f", "g"]
-    assert groups(DIAMOND, HeavyEdgeGrouper(max_share=1 / 7)) == list("abcdefg")
-    assert groups(DIAMOND, HeavyEdgeGrouper(max_share=1.0)) == ["abcdefg"]
+    assert groups(DIAMOND, HeavyEdgeGrouper(max_groups=6)) == ["a", "bc", "d", "e", "f", "g"]
+    assert groups(DIAMOND, HeavyEdgeGrouper()) == ["abcdefg"]
 
 
+@pytest.mark.usefixtures("of_any_cost")
 def test_the_heaviest_edge_waits_until_it_is_safe() -> None:
     """a -> c is heaviest, but b is between them: it joins one of the two first."""
     graph = drawn([("a", "b", 5), ("a", "c", 90), ("b", "c", 1)])
-    assert groups(graph, HeavyEdgeGrouper(max_groups=2, max_share=1.0)) == ["ab", "c"]
+    assert groups(graph, HeavyEdgeGrouper(max_groups=2)) == ["ab", "c"]
     # with x, the heaviest, in the group of a and b, the 90 bytes are an edge again, and the next to go
     graph = drawn([("a", "b", 5), ("a", "c", 90), ("b", "c", 1), ("c", "d", 2), ("d", "e", 3)])
-    assert groups(graph, HeavyEdgeGrouper(max_groups=3, max_share=1.0)) == ["abc", "d", "e"]
+    assert groups(graph, HeavyEdgeGrouper(max_groups=3)) == ["abc", "d", "e"]
 
 
+@pytest.mark.usefixtures("of_any_cost")
 def test_what_was_not_safe_has_another_turn() -> None:
     """a -> f is not known to be safe before e, the first that a feeds, has joined a, and c has joined f."""
     graph = drawn([("a", "e", 4), ("a", "f", 5), ("b", "d", 2), ("b", "f", 3), ("c", "f", 1)])
-    assert groups(graph, HeavyEdgeGrouper(max_groups=3, max_share=1.0)) == ["ae", "bd", "cf"]
-    assert groups(graph, HeavyEdgeGrouper(max_groups=2, max_share=1.0)) == ["acef", "bd"]
+    assert groups(graph, HeavyEdgeGrouper(max_groups=3)) == ["ae", "bd", "cf"]
+    assert groups(graph, HeavyEdgeGrouper(max_groups=2)) == ["acef", "bd"]
 
 
+@pytest.mark.usefixtures("of_any_cost")
 def test_matching_merges_pairs_level_by_level() -> None:
     """Edges of 9, 8, 7 bytes in a line: greedy makes one group of four; on a level each is matched once."""
     graph = drawn(
         [("a", "b", 8), ("b", "c", 9), ("c", "d", 8), ("d", "e", 1), ("e", "f", 7), ("f", "g", 1), ("g", "h", 7)]
     )
-    assert groups(graph, HeavyEdgeGrouper(max_groups=5, max_share=1.0)) == ["abcd", "e", "f", "g", "h"]
+    assert groups(graph, HeavyEdgeGrouper(max_groups=5)) == ["abcd", "e", "f", "g", "h"]
     assert groups(graph, MetisGrouper(max_groups=4)) == ["ab", "cd", "ef", "gh"]
 
 
-@pytest.mark.parametrize("k", [2, 7, 40, 150])
-@pytest.mark.parametrize(("n", "width"), [(600, 5), (600, 60), (900, 300)])
-def test_metis_gives_k_groups_of_similar_cost(n: int, width: int, k: int) -> None:
-    found = shares(layered(n, width), MetisGrouper(max_groups=k))
-    assert len(found) == k
-    assert found.max() <= 1.5 / k
+def test_metis_gives_k_groups_of_similar_cost() -> None:
+    for n, width, k in ((600, 5, 2), (600, 60, 7), (900, 300, 40), (600, 5, 150)):
+        found = shares(layered(n, width), MetisGrouper(max_groups=k))
+        assert len(found) == k
+        assert found.max() <= 1.5 / k
 
 
 @given(st.integers(0, 2**32), st.integers(2, 120), st.integers(1, 30))
@@ -172,15 +183,16 @@ def in_cycle(units: Units, group: Ints) -> bool:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.usefixtures("of_any_cost")
 def test_what_a_contraction_keeps_is_what_is_there(seed: int, n: int) -> None:
     """After merging, its costs, order, neighbours and bytes are those of its groups, built anew."""
     units = Units.build(random_step(np.random.default_rng(seed), n))
     single = np.where(units.forward, np.cumsum(units.forward) - 1, -1)
     fine = follow(units, single)
-    for contract in (lambda g: contract_heavy_edges(g, 3, 0.5), lambda g: match_by_levels(g, 3)):
+    for contract in (contract_heavy_edges, match_by_levels):
         merged = Contraction(units, fine)
-        contract(merged)
+        contract(merged, 3)
         result = merged.result()
         assert not in_cycle(units, result)
         alive = list(merged.groups())
@@ -271,12 +283,12 @@ def test_which_merges_are_safe(seed: int, n: int) -> None:
         groups.merge(*choices[int(rng.integers(len(choices)))])
 
 
-@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 6), st.sampled_from([0.0, 0.2]))
+@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 6))
 @settings(max_examples=300, deadline=None)
-def test_no_more_groups_are_left_than_the_rule_forces(seed: int, n: int, limit: int, share: float) -> None:
+def test_no_more_groups_are_left_than_the_rule_forces(seed: int, n: int, limit: int) -> None:
     groups = contraction(typed(seed, n))
-    merge_small(groups, limit, share)
-    cheap = [x for x in groups.groups() if groups.left > limit or groups.cost[x] < share * groups.total]
+    merge_small(groups, limit)
+    cheap = [x for x in groups.groups() if groups.left > limit]
     assert not any(meets_rule(groups, x, y) for x, y in combinations(cheap, 2))
 
 
@@ -299,10 +311,3 @@ def test_what_is_stuck_waits_until_a_merge_frees_it(types: str, edges: list[str]
     graph = b.build()
     assert np.take(contraction(graph).at, Units.build(graph).of).tolist() == [0, 1, 2, 3, 4]
     assert groups(graph, HeavyEdgeGrouper(max_groups=3)) == merged
-
-
-def test_graphs_of_numbers() -> None:
-    """No modules, no phases but one, no co-location: an inference graph from a file."""
-    graph = layered(60, 8)
-    for grouper in (ChainsGrouper(), HeavyEdgeGrouper(), MetisGrouper(max_groups=9)):
-        assert grouper.group(graph, RNG).check(graph).count <= 60

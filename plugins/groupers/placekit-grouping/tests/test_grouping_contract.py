@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from placekit_grouping.auto import AutoGrouper
 from placekit_grouping.groupers import (
     ChainsGrouper,
     ColocationGrouper,
@@ -31,30 +32,6 @@ class TestColocation(GrouperContract):
         return ColocationGrouper
 
 
-class TestColocationThatKeepsBranches(GrouperContract):
-    limit_option = "max_groups"
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(ColocationGrouper, keep_branches=True)
-
-
-class TestModule(GrouperContract):
-    limit_option = "max_groups"
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return ModuleGrouper
-
-
-class TestModuleThatMerges(GrouperContract):
-    limit_option = "max_groups"
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(ModuleGrouper, depth=1, min_share=0.1)
-
-
 class TestModuleWithBlocks(GrouperContract):
     limit_option = "max_groups"
 
@@ -68,7 +45,7 @@ class TestChains(GrouperContract):
 
     @pytest.fixture
     def make(self) -> Make:
-        return partial(ChainsGrouper, max_share=0.2)
+        return ChainsGrouper
 
 
 class TestHeavyEdge(GrouperContract):
@@ -85,3 +62,11 @@ class TestMetis(GrouperContract):
     @pytest.fixture
     def make(self) -> Make:
         return MetisGrouper
+
+
+class TestAuto(GrouperContract):
+    @pytest.fixture
+    def make(self, monkeypatch: pytest.MonkeyPatch) -> Make:
+        monkeypatch.setattr("placekit_layers.repeated.MIN_KERNELS", 1)
+        monkeypatch.setattr("placekit_layers.repeated.MIN_LAYERS", 2)
+        return AutoGrouper

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
-import pytest
-from placekit_grouping.groupers import AutoGrouper
-from placekit_testing import GrouperContract
-from placekit_testing.contract import Make
+from placekit_grouping.auto import AutoGrouper
 
 from placekit_core import Graph, GraphBuilder, Grouping
 
 RNG = np.random.default_rng(0)
 KERNELS = 20
-
-
-class TestAuto(GrouperContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        return AutoGrouper
-
-
-class TestAutoWithLayers(GrouperContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(AutoGrouper, min_kernels=1, min_layers=2)
 
 
 def decoder(layers: int, kernels: int = KERNELS, width: int = 1, parent: str = "model.layers", calls: int = 1) -> Graph:
@@ -49,8 +32,8 @@ def decoder(layers: int, kernels: int = KERNELS, width: int = 1, parent: str = "
     return b.build()
 
 
-def grouped(graph: Graph, **options: int) -> Grouping:
-    return AutoGrouper(**options).group(graph, RNG)
+def grouped(graph: Graph) -> Grouping:
+    return AutoGrouper().group(graph, RNG)
 
 
 def test_layers_are_groups() -> None:
@@ -61,18 +44,15 @@ def test_layers_are_groups() -> None:
     assert grouping.note.endswith("; grouper=none may find faster placements that split layers")
 
 
-@pytest.mark.parametrize(
-    ("graph", "why"),
-    [
+def test_other_graphs_are_placed_one_by_one() -> None:
+    for graph, why in (
         (decoder(5), "no lists of at least 6 alike layers"),
         (decoder(8, width=4), "can run 3."),
         (decoder(8, calls=3), "more than once"),
-    ],
-)
-def test_other_graphs_are_placed_one_by_one(graph: Graph, why: str) -> None:
-    grouping = grouped(graph)
-    assert why in grouping.note
-    assert grouping.group_of.tolist() == Grouping.colocated(graph).group_of.tolist()
+    ):
+        grouping = grouped(graph)
+        assert why in grouping.note
+        assert grouping.group_of.tolist() == Grouping.colocated(graph).group_of.tolist()
 
 
 def test_nothing_is_said_about_small_graphs() -> None:
@@ -84,12 +64,6 @@ def test_nothing_is_said_about_small_graphs() -> None:
 
 def test_lists_inside_of_short_lists_count() -> None:
     assert "8 layers in stages.0.blocks" in grouped(decoder(8, parent="stages.0.blocks")).note
-
-
-def test_options_decide() -> None:
-    assert "6 layers" in grouped(decoder(6, 10), min_kernels=60).note
-    assert "5 layers" in grouped(decoder(5), min_layers=5).note
-    assert "8 layers" in grouped(decoder(8, width=4), max_width=4).note
 
 
 def training_step() -> Graph:

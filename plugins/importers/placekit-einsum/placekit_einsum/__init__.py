@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from placekit_core import Component, hookimpl
+from placekit_core import ImporterComponent, hookimpl
 from placekit_einsum.options import EinsumOptions as EinsumOptions
 from placekit_einsum.program import Tensor as Tensor, TensorProgram as TensorProgram
 
@@ -22,10 +22,10 @@ def __getattr__(name: str) -> Any:
 
 
 @hookimpl
-def placekit_importers() -> list[Component]:
+def placekit_importers() -> list[ImporterComponent]:
     """Importer `einsum`."""
     return [
-        Component(
+        ImporterComponent(
             name="einsum",
             summary="sharded tensor programs: chains of products, networks and transformers as einsum expressions",
             config=EinsumOptions,

@@ -6,7 +6,7 @@ import re
 
 from pydantic import Field
 
-from placekit_core import Component, Options, hookimpl
+from placekit_core import ImporterComponent, Options, hookimpl
 
 
 class FileOptions(Options):
@@ -72,10 +72,10 @@ def is_pipedream(head: bytes) -> bool:
 
 
 @hookimpl
-def placekit_importers() -> list[Component]:
+def placekit_importers() -> list[ImporterComponent]:
     """The formats."""
     return [
-        Component(
+        ImporterComponent(
             name="file",
             summary="a graph in placekit's own file format",
             config=FileOptions,
@@ -84,7 +84,7 @@ def placekit_importers() -> list[Component]:
             detect=is_graph_file,
             writes=True,
         ),
-        Component(
+        ImporterComponent(
             name="json",
             summary="a program in JSON: operations, tensors, and optionally seconds and a machine",
             config=JsonOptions,
@@ -93,7 +93,7 @@ def placekit_importers() -> list[Component]:
             detect=is_json,
             writes=True,
         ),
-        Component(
+        ImporterComponent(
             name="doppler",
             summary="a graph in the text format that Doppler's authors published",
             config=DopplerOptions,
@@ -102,7 +102,7 @@ def placekit_importers() -> list[Component]:
             files=(".txt",),
             detect=is_doppler,
         ),
-        Component(
+        ImporterComponent(
             name="msr",
             summary="a graph with costs and machine in the JSON format of dnn-partitioning",
             config=MsrOptions,
@@ -112,7 +112,7 @@ def placekit_importers() -> list[Component]:
             detect=is_msr,
             writes=(".msr.json",),
         ),
-        Component(
+        ImporterComponent(
             name="pipedream",
             summary="a profile in the text format that PipeDream's authors published",
             config=PipeDreamOptions,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from placekit_core import Component, hookimpl
+from placekit_core import ImporterComponent, hookimpl
 from placekit_models.options import SHORTHAND, ModelOptions
 
 
 @hookimpl
-def placekit_importers() -> list[Component]:
+def placekit_importers() -> list[ImporterComponent]:
     """Importer `model`."""
     return [
-        Component(
+        ImporterComponent(
             name="model",
             summary="a network by its name: hf:, timm:, torchvision:, diffusers:, or FILE.py:FACTORY",
             config=ModelOptions,

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import torch
 from placekit_torch import Step
+from placekit_torch.error_lines import first_line
 from placekit_torch.tracing import is_fake
-from placekit_torch.where import first_line
 
 from placekit_core import ImporterError, unknown
 from placekit_models import configurations

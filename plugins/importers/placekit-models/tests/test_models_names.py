@@ -30,35 +30,29 @@ def step(batch=2, image=4):
 """
 
 
-@pytest.mark.parametrize(
-    ("model", "expected"),
-    [
-        ("hf:a/b", ("hf", "a/b")),
-        ("timm:x.in1k", ("timm", "x.in1k")),
-        ("hf:/a/config.json", ("hf", "/a/config.json")),
-        ("some/file.py:make.step", ("file", "some/file.py:make.step")),
-    ],
-)
-def test_a_prefix_says_where_from(model: str, expected: tuple[str, str]) -> None:
-    assert split(model) == expected
+def test_a_prefix_says_where_from() -> None:
+    for model, expected in {
+        "hf:a/b": ("hf", "a/b"),
+        "timm:x.in1k": ("timm", "x.in1k"),
+        "hf:/a/config.json": ("hf", "/a/config.json"),
+        "some/file.py:make.step": ("file", "some/file.py:make.step"),
+    }.items():
+        assert split(model) == expected
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("", "no model is named\n  give model=NAME: hf:NAME, timm:NAME"),
-        ("hg:x", r"no models are called hg:\.\.\."),
-        ("tim:x", "did you mean timm:x"),
-        ("Qwen3-8B", "does not say where the model comes from\n  did you mean hf:Qwen/Qwen3-8B"),
-        ("my.py", "names a file and no function of it\n  give model=my.py:FUNCTION"),
-        ("w.pt", "is a file of weights, which holds no graph\n  give FILE.py:FUNCTION"),
-        ("x", "FILE.py:FACTORY, FILE.pt2, FILE.onnx"),
-        ("hf:a,hf:b", "is no single name\n  a sweep over several needs -m"),
-    ],
-)
-def test_unknown_prefixes(model: str, message: str) -> None:
-    with pytest.raises(ImporterError, match=message):
-        split(model)
+def test_unknown_prefixes() -> None:
+    for model, message in {
+        "": "no model is named\n  give model=NAME: hf:NAME, timm:NAME",
+        "hg:x": r"no models are called hg:\.\.\.",
+        "tim:x": "did you mean timm:x",
+        "Qwen3-8B": "does not say where the model comes from\n  did you mean hf:Qwen/Qwen3-8B",
+        "my.py": "names a file and no function of it\n  give model=my.py:FUNCTION",
+        "w.pt": "is a file of weights, which holds no graph\n  give FILE.py:FUNCTION",
+        "x": "FILE.py:FACTORY, FILE.pt2, FILE.onnx",
+        "hf:a,hf:b": "is no single name\n  a sweep over several needs -m",
+    }.items():
+        with pytest.raises(ImporterError, match=message):
+            split(model)
 
 
 def test_a_folder_needs_no_prefix(tmp_path: Path) -> None:
@@ -110,13 +104,11 @@ def test_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch) -> Non
         configurations.find("gpt-2", "hf")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"), [("[]", "it holds a list"), ("{", "invalid JSON"), ("\xff", "it is not text")]
-)
-def test_damaged_configurations(content: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
-    with pytest.raises(ImporterError, match=rf"config\.json is not a readable configuration: .*{message}"):
-        configurations.find(str(tmp_path), "hf")
+def test_damaged_configurations(tmp_path: Path) -> None:
+    for content, message in (("[]", "it holds a list"), ("{", "invalid JSON"), ("\xff", "it is not text")):
+        (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
+        with pytest.raises(ImporterError, match=rf"config\.json is not a readable configuration: .*{message}"):
+            configurations.find(str(tmp_path), "hf")
 
 
 def test_a_pipeline_has_parts(tmp_path: Path) -> None:
@@ -128,10 +120,10 @@ def test_a_pipeline_has_parts(tmp_path: Path) -> None:
         configurations.find(str(tmp_path), "diffusers")
 
 
-@pytest.mark.parametrize("name", ["transformers", "timm", "diffusers", "torchvision"])
-def test_a_missing_library_is_one_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from placekit_models.extras import library
 
+    name = "timm"
     monkeypatch.setitem(__import__("sys").modules, name, None)
     with pytest.raises(ImporterError, match=f"which is not installed\n  pip install 'placekit-models\\[{name}\\]'"):
         library(name, "x")

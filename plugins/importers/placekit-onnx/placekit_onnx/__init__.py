@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from placekit_core import Component, hookimpl
+from placekit_core import ImporterComponent, hookimpl
 from placekit_onnx.options import OnnxOptions
 
 
@@ -14,10 +14,10 @@ def is_onnx(head: bytes) -> bool:
 
 
 @hookimpl
-def placekit_importers() -> list[Component]:
+def placekit_importers() -> list[ImporterComponent]:
     """Importer `onnx`."""
     return [
-        Component(
+        ImporterComponent(
             name="onnx",
             summary="inference of a model in an ONNX file; its weights are not read",
             config=OnnxOptions,

@@ -1,7 +1,7 @@
-"""Importer `torch`, a PyTorch module's training step or inference as one graph; and the way back into PyTorch's code.
+"""Importers `torch` and `pt2`: a PyTorch module's training step, or inference, as one graph.
 
-From Python: `import_module` imports a module; `device_map` and `pipeline` convert a placement for other code. Importing this
-package does not import torch; these functions are loaded at first use.
+From Python: `import_module` imports a module. Importing this package does not import torch; the function is loaded at its
+first use.
 """
 
 from __future__ import annotations
@@ -9,22 +9,17 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placekit_core import Command, Component, hookimpl
-from placekit_torch.given_options import GivenOptions
+from placekit_core import ImporterComponent, hookimpl
 from placekit_torch.options import TorchOptions
 from placekit_torch.pt2_options import Pt2Options
 from placekit_torch.step import Step as Step
 
 if TYPE_CHECKING:
-    from placekit_core import Result
-    from placekit_torch.dispatching import dispatch as dispatch
-    from placekit_torch.export import device_map as device_map, pipeline as pipeline
     from placekit_torch.importer import import_module as import_module
 
-_HOME = {"device_map": "export", "dispatch": "dispatching", "import_module": "importer", "pipeline": "export"}
+_HOME = {"import_module": "importer"}
 
 
 def __getattr__(name: str) -> Any:
@@ -43,17 +38,17 @@ def is_pt2(head: bytes) -> bool:
 
 
 @hookimpl
-def placekit_importers() -> list[Component]:
+def placekit_importers() -> list[ImporterComponent]:
     """Importers `torch` and `pt2`."""
     return [
-        Component(
+        ImporterComponent(
             name="torch",
             summary="any nn.Module with inputs, loss and optimiser: a training step or inference",
             config=TorchOptions,
             target="placekit_torch.importer:TorchImporter",
             objects=("torch.nn.modules.module.Module", "placekit_torch.step.Step"),
         ),
-        Component(
+        ImporterComponent(
             name="pt2",
             summary="inference of a program of torch.export; its weights are not read, and nothing is unpickled",
             config=Pt2Options,
@@ -62,59 +57,6 @@ def placekit_importers() -> list[Component]:
             detect=is_pt2,
         ),
     ]
-
-
-@hookimpl
-def placekit_policies() -> list[Component]:
-    """Policy `given`."""
-    return [
-        Component(
-            name="given",
-            summary="a placement of your own: a device map, or the placement.json of a run",
-            config=GivenOptions,
-            target="placekit_torch.given:Given",
-        )
-    ]
-
-
-@hookimpl
-def placekit_commands() -> list[Command]:
-    """`apply` and `evaluate`."""
-    return [
-        Command(
-            name="apply",
-            usage="RUN_DIR [--format FORMAT] [--out FILE]",
-            summary="a run's placement, in the form that other code needs",
-            target="placekit_torch.apply:main",
-            group="place",
-            completer="placekit_torch.apply:complete",
-        ),
-        Command(
-            name="evaluate",
-            usage="MAP.json [OPTION=VALUE ...]",
-            summary="what a device map or placement of your own costs",
-            target="placekit_torch.evaluate:main",
-            group="place",
-            completer="placekit_torch.evaluate:complete",
-        ),
-    ]
-
-
-@hookimpl
-def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
-    """`placekit apply` for one PyTorch module on several devices, except towers, which a device map cannot hold."""
-    if len(result.programs) != 1 or "programs" in result.summary.config["python_objects"]:
-        return []
-    [program] = result.programs
-    graph, placement = program.problem.graph, program.placement
-    if placement is None or "torch" not in graph.attributes or "tower" in graph.columns:
-        return []
-    if len(set(placement.device.tolist())) == 1:
-        return []
-    device = program.problem.expand(placement.device).tolist()
-    pairs = {(graph.module.codes[v], device[v]) for v in graph.kernel.nonzero()[0].tolist() if graph.phase[v] == 0}
-    whole = len({module for module, _ in pairs}) == len(pairs)
-    return [f"placekit apply {run_dir} # {'the placement as' if whole else 'whole modules, in'} a device_map"]
 
 
 @hookimpl

@@ -15,21 +15,19 @@ import torch
 from placekit_core import ImporterError
 from placekit_torch import experts
 from placekit_torch.accumulation import accumulate, micro_batches
-from placekit_torch.constructing import construct, construct_real, converting
-from placekit_torch.drawing import draw_again, kept_random_states
-from placekit_torch.exported import exported, interpret
+from placekit_torch.constructing import construct, converting
 from placekit_torch.factory import Builder, Given
 from placekit_torch.joint import ALIAS, TAG, Joint, outside_calls, own_name, with_value
 from placekit_torch.operators import base_name
 from placekit_torch.optimizers import Optimizer, has_layout_of
 from placekit_torch.options import Kernels
+from placekit_torch.random_states import draw_again, kept_random_states
 from placekit_torch.step import Step, refuse_keywords
 from placekit_torch.tracing import explain, fake_mode, is_fake, like, quiet, trace_joint
 from placekit_torch.trees import flat_inputs, plain_tensors, replaced, tensors_in
 from placekit_torch.values import SPARSE, TraceMode
 
 Mode = Literal["train", "inference"]
-_EXPORTS = ("export", "dynamo")
 aten = torch.ops.aten
 
 
@@ -199,11 +197,8 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
     fake = fake_mode(values=chosen.tracer == "make_fx")
     with quiet(), kept_random_states(), converting():
         torch.manual_seed(seed)
-        step = to_fake(_built(builder, fake, chosen.tracer, mode, name), fake, name)
-        if isinstance(step.module, torch.fx.GraphModule) and chosen.tracer in _EXPORTS:
-            interpret(step.module)
-        else:
-            step.module.train(mode == "train")
+        step = to_fake(_built(builder, fake, chosen.tracer, name), fake, name)
+        step.module.train(mode == "train")
         for part, key, _, tensor in list(plain_tensors(step.module)):  # else they would be constants without a value
             delattr(part, key)
             part.register_buffer(key, tensor.detach(), persistent=False)
@@ -226,17 +221,10 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
         return _assemble(joint, whole, mode, update)
 
 
-def _built(builder: Builder, fake: TraceMode, tracer: str, mode: Mode, name: str) -> Step:
-    if tracer == "joint":
-        return builder.build() if isinstance(builder, Given) else construct(builder.build, fake, name)
-    made = (
-        builder.build()
-        if isinstance(builder, Given)
-        else construct_real(builder.build, f"importer.tracer={tracer} needs the weights of {name}")
-    )
-    if tracer in _EXPORTS:
-        return exported(made, strict=tracer == "dynamo", train=mode == "train", name=name)
-    return made
+def _built(builder: Builder, fake: TraceMode, tracer: str, name: str) -> Step:
+    if isinstance(builder, Given):
+        return builder.build()
+    return construct(builder.build, fake, name) if tracer == "joint" else builder.build()
 
 
 def _warn_of_specialised(fake: TraceMode, name: str) -> None:
@@ -251,12 +239,6 @@ def _warn_of_specialised(fake: TraceMode, name: str) -> None:
             f"{name} decides by positions of the largest numbers, as routers of experts do; they were taken in turn, so"
             " that each expert has the same load: costs are those of even loads, and the program cannot be executed for"
             f" others:{''.join(fake.routed)}",
-            stacklevel=2,
-        )
-    if fake.ordered:
-        warnings.warn(
-            f"{name} decides by the order of numbers that it sorts; they were taken to be in order already, and the program"
-            f" cannot be executed for others:{''.join(fake.ordered)}",
             stacklevel=2,
         )
     if fake.drawn:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -22,12 +20,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placekit_core import ImporterError
+from placekit_torch.error_lines import first_line, user_line
 from placekit_torch.tracing import is_fake, like
-from placekit_torch.where import first_line, user_line
 
 _LARGE = 64 * 2**20  # bytes from which a tensor that is no parameter is fake, too
-_SHARE = 0.8  # of the available memory, for a step that is built with real parameters
-_CONTROL_GROUP, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 Built = TypeVar("Built")
 
@@ -49,30 +45,25 @@ def converting() -> Iterator[None]:
         torch.utils.swap_tensors = swap
 
 
-class _Sizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives fake results where real ones would be large; without `mode`, refuses to make more than `limit` bytes in all."""
+class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Gives fake results where real ones would be large."""
 
-    def __init__(self, mode: FakeTensorMode | None = None, limit: float = math.inf) -> None:
+    def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.mode, self.limit, self.made = mode, limit, 0
+        self.mode = mode
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not self._may_be_large(op, args, kwargs):
             return op(*args, **kwargs)
         try:
-            with self.mode or FakeTensorMode(allow_non_fake_inputs=True):
+            with self.mode:
                 made = op(*args, **kwargs)
         except Exception:  # the result depends on data; or it is an error, which the real call raises, too
             return op(*args, **kwargs)
         found = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
         bytes_ = sum(t.numel() * t.element_size() for t in found if t.device.type != "meta")
-        if self.mode is not None and bytes_ >= _LARGE:
-            return made
-        self.made += bytes_
-        if self.made > self.limit:
-            raise MemoryError(f"its tensors take more than {self.limit / 2**30:.1f} GiB")
-        return op(*args, **kwargs)
+        return made if bytes_ >= _LARGE else op(*args, **kwargs)
 
     def _may_be_large(self, op: Any, args: Any, kwargs: Any) -> bool:
         if op._schema.is_mutable or op.is_view or str(kwargs.get("device")) == "meta":
@@ -82,8 +73,7 @@ class _Sizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return torch.Tag.data_dependent_output not in op.tags
         if any(isinstance(t, FakeTensor) or t.device.type != "cpu" for t in tensors):
             return False
-        least = _LARGE if self.mode is not None else 2**20
-        return 8 * math.prod(max(t.numel(), 1) for t in tensors) >= least or op is torch.ops.aten.repeat.default
+        return 8 * math.prod(max(t.numel(), 1) for t in tensors) >= _LARGE or op is torch.ops.aten.repeat.default
 
 
 class _Data(TorchFunctionMode):
@@ -122,7 +112,7 @@ def without_weights(mode: FakeTensorMode) -> Iterator[None]:
 
     kind.__new__ = staticmethod(made)  # type: ignore[method-assign]
     try:
-        with mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", initialised), _Data(mode), _Sizes(mode):
+        with mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", initialised), _Data(mode), _LargeAreFake(mode):
             yield
     finally:
         kind.__new__ = original  # type: ignore[method-assign]
@@ -139,53 +129,11 @@ def construct(build: Callable[[], Built], mode: FakeTensorMode, name: str) -> Bu
             raise
         first = e
     torch.set_rng_state(state)
-    made = construct_real(build, f"{name} cannot be built without weights:{_reason(first)}")
+    made = build()
+    cause = first.__cause__ or first
     warnings.warn(
-        f"{name} was built with real weights, because building it without fails:{_reason(first)}", stacklevel=2
+        f"{name} was built with real weights, because building it without fails:"
+        f" {type(cause).__name__}: {first_line(cause)}{user_line(cause)}",
+        stacklevel=2,
     )
     return made
-
-
-def construct_real(build: Callable[[], Built], why: str) -> Built:
-    """The result of `build()` with real parameters, if they fit. Raises ImporterError that says why they are needed."""
-    try:
-        with _Sizes(limit=_SHARE * available_memory()):
-            return build()
-    except ImporterError as e:
-        if not isinstance(e.__cause__, MemoryError):
-            raise
-        raise ImporterError(
-            f"{why}\n  with real weights it does not fit in memory: {e.__cause__}",
-            f"{_SHARE:.0%} of the available memory may be used; build a smaller model, or leave out what needs them",
-        ) from e
-
-
-def _reason(error: ImporterError) -> str:
-    cause = error.__cause__ or error
-    return f" {type(cause).__name__}: {first_line(cause)}{user_line(cause)}"
-
-
-def available_memory() -> int:
-    """Bytes that new tensors can take: available memory of the machine, or what its control group leaves."""
-    found = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as lines:
-        found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")] or found
-    for group in _control_groups():
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            with contextlib.suppress(OSError, ValueError):
-                room = int((group / limit).read_text()) - int((group / used).read_text())
-                counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-                found.append(room + int(counts.get("inactive_file", 0)))  # the page cache makes way
-    return max(0, min(found))
-
-
-def _control_groups() -> list[Path]:
-    """Folders of this process's control group and of all groups around it; each may limit memory (version 1 and 2)."""
-    folders = [_CONTROL_GROUP, _CONTROL_GROUP / "memory"]
-    with contextlib.suppress(OSError):
-        for line in _OWN_GROUP.read_text().splitlines():
-            _, kinds, path = line.split(":", 2)
-            if not kinds or "memory" in kinds.split(","):
-                inner = folders[bool(kinds)] / path.lstrip("/")
-                folders += [f for f in (inner, *inner.parents) if f.is_relative_to(folders[bool(kinds)])]
-    return list(dict.fromkeys(folders))

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import torch
 
 from placekit_core import ImporterError, unknown
+from placekit_torch.error_lines import first_line, user_line
 from placekit_torch.step import Step
 from placekit_torch.tracing import explain, is_data_dependent
 from placekit_torch.vision import declare_torchvision
-from placekit_torch.where import first_line, user_line
 
 
 class Builder(Protocol):

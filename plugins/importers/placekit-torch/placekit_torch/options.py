@@ -27,10 +27,10 @@ class Kernels(Options):
     fusion: Literal["none", "pointwise"] = Field(
         "none", description="pointwise: chains of pointwise operations are one operation, as torch.compile makes them"
     )
-    tracer: Literal["joint", "make_fx", "export", "dynamo"] = Field(
+    tracer: Literal["joint", "make_fx"] = Field(
         "joint",
         description="how the step is traced: joint allows no Python value that depends on data; make_fx decides such"
-        " values by the example's, with real weights; export and dynamo go through torch.export",
+        " values by the example's, with real weights",
     )
     accumulate: int = Field(
         1, ge=1, description="micro-batches per step: the inputs are split, and gradients are summed before the update"

@@ -17,9 +17,9 @@ import torch.fx.traceback as fx_traceback
 from torch._export.serde import serialize
 
 from placekit_core import ImporterError, shortened
+from placekit_torch.error_lines import first_line
 from placekit_torch.joint import TAG, Tag, outside_calls
 from placekit_torch.tracing import is_data_dependent
-from placekit_torch.where import first_line
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"_operator.{name}": getattr(operator, name) for name in (

@@ -9,10 +9,10 @@ import torch
 from torch._export.serde import serialize
 
 from placekit_core import ImporterError
+from placekit_torch.error_lines import first_line
 from placekit_torch.pt2_graph import Exported, Json, Run, single
 from placekit_torch.pt2_options import Pt2Options
 from placekit_torch.pt2_sizes import evaluated, symbols_in
-from placekit_torch.where import first_line
 
 
 class Reader:

@@ -1,9 +1,10 @@
 """Short paths through torch's tracing for ordinary operators; the graph is the same to the last bit.
 
-Torch spends about half a millisecond per traced operator, in Python code of three layers: `FunctionalTensorMode` replaces
-mutation, `ProxyTorchDispatchMode` records a node, `FakeTensorMode` finds shapes and strides. Here each layer gets a short
-path for common operators and arguments, and handles all others as before. Only this file and tracing.py use private
-interfaces of torch (2.13).
+For each traced operator, torch records a node (`ProxyTorchDispatchMode`) and finds shapes and strides (`FakeTensorMode`) in
+Python. Both get a short path for common operators and arguments, and handle all others as before. An import of Qwen3-8B
+(decode) takes 15.3 s without the short paths and 9.9 s with them, Inception-V3 (a training step) 8.1 s and 5.7 s.
+
+The short paths use private interfaces of torch 2.13; under other versions, torch traces as it does by itself.
 """
 
 from __future__ import annotations
@@ -17,24 +18,19 @@ from unittest import mock
 
 import torch
 import torch.fx as fx
-import torch.fx.traceback as fx_traceback
-from torch._subclasses import functional_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 
 APPLIES = torch.__version__.startswith("2.13.")
 """Whether this is the version of torch that the short paths are written for; other versions trace without them."""
 
-_torch: Any = torch  # for functions that torch's stubs lack
 _Key = torch._C.DispatchKey
 _CPU = torch.device("cpu")
 _PLAIN = frozenset(
     [int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format]
 )
 _BY_DATA = frozenset([torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view])
-_torch_functional = FunctionalTensorMode.__torch_dispatch__
 _torch_record = proxy_tensor.proxy_call
 
 
@@ -44,7 +40,7 @@ class _Uncommon(Exception):
 
 @contextlib.contextmanager
 def shortcuts() -> Iterator[None]:
-    """Trace with the short paths of functionalisation and recording; `ShapeMode` has the short path of shapes."""
+    """Trace with the short path of recording; `ShapeMode` has the short path of shapes."""
     if not APPLIES:
         yield
         return
@@ -53,7 +49,6 @@ def shortcuts() -> Iterator[None]:
         stack.enter_context(_use_lazy_graph_module(True))  # no Python code for graphs that never run
         # the caller removes dead code once; torch would do so, and check the whole graph, after each of its steps
         stack.enter_context(mock.patch.object(fx.Graph, "eliminate_dead_code", nothing))
-        stack.enter_context(mock.patch.object(FunctionalTensorMode, "__torch_dispatch__", _functional))
         stack.enter_context(mock.patch.object(proxy_tensor, "proxy_call", _record))
         yield
 
@@ -74,119 +69,6 @@ def ordinary(op: Any) -> bool:
         and not op._overloadpacket.__name__.startswith("lift")
         and not _has_kernel(op, _Key.CompositeImplicitAutograd)
     )
-
-
-@functools.cache
-def _is_functional(op: Any) -> bool:
-    """Whether functionalisation only unwraps the operator's arguments and wraps its results."""
-    return (
-        ordinary(op)
-        and functional_tensor._can_decompose_fast(op, False, False) is None  # other versions of torch lack it
-        and not _has_kernel(op, _Key.Functionalize)
-        and op not in FunctionalTensor.metadata_fns
-        and not op.python_key_table
-    )
-
-
-def _only_first_aliased(op: Any) -> bool:
-    return [bool(a.alias_info) for a in op._schema.arguments] == [i == 0 for i in range(len(op._schema.arguments))]
-
-
-@functools.cache
-def _out_of_place(op: Any) -> Any:
-    """For an in-place operator such as `add_`, the functional operator `add`; None if there is none."""
-    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or torch.Tag.inplace_view in op.tags:
-        return None
-    name, own = op._overloadpacket.__name__, op._schema.arguments
-    if not name.endswith("_") or name.endswith("__") or not _only_first_aliased(op):
-        return None
-    found = getattr(getattr(torch.ops.aten, name[:-1], None), op._overloadname, None)
-    if found is None or not _is_functional(found):
-        return None
-    same = [(a.name, str(a.type)) for a in own] == [(a.name, str(a.type)) for a in found._schema.arguments]
-    return found if same else None
-
-
-@functools.cache
-def _is_view_of_first(op: Any) -> bool:
-    """Whether the operator returns one view of its first argument."""
-    if not ordinary(op) or not op.is_view or op.python_key_table or _Key.Functionalize in op.py_kernels:
-        return False
-    returns = op._schema.returns
-    return _only_first_aliased(op) and len(returns) == 1 and str(returns[0].type) == "Tensor"
-
-
-def _functional(mode: Any, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-    """Replaces `FunctionalTensorMode.__torch_dispatch__`."""
-    kwargs = kwargs or {}
-    if op is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-        return args[0].device
-    if types and all(t is FunctionalTensor for t in types):
-        functional = op if _is_functional(op) else _out_of_place(op)
-        with contextlib.suppress(_Uncommon):
-            if functional is not None:
-                return _functional_call(mode, op, functional, args, kwargs)
-            if _is_view_of_first(op):
-                return _functional_view(mode, op, args, kwargs)
-    return _torch_functional(mode, op, types, args, kwargs)
-
-
-def _functional_call(mode: Any, op: Any, functional: Any, args: Any, kwargs: Any) -> Any:
-    inner, keywords = [_inner(x) for x in args], {k: _inner(x) for k, x in kwargs.items()}
-    with torch._C._AutoDispatchBelowAutograd():
-        result = functional(*inner, **keywords)
-    if functional is op:
-        if isinstance(result, torch.Tensor):
-            return _outer(result, mode)
-        return type(result)(_outer(x, mode) if isinstance(x, torch.Tensor) else x for x in result)
-    if result.shape != inner[0].shape or result.dtype != inner[0].dtype:
-        raise _Uncommon  # mostly an error
-    changed = args[0].elem
-    torch._functionalize_replace(changed, result)
-    torch._functionalize_commit_update(changed)
-    torch._functionalize_sync(changed)
-    return args[0]
-
-
-def _functional_view(mode: Any, op: Any, args: Any, kwargs: Any) -> Any:
-    base = args[0]
-    _inner(base)
-    include = torch._C._dispatch_tls_local_include_set() | torch._C.DispatchKeySet(_Key.Functionalize)
-    exclude = torch._C._dispatch_tls_local_exclude_set().remove(_Key.Functionalize)
-    with torch._C._ForceDispatchKeyGuard(include, exclude - FunctionalTensor._extra_dispatch_keys):
-        before = _torch._functionalize_enable_reapply_views(True)
-        try:
-            result = op._op_dk(_Key.Functionalize, base.elem, *args[1:], **kwargs)
-        finally:
-            _torch._disable_functionalization()
-            _torch._functionalize_enable_reapply_views(before)
-    view = FunctionalTensor(result, mode)
-    torch._functionalize_unsafe_set(view, base)  # wrappers of the same memory share it
-    return view
-
-
-def _outer(tensor: torch.Tensor, mode: Any) -> FunctionalTensor:
-    return FunctionalTensor(torch._to_functional_tensor(tensor), mode)
-
-
-def _inner(value: Any) -> Any:
-    """An argument without the wrapper of functionalisation, with all changes of its memory applied."""
-    if type(value) is FunctionalTensor:
-        tensor = value.elem
-        if torch._functionalize_mutation_counter(tensor):  # counts changes of the memory, also through other views
-            tracer = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
-            node = tracer and tracer.tracer.tensor_tracker[torch._from_functional_tensor(tensor)].proxy.node
-            with fx_traceback.set_current_replay_node(node):  # a view that is made anew belongs where it was first made
-                torch._functionalize_sync(tensor)
-        inner = torch._from_functional_tensor(tensor)
-        if inner.is_conj() or inner.is_neg():  # some operators have to resolve these first
-            raise _Uncommon
-        return inner
-    if type(value) in (list, tuple):
-        return type(value)(_inner(x) for x in value)
-    if isinstance(value, torch.Tensor):
-        raise _Uncommon
-    return value
 
 
 def _record(mode: Any, op: Any, pre_dispatch: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

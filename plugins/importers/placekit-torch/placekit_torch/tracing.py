@@ -29,16 +29,15 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch._subclasses.functional_tensor import FunctionalTensor
 
 from placekit_core import ImporterError, report_progress
 from placekit_torch.autocast import autocasting
 from placekit_torch.checkpointing import recorded
+from placekit_torch.error_lines import first_line, user_line
 from placekit_torch.joint import ALIAS, TAG, Joint, Names, Tag, merge_tied, own_name, start_backward
 from placekit_torch.operators import tensors
 from placekit_torch.shortcuts import shortcuts
 from placekit_torch.values import TraceMode
-from placekit_torch.where import first_line, user_line
 
 
 def fake_mode(*, values: bool = False) -> TraceMode:
@@ -153,14 +152,6 @@ def _whole_kernels() -> Iterator[None]:
             op._dispatch_cache.clear()
 
 
-def _format(tensor: torch.Tensor, spec: str) -> str:
-    """A number in an f-string, as outside of a trace: torch writes only plain tensors so. Unknown ones are as torch has them."""
-    if tensor.dim() == 0:
-        with contextlib.suppress(DataDependentOutputException):
-            return format(tensor.item(), spec)
-    return object.__format__(tensor, spec)
-
-
 @contextlib.contextmanager
 def tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
     """All that tracing needs around it; the stack may take more."""
@@ -172,7 +163,6 @@ def tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
         stack.enter_context(shortcuts())
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(_whole_kernels())
-        stack.enter_context(mock.patch.object(FunctionalTensor, "__format__", _format))
         stack.enter_context(recorded())
         # modules skip checks of data, and optimisers skip checks of devices, as under torch.compile
         stack.enter_context(compiling())

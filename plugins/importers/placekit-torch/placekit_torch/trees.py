@@ -14,8 +14,8 @@ import torch
 import torch.utils._pytree as pytree
 
 from placekit_core import ImporterError
+from placekit_torch.error_lines import first_line
 from placekit_torch.step import Step
-from placekit_torch.where import first_line
 
 _CONTAINERS = (tuple, list, dict, OrderedDict, defaultdict, deque)
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Generator)

@@ -20,8 +20,8 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from placekit_core import ImporterError
+from placekit_torch.error_lines import calling_line
 from placekit_torch.shortcuts import ShapeMode, ordinary
-from placekit_torch.where import calling_line
 
 _SMALL = 4096  # elements of a tensor that is always kept
 _LARGE = (
@@ -50,11 +50,10 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
 
     A single random number is taken to be almost 1, so that LayerDrop (`if torch.rand([]) < rate: skip`) keeps every layer.
     Numbers are taken to be finite, so that `if not torch.isfinite(x).all()` has an answer. The positions of the largest
-    numbers (`topk`, `argmax`) are taken in turn, so that a router's experts get equal loads; `sort` leaves the order as it is.
+    numbers (`topk`, `argmax`) are taken in turn, so that a router's experts get equal loads.
 
     Attributes:
         routed: the lines that read values which depend on such positions of the largest numbers.
-        ordered: the lines that read values which depend on the order of numbers that are sorted.
         reads: the lines that read values of the example: of its whole numbers and booleans, or with `values` of all tensors.
         drawn: the lines that compare a single random number with a rate above 0.
     """
@@ -65,9 +64,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         self.reads: dict[str, None] = {}
         self.drawn: dict[str, None] = {}
         self.routed: dict[str, None] = {}
-        self.ordered: dict[str, None] = {}
         self._positions: Any = WeakIdKeyDictionary()  # of the largest numbers, and what is computed from them
-        self._places: Any = WeakIdKeyDictionary()  # of sorted numbers, and what is computed from them
         self._inputs: Any = WeakIdKeyDictionary()  # inputs with known values, and what is computed from them
         self._numbers: dict[int, torch.Tensor] = {}  # single random numbers, by id
         self._kept = 0  # bytes of large known values
@@ -89,10 +86,8 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         self._note(op, args)
         if op is _aten.index.Tensor and not self.values:
             args = self._with_positions(*args)
-        result = self._with_known_shape(op, args)
-        if result is None:
-            with self._without_values(op, args, kwargs):
-                result = super().__torch_dispatch__(op, types, args, kwargs)
+        with self._without_values(op, args, kwargs):
+            result = super().__torch_dispatch__(op, types, args, kwargs)
         if not isinstance(result, FakeTensor) or result.constant is None:
             self._give_value(op, args, kwargs, result)
         if not self.values:
@@ -137,29 +132,6 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
                 found.append(index)
         return tensor, found
 
-    def _with_known_shape(self, op: Any, args: Any) -> Any:
-        """The results of operators whose shapes depend on the values of only some of their arguments, if those are known."""
-        packet = getattr(op, "_overloadpacket", None)
-        if self.values or packet not in (_aten.masked_select, _aten._ctc_loss):
-            return None
-        if packet is _aten.masked_select and isinstance(args[1], FakeTensor) and args[1].constant is not None:
-            with no_dispatch():
-                shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]
-                count = int(args[1].constant.expand(shape).sum())
-            return self.made((count,), args[0].dtype)
-        if packet is _aten._ctc_loss:  # log probabilities [T, N, C], targets, lengths of inputs, lengths of targets
-            lengths = args[3].constant if isinstance(args[3], FakeTensor) else args[3]
-            if lengths is not None:
-                steps, batch, dtype = args[0].shape[0], args[0].shape[1], args[0].dtype
-                with no_dispatch():
-                    longest = max(map(int, lengths), default=0)
-                return self.made((batch,), dtype), self.made((batch, steps, 2 * longest + 1), dtype)
-        return None
-
-    def made(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
-        """A new contiguous fake tensor."""
-        return self._make([], None, shape, torch.empty(shape, device="meta").stride(), 0, dtype)
-
     @contextlib.contextmanager
     def _without_values(self, op: Any, args: Any, kwargs: Any) -> Iterator[None]:
         """Hide known values from an operator whose results have the same shapes for all values.
@@ -202,8 +174,6 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
     def _route(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Give the positions of the largest numbers values, in turn, and follow what is computed from them."""
         packet = getattr(op, "_overloadpacket", None)
-        if packet is _aten.sort:
-            self._sort(op, args, kwargs, result)
         found = result[1] if packet is _aten.topk else result
         if packet in (_aten.topk, _aten.argmax) and isinstance(args[0], FakeTensor) and found.dim() > 0:
             choices = args[0].shape[
@@ -214,22 +184,11 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
                     self.give(found, (torch.arange(found.numel()) % choices).view(found.shape))
                 self._positions[found] = None
             return
-        for group, lines in ((self._positions, self.routed), (self._places, self.ordered)):
-            given = pytree.tree_leaves((args, kwargs)) if group else ()
-            if any(isinstance(t, FakeTensor) and t in group for t in given):
-                if _READS & set(getattr(op, "tags", ())) and not _is_plain_index(op, args):
-                    lines.setdefault(calling_line())
-                self._follow(group, args, kwargs, result)
-
-    def _sort(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Take numbers to be sorted already, as far as their positions matter."""
-        places = result[1]
-        if args[0].is_floating_point() and places.dim() > 0 and places.constant is None and self._may_keep([places]):
-            dim = kwargs.get("dim", args[1] if len(args) > 1 and op is _aten.sort.default else -1)
-            with no_dispatch():
-                order = torch.arange(places.shape[dim]).expand(places.transpose(dim, -1).shape)
-                self.give(places, order.transpose(dim, -1).contiguous())
-            self._places[places] = None
+        given = pytree.tree_leaves((args, kwargs)) if self._positions else ()
+        if any(isinstance(t, FakeTensor) and t in self._positions for t in given):
+            if _READS & set(getattr(op, "tags", ())) and not _is_plain_index(op, args):
+                self.routed.setdefault(calling_line())
+            self._follow(self._positions, args, kwargs, result)
 
     def _give_value(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         packet = getattr(op, "_overloadpacket", None)

@@ -1,4 +1,4 @@
-"""The forty architectures of `benchmarks/models.py`: imported, placed, and counted as torch counts them."""
+"""The forty architectures of `architectures.py`: imported, placed, and counted as torch counts them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from typing import Any
 import pytest
 from placekit_testing.speed import mostly_slow
 
-FILE = Path(__file__).parents[4] / "benchmarks" / "models.py"
-pytestmark = pytest.mark.skipif(not FILE.exists(), reason="outside the repository")
+FILE = Path(__file__).parent / "architectures.py"
 
 
 def loaded() -> Any:
-    spec = importlib.util.spec_from_file_location("benchmarks_models", FILE)
+    spec = importlib.util.spec_from_file_location("torch_architectures", FILE)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["benchmarks_models"] = module
+    sys.modules["torch_architectures"] = module
     spec.loader.exec_module(module)
     return module
 
 
-MODELS = loaded() if FILE.exists() else None
-NAMES = list(MODELS.ARCHITECTURES) if MODELS is not None else []
+MODELS = loaded()
+NAMES = list(MODELS.ARCHITECTURES)
 LONG = [n for n in NAMES if n not in [*MODELS.SHORT, *MODELS.SLOW]]
 
 
-@pytest.mark.parametrize("name", mostly_slow(NAMES, MODELS.SHORT if NAMES else [], LONG))
+@pytest.mark.parametrize("name", mostly_slow(NAMES, MODELS.SHORT, LONG))
 def test_architecture(name: str) -> None:
     library = MODELS.ARCHITECTURES[name].library
     if importlib.util.find_spec(library.replace("-", "_")) is None:

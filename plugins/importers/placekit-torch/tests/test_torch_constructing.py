@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from placekit_testing.sequential import run_sequential
-from placekit_torch import Step, constructing
+from placekit_torch import Step
 from placekit_torch.factory import Made
 from placekit_torch.importer import import_program
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from placekit_core import ImporterError, Program
+from placekit_core import Program
 
 torch.set_num_threads(1)
 
@@ -159,46 +159,7 @@ def test_weights_that_are_read_are_real_and_a_warning_says_so() -> None:
     assert set(parameters(program)) == {"weight", "bias"}
 
 
-def test_weights_that_are_read_and_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constructing, "available_memory", lambda: 3 * 2**20)
-    with pytest.raises(
-        ImporterError, match=r"(?s)mine cannot be built without weights.*self\.scale = float.*does not fit"
-    ):
-        made(lambda: (Reads(1000), torch.randn(3, 1000)))
-
-
 def test_a_factory_runs_once_if_it_works() -> None:
     calls = []
     made(lambda: calls.append(1) or Step(nn.Linear(4, 4), torch.randn(3, 4)))
     assert calls == [1]
-
-
-def test_the_page_cache_of_a_control_group_is_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(constructing, "_CONTROL_GROUP", tmp_path)
-    (tmp_path / "memory.max").write_text("3000\n")
-    (tmp_path / "memory.current").write_text("2900\n")
-    (tmp_path / "memory.stat").write_text("anon 1000\ninactive_file 1800\n")
-    assert constructing.available_memory() == 1900
-    (tmp_path / "memory.max").write_text("max\n")
-    assert constructing.available_memory() > 2**20
-
-
-@pytest.mark.parametrize(
-    ("line", "folder", "limit", "used"),
-    [
-        ("0::/user/job/step", "user/job", "memory.max", "memory.current"),
-        ("4:cpu,memory:/user/job/step", "memory/user/job", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ],
-)
-def test_groups_around_the_control_group_limit_memory(
-    line: str, folder: str, limit: str, used: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(constructing, "_CONTROL_GROUP", tmp_path)
-    monkeypatch.setattr(constructing, "_OWN_GROUP", tmp_path / "own")
-    (tmp_path / "own").write_text(f"3:freezer:/\n{line}\n")
-    around = tmp_path / folder
-    (around / "step").mkdir(parents=True)
-    for name, value in ((limit, 3000), (used, 1000)):
-        (around / name).write_text(f"{value}\n")
-    (around / "memory.stat").write_text("inactive_file 0\n")
-    assert constructing.available_memory() == 2000

@@ -29,9 +29,6 @@ class Net(nn.Module):
 
 def step():
     return Step(Net(), torch.randn(5, 6), nn.functional.mse_loss, torch.randn(5, 2), torch.optim.Adam)
-
-def half():
-    return Step(nn.Linear(3, 3).to(torch.bfloat16), torch.randn(2, 3).bfloat16(), lambda y: y.float().sum())
 """
 
 
@@ -46,9 +43,3 @@ class TestTorch(ImporterContract):
     @pytest.fixture
     def make(self, folder: Path) -> Make:
         return partial(TorchImporter, module="contract_model:step", path=str(folder))
-
-
-class TestTorchInHalfPrecision(ImporterContract):
-    @pytest.fixture
-    def make(self, folder: Path) -> Make:
-        return partial(TorchImporter, module="contract_model:half", path=str(folder))

@@ -367,9 +367,3 @@ def test_frozen_parameters_and_groups_of_parameters() -> None:
         "aten._foreach_add([f32[3,3]], [f32[3,3]], alpha=-0.5)",
         "aten._foreach_add([f32[3]], [f32[3]], alpha=-0.5)",
     ]
-
-
-def test_attributes_count_what_was_traced() -> None:
-    graph = imported(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), torch.randn(5, 3), optimizer=adam).graph
-    assert graph.attributes["kernels"] == graph.kernel.sum()
-    assert graph.attributes["kernels"] + graph.attributes["views"] == graph.attributes["traced_operations"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +99,8 @@ def test_half_precision(folder: Path) -> None:
     assert graph.persistent_bytes.sum() == 2 * (9 + 3 + 3 + 6)  # the tied weight once
 
 
-@pytest.mark.parametrize(
-    ("factory", "options", "says"),
-    [
+def test_wrong_factories(folder: Path) -> None:
+    wrong: list[tuple[str, dict[str, Any], list[str]]] = [
         ("", {}, ["importer.module is not set", "package.module:function"]),
         ("users_model", {}, ["importer.module is 'users_model'"]),
         ("no_such_module:step", {}, ["no module named 'no_such_module'", "looked in"]),
@@ -111,20 +108,15 @@ def test_half_precision(folder: Path) -> None:
         ("users_model:number", {}, ["is a int, not a function"]),
         ("users_model:wrong", {}, ["users_model:wrong returned int", "return Step("]),
         ("users_model:fails", {}, ["ValueError: no such data set", "users_model.py:", "raise ValueError"]),
-        (
-            "users_model:needs",
-            {},
-            ["users_model:needs failed", "No module named 'a_package_nobody_has'", "users_model.py:"],
-        ),
+        ("users_model:needs", {}, ["users_model:needs failed", "No module named 'a_package_nobody_has'"]),
         ("users_model:step", {"arguments": {"depth": 1}}, ["unexpected keyword argument 'depth'"]),
         ("users_model:pair", {}, ["has no scalar loss: the module returns a tensor of shape (2, 3)", "Step.loss"]),
-    ],
-)
-def test_wrong_factories(folder: Path, factory: str, options: dict[str, Any], says: list[str]) -> None:
-    with pytest.raises(ImporterError) as error:
-        load(folder, factory, **options)
-    for text in says:
-        assert text in str(error.value)
+    ]
+    for factory, options, says in wrong:
+        with pytest.raises(ImporterError) as error:
+            load(folder, factory, **options)
+        for text in says:
+            assert text in str(error.value)
 
 
 def test_broken_module_and_missing_folder(folder: Path) -> None:
@@ -172,7 +164,6 @@ class Shapes(nn.Module):
         return x @ x
 
 
-@pytest.mark.parametrize("mode", ["train", "inference"])
 @pytest.mark.parametrize(
     ("module", "line", "why"),
     [
@@ -183,11 +174,11 @@ class Shapes(nn.Module):
         (Shapes, "return x @ x", "RuntimeError"),
     ],
 )
-def test_untraceable_modules_name_the_line(module: type[nn.Module], line: str, why: str, mode: Any) -> None:
+def test_untraceable_modules_name_the_line(module: type[nn.Module], line: str, why: str) -> None:
     wrapped = nn.Sequential(nn.Linear(3, 3), module())
     number = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.strip() == line)
     with pytest.raises(ImporterError) as error:
-        import_module(wrapped, torch.randn(2, 3), loss=lambda y: y.sum(), mode=mode, name="mine")
+        import_module(wrapped, torch.randn(2, 3), loss=lambda y: y.sum(), name="mine")
     assert error.value.message.startswith("mine cannot be traced: ")
     assert why in error.value.message
     assert f"{__file__}:{number}: {line}" in error.value.message
@@ -199,9 +190,8 @@ def linear(**options: Any) -> Any:
     return import_module(nn.Linear(3, 3), torch.randn(2, 3), name="mine", **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
+def test_wrong_steps() -> None:
+    wrong: list[tuple[dict[str, Any], list[str]]] = [
         ({"optimizer": torch.optim.LBFGS}, ["the update of LBFGS", "closure"]),
         ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, ["optimizer of this step is not callable"]),
         ({"optimizer": lambda p: torch.optim.SGD(p, lr=-1)}, ["Invalid learning rate"]),
@@ -210,21 +200,18 @@ def linear(**options: Any) -> Any:
         ({"loss": lambda y: 3.0}, ["the loss is a float"]),
         ({"loss": lambda y: y.detach().sum()}, ["depends on no parameter"]),
         ({"loss": lambda y, t: y.sum()}, ["missing 1 required positional argument", "give targets=..."]),
-        ({"loss": nn.functional.cross_entropy, "targets": None}, ["not NoneType", "give targets=..."]),
-    ],
-)
-def test_wrong_steps(options: dict[str, Any], says: list[str]) -> None:
-    with pytest.raises(ImporterError) as error:
-        linear(**options)
-    for text in says:
-        assert text in str(error.value)
+    ]
+    for options, says in wrong:
+        with pytest.raises(ImporterError) as error:
+            linear(**options)
+        for text in says:
+            assert text in str(error.value)
 
 
 LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 
 
-@pytest.mark.parametrize("mode", ["train", "inference"])
-def test_torch_logs_nothing_of_an_error(mode: Any) -> None:
+def test_torch_logs_nothing_of_an_error() -> None:
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = records.append  # type: ignore[method-assign]
@@ -232,32 +219,13 @@ def test_torch_logs_nothing_of_an_error(mode: Any) -> None:
     LOGGER.addHandler(handler)
     try:
         with pytest.raises(ImporterError, match="mine cannot be traced"):
-            import_module(nn.Linear(3, 3), torch.randn(2, 4), loss=lambda y: y.sum(), mode=mode, name="mine")
+            import_module(nn.Linear(3, 3), torch.randn(2, 4), loss=lambda y: y.sum(), name="mine")
         assert not records
         LOGGER.error("restored")
         assert len(records) == 1
     finally:
         LOGGER.removeHandler(handler)
     assert LOGGER.filters == filters
-
-
-@pytest.mark.slow
-def test_nothing_on_stderr_for_a_wrong_shape_in_a_factory(folder: Path) -> None:
-    (folder / "shapes_model.py").write_text(
-        "import torch\ndef step():\n    return torch.randn(2, 3) @ torch.randn(2, 3)\n"
-    )
-    code = """
-from placekit_core import ImporterError
-from placekit_torch.importer import TorchImporter
-try:
-    TorchImporter(module="shapes_model:step").load()
-except ImporterError as e:
-    print(e)
-"""
-    ran = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
-    assert "shapes_model:step failed: RuntimeError" in ran.stdout
-    assert "shapes_model.py:3" in ran.stdout
-    assert ran.stderr == ""
 
 
 def test_changing_a_parameter_in_the_forward_pass() -> None:
@@ -305,11 +273,10 @@ class OneDict(nn.Linear):
         return super().forward(batch["x"])
 
 
-@pytest.mark.parametrize("tracer", ["joint", "export"])
-def test_a_dict_that_is_one_argument(tracer: Any) -> None:
+def test_a_dict_that_is_one_argument() -> None:
     inputs = {"x": torch.randn(2, 3)}
     with pytest.raises(ImporterError, match=r"OneDict\.forward\(batch\) does not take the inputs") as error:
-        import_module(OneDict(3, 3), inputs, mode="inference", tracer=tracer)
+        import_module(OneDict(3, 3), inputs, mode="inference")
     assert "(x) is keyword arguments" in error.value.hint
     assert "(module, (dict,))" in error.value.hint
-    import_module(OneDict(3, 3), (inputs,), mode="inference", tracer=tracer)
+    import_module(OneDict(3, 3), (inputs,), mode="inference")

@@ -18,7 +18,7 @@ from placekit_testing.speed import mostly_slow
 from placekit_torch import Step, import_module
 from placekit_torch.codegen import operation_seed
 from torch import Tensor, nn
-from torch_networks import NETWORKS, OPTIMIZERS, RNNLM, Llama, language, small
+from torch_networks import NETWORKS, OPTIMIZERS, Llama, language, small
 
 from placekit_core import Program
 
@@ -84,14 +84,7 @@ def check_equal_to_eager(
     return program
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("network", mostly_slow(["mlp", "lstm", "odd"], ["mlp"]))
-def test_step_equals_eager_with_every_optimizer(network: str, optimizer: str) -> None:
-    torch.manual_seed(1)
-    check_equal_to_eager(NETWORKS[network](), OPTIMIZERS[optimizer])
-
-
-@pytest.mark.parametrize("network", ["llama", "tied", "dropout"])
+@pytest.mark.parametrize("network", mostly_slow(NETWORKS, ["mlp", "llama", "dropout"]))
 def test_step_equals_eager(network: str) -> None:
     torch.manual_seed(2)
     check_equal_to_eager(NETWORKS[network](), OPTIMIZERS["adamw"])
@@ -128,55 +121,7 @@ def test_factories_of_modules_that_copy_their_layers(factory: Callable[[], Step]
     check_equal_to_eager(factory(), OPTIMIZERS["adamw"], program=program)
 
 
-def test_copies_of_fake_tensors_stay_in_their_mode() -> None:
-    from placekit_torch.constructing import converting, without_weights
-    from placekit_torch.tracing import fake_mode
-
-    mode = fake_mode()
-    assert copy.copy(mode) is copy.deepcopy(mode) is mode
-    with converting(), without_weights(mode):
-        module = nn.Linear(3, 3)
-        module.weight.requires_grad_(False)
-        copied = copy.deepcopy(module)
-    for old, new in zip(module.parameters(), copied.parameters(), strict=True):
-        assert new is not old
-        assert isinstance(new, nn.Parameter)
-        assert new.fake_mode is mode
-        assert (new.shape, new.requires_grad) == (old.shape, old.requires_grad)
-        assert new.untyped_storage()._cdata != old.untyped_storage()._cdata
-
-
-def test_default_adam_differs_by_rounding_only() -> None:
-    torch.manual_seed(3)
-    step = small(0.0)
-    program = import_module(step.module, step.inputs, loss=step.loss, targets=step.targets, optimizer=torch.optim.Adam)
-    values = program.executable.initial()
-    eager = torch.optim.Adam(step.module.parameters())
-    for _ in range(3):
-        values, _ = run_sequential(program, values)
-        eager.zero_grad()
-        step.loss(step.module(step.inputs), step.targets).backward()
-        eager.step()
-    found = by_name(program, values)
-    for name, value in step.module.named_parameters():
-        torch.testing.assert_close(found[name], value.detach(), rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("network", mostly_slow(NETWORKS, ["mlp", "odd"]))
-def test_gradients_equal_eager(network: str) -> None:
-    torch.manual_seed(4)
-    step = NETWORKS[network]()
-    program = import_module(step.module, step.inputs, loss=step.loss, targets=step.targets)
-    _, results = run_sequential(program, program.executable.initial())
-    with as_imported(program, 0):
-        step.loss(step.module(*step.arguments[0]), *step.loss_arguments).backward()
-    gradients = {k: p.grad for k, p in step.module.named_parameters() if p.grad is not None}
-    assert gradients.keys() == {k.removeprefix("gradient.") for k in results} - {"loss"}
-    for name, gradient in gradients.items():
-        assert torch.equal(results[f"gradient.{name}"], gradient), name
-
-
-@pytest.mark.parametrize("network", ["lstm", "llama", "odd"])
+@pytest.mark.parametrize("network", ["lstm", "llama"])
 def test_inference_equals_eager(network: str) -> None:
     torch.manual_seed(5)
     step = NETWORKS[network]()
@@ -187,7 +132,7 @@ def test_inference_equals_eager(network: str) -> None:
         assert torch.equal(results["output.0"], step.module.eval()(*step.arguments[0]))
 
 
-@pytest.mark.parametrize("network", mostly_slow(NETWORKS, ["lstm", "odd"]))
+@pytest.mark.parametrize("network", ["lstm", "odd"])
 def test_operations_run_one_by_one_on_copies_of_their_inputs(network: str) -> None:
     """As on many devices: each operation gets copies (with strides) of the tensors that its edges name, views too."""
     torch.manual_seed(6)
@@ -220,10 +165,9 @@ def test_operations_run_one_by_one_on_copies_of_their_inputs(network: str) -> No
         assert torch.equal(values[executable.updates.get(old, old)], value)
 
 
-@pytest.mark.parametrize("network", ["lstm", "odd"])
-def test_fused_runs_equal_the_whole(network: str) -> None:
+def test_fused_runs_equal_the_whole() -> None:
     torch.manual_seed(7)
-    step = NETWORKS[network]()
+    step = NETWORKS["lstm"]()
     program = import_module(
         step.module, step.inputs, loss=step.loss, targets=step.targets, optimizer=OPTIMIZERS["adam"]
     )
@@ -278,19 +222,6 @@ def trace_large(make: Callable[[], Step], optimizer: Callable[..., Any]) -> Prog
         return step
 
     return import_program(Made(factory, "large"), name="large")
-
-
-@pytest.mark.slow
-def test_size_of_rnnlm() -> None:
-    program = trace_large(lambda: language(RNNLM(10000, 2048, 2), 10000, 64, 40), torch.optim.Adam)
-    assert counts(program) == pytest.approx((5925, 3520), rel=0.1)
-    graph = program.graph
-    calls = {
-        graph.call[v]
-        for v in range(graph.n)
-        if graph.module[v] == "cells.1" and graph.phase[v] == 0 and graph.kernel[v]
-    }
-    assert calls == set(range(40))
 
 
 def test_size_of_llama_block() -> None:

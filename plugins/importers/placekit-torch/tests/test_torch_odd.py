@@ -11,7 +11,6 @@ import torch
 from placekit_testing.sequential import run_sequential
 from placekit_torch import import_module
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 
@@ -38,17 +37,6 @@ class Linear(nn.Module):
 class CustomFunction(Linear):
     def forward(self, x: Tensor) -> Tensor:
         return Exp.apply(self.linear(x))
-
-
-class Checkpointed(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(lambda y: self.linear(y).tanh(), x, use_reentrant=False)
-
-
-class Autocast(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return self.linear(x)
 
 
 class InPlace(Linear):
@@ -133,8 +121,6 @@ class Complex(Linear):
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "custom function": CustomFunction,
-    "checkpoint": Checkpointed,
-    "autocast": Autocast,
     "in place": InPlace,
     "repeated": Repeated,
     "norms": Norms,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from placekit_core import Component
+from placekit_core import ImporterComponent
 from placekit_zoo.options import NetworkOptions, OptimizerName
 
 
@@ -77,34 +77,34 @@ class GptOptions(NetworkOptions):
 DOPPLER = "Yao et al. 2026, Doppler: Dual-Policy Learning for Device Assignment in Asynchronous Dataflow Graphs"
 
 COMPONENTS = [
-    Component(
+    ImporterComponent(
         name="mlp",
         summary="a small multi-layer perceptron, for first steps and tests",
         config=MlpOptions,
         target="placekit_zoo.mlp:MlpImporter",
     ),
-    Component(
+    ImporterComponent(
         name="ffnn",
         summary="a feed-forward network with one wide hidden layer",
         config=FfnnOptions,
         target="placekit_zoo.ffnn:FfnnImporter",
         paper=DOPPLER,
     ),
-    Component(
+    ImporterComponent(
         name="llama_block",
         summary="the attention block of a Llama-7B layer",
         config=LlamaBlockOptions,
         target="placekit_zoo.llama:LlamaBlockImporter",
         paper=DOPPLER,
     ),
-    Component(
+    ImporterComponent(
         name="llama_layer",
         summary="one layer of Llama-7B: attention and feed-forward",
         config=LlamaLayerOptions,
         target="placekit_zoo.llama:LlamaLayerImporter",
         paper=DOPPLER,
     ),
-    Component(
+    ImporterComponent(
         name="gpt",
         summary="a decoder of GPT-2's architecture and of any size",
         config=GptOptions,

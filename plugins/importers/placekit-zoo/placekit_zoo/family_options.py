@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from placekit_core import Component, Options
+from placekit_core import ImporterComponent, Options
 from placekit_zoo.options import refuse_one_value
 
 PLACETO = "Addanki et al. 2019, Placeto: Learning Generalizable Device Placement Algorithms for Distributed ML"
@@ -131,29 +131,29 @@ class PlantedOptions(Options):
         return self
 
 
-COMPONENTS: list[Component] = [
-    Component(
+COMPONENTS: list[ImporterComponent] = [
+    ImporterComponent(
         name="placeto_cifar10",
         summary="Placeto's family cifar10: image classifiers of cells sampled as in ENAS",
         config=PlacetoCifar10Options,
         target="placekit_zoo.placeto:PlacetoCifar10",
         paper=f"{PLACETO}; {ENAS}",
     ),
-    Component(
+    ImporterComponent(
         name="placeto_ptb",
         summary="Placeto's family ptb: language models of recurrent cells sampled as in ENAS",
         config=PlacetoPtbOptions,
         target="placekit_zoo.placeto:PlacetoPtb",
         paper=f"{PLACETO}; {ENAS}",
     ),
-    Component(
+    ImporterComponent(
         name="placeto_nmt",
         summary="Placeto's family nmt: translation models of several lengths and batches",
         config=PlacetoNmtOptions,
         target="placekit_zoo.placeto:PlacetoNmt",
         paper=PLACETO,
     ),
-    Component(
+    ImporterComponent(
         name="planted",
         summary="layered graphs whose optimal makespan is known, and which list schedulers miss",
         config=PlantedOptions,

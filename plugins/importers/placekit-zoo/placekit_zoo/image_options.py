@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from placekit_core import Component
+from placekit_core import ImporterComponent
 from placekit_zoo.options import NetworkOptions, OptimizerName, refuse_one_value
 
 
@@ -84,21 +84,21 @@ class NasNetOptions(NetworkOptions):
 
 
 COMPONENTS = [
-    Component(
+    ImporterComponent(
         name="inception_v3",
         summary="Inception-V3, the image classifier of the device placement papers",
         config=InceptionV3Options,
         target="placekit_zoo.inception_v3:InceptionV3Importer",
         paper="Szegedy et al. 2016, Rethinking the Inception Architecture for Computer Vision",
     ),
-    Component(
+    ImporterComponent(
         name="resnet",
         summary="residual networks of depth 50, 101, 152 and 200",
         config=ResNetOptions,
         target="placekit_zoo.resnet:ResNetImporter",
         paper="He et al. 2016, Deep Residual Learning for Image Recognition",
     ),
-    Component(
+    ImporterComponent(
         name="nasnet",
         summary="NASNet-A large, image classifier of cells that were found by search",
         config=NasNetOptions,

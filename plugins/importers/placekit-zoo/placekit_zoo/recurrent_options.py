@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from placekit_core import Component
+from placekit_core import ImporterComponent
 from placekit_zoo.options import NetworkOptions, OptimizerName
 
 
@@ -42,14 +42,14 @@ class NmtOptions(RecurrentOptions):
 MIRHOSEINI = "Mirhoseini et al. 2017, Device Placement Optimization with Reinforcement Learning"
 
 COMPONENTS = [
-    Component(
+    ImporterComponent(
         name="rnnlm",
         summary="a recurrent language model: a grid of LSTM cells, time steps by layers",
         config=RnnlmOptions,
         target="placekit_zoo.rnnlm:RnnlmImporter",
         paper=MIRHOSEINI,
     ),
-    Component(
+    ImporterComponent(
         name="nmt",
         summary="neural machine translation: an encoder and a decoder of LSTM cells, with attention",
         config=NmtOptions,

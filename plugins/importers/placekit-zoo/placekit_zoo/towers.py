@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import PHASES, Component, Graph, GraphBuilder, Importer, ImporterError, Labels, Program, installed
+from placekit_core import (
+    PHASES,
+    Graph,
+    GraphBuilder,
+    Importer,
+    ImporterComponent,
+    ImporterError,
+    Labels,
+    Program,
+    installed,
+)
 from placekit_zoo.towers_options import TowersOptions
 
 SHARED = ("parameter", "state")
@@ -63,7 +73,7 @@ class TowersImporter(Importer):
         return importer
 
 
-def _has_batch(importer: Component) -> bool:
+def _has_batch(importer: ImporterComponent) -> bool:
     return "batch" in importer.config.model_fields
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from placekit_core import Component, Options
+from placekit_core import ImporterComponent, Options
 
 
 class TowersOptions(Options):
@@ -26,7 +26,7 @@ class TowersOptions(Options):
 
 
 COMPONENTS = [
-    Component(
+    ImporterComponent(
         name="towers",
         summary="data parallelism: the training step of another importer replicated, its batch divided",
         config=TowersOptions,

@@ -1,4 +1,7 @@
-"""Library: levels, list scheduling and proven bounds. Importing it imports no numba; each name is loaded at first use."""
+"""Library: levels, list scheduling, proven bounds, and the interface of compiled evaluations (`Kernel`).
+
+Importing it imports no numba; each name is loaded at first use.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placekit_scheduling.bounds.certificate import certify as certify
-    from placekit_scheduling.bounds.checker import (
-        Certificate as Certificate,
-        CertificateError as CertificateError,
-        proven_s as proven_s,
+    from placekit_scheduling.abi import (
+        Kernel as Kernel,
+        Trace as Trace,
+        Trial as Trial,
+        kernel_signature as kernel_signature,
     )
     from placekit_scheduling.bounds.makespan import (
         ROUNDING as ROUNDING,
@@ -38,12 +41,10 @@ if TYPE_CHECKING:
         Rule as Rule,
         warm_up as warm_up,
     )
-    from placekit_scheduling.signature import kernel_signature as kernel_signature
     from placekit_scheduling.symmetry import device_classes as device_classes
 
 _HOME = {
-    "bounds.certificate": "certify",
-    "bounds.checker": "Certificate CertificateError proven_s",
+    "abi": "Kernel Trace Trial kernel_signature",
     "bounds.makespan": "ROUNDING all_bounds binding_argument critical_path_bound makespan_bound",
     "bounds.offload": "offload_bound",
     "first_run": "end_help",
@@ -52,7 +53,6 @@ _HOME = {
         " transfer_cost"
     ),
     "list_scheduling.scheduler": "RULES ListScheduler Rule warm_up",
-    "signature": "kernel_signature",
     "symmetry": "device_classes",
 }
 """Module, and the names that it has here."""

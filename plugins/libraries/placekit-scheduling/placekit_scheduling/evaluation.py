@@ -9,9 +9,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from placekit_core import Kernel, Placements
+from placekit_core import Placements
+from placekit_scheduling.abi import Kernel, kernel_signature
 from placekit_scheduling.jit import njit
-from placekit_scheduling.signature import kernel_signature
 
 _EVENTS_WORTH_A_THREAD = 20_000  # about 2 ms of simulation
 

@@ -3,8 +3,8 @@
 Compiled code cannot loop over fields of different types. So these functions are written out here, from the fields of the
 NamedTuple.
 
-A compiled evaluation (`placekit_core.Kernel`) gets everything in two flat arrays and two scratch spaces. A list of `Field` says
-what is where: `lay_out` fills the arrays, and `view_of` makes the compiled function that finds every field again.
+A compiled evaluation (`placekit_scheduling.Kernel`) gets everything in two flat arrays and two scratch spaces. A list of `Field`
+says what is where: `lay_out` fills the arrays, and `view_of` makes the compiled function that finds every field again.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -50,7 +50,7 @@ def fields(where: str, names: str, size: str = "") -> list[Field]:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The arrays of `placekit_core.Kernel`, and the index at which each array begins in its own."""
+    """The arrays of `placekit_scheduling.Kernel`, and the index at which each array begins in its own."""
 
     ints: NDArray[np.int32]
     floats: NDArray[np.float64]

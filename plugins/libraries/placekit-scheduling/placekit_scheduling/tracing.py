@@ -7,18 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import BackendError, Kernel, Problem
+from placekit_core import BackendError, Problem
+from placekit_scheduling.abi import Kernel
 
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """What one run recorded, by the task numbers of `placekit_core.Trace`: T tasks, k received copies, D devices.
+    """What one run recorded, by the task numbers of `placekit_scheduling.Trace`: T tasks, k received copies, D devices.
 
     Attributes:
         value_s: the objective.
         peak_bytes: [D] highest memory in use.
         start_s, end_s: [T] times of the tasks that ran; 0 for all others.
-        cause: [T] why each of the tasks that ran started; see `placekit_core.Trace`.
+        cause: [T] why each of the tasks that ran started; see `placekit_scheduling.Trace`.
         last: the task that ended last; -1 if none ran.
         copy_tensor, copy_dst: [k] tensor and destination of each received copy.
         copy_task: [k] the task that made it; with multicast, the copies of a tensor have one task.

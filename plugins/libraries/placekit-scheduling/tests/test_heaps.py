@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import pytest
 from numba import njit, typeof
 from numpy.typing import NDArray
 from placekit_scheduling.fields import builder_of, copier_of, fields, lay_out, numba_type, row_of, unpacked
@@ -24,87 +24,86 @@ from placekit_scheduling.heaps import (
 )
 from placekit_scheduling.jit import UNCOUNTED
 
-SEEDS = range(20)
+SEEDS = range(5)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_integers(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    heap, size, expected = np.zeros(100, np.int64), 0, list[int]()
-    for _ in range(300):
-        if size and (size == len(heap) or rng.random() < 0.45):
-            assert heap[0] == heapq.heappop(expected)
-            size = pop(heap, size)
-        else:
-            key = int(rng.integers(0, 30))
-            heapq.heappush(expected, key)
-            size = push(heap, size, key)
-        assert size == len(expected)
+def test_integers() -> None:
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        heap, size, expected = np.zeros(100, np.int64), 0, list[int]()
+        for _ in range(300):
+            if size and (size == len(heap) or rng.random() < 0.45):
+                assert heap[0] == heapq.heappop(expected)
+                size = pop(heap, size)
+            else:
+                key = int(rng.integers(0, 30))
+                heapq.heappush(expected, key)
+                size = push(heap, size, key)
+            assert size == len(expected)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_events(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    times, numbers, expected = np.zeros(100), np.zeros(100, np.int32), list[tuple[float, int]]()
-    for number in range(300):
-        if expected and (len(expected) == len(times) or rng.random() < 0.45):
-            assert (times[0], numbers[0]) == heapq.heappop(expected)
-            drop_event(times, numbers, len(expected))
-        else:
-            event = float(rng.integers(0, 9)), number  # many at the same time
-            push_event(times, numbers, len(expected), *event)
-            heapq.heappush(expected, event)
+def test_events() -> None:
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        times, numbers, expected = np.zeros(100), np.zeros(100, np.int32), list[tuple[float, int]]()
+        for number in range(300):
+            if expected and (len(expected) == len(times) or rng.random() < 0.45):
+                assert (times[0], numbers[0]) == heapq.heappop(expected)
+                drop_event(times, numbers, len(expected))
+            else:
+                event = float(rng.integers(0, 9)), number  # many at the same time
+                push_event(times, numbers, len(expected), *event)
+                heapq.heappush(expected, event)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_sorted_list_of_events(seed: int) -> None:
+def test_a_sorted_list_of_events() -> None:
     """As many as a list may have, and over the end of its arrays."""
-    rng, first, end = np.random.default_rng(seed), 0, 0
-    times, numbers, expected = np.zeros(SPAN), np.zeros(SPAN, np.int32), list[tuple[float, int]]()
-    for number in rng.permutation(2 * SPAN).tolist():
-        if expected and (len(expected) == NEAR or rng.random() < 0.4):
-            assert (times[first], numbers[first]) == heapq.heappop(expected)
-            first += 1
-        event = float(rng.integers(0, 9)), number
-        first, end = insert_event(times, numbers, first, end, *event)
-        heapq.heappush(expected, event)
-        assert [*zip(times[first:end], numbers[first:end], strict=True)] == sorted(expected)
+    for seed in SEEDS:
+        rng, first, end = np.random.default_rng(seed), 0, 0
+        times, numbers, expected = np.zeros(SPAN), np.zeros(SPAN, np.int32), list[tuple[float, int]]()
+        for number in rng.permutation(2 * SPAN).tolist():
+            if expected and (len(expected) == NEAR or rng.random() < 0.4):
+                assert (times[first], numbers[first]) == heapq.heappop(expected)
+                first += 1
+            event = float(rng.integers(0, 9)), number
+            first, end = insert_event(times, numbers, first, end, *event)
+            heapq.heappush(expected, event)
+            assert [*zip(times[first:end], numbers[first:end], strict=True)] == sorted(expected)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_keys_that_change(seed: int) -> None:
+def test_keys_that_change() -> None:
     """After any change of one key the first is the least by (key, rank), and every position is right."""
-    rng, n = np.random.default_rng(seed), 40
-    heap, key, rank, position = np.zeros(n, np.int64), np.zeros(n), rng.permutation(n), np.zeros(n, np.int64)
-    for i, number in enumerate(rng.permutation(n).tolist()):
-        heap[i], key[number] = number, rng.integers(0, 9)
-        sift(heap, key, rank, position, i + 1, i)
-    for _ in range(100):
-        number = int(rng.integers(n))
-        key[number] = rng.integers(0, 9)
-        sift(heap, key, rank, position, n, position[number])
-        assert heap[0] == min(range(n), key=lambda v: (key[v], rank[v]))
-        assert heap[position].tolist() == list(range(n))
+    for seed in SEEDS:
+        rng, n = np.random.default_rng(seed), 40
+        heap, key, rank, position = np.zeros(n, np.int64), np.zeros(n), rng.permutation(n), np.zeros(n, np.int64)
+        for i, number in enumerate(rng.permutation(n).tolist()):
+            heap[i], key[number] = number, rng.integers(0, 9)
+            sift(heap, key, rank, position, i + 1, i)
+        for _ in range(100):
+            number = int(rng.integers(n))
+            key[number] = rng.integers(0, 9)
+            sift(heap, key, rank, position, n, position[number])
+            assert heap[0] == min(range(n), key=lambda v: (key[v], rank[v]))
+            assert heap[position].tolist() == list(range(n))
 
 
-@pytest.mark.parametrize("ranked", [False, True])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_queues_that_share_arrays(seed: int, ranked: bool) -> None:
+def test_queues_that_share_arrays() -> None:
     """Three queues of numbers, by their keys or first come first served."""
-    rng, n = np.random.default_rng(seed), 200
-    head, tail = np.full(3, -1, np.int32), np.zeros(3, np.int32)
-    key, child, link = rng.permutation(n), np.zeros(n, np.int32), np.zeros(n, np.int32)
-    expected: list[list[tuple[int, int]]] = [[], [], []]
-    for number in range(n):
-        q = int(rng.integers(3))
-        heapq.heappush(expected[q], (int(key[number]) if ranked else number, number))
-        enqueue(q, number, ranked, head, tail, key, child, link)
-        for some in range(3):
-            while expected[some] and rng.random() < 0.3:
-                first = int(head[some])
-                assert first == heapq.heappop(expected[some])[1]
-                head[some] = without_root(first, key, child, link) if ranked else link[first]
-            assert (head[some] < 0) == (not expected[some])
+    for seed, ranked in itertools.product(SEEDS, (False, True)):
+        rng, n = np.random.default_rng(seed), 200
+        head, tail = np.full(3, -1, np.int32), np.zeros(3, np.int32)
+        key, child, link = rng.permutation(n), np.zeros(n, np.int32), np.zeros(n, np.int32)
+        expected: list[list[tuple[int, int]]] = [[], [], []]
+        for number in range(n):
+            q = int(rng.integers(3))
+            heapq.heappush(expected[q], (int(key[number]) if ranked else number, number))
+            enqueue(q, number, ranked, head, tail, key, child, link)
+            for some in range(3):
+                while expected[some] and rng.random() < 0.3:
+                    first = int(head[some])
+                    assert first == heapq.heappop(expected[some])[1]
+                    head[some] = without_root(first, key, child, link) if ranked else link[first]
+                assert (head[some] < 0) == (not expected[some])
 
 
 class Some(NamedTuple):
@@ -175,15 +174,15 @@ def _total(m: Any, start: int) -> float:
 first = unpacked(LAYOUT, _helper, name="first")
 
 
-@pytest.mark.parametrize(("double", "loud"), [(False, False), (True, False), (False, True), (True, True)])
-def test_a_function_of_all_fields_and_its_variants(double: bool, loud: bool) -> None:
+def test_a_function_of_all_fields_and_its_variants() -> None:
     """A variant in which flags are known gives what the function gives that reads them, and has no more arguments."""
-    flags = {"double": double, "loud": loud}
-    packed = lay_out(LAYOUT, {"n": 3, **flags}, {"given": np.array([5, 7, 9])}, {"n": 3})
-    expected = 1 + 5 + (2 if double else 3 if loud else 1) * (5 + 7 + 9)
-    for name, known in (("any", {}), ("double", {"double": double}), ("both", flags)):
-        function = unpacked(LAYOUT, _total, name=f"total_{name}_{double}_{loud}", known=known)
-        sums = np.zeros(packed.scratch_floats)
-        assert function(packed.ints, packed.floats, np.zeros(packed.scratch_ints, np.int32), sums, 1) == expected
-        assert sums[-1] == expected
-        assert function.py_func.__doc__ == "Sums of what is given."
+    for double, loud in ((False, False), (True, False), (False, True)):
+        flags = {"double": double, "loud": loud}
+        packed = lay_out(LAYOUT, {"n": 3, **flags}, {"given": np.array([5, 7, 9])}, {"n": 3})
+        expected = 1 + 5 + (2 if double else 3 if loud else 1) * (5 + 7 + 9)
+        for name, known in (("any", {}), ("double", {"double": double}), ("both", flags)):
+            function = unpacked(LAYOUT, _total, name=f"total_{name}_{double}_{loud}", known=known)
+            sums = np.zeros(packed.scratch_floats)
+            assert function(packed.ints, packed.floats, np.zeros(packed.scratch_ints, np.int32), sums, 1) == expected
+            assert sums[-1] == expected
+            assert function.py_func.__doc__ == "Sums of what is given."

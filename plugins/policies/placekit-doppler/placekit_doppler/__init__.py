@@ -8,7 +8,7 @@ from placekit_learn.options import PolicyGradientOptions
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field, field_validator
 
-from placekit_core import Component, hookimpl
+from placekit_core import Component, PolicyComponent, hookimpl
 
 
 class DopplerOptions(TorchOptions):
@@ -23,9 +23,6 @@ class DopplerOptions(TorchOptions):
     size: int = Field(64, ge=1, description="length of the embeddings of operations")
     hidden: int = Field(64, ge=1, description="units of the layer before the logits, of SEL and of PLC")
     rounds: int = Field(3, ge=0, description="rounds of message passing")
-    part_hidden: int = Field(
-        16, ge=1, description="hidden units of the part policy, which changes parts of a placement"
-    )
     message_passing: Literal["per_episode", "per_step"] = Field(
         "per_episode",
         description="messages are passed once per episode, or anew for every decision, with the placement so far (slow;"
@@ -99,22 +96,6 @@ class ThreeStageOptions(PolicyGradientOptions):
         True,
         description="the first evaluations are list schedules by every rule, and single devices; one where they are measured",
     )
-    whole_up_to: int | None = Field(
-        1000,
-        ge=0,
-        description="kernels up to which a program is learned by whole episodes; larger ones are learned by episodes that change"
-        " parts of a placement, where the backend simulates and records a trace; null: always whole",
-    )
-    part_round: int = Field(2, ge=1, description="changes of one placement that are evaluated together")
-    part_samples: int = Field(64, ge=1, description="changes for each update of the part policy")
-    part_learning_rate: float = Field(
-        0.03, ge=0, description="step size of the part policy, falling linearly to 0; 0: it learns nothing"
-    )
-    part_entropy_weight: float = Field(0.01, ge=0, description="reward per nat of the entropy of the kinds of change")
-    part_temperature: float = Field(
-        1e-4, gt=0, description="by how much worse a change may be, over the value of the placement (Metropolis' rule)"
-    )
-    part_temperature_end: float = Field(1e-5, gt=0, description="that share at the end of the budget")
     epochs: int = Field(3, ge=1, description="steps of the optimiser on each batch; 1: REINFORCE")
     clip: float | None = Field(
         0.2,
@@ -147,9 +128,9 @@ def placekit_trainers() -> list[Component]:
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     return [
-        Component(
+        PolicyComponent(
             name="doppler",
             summary="dual policy: selects the next operation and places it",
             config=DopplerOptions,

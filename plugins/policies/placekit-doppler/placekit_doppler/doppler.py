@@ -12,16 +12,22 @@ from numpy.typing import NDArray
 from placekit_learn.spread import CHUNKS, Threads
 from placekit_learn.torch_policy import TorchOptions, TorchParameters
 from placekit_scheduling import b_level, group_priority
-from placekit_scheduling.tracing import Traced
 from torch import nn
 
-from placekit_core import PlacekitError, Placement, Placements, Problem, Rollouts
-from placekit_doppler import DopplerOptions, lock_step, part_policy
+from placekit_core import (
+    ExploresNear,
+    PlacekitError,
+    Placement,
+    Placements,
+    Problem,
+    RecomputesLogProb,
+    Rollouts,
+    Teaches,
+)
+from placekit_doppler import DopplerOptions, lock_step
 from placekit_doppler.arrays import GREEDY, NEAR_BEST, SAMPLE, WEIGHTS, Episode, Follow, Gradient, Says
 from placekit_doppler.episodes import climb_all, decided_all, run_all
 from placekit_doppler.network import Dual, Parts
-from placekit_doppler.part_moves import KINDS
-from placekit_doppler.part_policy import Changes, Seen
 from placekit_doppler.prepared import Prepared
 
 PACE = 100.0
@@ -29,11 +35,10 @@ PACE = 100.0
 
 This holds with Adam, whose steps do not depend on the gradient's length. With `optimiser=sgd` the factor is its square."""
 LOG_STD = 5.0  # largest absolute logarithm of the factor on their standard deviation
-PARTS = "parts."  # names of the part policy's parameters begin with it
 _HELD = 64  # prepared problems that a policy keeps, since the problems of a family take turns
 
 
-class Doppler(TorchParameters):
+class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
     """The dual policy: SEL selects one of the operations whose inputs are placed, PLC places it, until all are placed.
 
     The features of devices when an operation is placed (appendix D.2) come from the list scheduler of `placekit_scheduling`,
@@ -52,7 +57,7 @@ class Doppler(TorchParameters):
     name = "doppler"
     options_class: ClassVar[type[TorchOptions]] = DopplerOptions
     options: DopplerOptions
-    free_options = (*TorchParameters.free_options, "episode_threads", "exploration", "part_hidden")
+    free_options = (*TorchParameters.free_options, "episode_threads", "exploration")
 
     def __init__(self, options: Any = None, **values: Any) -> None:
         super().__init__(options, **values)
@@ -62,7 +67,7 @@ class Doppler(TorchParameters):
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         o = self.options
-        return Dual(o.size, o.hidden, o.rounds, o.noise > 0, o.message_passing == "per_step", o.part_hidden)
+        return Dual(o.size, o.hidden, o.rounds, o.noise > 0, o.message_passing == "per_step")
 
     @property
     def in_lock_step(self) -> bool:
@@ -85,30 +90,14 @@ class Doppler(TorchParameters):
         r = self.rollout(problem, 1, np.random.default_rng(0))
         self.gradients(problem, r, np.ones(r.log_prob.shape))
         self.log_prob(problem, r)
-        if not problem.graph.kernel.any():
-            return
-        none, times = np.zeros(0, np.int32), np.zeros(problem.graph.n)
-        flat = problem.placement(r.placements.device[0], np.zeros(problem.g, np.float32))
-        cause, task = np.zeros(problem.graph.n, np.int32), np.zeros(0, np.int64)
-        traced = Traced(0.0, np.zeros(0), times, times, cause, -1, none, none, task, none)
-        self.change(self.see(problem, flat, traced), 1, np.random.default_rng(0))
 
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
         super().apply(steps)
         self._said = None
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Parameters from before there was a part policy leave it as it was built."""
-        own = {name: x for name, x in self.state_dict().items() if name.startswith(PARTS)}
-        super().load_state_dict(state if any(name.startswith(PARTS) for name in state) else {**own, **state})
+        super().load_state_dict(state)
         self._said = None
-
-    def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
-        here = len(KINDS)
-        kinds = np.size(state.get(f"{PARTS}kind", np.zeros(here)))
-        if kinds == here:
-            return super().to_fit(state)
-        return [f"they are of a version with {kinds} kinds of change of a part, and this one has {here}: train again"]
 
     def prepared(self, problem: Problem) -> Prepared:
         """The problem made ready; kept for the next time."""
@@ -134,23 +123,6 @@ class Doppler(TorchParameters):
         rank = np.empty(problem.graph.n, np.int64)
         rank[np.argsort(-value, kind="stable")] = np.arange(problem.graph.n)
         return self._run(problem, n, rng, explore, NEAR_BEST, Follow(rank, placement.device[group_of].astype(np.int64)))
-
-    def see(self, problem: Problem, placement: Placement, traced: Traced) -> Seen:
-        """A placement with priorities, as the part policy sees it, by the trace of its run."""
-        return part_policy.seen(problem, placement, traced, self.prepared(problem).flow)
-
-    def change(self, at: Seen, n: int, rng: Generator) -> Changes:
-        """n changes of a placement, each by itself, drawn by the part policy."""
-        with self.fixed_threads():
-            return part_policy.draw(self.dual.parts, at, n, rng)
-
-    def change_gradients(
-        self, changes: Sequence[Changes], weight: Sequence[NDArray[np.float64]], entropy_weight: float = 0.0
-    ) -> dict[str, NDArray[Any]]:
-        """Gradient of the part policy's parameters, see `part_policy.gradients`."""
-        with self.fixed_threads():
-            found = part_policy.gradients(self.dual.parts, changes, weight, entropy_weight)
-        return {PARTS + name: x for name, x in found.items()}
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         """Own episodes, labelled with the decisions of the critical path in their states.

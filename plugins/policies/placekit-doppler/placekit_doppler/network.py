@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from placekit_doppler.arrays import FEATURES, SLOPE, STATIC, WEIGHTS
 from placekit_doppler.features import Features
-from placekit_doppler.part_policy import PartPolicy
 
 
 class Inputs(NamedTuple):
@@ -102,12 +101,9 @@ class Dual(nn.Module):
         rounds: of message passing (6).
         noisy: has the mean and log standard deviation of the weights that episodes draw, see `Doppler`.
         dynamic: operations are seen with the state of an episode, and messages are passed for every decision.
-        part_hidden: of the networks of the part policy, see `PartPolicy`.
     """
 
-    def __init__(
-        self, size: int, hidden: int, rounds: int, noisy: bool = False, dynamic: bool = False, part_hidden: int = 16
-    ) -> None:
+    def __init__(self, size: int, hidden: int, rounds: int, noisy: bool = False, dynamic: bool = False) -> None:
         super().__init__()
         self.dynamic = dynamic
         self.sel, self.plc = Encoder(size, rounds, dynamic), Encoder(size, rounds, dynamic)
@@ -119,7 +115,6 @@ class Dual(nn.Module):
         if noisy:
             self.weights_mean = nn.Parameter(torch.zeros(WEIGHTS))
             self.weights_log_std = nn.Parameter(torch.zeros(WEIGHTS))
-        self.parts = PartPolicy(part_hidden)
 
     def forward(self, x: Inputs, state: Tensor | None = None) -> Parts:
         """`state`: [n, k, DYNAMIC] of n episodes, if `dynamic`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from placekit_doppler import DopplerOptions
 from placekit_doppler.arrays import FEATURES, PAPER, STATIC, Episode, Setting, Work
 from placekit_doppler.features import Features
 from placekit_doppler.network import Inputs
-from placekit_doppler.parts import Flow, flow_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +30,6 @@ class Prepared:
     works: list[Work]
     free: NDArray[np.int64]
     """Groups of sources only: they go where their first reader is."""
-
-    @cached_property
-    def flow(self) -> Flow:
-        """The graph of groups, for episodes in parts."""
-        return flow_of(self.problem)
 
     @classmethod
     def of(cls, problem: Problem, options: DopplerOptions, threads: int) -> Prepared:

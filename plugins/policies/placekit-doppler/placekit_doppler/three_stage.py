@@ -12,22 +12,27 @@ from numpy.random import Generator
 from placekit_learn.optimisers import clipped
 from placekit_learn.policy_gradient import Batch, PolicyGradient, between
 from placekit_learn.ppo import ratios, surrogate_weights
-from placekit_learn.rewards import Rewards, Worths
+from placekit_learn.rewards import Rewards
+from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 
 from placekit_core import (
     BudgetExhausted,
     Checkpoint,
     ConfigError,
+    ExploresNear,
     LearnablePolicy,
     Ledger,
+    Placements,
+    Problem,
+    RecomputesLogProb,
     Rollouts,
-    RunError,
     State,
     Task,
+    Teaches,
+    able,
     report_progress,
 )
 from placekit_doppler import ThreeStageOptions
-from placekit_doppler.part_training import PartChain, in_parts, is_traced, list_schedules
 
 SHARE = 0.5
 """Largest share of a budget in seconds that stage I takes, where the budget is not paused for it."""
@@ -45,12 +50,10 @@ class ThreeStage(PolicyGradient):
     A run that simulates has a stage III only where `budget.proxy_evaluations` asks for a stage II on another simulator.
 
     Ours, not the paper's: with `list_schedules_first` the first evaluations are list schedules, so that there is a result before
-    anything is learned; and programs of more than `whole_up_to` kernels have no stage I, and in stage II episodes that change
-    parts of a placement (`part_training.PartChain`).
+    anything is learned.
 
     Attributes:
         imitated: episodes of stage I so far.
-        chains: of each task, for episodes in parts.
         learns: whether this stage changes the policy.
         measured: whether this is stage III.
     """
@@ -59,7 +62,6 @@ class ThreeStage(PolicyGradient):
     options_class = ThreeStageOptions
     options: ThreeStageOptions
     imitated: int
-    chains: list[PartChain]
     learns: bool
     measured: bool
 
@@ -81,17 +83,12 @@ class ThreeStage(PolicyGradient):
                 "stage 3 learns from a backend that measures, and the run has none besides the proxy",
                 "choose trainer.stages=[1,2], or a backend that measures: backend=cpu",
             )
-        if 1 in o.stages and type(policy).teach is LearnablePolicy.teach:
-            raise ConfigError(
-                f"policy {policy.name!r} has no teacher, and stage 1 learns from one",
-                "choose trainer=auto, the policy's own trainer",
-            )
+        if 1 in o.stages:
+            able(policy, Teaches, "stage 1 needs that; choose trainer=auto, the policy's own trainer")
         near = {o.near_best_from} | ({o.measured_near_best_from} if two else set())
-        if near != {None} and type(policy).rollout_near is LearnablePolicy.rollout_near:
-            raise ConfigError(
-                f"policy {policy.name!r} has no episodes near a placement",
-                "choose trainer.near_best_from=null" + (" trainer.measured_near_best_from=null" if two else ""),
-            )
+        if near != {None}:
+            off = " trainer.measured_near_best_from=null" if two else ""
+            able(policy, ExploresNear, f"choose trainer.near_best_from=null{off}")
         if o.list_schedules_first and state is None:
             for task in (task for task in tasks if task.evaluate.remaining > 0):
                 first = list_schedules(task.problem)
@@ -109,7 +106,6 @@ class ThreeStage(PolicyGradient):
                 self._learn(policy, cheaper, rng, checkpoint)
             self.pretrained, self.begun = True, self.updates
             self.rewards, self.optimiser = self._no_rewards(tasks), self.new_optimiser("measured")
-            self._no_chains(tasks)  # their values are the proxy's
             for task in tasks:
                 found = [] if task.proxy.best is None else [task.proxy.best.placement.batch()]
                 for placements in (*found, policy.rollout(task.problem, 1, rng).placements):
@@ -131,12 +127,13 @@ class ThreeStage(PolicyGradient):
         checkpoint: Checkpoint | None,
         paused: bool,
     ) -> None:
+        assert isinstance(policy, Teaches)
         o, evaluate = self.options, tasks[0].evaluate
-        tasks = [task for task in tasks if not self.too_large(policy, task)]
-        while tasks and self.imitated < o.imitation_episodes and (paused or evaluate.progress < SHARE):
+        while self.imitated < o.imitation_episodes and (paused or evaluate.progress < SHARE):
             progress = self.imitated / o.imitation_episodes
             report_progress(f"stage 1, imitation: {self.imitated:,} of {o.imitation_episodes:,} episodes", progress)
-            problem = tasks[self.imitated // o.imitation_samples % len(tasks)].problem
+            task = tasks[self.imitated // o.imitation_samples % len(tasks)]
+            problem = task.problem
             count = min(o.imitation_samples, o.imitation_episodes - self.imitated)
             lesson = policy.teach(problem, count, rng, between(1.0, 0.0, progress))
             if o.imitation_entropy_weight:  # the same gradient, and that of the entropy
@@ -145,7 +142,8 @@ class ThreeStage(PolicyGradient):
                     problem, lesson, weight, o.imitation_entropy_weight / max(lesson.log_prob.size, 1)
                 )
             else:
-                _, found = policy.imitate(problem, lesson, rng)
+                loss, found = policy.imitate(problem, lesson, rng)
+                task.log(imitation_loss=loss)
             steps = self.teaching.steps(clipped(found, o.max_gradient_norm), o.imitation_learning_rate)
             policy.apply(steps)
             self.imitated += count
@@ -159,23 +157,8 @@ class ThreeStage(PolicyGradient):
             return super().draw(policy, task, rng, explore)
         so_far = (progress - since) / max(1 - since, 1e-9)
         drawn = between(o.near_best_explore, o.near_best_explore_end, so_far)
+        assert isinstance(policy, ExploresNear)
         return policy.rollout_near(task.problem, best.placement, o.samples, rng, drawn)
-
-    def too_large(self, policy: LearnablePolicy, task: Task) -> bool:
-        """Whether the task's program is learned in parts."""
-        most = self.options.whole_up_to
-        if most is None or not in_parts(policy):
-            return False
-        return bool(task.problem.graph.kernel.sum() > most) and is_traced(task)
-
-    def _update(self, policy: LearnablePolicy, task: Task, rewards: Worths, rng: Generator) -> None:
-        whole = not self.learns or task.evaluate.best is None or not self.too_large(policy, task)
-        if whole or not in_parts(policy):  # `too_large` knows that it is; this tells the type
-            super()._update(policy, task, rewards, rng)
-            return
-        chain = self.chains[self.updates % len(self.chains)]
-        with self._timed("update"):
-            chain.update(policy, task, rng, self.part_optimiser, task.evaluate.progress)
 
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         if not self.learns:
@@ -183,32 +166,33 @@ class ThreeStage(PolicyGradient):
         o = self.options
         self.climb(policy, batch, batch.weight, batch.entropy_weight)  # at first all ratios are 1
         for _ in range(o.epochs - 1):
-            ratio = ratios(policy.log_prob(batch.problem, batch.rollouts), batch.rollouts.log_prob)
+            again = able(policy, RecomputesLogProb, "choose trainer.epochs=1")
+            ratio = ratios(again.log_prob(batch.problem, batch.rollouts), batch.rollouts.log_prob)
             self.climb(policy, batch, surrogate_weights(ratio, batch.weight, o.clip), batch.entropy_weight)
 
     def start(self, tasks: Sequence[Task]) -> None:
         super().start(tasks)
         self.imitated, self.learns, self.measured = 0, True, False
         self.teaching = self.new_optimiser("teaching")
-        self._no_chains(tasks)
-
-    def _no_chains(self, tasks: Sequence[Task]) -> None:
-        self.part_optimiser = self.new_optimiser("parts")
-        self.chains = [PartChain(self.options) for _ in tasks]
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), "imitated": self.imitated, "teaching": self.teaching.state(),
-            "parts": self.part_optimiser.state(), "chains": [chain.state() for chain in self.chains]}  # fmt: skip
+        return {**super().state(), "imitated": self.imitated, "teaching": self.teaching.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if "parts" not in state:
-            raise RunError("this checkpoint of training is of another version of placekit-doppler", "start a new run")
         super().restore(state)
         self.imitated = int(state["imitated"])
         self.teaching.restore(state["teaching"])
-        self.part_optimiser.restore(state["parts"])
-        for chain, saved in zip(self.chains, state["chains"], strict=True):
-            chain.restore(saved)
+
+
+def list_schedules(problem: Problem) -> Placements:
+    """A list schedule by every rule, and the single devices that may run everything; priorities are b-levels."""
+    scheduler, level = ListScheduler(problem), b_level(problem)
+    rows = []
+    for rule in RULES:
+        scheduler.reset()
+        rows.append(scheduler.run(rule).devices())
+    rows += [np.full(problem.g, d, np.int16) for d in np.flatnonzero(problem.allowed.all(axis=0))]
+    return Placements.of(np.stack(rows), np.tile(group_priority(problem, level), (len(rows), 1)))
 
 
 @contextmanager

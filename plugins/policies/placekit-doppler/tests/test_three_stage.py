@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_doppler.doppler import Doppler
-from placekit_doppler.three_stage import ThreeStage
+from placekit_doppler.three_stage import ThreeStage, list_schedules
 from placekit_testing import fakes
 from pydantic import ValidationError
 
@@ -84,6 +84,18 @@ def test_a_simulated_run_has_two_stages() -> None:
             trainer.fit(built(problem), [task], np.random.default_rng(0))
         assert (trainer.imitated, trainer.updates, proxy.evaluations) == (16, 3, 0)
         assert not trainer.measured
+
+
+def test_the_first_evaluations_are_list_schedules() -> None:
+    """There is a result before anything is learned: a schedule by every rule, and every device alone."""
+    problem = fakes.unequal(12)
+    first = list_schedules(problem)
+    value_s = fakes.fake_task(problem, 100).evaluate(first).value_s
+    task = fakes.fake_task(problem, len(first) + 8)
+    with pytest.raises(BudgetExhausted):
+        ThreeStage(samples=8, imitation_episodes=4).fit(built(problem), [task], np.random.default_rng(0))
+    evaluations, _, best_s = task.evaluate.history[0][:3]
+    assert (evaluations, best_s) == (len(first), value_s.min())
 
 
 def test_stage_one_takes_nothing_of_the_budget() -> None:
@@ -220,16 +232,16 @@ def test_the_end_of_a_stage_is_near_its_best_placement(monkeypatch: pytest.Monke
 
 def test_policies_without_episodes_near_a_placement_are_refused_at_once() -> None:
     task = fakes.fake_task(fakes.diamond(), 80)
-    with pytest.raises(ConfigError, match="has no episodes near a placement"):
+    with pytest.raises(ConfigError, match="cannot explore near a placement"):
         ThreeStage(stages=[2]).fit(fakes.FakeLearnable(), [task], np.random.default_rng(0))
     task = replace(task, open_proxy=lambda: task.evaluate, measures=True)
-    with pytest.raises(ConfigError, match="has no episodes near a placement"):
+    with pytest.raises(ConfigError, match="cannot explore near a placement"):
         ThreeStage(stages=[2, 3], near_best_from=None).fit(fakes.FakeLearnable(), [task], np.random.default_rng(0))
     assert task.evaluate.evaluations == 0
 
 
 def test_policies_without_a_teacher_are_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="'fake_learnable' has no teacher, and stage 1 learns from one"):
+    with pytest.raises(ConfigError, match="'fake_learnable' cannot teach itself"):
         ThreeStage().fit(fakes.FakeLearnable(), [fakes.fake_task(fakes.diamond())], np.random.default_rng(0))
 
 

@@ -8,7 +8,7 @@ from placekit_learn.options import PPOOptions
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field
 
-from placekit_core import Component, hookimpl
+from placekit_core import Component, PolicyComponent, hookimpl
 
 PAPER = "Zhou et al. 2019, GDP: Generalized Device Placement for Dataflow Graphs"
 
@@ -55,9 +55,9 @@ class GDPTrainerOptions(PPOOptions):
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     return [
-        Component(
+        PolicyComponent(
             name="gdp",
             summary="graph network and attention that place all groups in one pass; learns for unseen graphs",
             config=GDPOptions,

@@ -13,7 +13,7 @@ from placekit_learn.torch_features import TypeEmbedding
 from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
 from torch import Tensor, nn
 
-from placekit_core import PlacekitError, Placements, Problem, Rollouts
+from placekit_core import PlacekitError, Placements, Problem, ReportsKL, Rollouts
 from placekit_gdp import GDPOptions
 from placekit_gdp.embedding import GraphEmbedding
 from placekit_gdp.inputs import Inputs, features
@@ -44,7 +44,7 @@ class Network(nn.Module):
         return logits.masked_fill(~i.allowed, -torch.inf).log_softmax(dim=1)
 
 
-class GDP(TorchPolicy):
+class GDP(TorchPolicy, ReportsKL):
     """A graph network, attention over segments, and a softmax over the devices of each group.
 
     The groups are in topological order, and are placed independently of each other, given the graph. Any `explore` above

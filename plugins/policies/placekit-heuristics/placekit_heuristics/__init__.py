@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from placekit_core import Component, Options, hookimpl
+from placekit_core import Options, PolicyComponent, hookimpl
 from placekit_heuristics import enumerative_options, expert_options, list_options
 
 
@@ -25,32 +25,26 @@ class RandomOptions(Options):
     )
 
 
-class RoundRobinOptions(Options):
-    """Options of policy `round_robin`."""
-
-    chunk: int = Field(1, ge=1, description="how many groups in a row go to one device")
-
-
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     return [
-        Component(
+        PolicyComponent(
             name="single_device",
             summary="everything on one device (operations that may not run there, on the device that is fastest for them)",
             config=SingleDeviceOptions,
             target="placekit_heuristics.simple:SingleDevice",
             baseline=True,
         ),
-        Component(
+        PolicyComponent(
             name="random",
             summary="every group on any of its allowed devices, with equal chances",
             config=RandomOptions,
             target="placekit_heuristics.simple:Random",
         ),
-        Component(
+        PolicyComponent(
             name="round_robin",
             summary="groups in topological order, one device after another",
-            config=RoundRobinOptions,
+            config=Options,
             target="placekit_heuristics.simple:RoundRobin",
         ),
         *list_options.COMPONENTS,

@@ -11,7 +11,6 @@ from placekit_scheduling import ListScheduler, b_level, group_priority, warm_up
 from pydantic import BaseModel
 
 from placekit_core import PlacekitError, Placement, Policy, Problem, Task
-from placekit_heuristics.list_options import MSctOptions
 from placekit_heuristics.simple import accelerators
 
 TOLERANCE = 1e-6  # HiGHS's own tolerance is 1e-7
@@ -109,11 +108,10 @@ class MSct(MEtf):
     """
 
     name = "m_sct"
-    options_class = MSctOptions
     has_favourites = True
 
     def favourites(self, problem: Problem) -> NDArray[np.int64]:
-        return favourite_children(problem, self.options.threshold, self.options.lp_seconds)
+        return favourite_children(problem)
 
 
 class Edges(NamedTuple):
@@ -190,7 +188,7 @@ def favourite_children(problem: Problem, threshold: float = 0.5, lp_seconds: flo
         why = f" in {lp_seconds:g} s" if result.status == 1 else f": {result.message}"
         raise PlacekitError(
             f"m_sct: no optimum of the linear program of {m} edges between groups{why}",
-            "raise policy.lp_seconds, or take policy=m_etf, which is the same without favourite children",
+            "take policy=m_etf, which is the same without favourite children",
         )
     chosen = free[result.x[:m] > 1 - threshold + TOLERANCE]
     favourite[source[chosen]] = target[chosen]

@@ -17,14 +17,15 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_scheduling import b_level, group_priority
 
-from placekit_core import Checkpoint, PlacekitError, Placement, Problem, ResumablePolicy, State, Task
+from placekit_core import Checkpoint, Placement, Problem, ResumablePolicy, State, Task
 from placekit_heuristics.best_of import best_of
 from placekit_heuristics.enumerative_options import EnumerativeOptions
-from placekit_heuristics.meta_operations import Step, from_columns, recovered
+from placekit_heuristics.meta_operations import from_columns, recovered
 from placekit_heuristics.simple import accelerators
 
-FEW_DEVICES = 4  # with more, `auto` solves the linear assignment where that is exact
-MAX_ENUMERATED = math.factorial(8)  # assignments of one row
+FEW_DEVICES = 4  # with more, the linear assignment is solved where that is exact
+MAX_ENUMERATED = math.factorial(8)  # assignments of one row; of more, so many random ones are compared:
+PERMUTATIONS = 1000
 TIE = 1e-9  # relative: sums of the same transfers in another order differ in the last bits
 
 Devices = NDArray[np.int64]
@@ -46,43 +47,26 @@ class Enumerative(ResumablePolicy):
         """The best placement; with `samples=1` nothing is evaluated. Raises PlacekitError without meta-operations."""
         problem, graph = task.problem, task.problem.graph
         steps = from_columns(graph) if self.options.meta_operations == "columns" else recovered(graph)
-        priority, costs = self._priority(problem, steps), Costs(problem)
+        priority, costs = group_priority(problem, b_level(problem)), Costs(problem)
 
         def propose(i: int) -> Placement:
             work = Assignment(costs, rng if i else None)
             for ops in steps:
-                work.step(ops, lambda row: self._choose(row, rng))
+                work.step(ops, lambda row: _choose(row, rng))
             return problem.placement(work.devices(), priority)
 
         return best_of(task, self.options.samples, propose, rng, state, checkpoint)
 
-    def _priority(self, problem: Problem, steps: list[Step]) -> NDArray[np.float32] | None:
-        if self.options.priority == "none":
-            return None
-        value = b_level(problem)
-        if self.options.priority == "meta_op":
-            for i, ops in enumerate(steps):
-                value[ops] = len(steps) - i
-        return group_priority(problem, value)
 
-    def _choose(self, row: Row, rng: Generator) -> Devices:
-        """[m] the device of each group of the row."""
-        how, slots, m = self.options.assignment, row.slots, len(row.direct)
-        count = math.perm(len(slots), m)
-        if how == "auto":
-            separable = row.separable and len(slots) > FEW_DEVICES
-            how = "linear" if separable else "enumerate" if count <= MAX_ENUMERATED else "sample"
-        if how == "linear":
-            return row.linear()
-        if how == "sample":
-            drawn = rng.permuted(np.tile(slots, (self.options.permutations, 1)), axis=1)[:, :m]
-            return row.best(np.concatenate([row.linear()[None], drawn]))
-        if count > MAX_ENUMERATED:
-            raise PlacekitError(
-                f"policy.assignment=enumerate: {m} operations have {count} assignments to {len(slots)} devices",
-                f"at most {MAX_ENUMERATED} are enumerated; policy.assignment=auto, linear or sample takes any number",
-            )
+def _choose(row: Row, rng: Generator) -> Devices:
+    """[m] the device of each group of the row: the best of all assignments, or of some where there are too many."""
+    slots, m = row.slots, len(row.direct)
+    if row.separable and len(slots) > FEW_DEVICES:
+        return row.linear()
+    if math.perm(len(slots), m) <= MAX_ENUMERATED:
         return row.best(slots[_injections(len(slots), m)].T)
+    drawn = rng.permuted(np.tile(slots, (PERMUTATIONS, 1)), axis=1)[:, :m]
+    return row.best(np.concatenate([row.linear()[None], drawn]))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from placekit_core import Component, Options
+from placekit_core import Options, PolicyComponent
 
 
 class FallbackOptions(Options):
@@ -47,21 +47,21 @@ class DataParallelOptions(FallbackOptions):
 MIRHOSEINI = "Mirhoseini et al. 2017, Device Placement Optimization with Reinforcement Learning"
 
 COMPONENTS = [
-    Component(
+    PolicyComponent(
         name="single_cpu",
         summary="everything on one CPU",
         config=SingleTypeOptions,
         target="placekit_heuristics.simple:SingleCpu",
         paper=MIRHOSEINI,
     ),
-    Component(
+    PolicyComponent(
         name="single_gpu",
         summary="everything on one GPU, except what only CPUs may run",
         config=SingleTypeOptions,
         target="placekit_heuristics.simple:SingleGpu",
         paper=MIRHOSEINI,
     ),
-    Component(
+    PolicyComponent(
         name="expert",
         summary="the placement that the papers call expert: by recurrent layers, blocks, branches, or on a single GPU",
         config=ExpertOptions,
@@ -69,7 +69,7 @@ COMPONENTS = [
         baseline=True,
         paper=MIRHOSEINI,
     ),
-    Component(
+    PolicyComponent(
         name="data_parallel",
         summary="one replica of the training step per GPU, for graphs with towers",
         config=DataParallelOptions,

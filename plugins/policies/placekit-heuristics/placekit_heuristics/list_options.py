@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
-from placekit_core import Component, Options
+from placekit_core import Options, PolicyComponent
 
 
 class ListSchedulingOptions(Options):
@@ -14,9 +12,6 @@ class ListSchedulingOptions(Options):
 
     samples: int = Field(
         1, ge=1, description="schedules to make; if more than one, they are evaluated and the best is taken"
-    )
-    perturbation: float = Field(
-        0.0, ge=0, le=1, description="sigma of the log-normal factors on the levels of all schedules but the first"
     )
 
 
@@ -26,18 +21,6 @@ class CriticalPathOptions(ListSchedulingOptions):
     samples: int = Field(
         50, ge=1, description="schedules to make; if more than one, they are evaluated and the best is taken"
     )
-    choose: Literal["earliest_start", "earliest_finish"] = Field(
-        "earliest_start", description="device for an operation; the two differ where devices are unequally fast"
-    )
-
-
-class MSctOptions(Options):
-    """Options of policy `m_sct`."""
-
-    threshold: float = Field(
-        0.5, gt=0, le=0.5, description="a child is the favourite if its variable in the linear program is below this"
-    )
-    lp_seconds: float = Field(60.0, gt=0, description="seconds that the linear program may take; more is an error")
 
 
 LIST_SCHEDULING = "placekit_heuristics.list_scheduling"
@@ -45,59 +28,59 @@ BAECHI = "placekit_heuristics.baechi"
 BAECHI_PAPER = "Jeon et al. 2020, Baechi: fast device placement of machine learning graphs"
 
 COMPONENTS = [
-    Component(
+    PolicyComponent(
         name="critical_path",
         summary="list scheduling by longest path to an exit, onto the device of earliest start; best of 50",
         config=CriticalPathOptions,
         target=f"{LIST_SCHEDULING}:CriticalPath",
         paper="Kwok and Ahmad 1999; baseline of Doppler (ICLR 2026)",
     ),
-    Component(
+    PolicyComponent(
         name="etf",
         summary="list scheduling of the operation and device of earliest start",
         config=ListSchedulingOptions,
         target=f"{LIST_SCHEDULING}:Etf",
         paper="Hwang, Chow, Anger and Lee 1989, Scheduling precedence graphs in systems with interprocessor communication",
     ),
-    Component(
+    PolicyComponent(
         name="heft",
         summary="list scheduling by upward rank, onto the device of earliest finish, filling gaps",
         config=ListSchedulingOptions,
         target=f"{LIST_SCHEDULING}:Heft",
         paper="Topcuoglu, Hariri and Wu 2002, Performance-effective and low-complexity task scheduling",
     ),
-    Component(
+    PolicyComponent(
         name="cpop",
         summary="heft with a critical path on one device",
         config=ListSchedulingOptions,
         target=f"{LIST_SCHEDULING}:Cpop",
         paper="Topcuoglu, Hariri and Wu 2002, Performance-effective and low-complexity task scheduling",
     ),
-    Component(
+    PolicyComponent(
         name="peft",
         summary="list scheduling that looks ahead by a table of optimistic costs",
         config=ListSchedulingOptions,
         target=f"{LIST_SCHEDULING}:Peft",
         paper="Arabnejad and Barbosa 2014, List scheduling algorithm for heterogeneous systems by an optimistic cost table",
     ),
-    Component(
+    PolicyComponent(
         name="m_topo",
         summary="groups in topological order, one device after another, each up to its share of the memory",
         config=Options,
         target=f"{BAECHI}:MTopo",
         paper=BAECHI_PAPER,
     ),
-    Component(
+    PolicyComponent(
         name="m_etf",
         summary="list scheduling of the operation and device of earliest start, ties in topological order",
         config=Options,
         target=f"{BAECHI}:MEtf",
         paper=BAECHI_PAPER,
     ),
-    Component(
+    PolicyComponent(
         name="m_sct",
         summary="m_etf whose devices wait for favourite children, which a linear program chooses",
-        config=MSctOptions,
+        config=Options,
         target=f"{BAECHI}:MSct",
         paper=BAECHI_PAPER,
     ),

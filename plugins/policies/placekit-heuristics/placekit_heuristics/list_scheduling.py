@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.random import Generator
 from placekit_scheduling import ListScheduler, Rule, b_level, warm_up
 from pydantic import BaseModel
@@ -27,24 +26,18 @@ class _ListScheduling(ResumablePolicy):
         super().__init__(options, **values)
         warm_up()
 
-    def chosen_rule(self) -> Rule:
-        """The rule that the options select."""
-        return self.rule
-
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
     ) -> Placement:
         """The best placement; with `samples=1` nothing is evaluated."""
         problem = task.problem
-        scheduler, rule = ListScheduler(problem), self.chosen_rule()
-        level, priority = scheduler.default_level(rule), b_level(problem)
+        scheduler, priority = ListScheduler(problem), b_level(problem)
+        level = scheduler.default_level(self.rule)
 
         def schedule(i: int) -> Placement:
-            seed, levels = (None, level) if i == 0 else (int(rng.integers(2**62)), level)
-            if i and self.options.perturbation:
-                levels = level * np.exp(self.options.perturbation * rng.standard_normal(len(level)))
+            seed = None if i == 0 else int(rng.integers(2**62))
             scheduler.reset()
-            return scheduler.run(rule, levels, seed).placement(priority)
+            return scheduler.run(self.rule, level, seed).placement(priority)
 
         return best_of(task, self.options.samples, schedule, rng, state, checkpoint)
 
@@ -58,10 +51,6 @@ class CriticalPath(_ListScheduling):
     name = "critical_path"
     options_class = CriticalPathOptions
     rule = "critical_path"
-
-    def chosen_rule(self) -> Rule:
-        """By the option `choose`."""
-        return "critical_path" if self.options.choose == "earliest_start" else "earliest_finish"
 
 
 class Etf(_ListScheduling):

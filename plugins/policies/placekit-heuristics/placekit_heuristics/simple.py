@@ -21,7 +21,7 @@ from placekit_core import (
     State,
     Task,
 )
-from placekit_heuristics import RandomOptions, RoundRobinOptions, SingleDeviceOptions
+from placekit_heuristics import RandomOptions, SingleDeviceOptions
 from placekit_heuristics.best_of import best_of
 from placekit_heuristics.expert_options import FallbackOptions, SingleTypeOptions
 
@@ -180,16 +180,15 @@ class Random(ResumablePolicy):
 
 
 class RoundRobin(Policy):
-    """Groups in topological order, `chunk` at a time to each device in turn, skipping devices that may not run a group."""
+    """Groups in topological order, one to each device in turn, skipping devices that may not run a group."""
 
     name = "round_robin"
-    options_class = RoundRobinOptions
 
     def place(self, task: Task, rng: Generator) -> Placement:
         """The placement; nothing is evaluated."""
         problem, size = task.problem, task.problem.cluster.size
         order = problem.grouped.topological_order
-        turn = np.arange(problem.g) // self.options.chunk % size
+        turn = np.arange(problem.g) % size
         # how far the first allowed device is behind the device in turn
         ahead = problem.allowed[order[:, None], (turn[:, None] + np.arange(size)) % size].argmax(axis=1)
         device = np.empty(problem.g, np.int16)

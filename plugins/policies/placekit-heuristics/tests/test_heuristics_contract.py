@@ -25,14 +25,6 @@ class TestRandom(PolicyContract):
         return Random
 
 
-class TestRandomOfMany(PolicyContract):
-    resumable = True
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(Random, samples=40)
-
-
 class TestRoundRobin(PolicyContract):
     @pytest.fixture
     def make(self) -> Make:
@@ -60,12 +52,4 @@ class TestHeft(PolicyContract):
 
     @pytest.fixture
     def make(self) -> Make:
-        return Heft
-
-
-class TestHeftOfMany(PolicyContract):
-    resumable = True
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(Heft, samples=40, perturbation=0.2)
+        return partial(Heft, samples=40)

@@ -271,5 +271,5 @@ def test_a_program_that_takes_too_long_is_an_error() -> None:
     with pytest.raises(
         PlacekitError, match=r"m_sct: no optimum of the linear program of \d+ edges between groups in 0.01 s"
     ) as error:
-        place(MSct(lp_seconds=0.01), problem)
-    assert error.value.hint.startswith("raise policy.lp_seconds, or take policy=m_etf")
+        favourite_children(problem, lp_seconds=0.01)
+    assert error.value.hint.startswith("take policy=m_etf")

@@ -24,15 +24,7 @@ class TestPeft(PolicyContract):
 
     @pytest.fixture
     def make(self) -> Make:
-        return Peft
-
-
-class TestPeftOfMany(PolicyContract):
-    resumable = True
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(Peft, samples=40, perturbation=0.2)
+        return partial(Peft, samples=40)
 
 
 class TestMTopo(PolicyContract):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from placekit_partitioning import PartitionOptions
 from pydantic import Field
 
-from placekit_core import Component, hookimpl
+from placekit_core import PolicyComponent, hookimpl
 
 
 class MetisOptions(PartitionOptions):
@@ -16,9 +16,9 @@ class MetisOptions(PartitionOptions):
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     return [
-        Component(
+        PolicyComponent(
             name="metis",
             summary="k-way partition over the GPUs, by their speeds (METIS)",
             config=MetisOptions,

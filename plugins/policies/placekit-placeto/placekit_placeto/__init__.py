@@ -8,7 +8,7 @@ from placekit_learn.options import LearningOptions
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field
 
-from placekit_core import Component, hookimpl
+from placekit_core import Component, PolicyComponent, hookimpl
 
 PAPER = (
     "Addanki et al. 2019, Placeto: Learning Generalizable Device Placement Algorithms for Distributed Machine Learning"
@@ -57,17 +57,6 @@ class PlacetoOptions(TorchOptions):
     max_devices: int | None = Field(
         None, ge=1, description="devices that `head=paper` has room for; null: as many as the problems have"
     )
-    engine: Literal["compiled", "torch"] = Field(
-        "compiled",
-        description="how `head=paper` is computed: in compiled loops, or in torch-geometric, step by step: slow, for comparison",
-    )
-    episode_threads: int = Field(
-        0,
-        ge=0,
-        le=8,
-        description="threads of the episodes of `head=paper`, at most 8; 0: as many as there are cores. Results do not depend on"
-        " it",
-    )
 
 
 class StepwiseOptions(LearningOptions):
@@ -107,9 +96,9 @@ class StepwiseOptions(LearningOptions):
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     return [
-        Component(
+        PolicyComponent(
             name="placeto",
             summary="graph network that improves a placement group by group; learns for unseen graphs",
             config=PlacetoOptions,

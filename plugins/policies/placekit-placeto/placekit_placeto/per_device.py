@@ -73,7 +73,7 @@ class SideBySide(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[SETS, rows, size] of x [SETS, rows, inputs]."""
-        hidden = leaky_relu(torch.baddbmm(self.biases[0], x, self.weights[0]), SLOPE.item())
+        hidden = leaky_relu(torch.baddbmm(self.biases[0], x, self.weights[0]), SLOPE)
         return torch.baddbmm(self.biases[1], hidden, self.weights[1])
 
 
@@ -118,11 +118,11 @@ class PerDevice(nn.Module):
         with torch.no_grad():
             last.weight.mul_(FIRST)
         self.width = (2 + 2 * SETS) * size + self.numbers  # of what the head sees of a device
-        self.head = nn.Sequential(_layers(self.width, 4 * size, 2 * size), nn.LeakyReLU(SLOPE.item()), last)
+        self.head = nn.Sequential(_layers(self.width, 4 * size, 2 * size), nn.LeakyReLU(SLOPE), last)
 
     def embeddings(self, q: Scene) -> tuple[Tensor, Tensor]:
         """[g, 2H] the embeddings of both directions, and [SETS, g, H] the outputs of l."""
-        first = leaky_relu(self.embed(q.static[:, : self.embed.in_features]), SLOPE.item())
+        first = leaky_relu(self.embed(q.static[:, : self.embed.in_features]), SLOPE)
         ends = []
         for d in range(2):
             x, (sender, receiver) = first, q.edges[d]
@@ -158,7 +158,7 @@ class PerDevice(nn.Module):
             v = np.ascontiguousarray(order[:, t])
             look_all(q.view, state, v, outputs, sums.numpy(), numbers.numpy())
             log_p = self.log_p(q, both, torch.from_numpy(v), sums, numbers).numpy()
-            chosen = _drawn(log_p, e.draw[:, t]) if explore else log_p.argmax(axis=1)
+            chosen = draw_devices(log_p, e.draw[:, t]) if explore else log_p.argmax(axis=1)
             e.log_p[:, t], e.device[:, t] = log_p, chosen
             place_all(q.view, state, v, chosen)
 
@@ -177,7 +177,7 @@ class PerDevice(nn.Module):
         return torch.cat(found).reshape(n, steps, devices)
 
 
-def _drawn(log_p: NDArray[np.float32], draw: NDArray[np.float64]) -> NDArray[np.int64]:
+def draw_devices(log_p: NDArray[np.float32], draw: NDArray[np.float64]) -> NDArray[np.int64]:
     """[n] devices drawn from [n, D]; the last one that is allowed, should rounding leave a gap."""
     total = np.exp(log_p.astype(np.float64)).cumsum(axis=1)
     last = log_p.shape[1] - 1 - np.isfinite(log_p)[:, ::-1].argmax(axis=1)
@@ -188,5 +188,5 @@ def _layers(*sizes: int) -> nn.Sequential:
     """Dense layers, with LeakyReLU between them."""
     layers: list[nn.Module] = []
     for i, (a, b) in enumerate(pairwise(sizes)):
-        layers += [nn.LeakyReLU(SLOPE.item())] * (i > 0) + [nn.Linear(a, b)]
+        layers += [nn.LeakyReLU(SLOPE)] * (i > 0) + [nn.Linear(a, b)]
     return nn.Sequential(*layers)

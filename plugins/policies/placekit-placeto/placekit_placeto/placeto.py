@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
-from placekit_learn.spread import CHUNKS, Threads
 from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy
 from placekit_scheduling import ListScheduler
 from torch import nn
 
-from placekit_core import PlacekitError, Placements, Problem, Rollouts
-from placekit_placeto import PlacetoOptions, gradient, kernel
-from placekit_placeto.arrays import Episodes, Groups, Rules, Weights, Work
-from placekit_placeto.network import Network
+from placekit_core import PlacekitError, Placements, Problem, ReportsKL, Rollouts, Teaches
+from placekit_placeto import PlacetoOptions
+from placekit_placeto.arrays import Episodes, Groups, Rules
+from placekit_placeto.paper import PaperNetwork, PaperScene
 from placekit_placeto.per_device import PerDevice, Scene
 from placekit_placeto.prepared import groups_of, one_device
 
@@ -27,15 +26,15 @@ _HELD = 64  # problems that are kept ready, since the problems of a family take 
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A problem, made ready for episodes; `scene` is for `head=per_device`."""
+    """A problem, made ready for episodes; `scene` is the problem as the module sees it."""
 
     groups: Groups
     topological: NDArray[np.int32]
     start: NDArray[np.int16]
-    scene: Scene | None
+    scene: Any
 
 
-class Placeto(TorchPolicy):
+class Placeto(TorchPolicy, ReportsKL, Teaches):
     """Iterative placement improvement (section 2.1): an episode visits each group and places it anew.
 
     The network (section 2.2, or `per_device.py`) sees the groups with their present devices. Any `explore` above 0 draws
@@ -47,48 +46,33 @@ class Placeto(TorchPolicy):
     device_parameter = "head_out_bias"  # of `head=paper`
     options_class: ClassVar[type[TorchOptions]] = PlacetoOptions
     options: PlacetoOptions
-    module: Network | PerDevice
-    free_options = (
-        *TorchPolicy.free_options, "visits", "order", "orders", "order_seed", "start", "engine", "episode_threads",
-    )  # fmt: skip
+    module: PaperNetwork | PerDevice
+    free_options = (*TorchPolicy.free_options, "visits", "order", "orders", "order_seed", "start")
 
     def __init__(self, options: Any = None, **values: Any) -> None:
         super().__init__(options, **values)
         o = self.options
         self.rules = Rules(residual=o.residual, whole=o.pooling == "graph")
-        self._threads = Threads(self.options.episode_threads, "placekit-placeto")
         self._ready: dict[str, Ready] = {}
-        self._works: list[Work] = []
-
-    @property
-    def compiled(self) -> bool:
-        """Whether episodes run in compiled loops."""
-        return self.options.head == "paper" and self.options.engine == "compiled"
-
-    @property
-    def paper(self) -> Network:
-        """The module of `head=paper`."""
-        assert isinstance(self.module, Network)
-        return self.module
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         o = self.options
         if o.head == "per_device":
             return PerDevice(o.size, o.rounds, self.rules, o.schedule)
-        return Network(o.size, o.max_devices or max(p.cluster.size for p in problems))
+        room = o.max_devices or max(p.cluster.size for p in problems)
+        return PaperNetwork(o.size, o.rounds, room, self.rules)
 
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
         super().build(problems, rng)
         self._ready.clear()
-        self._works = []
-        if self.options.head == "per_device" or self.compiled:  # while a policy is built, no budget's clock runs
+        if self.options.head == "per_device":  # it compiles; while a policy is built, no budget's clock runs
             rng = np.random.default_rng(0)
             self.rollout(problems[0], 1, rng)
             self.imitate(problems[0], self.teach(problems[0], 1, rng), rng)
 
     def ready(self, problem: Problem) -> Ready:
         """The problem made ready. Raises PlacekitError if it has more devices than there is room for."""
-        room = self.paper.devices if self.options.head == "paper" else problem.cluster.size
+        room = self.module.devices if isinstance(self.module, PaperNetwork) else problem.cluster.size
         if problem.cluster.size > room:
             raise PlacekitError(
                 f"policy {self.name!r} was built for {room} devices, {problem.cluster.name!r} has {problem.cluster.size}",
@@ -100,36 +84,16 @@ class Placeto(TorchPolicy):
                 del self._ready[next(iter(self._ready))]
             order = problem.grouped.topological_order.astype(np.int32)
             groups = groups_of(problem, room, self.options.sums)
-            scene = Scene(problem, groups, self.rules) if self.options.head == "per_device" else None
+            per_device = isinstance(self.module, PerDevice)
+            scene = Scene(problem, groups, self.rules) if per_device else PaperScene(groups, self.rules)
             found = self._ready[problem.fingerprint] = Ready(groups, order, one_device(problem), scene)
         return found
 
-    def works(self, problem: Problem) -> list[Work]:
-        """Working memory for each thread; kept until a problem with another number of groups comes."""
-        o, g = self.options, problem.g
-        if not self._works or len(self._works[0].device) != g:
-            self._works = [
-                Work.zeros(g, self.paper.devices, o.size, o.rounds, o.visits * g) for _ in range(self._threads.count)
-            ]
-        return self._works
-
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        ready, o = self.ready(problem), self.options
+        ready = self.ready(problem)
         e = self._episodes(problem, ready, n, rng, explore > 0)
-        if isinstance(self.module, PerDevice):
-            assert ready.scene is not None
-            with self.fixed_threads(), torch.no_grad():
-                self.module.walk(ready.scene, e, explore > 0)
-        elif o.engine == "torch":
-            with self.fixed_threads(), torch.no_grad():
-                e.log_p[:] = self._reference(ready).walk(e, explore > 0).numpy()
-        else:
-            weights, works = self.module.weights(), self.works(problem)
-
-            def part(thread: int, first: int, last: int) -> None:
-                kernel.draw(ready.groups, self.rules, weights, works[thread], e, explore > 0, first, last)
-
-            self._threads.spread(n, part)
+        with self.fixed_threads(), torch.no_grad():
+            self.module.walk(ready.scene, e, explore > 0)
         placed = e.start.copy()
         for t in range(e.order.shape[1]):
             placed[np.arange(n), e.order[:, t]] = e.device[:, t]
@@ -143,47 +107,6 @@ class Placeto(TorchPolicy):
             start=Placements.of(e.start),
             extra={"log_p": e.log_p},
         )
-
-    def gradients(
-        self,
-        problem: Problem,
-        rollouts: Rollouts,
-        weight: NDArray[np.float64],
-        entropy_weight: float = 0.0,
-        kl_weight: float = 0.0,
-    ) -> dict[str, NDArray[Any]]:
-        if not self.compiled:
-            return super().gradients(problem, rollouts, weight, entropy_weight, kl_weight)
-        ready, e, n = self.ready(problem), _again(rollouts), len(rollouts.group)
-        weights, sizes = self.paper.weights(), (self.options.size, self.paper.devices)
-        works, weight = self.works(problem), np.ascontiguousarray(weight, np.float64)
-        found = [Weights.zeros(*sizes) for _ in range(CHUNKS)]
-        bounds = np.linspace(0, n, CHUNKS + 1).astype(int).tolist()
-
-        def part(thread: int, first: int, last: int) -> None:
-            for c in range(first, last):
-                gradient.climb(
-                    ready.groups, self.rules, weights, works[thread], found[c], e, weight,
-                    entropy_weight, kl_weight, bounds[c], bounds[c + 1],
-                )  # fmt: skip
-
-        self._threads.spread(CHUNKS, part)
-        return {
-            name: np.sum(np.stack(x), axis=0) for name, x in zip(Weights._fields, zip(*found, strict=True), strict=True)
-        }
-
-    def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        if not self.compiled:
-            return super().log_prob(problem, rollouts)
-        log_p = self._judged(problem, rollouts).astype(np.float64)
-        return np.asarray(np.take_along_axis(log_p, rollouts.device[:, :, None].astype(np.int64), axis=2)[:, :, 0])
-
-    def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        if not self.compiled:
-            return super().kl(problem, rollouts)
-        new, old = (x.astype(np.float64) for x in (self._judged(problem, rollouts), rollouts.extra["log_p"]))
-        possible = np.isfinite(old) & np.isfinite(new)
-        return np.asarray((np.exp(old) * (np.where(possible, old, 0.0) - np.where(possible, new, 0.0))).sum(axis=2))
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         """Episodes in which each group goes where the critical path has it, with random ties (Yao et al. 2026, appendix H.4).
@@ -215,26 +138,10 @@ class Placeto(TorchPolicy):
 
     def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
         ready, e = self.ready(problem), _again(rollouts)
-        if isinstance(self.module, PerDevice):
-            assert ready.scene is not None
-            log_p = self.module.judge(ready.scene, e)
-        else:
-            log_p = self._reference(ready).walk(e, None)
+        log_p = self.module.judge(ready.scene, e)
         device = torch.from_numpy(rollouts.device.astype(np.int64))
         entropy = -(log_p.exp() * log_p.masked_fill(torch.isneginf(log_p), 0.0)).sum(dim=2)
         return Decisions(log_p.gather(2, device[:, :, None])[:, :, 0], entropy, log_p)
-
-    def _judged(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float32]:
-        """[n, T, D] log-probabilities of the same episodes under the present parameters."""
-        ready, e, weights = self.ready(problem), _again(rollouts), self.paper.weights()
-        works = self.works(problem)
-        e = e._replace(log_p=np.empty_like(e.log_p))
-
-        def part(thread: int, first: int, last: int) -> None:
-            kernel.judge(ready.groups, self.rules, weights, works[thread], e, first, last)
-
-        self._threads.spread(len(e.order), part)
-        return e.log_p
 
     def _episodes(self, problem: Problem, ready: Ready, n: int, rng: Generator, explore: bool) -> Episodes:
         """n episodes that have not begun."""
@@ -252,11 +159,6 @@ class Placeto(TorchPolicy):
         draw = rng.random((n, steps)) if explore else np.zeros((n, steps))
         device, log_p = np.zeros((n, steps), np.int16), np.zeros((n, steps, ready.groups.allowed.shape[1]), np.float32)
         return Episodes(start, order, draw, device, log_p)
-
-    def _reference(self, ready: Ready) -> Any:
-        from placekit_placeto.reference import Reference
-
-        return Reference(self.paper, ready.groups, self.rules, self.options.rounds)
 
 
 def _again(rollouts: Rollouts) -> Episodes:

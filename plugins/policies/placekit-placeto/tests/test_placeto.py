@@ -1,4 +1,4 @@
-"""Policy `placeto` with the paper's head: its compiled episodes compute what its torch-geometric reference computes."""
+"""Policy `placeto` with the paper's head."""
 
 from __future__ import annotations
 
@@ -7,29 +7,13 @@ import itertools
 import numpy as np
 import pytest
 from placekit_learn.optimisers import Adam
-from placekit_placeto.arrays import Work
+from placekit_placeto import paper
 from placekit_placeto.placeto import Placeto
 from placekit_placeto.prepared import as_matrix, groups_of, one_device
 from placekit_scheduling import ListScheduler
 from placekit_testing import fakes
-from placekit_testing.speed import mostly_slow
 
 from placekit_core import PlacekitError, Problem
-
-PROBLEMS = {
-    "mixed": fakes.mixed,
-    "diamond": fakes.diamond,
-    "chain": lambda: fakes.chain(12),
-    "long": lambda: fakes.chain(70),
-}
-NETWORKS = {
-    "placeto": {},
-    "plain sums": {"sums": "plain", "rounds": 2},
-    "no residual": {"residual": False},
-    "simple partitioner": {"rounds": 0},
-    "simple aggregator": {"pooling": "graph", "rounds": 0},
-    "several visits": {"visits": 2, "order": "random", "start": "random"},
-}
 
 
 def shaken(problem: Problem, **options: object) -> Placeto:
@@ -41,61 +25,24 @@ def shaken(problem: Problem, **options: object) -> Placeto:
     return policy
 
 
-SHORT = list(itertools.product(["mixed", "diamond", "chain"], NETWORKS))
-
-
-@pytest.mark.parametrize(("problem", "network"), mostly_slow([*SHORT, ("long", "placeto")], SHORT[: len(NETWORKS)]))
-def test_compiled_episodes_and_gradients_are_those_of_the_reference(problem: str, network: str) -> None:
-    found = PROBLEMS[problem]()
-    fast, slow = (shaken(found, engine=engine, **NETWORKS[network]) for engine in ("compiled", "torch"))
-    a, b = (policy.rollout(found, 3, np.random.default_rng(2), 1.0) for policy in (fast, slow))
-    for name in ("group", "device"):
-        assert np.array_equal(getattr(a, name), getattr(b, name)), name
-    np.testing.assert_allclose(a.log_prob, b.log_prob, atol=2e-5)
-    np.testing.assert_allclose(a.entropy, b.entropy, atol=2e-5)
-    weight = np.random.default_rng(3).standard_normal(a.log_prob.shape)
-    for policy in (fast, slow):  # so that the divergence has a gradient
-        policy.apply({"head_out_bias": np.linspace(-0.5, 0.5, 9)})
-    ga, gb = (policy.gradients(found, a, weight, 0.7, 0.3) for policy in (fast, slow))
-    for name, expected in gb.items():
-        scale = max(np.abs(expected).max(), 1e-3)
-        assert np.abs(ga[name] - expected).max() < 2e-4 * scale, name
-    np.testing.assert_allclose(fast.log_prob(found, a), slow.log_prob(found, a), atol=2e-5)
-    np.testing.assert_allclose(fast.kl(found, a), slow.kl(found, a), atol=2e-5)
-
-
-def test_what_is_computed_anew_equals_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for the rows of one graph only, the history starts anew at every step."""
-    problem = fakes.chain(40)
-    expected = shaken(problem).rollout(problem, 2, np.random.default_rng(0), 1.0)
-    monkeypatch.setattr("placekit_placeto.arrays.ROOM", 1)
-    assert len(Work.zeros(4, 2, 3, 5, 4).x) == 2 * 6 * 4
-    found = shaken(problem)
-    anew = found.rollout(problem, 2, np.random.default_rng(0), 1.0)
-    np.testing.assert_allclose(anew.extra["log_p"], expected.extra["log_p"], atol=1e-6)
-    assert np.array_equal(anew.device, expected.device)
-
-
-def test_gradients_do_not_depend_on_where_the_history_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = fakes.chain(40)
-    policy = shaken(problem)
-    r = policy.rollout(problem, 2, np.random.default_rng(0), 1.0)
-    weight = np.random.default_rng(3).standard_normal(r.log_prob.shape)
-    expected = policy.gradients(problem, r, weight, 0.1)
-    monkeypatch.setattr("placekit_placeto.arrays.ROOM", 1)
-    anew = shaken(problem).gradients(problem, r, weight, 0.1)
-    for name, values in expected.items():
-        np.testing.assert_allclose(anew[name], values, rtol=1e-3, atol=1e-4 * np.abs(values).max())
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
+def test_steps_are_judged_as_they_were_drawn() -> None:
+    """All states of all episodes at once, in parts, give the probabilities that the episodes met one by one."""
     problem = fakes.mixed()
-    one, other = shaken(problem, episode_threads=2), shaken(problem, episode_threads=threads)
-    a, b = (p.rollout(problem, 11, np.random.default_rng(0), 1.0) for p in (one, other))
-    assert np.array_equal(a.log_prob, b.log_prob)
-    ga, gb = (p.gradients(problem, a, np.ones(a.log_prob.shape), 0.1) for p in (one, other))
-    assert all(np.array_equal(ga[name], gb[name]) for name in ga)
+    for options in ({"visits": 2, "order": "random"}, {"sums": "plain", "residual": False}, {"pooling": "graph"}):
+        policy = shaken(problem, **options)
+        found = policy.rollout(problem, 3, np.random.default_rng(2), 1.0)
+        np.testing.assert_allclose(policy.log_prob(problem, found), found.log_prob, atol=2e-5)
+
+
+def test_gradients_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = fakes.mixed()
+    policy = shaken(problem)
+    found = policy.rollout(problem, 3, np.random.default_rng(2), 1.0)
+    weight = np.random.default_rng(3).standard_normal(found.log_prob.shape)
+    whole = policy.gradients(problem, found, weight, 0.7, 0.3)
+    monkeypatch.setattr(paper, "_AT_ONCE", 1)
+    for name, values in policy.gradients(problem, found, weight, 0.7, 0.3).items():
+        np.testing.assert_allclose(values, whole[name], rtol=1e-3, atol=1e-4 * max(np.abs(values).max(), 1e-3))
 
 
 def test_reachability_is_that_of_all_paths() -> None:

@@ -45,19 +45,6 @@ class TestPaper(LearnablePolicyContract):
         return partial(Placeto, **SMALL, head="paper")
 
 
-@pytest.mark.slow
-@pytest.mark.long
-class TestReference(LearnablePolicyContract):
-    recomputes_log_prob = True
-    reports_kl = True
-    imitates = True
-    teaches = True
-
-    @pytest.fixture
-    def make(self):
-        return partial(Placeto, **SMALL, head="paper", engine="torch")
-
-
 class Improving(fakes.FakeLearnable):
     """The fake policy, as one that improves a placement."""
 

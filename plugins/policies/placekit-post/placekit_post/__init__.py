@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from placekit_core import Component, Options, hookimpl
+from placekit_core import Options, PolicyComponent, hookimpl
 
 
 class PostOptions(Options):
@@ -57,9 +57,9 @@ class PostOptions(Options):
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     return [
-        Component(
+        PolicyComponent(
             name="post",
             summary="cross-entropy minimisation joined with proximal policy optimisation",
             config=PostOptions,

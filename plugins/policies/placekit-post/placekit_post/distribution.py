@@ -34,6 +34,11 @@ def probabilities(u: Floats) -> Floats:
     return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
+def entropy(p: Floats) -> Floats:
+    """[g] entropy of each group's distribution, nats."""
+    return np.asarray(-(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=1))
+
+
 def sample(p: Floats, count: int, rng: Generator) -> Devices:
     """[count, g] placements from the product of the groups' distributions (Eq. 3); none has probability 0."""
     upper = p.cumsum(axis=1)

@@ -142,7 +142,11 @@ class Learner:
             self.u = dist.ascend(self.u, weight, 0.0, o.learning_rate, 1)
             return
         self.u = dist.ascend(self.u, weight, self.beta, o.learning_rate, o.steps)
-        beta = dist.adapted(self.beta, float(dist.divergence(old, self.u).mean()), o.target_kl)
+        kl = float(dist.divergence(old, self.u).mean())
+        self.evaluate.log(
+            kl=kl, entropy=float(dist.entropy(old).mean()), loss=-dist.surrogate(self.u, old, weight, self.beta)
+        )
+        beta = dist.adapted(self.beta, kl, o.target_kl)
         self.beta = min(max(beta, LEAST_BETA), STABLE_BETA / o.learning_rate)
 
     def advantages(self, measured: Measurements) -> NDArray[np.float64]:

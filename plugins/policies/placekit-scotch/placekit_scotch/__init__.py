@@ -5,7 +5,7 @@ from __future__ import annotations
 from placekit_partitioning import PartitionOptions
 from pydantic import Field
 
-from placekit_core import Component, hookimpl
+from placekit_core import PolicyComponent, hookimpl
 
 
 class ScotchOptions(PartitionOptions):
@@ -18,16 +18,16 @@ MIRHOSEINI = "Mirhoseini et al. 2017, Device Placement Optimization with Reinfor
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     return [
-        Component(
+        PolicyComponent(
             name="scotch",
             summary="static mapping onto all devices, by their speeds and links (Scotch)",
             config=ScotchOptions,
             target="placekit_scotch.mapping:Scotch",
             paper=f"Pellegrini and Roman 1996, Scotch; baseline of {MIRHOSEINI}",
         ),
-        Component(
+        PolicyComponent(
             name="mincut",
             summary="static mapping onto the GPUs, by their speeds and links (Scotch)",
             config=ScotchOptions,

@@ -1,336 +1,287 @@
-"""The constraint program of policy `exact`: docs/machine-model.md in OR-tools CP-SAT, in whole ticks of time.
+"""The constraint program of policy `exact` for largest loads: `placekit_scheduling.loads.Loads` in OR-tools CP-SAT, in ticks.
 
-Variables: a literal per group and allowed device; the start of every kernel, with an optional interval on each device that
-it may run on; the start of every transfer (tensor, destination), with an optional interval from each device that its
-producer may run on (Laborie et al. 2018 on scheduling with optional intervals). A stream or a channel carries no more
-intervals at a time than its capacity. Persistent bytes fit. With multicast there is one transfer per tensor.
+Variables: a literal per group and allowed device; one per transfer that some resource is charged for, true where it takes
+place; the largest load. Where devices stand in an order, a literal per group and place in the order ("here or before"), and,
+unless all devices are alike, one per device and place.
 
-The optimum, and any bound on it, is a lower bound on the makespan of every placement whose persistent bytes fit.
-
-Proof. (1) Relaxation. An execution by docs/machine-model.md, work conserving or bulk synchronous, starts every operation
-after its inputs are on its device, every transfer after its tensor exists, holds streams and channels within their
-capacities, and its placement respects what may run where. These are all the constraints, with the real durations; there
-is no constraint against waiting by choice, nor one on the bytes of activations. So every execution is a solution, at its
-makespan. (2) Rounding. Take starts S, durations p and the tick δ, and S' = floor(S / δ), p' = floor(p / δ). Where
-S_j >= S_i + p_i we have S_j / δ >= S_i / δ + p'_i, and since p'_i is an integer, S'_j >= S'_i + p'_i. So precedences hold, and
-disjoint intervals stay disjoint. The intervals on a resource of capacity k can be distributed over k lanes of disjoint
-ones (interval graphs are perfect), so capacities hold too. Hence S' is a solution of the program in ticks, at no more than
-floor(makespan / δ): δ times the bound is at most the makespan. (3) Of solutions that differ in the names of alike
-devices one is kept; see `_break_symmetry`. ∎
-
-Durations are divided in floating point, which may make them longer by a relative 1e-16: bounds are lowered by
-`placekit_scheduling.ROUNDING`.
+The optimum, and any bound on it, is a lower bound on every value: each placement that fits is a solution, all seconds are
+rounded down to ticks, and only one of several placements that differ in the names of alike devices is kept, and nothing
+else is constrained. Bytes are rounded to the same effect.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, TimeoutError as StillRunning
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
+from placekit_scheduling import device_classes
+from placekit_scheduling.loads import Charge, Loads
 
-from placekit_core import UNLIMITED, Problem
-from placekit_search.exact_machine import ALL, Timed, alike, op_ticks, route, transfer_ticks
-
-POLL_S = 0.05  # interval between checks for signals while the solver works
+from placekit_core import Problem
 
 Bool = Any  # a Boolean variable, or the negation of one
-Interval = tuple[Any, Bool, int]  # an optional interval, the literal of its presence, and its ticks
+Key = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # nets, devices of producers and of readers
 
 
-@dataclass
-class _Send:
-    """A transfer of a tensor to a device, or to `ALL`: its start; for each source, the literal of its presence and its ticks."""
+class LoadModel:
+    """The program for `problem`, with ticks of `tick_s` seconds and largest loads of `least` to `most` ticks.
 
-    tensor: int
-    to: int
-    start: Any
-    origins: dict[int, tuple[Bool, int]] = field(default_factory=dict)
+    `floor_s` is a bound known from the beginning: a channel that can never be busier is left out. `without` [r, g] has
+    placements that are no solutions.
+    """
 
-
-class Model:
-    """The program for `problem`, with ticks of `tick_s` seconds and makespans of `least` to `most` ticks."""
-
-    def __init__(self, problem: Problem, tick_s: float, least: int, most: int) -> None:
-        self.problem, self.tick_s, self.most = problem, tick_s, most
-        graph = problem.graph
+    def __init__(
+        self,
+        problem: Problem,
+        loads: Loads,
+        tick_s: float,
+        least: int,
+        most: int,
+        floor_s: float,
+        without: NDArray[np.int16],
+    ) -> None:
+        self.problem, self.loads, self.tick_s = problem, loads, tick_s
         self.cp = cp = cp_model.CpModel()
-        self.group = problem.grouping.group_of
-        self.ticks = op_ticks(problem, tick_s)
         self.on: list[dict[int, Bool]] = []  # of each group, by device
         for row in problem.allowed:
             self.on.append({d: cp.new_bool_var("") for d in np.flatnonzero(row).tolist()})
             cp.add_exactly_one(self.on[-1].values())
-        self.makespan = cp.new_int_var(least, most, "")
-        self.start = {v: self._time() for v in np.flatnonzero(graph.kernel).tolist()}
-        self.end = {v: self._time() for v in self.start}
-        self.sends: list[_Send] = []
-        self._needed: dict[tuple[frozenset[int], int, bool], Bool] = {}
-        self._sent: dict[tuple[int, frozenset[int], int, int], Bool] = {}
-        self._held: dict[int, list[Interval]] = defaultdict(list)  # by channel
-        self._operations()
-        for tensor in np.unique(graph.input_tensor).tolist():
-            self._transfers(tensor)
-        for c, held in self._held.items():
-            self._capacity(held, int(problem.cluster.routes.capacity[c]))
+        self.highest = cp.new_int_var(least, most, "")
+        self.takes_place: dict[Key, Bool | None] = {}
+        self.place: list[list[Bool]] = []  # of each group: whether it is at a place of the order or before
+        self.at: list[dict[int, Bool]] = (
+            self.on
+        )  # of each group, by place; of device and place, unless devices stand in order
+        self.device_at: dict[tuple[int, int], Bool] = {}
+        self._load(floor_s)
         self._memory()
-        self._break_symmetry()
-        cp.minimize(self.makespan)
-
-    def _time(self) -> Any:
-        return self.cp.new_int_var(0, self.most, "")
-
-    def _operations(self) -> None:
-        """Operations on the streams of their devices, after the kernels that they read from."""
-        graph, cp = self.problem.graph, self.cp
-        running: dict[int, list[Interval]] = defaultdict(list)
-        for v, start in self.start.items():
-            on = self.on[self.group[v]]
-            cp.add(self.end[v] == start + sum(int(self.ticks[v, d]) * here for d, here in on.items()))
-            cp.add(self.makespan >= self.end[v])
-            for d, here in on.items():
-                ticks = int(self.ticks[v, d])
-                running[d].append((cp.new_optional_fixed_size_interval_var(start, ticks, here, ""), here, ticks))
-            for u in np.unique(graph.tensor_producer[graph.inputs(v)]).tolist():
-                if u in self.end:
-                    cp.add(start >= self.end[u])
-        for d, intervals in running.items():
-            self._capacity(intervals, int(self.problem.cluster.streams[d]))
-
-    def _capacity(self, intervals: Sequence[Interval], capacity: int) -> None:
-        """At most `capacity` at a time; and in all no more than fits into the makespan, which raises bounds."""
-        some = [i for i in intervals if i[2] > 0]
-        if capacity >= min(len(some), UNLIMITED):
-            return
-        if capacity == 1:
-            self.cp.add_no_overlap([i for i, _, _ in some])
+        if loads.ahead:
+            self._order()
         else:
-            self.cp.add_cumulative([i for i, _, _ in some], [1] * len(some), capacity)
-        self.cp.add(sum(ticks * there for _, there, ticks in some) <= capacity * self.makespan)
+            self._name_alike()
+        for device in without:
+            self._exclude(device)
+        cp.minimize(self.highest)
 
-    def _transfers(self, tensor: int) -> None:
-        """The transfers of `tensor`, and the constraints that its readers elsewhere wait for them."""
-        graph, cluster, cp = self.problem.graph, self.problem.cluster, self.cp
-        producer = int(graph.tensor_producer[tensor])
-        source = int(self.group[producer])
-        readers = [v for v in graph.consumers(tensor).tolist() if self.group[v] != source]
-        groups = frozenset(int(self.group[v]) for v in readers)
-        targets = sorted({d for h in groups for d in self.on[h]})
-        seconds = transfer_ticks(cluster, float(graph.tensor_bytes[tensor]), self.tick_s)
-        for to in ([ALL] if targets else []) if cluster.multicast else targets:
-            send = _Send(tensor, to, self._time())
-            for s in self.on[source]:
-                if targets == [s] or s == to:
-                    continue
-                there = self._is_sent(source, groups, s, to)
-                d, channels = route(cluster, s, to)
-                send.origins[s] = there, int(seconds[s, d])
-                interval = cp.new_optional_fixed_size_interval_var(send.start, int(seconds[s, d]), there, "")
-                for c in channels:
-                    self._held[c].append((interval, there, int(seconds[s, d])))
-            if producer in self.end:
-                cp.add(send.start >= self.end[producer])
-            self.sends.append(send)
-            for v in readers:
-                self._wait(v, send, source)
+    def _ticks(self, seconds: float) -> int:
+        return math.floor(seconds / self.tick_s)
 
-    def _wait(self, reader: int, send: _Send, source: int) -> None:
-        """`reader` starts after the transfer if it is on another device than group `source`."""
-        lengths = {ticks for _, ticks in send.origins.values()}
-        for d, here in self.on[self.group[reader]].items():
-            if send.to not in (ALL, d):
+    def _load(self, floor_s: float) -> None:
+        """No resource is busier than the highest load."""
+        terms: dict[int, list[Any]] = defaultdict(list)
+        for g, on in enumerate(self.on):
+            for d, here in on.items():
+                terms[d].append(self._ticks(float(self.loads.seconds[g, d])) * here)
+        charges: dict[int, list[Charge]] = defaultdict(list)
+        for charge in self.loads.charges:
+            charges[charge.resource].append(charge)
+        for resource, own in charges.items():
+            if resource >= self.problem.cluster.size and _at_most(own) <= floor_s:
                 continue
-            if len(lengths) == 1:  # from wherever it comes
-                away = [self.on[source][d].negated()] if d in self.on[source] else []
-                self.cp.add(self.start[reader] >= send.start + min(lengths)).only_enforce_if([here, *away])
-                continue
-            for s, (_, ticks) in send.origins.items():
-                if s != d:
-                    self.cp.add(self.start[reader] >= send.start + ticks).only_enforce_if([here, self.on[source][s]])
+            for charge in own:
+                ticks = self._ticks(charge.seconds)
+                there = self._takes_place((charge.nets, charge.senders, charge.receivers)) if ticks else None
+                if there is not None:
+                    terms[resource].append(ticks * there)
+        for own_terms in terms.values():
+            self.cp.add(sum(own_terms) <= self.highest)
 
-    def _is_sent(self, source: int, groups: frozenset[int], s: int, to: int) -> Bool:
-        """Literal: group `source` is on device `s`, and one of `groups` is on `to` (`ALL`: elsewhere than on `s`)."""
-        key = source, groups, s, to
-        if key not in self._sent:
-            here, needed = self.on[source][s], self._is_needed(groups, s if to == ALL else to, to != ALL)
-            both = self._sent[key] = self.cp.new_bool_var("")
-            self.cp.add_implication(both, here)
-            self.cp.add_implication(both, needed)
-            self.cp.add_bool_or([both, here.negated(), needed.negated()])
-        return self._sent[key]
+    def _takes_place(self, key: Key) -> Bool | None:
+        """Literal: a net has its producer on `source` and a reader on `target`. None if that cannot be."""
+        if key not in self.takes_place:
+            nets, source, target = key
+            clauses = []
+            for x in nets:
+                net = self.loads.nets[x]
+                not_from = self._not_on(net.maker, source)
+                for reader in net.readers:
+                    not_to = self._not_on(reader, target)
+                    if not_from is not None and not_to is not None:
+                        clauses.append([*not_from, *not_to])
+            there: Bool = self.cp.new_bool_var("") if clauses else None
+            for clause in clauses:
+                self.cp.add_bool_or([there, *clause])
+            self.takes_place[key] = there
+        return self.takes_place[key]
 
-    def _is_needed(self, groups: frozenset[int], d: int, there: bool) -> Bool:
-        """Literal: one of `groups` is on device `d` or, if not `there`, elsewhere."""
-        key = groups, d, there
-        if key not in self._needed:
-            one = self.cp.new_constant(1)
-            some = [self.on[h][d] if there else self.on[h][d].negated() for h in sorted(groups) if d in self.on[h]]
-            some += [one for h in groups if d not in self.on[h] and not there]
-            self._needed[key] = self.cp.new_bool_var("")
-            self.cp.add_max_equality(self._needed[key], some)
-        return self._needed[key]
+    def _not_on(self, group: int, devices: tuple[int, ...]) -> list[Bool] | None:
+        """Literals of which one is true if `group` is on none of `devices`; None if it can be on none of them."""
+        on = self.on[group]
+        inside = [d for d in on if d in devices]
+        if not inside:
+            return None
+        if len(inside) == 1:
+            return [on[inside[0]].negated()]
+        return [here for d, here in on.items() if d not in inside]
 
     def _memory(self) -> None:
-        bytes_ = self.problem.group_persistent_bytes.astype(np.int64).tolist()
+        loads = self.loads
         for d, room in enumerate(self.problem.cluster.memory_bytes.tolist()):
-            here = [(b, on[d]) for b, on in zip(bytes_, self.on, strict=True) if b > 0 and d in on]
-            if sum(b for b, _ in here) > room:
-                self.cp.add(sum(b * x for b, x in here) <= int(room))
+            here = {g: on[d] for g, on in enumerate(self.on) if d in on}
+            stores = [s for s in loads.stores if math.floor(s.bytes_) and any(h in here for h in s.holders)]
+            work = max((math.floor(loads.work_bytes[g]) for g in here), default=0)
+            own = {g: math.floor(loads.bytes_[g]) for g in here}
+            if sum(own.values()) + sum(math.floor(s.bytes_) for s in stores) + work <= room:
+                continue
+            terms = [bytes_ * here[g] for g, bytes_ in own.items() if bytes_]
+            for s in stores:
+                held = self.cp.new_bool_var("")
+                for h in s.holders:
+                    if h in here:
+                        self.cp.add_implication(here[h], held)
+                terms.append(math.floor(s.bytes_) * held)
+            if work:
+                largest = self.cp.new_int_var(0, work, "")
+                for g, there in here.items():
+                    if loads.work_bytes[g] >= 1:
+                        self.cp.add(largest >= math.floor(loads.work_bytes[g]) * there)
+                terms.append(largest)
+            self.cp.add(sum(terms) <= math.floor(room))
 
-    def _break_symmetry(self) -> None:
-        """Value precedence within each class of alike devices (Law and Lee 2004).
-
-        A group may be on the k-th device of the class only if a group before it, in the order of `_order`, is on the device
-        before. Any solution satisfies that after renaming devices by their first groups, and stays a solution, of the
-        same makespan, under any renaming within a class (`alike`). Classes share no device: each is renamed by itself.
-        """
-        order = self._order()
+    def _name_alike(self) -> None:
+        """Value precedence within each class of alike devices; see `exact_model.Model`."""
         for devices in alike(self.problem):
             for before, d in pairwise(devices):
                 earlier: list[Bool] = []
-                for g in order:
+                for g in self._longest():
                     if d in self.on[g]:
                         self.cp.add_bool_or([*earlier, self.on[g][d].negated()])
-                        earlier.append(self.on[g][before])  # alike: it may run there too
+                        earlier.append(self.on[g][before])
 
-    def _order(self) -> list[int]:
-        """Groups, the longest first."""
-        longest = np.argsort(-self.problem.group_s.max(axis=1), kind="stable")
+    def _longest(self) -> list[int]:
+        """Groups, the longest first: they decide most."""
+        longest = np.argsort(-self.loads.seconds.max(axis=1), kind="stable")
         return longest.tolist()  # type: ignore[no-any-return]
 
-    def hint(self, timed: Timed) -> None:
-        """Start the search from an execution: every variable gets its value there."""
-        cp, graph, home = self.cp, self.problem.graph, np.zeros(self.problem.g, np.int64)
-        home[self.group] = timed.device
-        name = np.arange(self.problem.cluster.size)  # as `_break_symmetry` names alike devices
-        order = home[self._order()].tolist()
+    @property
+    def _all_alike(self) -> bool:
+        return any(len(devices) == self.problem.cluster.size for devices in alike(self.problem))
+
+    def _order(self) -> None:
+        """Devices have places in an order that data flow follows.
+
+        Stages that do not wait for each other have such an order. Alike devices can be renamed so that they stand in it by
+        their numbers, and devices with nothing on them can stand last.
+        """
+        cp, size = self.cp, self.problem.cluster.size
+        if not self._all_alike:
+            self._places()
+        used = [[on[k] for on in self.at if k in on] for k in range(size)]
+        for before, k in pairwise(range(size)):
+            for here in used[k]:
+                cp.add_bool_or([*used[before], here.negated()])
+        for on in self.at:
+            here_or_before = [cp.new_bool_var("") for _ in range(size)]
+            self.place.append(here_or_before)
+            for k, literal in enumerate(here_or_before):
+                cp.add(literal == (here_or_before[k - 1] if k else 0) + on.get(k, 0))
+        for u, v in self.loads.ahead:
+            for k in range(size):
+                cp.add_implication(self.place[v][k], self.place[u][k])
+
+    def _places(self) -> None:
+        """Devices in any order: a literal per group and place."""
+        cp, size = self.cp, self.problem.cluster.size
+        for d in range(size):
+            for k in range(size):
+                self.device_at[d, k] = cp.new_bool_var("")
+            cp.add_exactly_one([self.device_at[d, k] for k in range(size)])
+        for k in range(size):
+            cp.add_exactly_one([self.device_at[d, k] for d in range(size)])
         for devices in alike(self.problem):
-            used = [d for d in dict.fromkeys(order) if d in devices]
-            name[[*used, *(d for d in devices if d not in used)]] = devices
-        home = name[home]
-        sent = {(t, to if to == ALL else int(name[to])): start for (t, to), start in timed.sent.items()}
+            for a, b in pairwise(devices):
+                for k in range(size):  # if b is at k, a is before
+                    cp.add_bool_or([self.device_at[b, k].negated(), *(self.device_at[a, i] for i in range(k))])
+        at = self.at = list[dict[int, Bool]]()
+        for on in self.on:
+            at.append({k: cp.new_bool_var("") for k in range(size)})
+            cp.add_exactly_one(at[-1].values())
+            for d, here in on.items():
+                for k in range(size):
+                    there = self.device_at[d, k].negated()
+                    cp.add_bool_or([here.negated(), there, at[-1][k]])
+                    cp.add_bool_or([at[-1][k].negated(), there, here])
+            for d in range(size):
+                if d not in on:
+                    for k in range(size):
+                        cp.add_bool_or([at[-1][k].negated(), self.device_at[d, k].negated()])
+
+    def _exclude(self, device: NDArray[np.int16]) -> None:
+        """Not this placement."""
+        self.cp.add_bool_or([on[d].negated() for on, d in zip(self.on, device.tolist(), strict=True)])
+
+    def hint(self, device: NDArray[np.int16], highest: int) -> None:
+        """Start the search from a placement [g] with names as the model gives them; see `named`."""
+        cp, home = self.cp, device.tolist()
         for on, place in zip(self.on, home, strict=True):
             for d, here in on.items():
-                cp.add_hint(here, bool(place == d))
-        for v in self.start:
-            cp.add_hint(self.start[v], int(timed.start[v]))
-            cp.add_hint(self.end[v], int(timed.end[v]))
-        for send in self.sends:
-            unused = int(timed.end[graph.tensor_producer[send.tensor]])
-            cp.add_hint(send.start, sent.get((send.tensor, send.to), unused))
-        needed = {}
-        for (groups, d, there), literal in self._needed.items():
-            needed[groups, d, there] = any((home[h] == d) == there for h in groups)
-            cp.add_hint(literal, needed[groups, d, there])
-        for (source, groups, s, to), literal in self._sent.items():
-            cp.add_hint(literal, bool(home[source] == s) and needed[groups, s if to == ALL else to, to != ALL])
-        cp.add_hint(self.makespan, timed.makespan)
+                cp.add_hint(here, d == place)
+        for (nets, source, target), there in self.takes_place.items():
+            if there is not None:
+                cp.add_hint(there, any(self.loads.crosses(x, home, source, target) for x in nets))
+        cp.add_hint(self.highest, highest)
+        if self.loads.ahead:
+            self._hint_order(device)
 
-    def hint_all(self, values: NDArray[np.int64]) -> None:
-        """Start the search from the values of all variables of a solution of the same problem."""
-        for i, value in enumerate(values.tolist()):
-            self.cp.add_hint(self.cp.get_int_var_from_proto_index(i), value)
+    def _hint_order(self, device: NDArray[np.int16]) -> None:
+        """The places of the devices in a placement [g], those with nothing on them last."""
+        cp, size = self.cp, self.problem.cluster.size
+        used = device[_along(device, self.loads.ahead)].tolist()
+        place = {d: k for k, d in enumerate([*used, *(d for d in range(size) if d not in used)])}
+        for (d, k), there in self.device_at.items():
+            cp.add_hint(there, place[d] == k)
+        for g, d in enumerate(device.tolist()):
+            k_of_group = d if not self.device_at else place[d]
+            for k, here_or_before in enumerate(self.place[g]):
+                cp.add_hint(here_or_before, k_of_group <= k)
+            for k, here in self.at[g].items() if self.device_at else ():
+                cp.add_hint(here, k_of_group == k)
 
-    def solution(self, values: cp_model.CpSolverSolutionCallback) -> Solution:
-        """The solution that a callback of the solver has."""
-        device = [next(d for d, here in on.items() if values.boolean_value(here)) for on in self.on]
-        start = np.zeros(self.problem.graph.n, np.int64)
-        for v, variable in self.start.items():
-            start[v] = values.value(variable)
-        every = np.asarray(list(values.response_proto.solution), np.int64)
-        return Solution(np.asarray(device, np.int16), start, int(values.value(self.makespan)), every)
+    def named(self, device: NDArray[np.int16]) -> NDArray[np.int16]:
+        """A placement [g] with alike devices renamed as the model names them."""
+        name = np.arange(self.problem.cluster.size)
+        first = self._longest() if not self.loads.ahead else _along(device, self.loads.ahead)
+        order = list(dict.fromkeys(device[first].tolist()))
+        for devices in alike(self.problem):
+            used = [d for d in order if d in devices]
+            name[[*used, *(d for d in devices if d not in used)]] = devices
+        return name[device].astype(np.int16)
 
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """A solution: `device` [g], `start` [n] ticks, the objective in ticks, and the values of all variables.
-
-    For largest loads, `start` and `values` are empty.
-    """
-
-    device: NDArray[np.int16]
-    start: NDArray[np.int64]
-    makespan: int
-    values: NDArray[np.int64]
+    def solution(self, values: cp_model.CpSolverSolutionCallback) -> NDArray[np.int16]:
+        """[g] the devices of the solution that a callback of the solver has."""
+        found = [next(d for d, here in on.items() if values.boolean_value(here)) for on in self.on]
+        return np.asarray(found, np.int16)
 
 
-class Program(Protocol):
-    """A constraint program whose solutions are placements."""
-
-    cp: cp_model.CpModel
-
-    def solution(self, values: cp_model.CpSolverSolutionCallback) -> Solution: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """How a solve ended: `optimal` (the last solution is), `infeasible`, or `open`; its bound in ticks, and its work.
-
-    `error` is the error that `improved` raised, if one ended the solve.
-    """
-
-    status: Literal["optimal", "infeasible", "open"]
-    bound: int
-    work: float
-    error: BaseException | None
+def _at_most(charges: list[Charge]) -> float:
+    """No more seconds than this can be charged together: a net is sent from one device only."""
+    by_source: dict[tuple[int, ...], dict[tuple[int, ...], float]] = defaultdict(lambda: defaultdict(float))
+    several = 0.0
+    for c in charges:
+        if len(c.nets) == 1:
+            by_source[c.nets][c.senders] += c.seconds
+        else:
+            several += c.seconds
+    return several + sum(max(seconds.values()) for seconds in by_source.values())
 
 
-class _Listener(cp_model.CpSolverSolutionCallback):
-    """Hands every solution on; if that fails, stops the solver and keeps the error."""
-
-    def __init__(self, model: Program, improved: Callable[[Solution], None]) -> None:
-        super().__init__()
-        self.model, self.improved = model, improved
-        self.error: BaseException | None = None
-
-    def on_solution_callback(self) -> None:
-        if self.error is None:
-            try:
-                self.improved(self.model.solution(self))
-            except BaseException as e:
-                self.error = e
-                self.stop_search()
+def _along(device: NDArray[np.int16], ahead: tuple[tuple[int, int], ...]) -> list[int]:
+    """A group of each device with groups, devices in an order that data flow follows; where they wait for each other, in any."""
+    group_of = {int(d): g for g, d in reversed(list(enumerate(device.tolist())))}
+    before = {(int(device[u]), int(device[v])) for u, v in ahead if device[u] != device[v]}
+    left, order = sorted(group_of), list[int]()
+    while left:
+        free = [d for d in left if not any(a in left and b == d for a, b in before)]
+        order.append(free[0] if free else left[0])
+        left.remove(order[-1])
+    return [group_of[d] for d in order]
 
 
-def solve(
-    model: Program,
-    parameters: Mapping[str, Any],
-    improved: Callable[[Solution], None],
-    working: Callable[[int], None] = lambda bound: None,
-) -> Outcome:
-    """Solve, handing each solution to `improved` (in another thread), and from time to time the bound so far to `working`.
-
-    The strategies of CP-SAT take turns (`interleave_search`), which makes the search independent of the clock.
-    """
-    solver, listener = cp_model.CpSolver(), _Listener(model, improved)
-    solver.parameters.interleave_search = True
-    solver.parameters.catch_sigint_signal = False  # the run handles signals itself
-    for name, value in parameters.items():
-        setattr(solver.parameters, name, value)
-    bounds = [0.0]
-    solver.best_bound_callback = bounds.append
-    with ThreadPoolExecutor(1) as pool:  # in a thread, so that signals are handled while it works
-        solving = pool.submit(solver.solve, model.cp, listener)
-        try:
-            while True:
-                try:
-                    status = solving.result(POLL_S)
-                    break
-                except StillRunning:
-                    working(int(np.floor(bounds[-1])))
-        except BaseException:
-            solver.stop_search()
-            raise
-    if status == cp_model.MODEL_INVALID:
-        raise RuntimeError(f"CP-SAT takes the model for invalid: {model.cp.validate()}")
-    ended: Literal["optimal", "infeasible", "open"] = "open"
-    if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
-        ended = "optimal" if status == cp_model.OPTIMAL else "infeasible"
-    bound = 0 if ended == "infeasible" else int(np.floor(solver.best_objective_bound))
-    return Outcome(ended, bound, float(solver.deterministic_time), listener.error)
+def alike(problem: Problem) -> list[list[int]]:
+    """The classes of two devices or more that are alike."""
+    return [devices for devices in device_classes(problem) if len(devices) > 1]

@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from placekit_scheduling.jit import counted_inner, njit
 from placekit_scheduling.list_scheduling.placement_levels import LEAST_FACTOR, MOST_FACTOR, set_levels
 
-from placekit_search.kinds import KINDS
-from placekit_search.randomness import below, uniform
+from placekit_search.move_kinds import KINDS
+from placekit_search.random_numbers import below, uniform
 
 SINGLE, SWAP, CLUSTER, REGION, PIECE, EXCHANGE, CRITICAL, TRANSFER, ORDER, SHIFT, LEVEL = range(len(KINDS))
 DEVICES, PRIORITIES, PATH = range(3)  # entries of Log.counts
 TASK, TO, WHY = range(3)  # rows of Log.path
 TRIES = 8  # attempts to find a suitable task on the critical path
 LARGEST_PIECE = 5  # a piece has up to 2 ** (this - 1) units
+NEIGHBOURS = 0.5  # share of moves that go to the device of a neighbour
 WITH_ALIKE = 0.8  # share of swaps with a unit of about the same seconds
 CRITICAL_SWAPS = 1 / 3  # share of critical moves that swap
 RENAMES = 0.15  # share of shifts that exchange two devices for everything
@@ -39,7 +40,6 @@ class Log(NamedTuple):
         ranked, priority: [g] groups whose priority changed, and their priorities before.
         mark: [u + 1] the last piece that each unit was in, and the number of pieces so far.
         unit: [u] units of the piece that is being made.
-        before: [g] devices before the move.
         path: [3, tasks] tasks from the end of the schedule back: the operation, or the tensor sent; -1 for an operation, or
             the destination; the number of the task that its start waited for.
         tail, wanted: [n], [g] space for `set_levels`.
@@ -52,7 +52,6 @@ class Log(NamedTuple):
     priority: NDArray[np.float32]
     mark: NDArray[np.int64]
     unit: NDArray[np.int32]
-    before: NDArray[np.int16]
     path: Annotated[NDArray[np.int32], 2]
     tail: NDArray[np.float64]
     wanted: NDArray[np.float32]
@@ -68,7 +67,6 @@ def new_log(units: int, groups: int, tasks: int, operations: int) -> Log:
         priority=np.zeros(max(groups, 2), np.float32),
         mark=np.zeros(units + 1, np.int64),
         unit=np.empty(units, np.int32),
-        before=np.zeros(groups, np.int16),
         path=np.empty((3, max(tasks, 1)), np.int32),
         tail=np.zeros(operations),
         wanted=np.zeros(groups, np.float32),
@@ -104,11 +102,11 @@ def undo(device: Any, priority: Any, log: Any) -> None:
 
 
 @counted_inner
-def _target(state: Any, hood: Any, device: Any, u: Any, bias: Any) -> Any:
-    """Another device for a unit that has one: with probability `bias` that of a neighbour, if it may run there."""
+def _target(state: Any, hood: Any, device: Any, u: Any) -> Any:
+    """Another device for a unit that has one: with probability `NEIGHBOURS` that of a neighbour, if it may run there."""
     old = _at(hood, device, u)
     degree = hood.near_ptr[u + 1] - hood.near_ptr[u]
-    if degree > 0 and uniform(state) < bias:
+    if degree > 0 and uniform(state) < NEIGHBOURS:
         d = _at(hood, device, hood.near[hood.near_ptr[u] + below(state, degree)])
         if d != old and hood.allowed[u, d]:
             return d
@@ -335,7 +333,7 @@ def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares: Any, bias: Any, log: Any) -> None:
+def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares: Any, log: Any) -> None:
     """Make one move: change `device` [g] or `priority` [g], noted in `log`. `shares` [11] are cumulative, the last is 1."""
     log.counts[DEVICES] = log.counts[PRIORITIES] = 0
     x, kind = uniform(state), 0
@@ -372,13 +370,13 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
             if uniform(state) < CRITICAL_SWAPS:
                 _swap(state, hood, device, u, log)
             else:
-                _put(hood, device, u, _target(state, hood, device, u, bias), log)
+                _put(hood, device, u, _target(state, hood, device, u), log)
     elif kind == SWAP:
         _swap(state, hood, device, u, log)
     elif kind == EXCHANGE:
         _exchange(state, hood, device, u, log)
     else:
-        target = _target(state, hood, device, u, bias)
+        target = _target(state, hood, device, u)
         if kind == PIECE:
             _piece(state, hood, device, u, target, log)
         elif kind == CLUSTER:

@@ -6,17 +6,17 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_scheduling import b_level, group_priority
+from placekit_scheduling import Kernel, b_level, group_priority
 from placekit_scheduling.list_scheduling.placement_levels import LevelGraph, level_graph
 
-from placekit_core import Kernel, Labels, Problem
+from placekit_core import Labels, Problem
 
 Ints = NDArray[np.int32]
 ALIKE = 0.05  # relative difference of seconds up to which two units count as alike
 
 
 class Flow(NamedTuple):
-    """The graph of operations, and where a run leaves its trace (`placekit_core.Trace`); n operations, t tensors.
+    """The graph of operations, and where a run leaves its trace (`placekit_scheduling.Trace`); n operations, t tensors.
 
     Attributes:
         group_of: [n].
@@ -25,7 +25,6 @@ class Flow(NamedTuple):
         consumer_ptr, consumer_op: operations that read each tensor, in compressed rows.
         tasks, cause, last, copy_tensor, copy_dst: those of the trace; all 0 without one.
         streams: parameters and inputs may be copied for use, and stay where no operation reads them (`Session.prefetch`).
-        output_ptr: [n + 1] the tensors of operation v are output_ptr[v] to output_ptr[v + 1] - 1.
         levels: for `set_levels`.
     """
 
@@ -40,7 +39,6 @@ class Flow(NamedTuple):
     copy_tensor: int
     copy_dst: int
     streams: bool
-    output_ptr: Ints
     levels: LevelGraph
 
 
@@ -103,7 +101,6 @@ def flow(problem: Problem, kernel: Kernel | None, streams: bool = False) -> Flow
         copy_tensor=trace.copy_tensor if trace else 0,
         copy_dst=trace.copy_dst if trace else 0,
         streams=streams,
-        output_ptr=_ints(graph.output_ptr),
         levels=level_graph(problem),
     )
 

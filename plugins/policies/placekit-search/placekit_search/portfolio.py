@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from placekit_blocks import sequence
+from placekit_layers import sequence
+from placekit_layers.following import followers
+from placekit_layers.splits import even_splits, layer_groups
 from placekit_scheduling import warm_up
 from pydantic import BaseModel
 
@@ -30,20 +32,19 @@ from placekit_core import (
     units,
     usable_cores,
 )
-from placekit_search.chain import FIRST, Chain, Moves, excess, penalised, rank
 from placekit_search.coarsening import coarsen, movable
-from placekit_search.contiguity import LEAST, contiguous_near, layer_groups
+from placekit_search.contiguity import LEAST, contiguous_near
+from placekit_search.local_search import FIRST, TEMPERATURE_END, LocalSearch, SearchContext, excess, penalised, rank
 from placekit_search.memory_starts import cut, repaired, too_large
+from placekit_search.move_kinds import PORTFOLIO, used
+from placekit_search.named_policies import load_trained, named
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
-from placekit_search.other_policies import load_trained, named
 from placekit_search.roles import LEAST_ROLES, role_chains, roles
 from placekit_search.starts import (
     LEVELLED,
     Start,
     coarse_schedules,
-    contiguous,
-    followers,
     is_late,
     is_makespan,
     levelled,
@@ -62,6 +63,9 @@ SAMPLED = 80_000  # operations in all the samples of one start: large graphs get
 COARSE_SHARE = 0.5  # share of the progress in which a chain from a coarse start moves units; then single groups
 CONTIGUOUS_SHARE = 0.02  # share of the budget that is kept for the best contiguous split of layers, ...
 MOST_CONTIGUOUS = 200  # ... and the most evaluations of it
+CHAINS = 64  # most chains that begin
+TRIES = 50  # most times that a policy with samples is asked, each time with other random numbers
+TEMPERATURE_START = 0.001  # first temperature, as a fraction of the start's value
 HEATS = (1.0, 8.0)  # factors of the first temperature: where few moves are nearly neutral, a cold chain is stuck
 REHEAT = 0.7  # factor of the first temperature from round to round
 
@@ -126,15 +130,15 @@ class _Race:
             self.finest, levels = followers(task.problem), [sequence(task.problem).of_group]
         self.levels = [of for of in levels if movable(task.problem, of)]
         self.ordered = self.makespan and task.evaluate.session.priorities
-        self.moves = Moves(task, options.weights(self.makespan, self.ordered), options.neighbour_bias)
+        self.context = SearchContext(task, used(PORTFOLIO, self.makespan, self.ordered))
         self.hoods: dict[int, Neighbourhood] = {}
-        self.chains: list[Chain] = []
+        self.chains: list[LocalSearch] = []
         self.level: list[int] = []
         self.rounds = 1
         self.round = 0
         self.heat: list[float] = []
         self.first, self.began = 0.0, 0
-        within = options.contiguous_within if self.makespan and self.moves.kernel is not None else 0.0
+        within = options.contiguous_within if self.makespan and self.context.kernel is not None else 0.0
         self.layers = layer_groups(task.problem) if within else None
         limit = task.evaluate.ledger.limit
         self.reserve = 0  # evaluations that the end of the search may use for contiguous placements
@@ -152,7 +156,7 @@ class _Race:
         }  # fmt: skip
 
     def restore(self, state: State) -> None:
-        self.chains = [Chain(self.moves, s) for s in state["chains"]]
+        self.chains = [LocalSearch(self.context, s) for s in state["chains"]]
         self.level = np.asarray(state["level"]).tolist()
         self.heat, self.began = np.asarray(state["heat"]).tolist(), int(state["began"])
         self.rounds, self.round, self.first = int(state["rounds"]), int(state["round"]), float(state["first"])
@@ -160,13 +164,13 @@ class _Race:
     def begin(self, rng: Generator, first: Placements | None) -> None:
         """Evaluate the starts, and begin a chain at each of the best; `first` was evaluated already."""
         starts = self._starts(rng, first)
-        count = 2 ** int(np.log2(np.clip(self._chains_worth(), 1, self.options.chains)))
+        count = 2 ** int(np.log2(np.clip(self._chains_worth(), 1, CHAINS)))
         random = rng.integers(0, 2**64, count, np.uint64)
         price_s = PRICE * min(value_s for value_s, *_ in starts)  # one for all: chains are compared
         for i in range(count):
             value_s, over, device, priority, level = starts[i % len(starts)]
-            begun = Chain.begin(device, priority, value_s, over, price_s, random[i : i + 1])
-            self.chains.append(Chain(self.moves, begun))
+            begun = LocalSearch.begin(device, priority, value_s, over, price_s, random[i : i + 1])
+            self.chains.append(LocalSearch(self.context, begun))
             self.level.append(level)
             self.heat.append(HEATS[i % len(HEATS)] if count > 1 else HEATS[0])
         self.rounds = int(np.log2(count)) + 1
@@ -178,7 +182,7 @@ class _Race:
         A backend without a compiled evaluation is taken for slow: there, a budget of seconds alone allows one chain.
         """
         ledger, left = self.task.evaluate.ledger, self.task.evaluate.remaining
-        if ledger.limit_s is not None and self.moves.kernel is not None:
+        if ledger.limit_s is not None and self.context.kernel is not None:
             began = time.perf_counter()
             self.task.evaluate.session.evaluate(self._simplest)
             each_s = time.perf_counter() - began
@@ -197,7 +201,7 @@ class _Race:
         fine = list_schedules(problem, min(size, self._samples(16)), rng, self._started)
         found = [(fine, [0] * len(fine))]
         if not self.makespan:
-            some = contiguous(problem, size)
+            some = Placements.of(even_splits(sequence(problem), size))
             found = [(some, [len(self.levels)] * len(some)), *found]
         elif self.levels and size > 1:
             levels = list(range(len(self.levels), 0, -1))[: size // 2]
@@ -217,9 +221,9 @@ class _Race:
         rows = self._measured(found)
         if self.makespan:
             rows += self._memory_starts(rows, most)
-        compiled = self.moves.kernel is not None or task.evaluate.ledger.limit_s is None  # else they take too long
-        if self.ordered and compiled and self.options.level_moves and not self._started():
-            rows += self._measured([levelled(task, self.moves.flow, rows, self._samples(LEVELLED))])
+        compiled = self.context.kernel is not None or task.evaluate.ledger.limit_s is None  # else they take too long
+        if self.ordered and compiled and not self._started():
+            rows += self._measured([levelled(task, self.context.flow, rows, self._samples(LEVELLED))])
         rows += self._role_starts(rng)
         price_s = PRICE * min(r[0] for r in rows)
         rows.sort(key=lambda r: (r[1] > 0, penalised(r[0], r[1], price_s)))
@@ -262,11 +266,9 @@ class _Race:
         role = roles(task.problem) if o.role_share and self.makespan and task.evaluate.remaining > 1 else None
         if role is None or role.max() + 1 < LEAST_ROLES or not movable(task.problem, role):
             return []
-        weights = o.weights(priorities=False)
-        weights.update(single=max(weights["single"], 0.01))
-        moves = Moves(task, weights, o.neighbour_bias)
+        context = SearchContext(task, used(PORTFOLIO, priorities=False))
         worth = o.role_share * self._chains_worth() * o.evaluations_per_chain
-        chains = [c.at for c in role_chains(task, moves, role, o.role_share, worth, rng, self.threads)]
+        chains = [c.at for c in role_chains(task, context, role, o.role_share, worth, rng, self.threads)]
         fit = [at for at in chains if at.energy[FITS]]
         return [(float(at.energy[BEST]), 0.0, at.best_device, at.best_priority, 0) for at in fit]
 
@@ -280,7 +282,7 @@ class _Race:
         evaluate, placements = self.task.evaluate, list[Placement]()
         notes = list(evaluate.notes)
         asked = [self._sampled(p) for p in self.others.values() if not isinstance(p, LearnablePolicy)]
-        for turn in range(int(np.clip(self._chains_worth(), MIN_TRIES, self.options.tries))):
+        for turn in range(int(np.clip(self._chains_worth(), MIN_TRIES, TRIES))):
             again = []
             for policy, samples in asked:
                 late = is_late(self.task, AGAIN_SHARE if turn else START_SHARE)
@@ -322,7 +324,7 @@ class _Race:
         """Let all chains that are left go on for a while; at the end of a round, the worse half of them ends."""
         evaluate, limit = self.task.evaluate, self.task.evaluate.ledger.limit
         progress = self._progress()
-        count = self.moves.chunk() // len(self.chains)
+        count = self.context.chunk() // len(self.chains)
         count = max(count, 1 if evaluate.ledger.limit_s is not None else FIRST)  # without a clock to check
         end = (self.round + 1) / self.rounds
         each = math.inf  # evaluations that a chain makes in a round
@@ -341,7 +343,7 @@ class _Race:
             chain, hood = self.chains[i], self._hood(self.level[i], progress)
             first, last = self._temperatures(i)
             temperature = chain.start_s * first * (last / first) ** within
-            if self.moves.kernel is None:
+            if self.context.kernel is None:
                 if evaluate.remaining > 0:
                     chain.one(hood, temperature)
             else:
@@ -349,7 +351,7 @@ class _Race:
         if jobs:
             made = count * len(jobs)
             total = sum(job.result() for job in jobs)
-            self.moves.evaluation_s = (time.perf_counter() - began) / made
+            self.context.evaluation_s = (time.perf_counter() - began) / made
             best = min((self.chains[i] for i in runs), key=rank)
             evaluate.charge(made, best.placements(best=True), total / made)
         if self._progress() >= end and self.round + 1 < self.rounds:
@@ -365,8 +367,7 @@ class _Race:
 
     def _temperatures(self, i: int) -> tuple[float, float]:
         """First and last temperature of a chain in this round, as fractions of its start's value."""
-        o = self.options
-        return max(o.temperature_start * self.heat[i] * REHEAT**self.round, o.temperature_end), o.temperature_end
+        return max(TEMPERATURE_START * self.heat[i] * REHEAT**self.round, TEMPERATURE_END), TEMPERATURE_END
 
     def _hood(self, level: int, progress: float) -> Neighbourhood:
         """The neighbourhood of a chain that began at a level: units of falling size, single groups in the end."""

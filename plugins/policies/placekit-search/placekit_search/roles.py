@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from placekit_layers.following import united
 from placekit_scheduling import b_level, group_priority
 
 from placekit_core import PHASES, Graph, Placements, Problem, Task, report_progress
-from placekit_search.chain import Chain, Moves, excess, rank
+from placekit_search.local_search import LocalSearch, SearchContext, excess, rank
 from placekit_search.neighbourhood import neighbourhood
-from placekit_search.starts import united
 from placekit_search.walk import BEST, PRICE
 
 CALLS = 3  # a module with fewer calls does not repeat
@@ -86,11 +86,17 @@ def _weight_gradients(graph: Graph) -> NDArray[np.bool_]:
 
 
 def role_chains(
-    task: Task, moves: Moves, role: NDArray[np.int64], share: float, worth: float, rng: Generator, threads: int
-) -> list[Chain]:
+    task: Task,
+    context: SearchContext,
+    role: NDArray[np.int64],
+    share: float,
+    worth: float,
+    rng: Generator,
+    threads: int,
+) -> list[LocalSearch]:
     """Chains of annealing that move whole roles, until they have used `share` of the budget that is left, or `LONGEST` each.
 
-    Every chain begins with each role on a device drawn at random. Priorities are b-levels, and stay so: `moves` makes no
+    Every chain begins with each role on a device drawn at random. Priorities are b-levels, and stay so: `context` makes no
     moves of order. `role`: [g], see `roles`; `worth`: about how many evaluations the share is; `threads`: of compiled loops.
     No chain is begun if the share is less than `CHUNK` evaluations.
     """
@@ -102,17 +108,17 @@ def role_chains(
         return []
     report_progress("starts: devices of roles")
     first, made, hood = evaluate.progress, count, neighbourhood(task.problem, role)
-    begun = _begun(task, moves, np.stack([_anywhere(hood.allowed, rng)[role] for _ in range(count)]), rng)
+    begun = _begun(task, context, np.stack([_anywhere(hood.allowed, rng)[role] for _ in range(count)]), rng)
     with ThreadPoolExecutor(threads, "placekit-roles") as pool:
         while evaluate.remaining > 0:
             used = made / quota
             if evaluate.ledger.limit_s is not None:
                 used = max(used, (evaluate.progress - first) / max(share * (1 - first), 1e-9))
-            each = min(CHUNK, moves.chunk(), (quota - made) // count)
+            each = min(CHUNK, context.chunk(), (quota - made) // count)
             if used >= 1 or each == 0:
                 break
             cooling = (COLD / HOT) ** used
-            if moves.kernel is None:
+            if context.kernel is None:
                 chain = begun[made % count]
                 chain.one(hood, float(chain.at.energy[BEST]) * HOT * cooling)
                 made += 1
@@ -120,19 +126,21 @@ def role_chains(
             began = time.perf_counter()
             jobs = [pool.submit(c.walk, hood, each, float(c.at.energy[BEST]) * HOT * cooling, 1.0) for c in begun]
             total = sum(job.result() for job in jobs)
-            moves.evaluation_s = (time.perf_counter() - began) / (each * count)
+            context.evaluation_s = (time.perf_counter() - began) / (each * count)
             evaluate.charge(each * count, min(begun, key=rank).placements(best=True), total / (each * count))
             made += each * count
     return begun
 
 
-def _begun(task: Task, moves: Moves, device: NDArray[np.int16], rng: Generator) -> list[Chain]:
+def _begun(task: Task, context: SearchContext, device: NDArray[np.int16], rng: Generator) -> list[LocalSearch]:
     """A chain at each of the placements [b, g]."""
     priority = group_priority(task.problem, b_level(task.problem)).astype(np.float32)
     value, over = excess(task.evaluate(Placements.of(device, np.broadcast_to(priority, device.shape))), task)
     price_s, random = PRICE * float(value.min()), rng.integers(0, 2**64, len(device), np.uint64)
     return [
-        Chain(moves, Chain.begin(device[i], priority, float(value[i]), float(over[i]), price_s, random[i : i + 1]))
+        LocalSearch(
+            context, LocalSearch.begin(device[i], priority, float(value[i]), float(over[i]), price_s, random[i : i + 1])
+        )
         for i in range(len(device))
     ]
 

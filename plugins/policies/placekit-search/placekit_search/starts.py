@@ -8,15 +8,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from placekit_blocks import sequence
-from placekit_blocks.following import follow
-from placekit_blocks.units import FREE, Units, distinct_pairs
+from placekit_layers import sequence
+from placekit_layers.splits import even_splits
 from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 from placekit_scheduling.list_scheduling.placement_levels import set_levels
 
-from placekit_core import Placements, Problem, Task, strongly_connected
-from placekit_search.chain import Chain, excess, penalised
+from placekit_core import Placements, Problem, Task
 from placekit_search.coarsening import coarse
+from placekit_search.local_search import LocalSearch, excess, penalised
 from placekit_search.neighbourhood import Flow
 from placekit_search.streaming import streamed
 from placekit_search.walk import PRICE
@@ -115,36 +114,6 @@ def is_makespan(task: Task) -> bool:
     return task.evaluate.objective in (None, "makespan")
 
 
-def followers(problem: Problem) -> NDArray[np.int64]:
-    """[g] units of groups that a pipeline keeps together: forward operations with their gradients, parameters, updates."""
-    units = Units.build(problem.graph)
-    return united(problem, follow(units, np.where(units.forward, np.arange(units.count), FREE))[units.of])
-
-
-def united(problem: Problem, of_op: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[g] units, numbered from 0, from those of the operations [n]: units that one group holds together are one."""
-    group = problem.grouping.group_of.astype(np.int64)  # units and groups are nodes of a graph with edges both ways
-    count = int(of_op.max(initial=-1)) + 1
-    pair = np.stack(distinct_pairs(of_op, count + group))
-    ends = np.concatenate([pair, pair[::-1]], axis=1)
-    ends = ends[:, np.argsort(ends[0], kind="stable")]
-    component = strongly_connected(count + problem.g, ends[0], ends[1])
-    return np.unique(component[count:], return_inverse=True)[1].reshape(-1).astype(np.int64)
-
-
-def contiguous(problem: Problem, count: int) -> Placements:
-    """Splits of the blocks into stages of about equal seconds over the first 1, 2, ... devices, at most `count`."""
-    blocks = sequence(problem)
-    rows = []
-    for stages in range(1, min(count, problem.cluster.size, len(blocks)) + 1):
-        seconds = blocks.seconds[:, :stages].mean(axis=1)
-        middle = np.cumsum(seconds) - seconds / 2
-        device = np.minimum(middle / max(float(seconds.sum()), 1e-300) * stages, stages - 1).astype(np.int16)
-        if blocks.allowed[np.arange(len(blocks)), device].all():
-            rows.append(device[blocks.of_group])
-    return Placements.of(np.stack(rows)) if rows else Placements.of(np.empty((0, problem.g), np.int16))
-
-
 def _joined(first: Placements, then: Placements) -> Placements:
     """One batch out of two with priorities."""
     assert first.priority is not None
@@ -167,10 +136,10 @@ def best_start(task: Task, count: int, rng: Generator) -> dict[str, object]:
     if prefetch is not None:
         starts = _joined(streamed(task.problem, prefetch, max(1, limit // 2)), starts)[: max(limit, 1)]
     if not is_makespan(task):
-        some = contiguous(task.problem, max(1, limit // 2)).device
+        some = even_splits(sequence(task.problem), max(1, limit // 2))
         starts = Placements.of(np.concatenate([some, starts.device])[: max(limit, 1)])
     measurements = task.evaluate(starts)
     value, over = excess(measurements, task)
     price_s = PRICE * float(value.min())
     row = int(np.lexsort((penalised(value, over, price_s), over > 0))[0])
-    return Chain.begin(*starts.one(row), value[row], over[row], price_s, rng.integers(0, 2**64, 1, np.uint64))
+    return LocalSearch.begin(*starts.one(row), value[row], over[row], price_s, rng.integers(0, 2**64, 1, np.uint64))

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_blocks import sequence
+from placekit_layers import sequence
 from placekit_scheduling import b_level, group_priority
 
 from placekit_core import PHASES, Graph, Placements, Problem

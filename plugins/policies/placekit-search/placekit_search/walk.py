@@ -15,23 +15,17 @@ from placekit_scheduling.jit import counted_inner, njit
 
 from placekit_search.moves import DEVICES, PATH, PRIORITIES, TASK, TO, WHY, Log, propose, undo
 from placekit_search.neighbourhood import Flow, Neighbourhood
-from placekit_search.randomness import uniform
-from placekit_search.reuse import Reuse, mark_before
+from placekit_search.random_numbers import uniform
 
 CURRENT, BEST, FITS, EXCESS, PRICE_S = range(5)  # entries of Position.energy
-PATIENCE, KICK, IDLE = range(3)  # entries of Position.restart
 # Part of the penalty that any excess costs, however small: otherwise a search settles a few bytes over capacity.
 STEP = 0.01
-PRICE = (
-    20.0  # price of a device's memory over capacity until a placement fits, and the highest; a multiple of the value
-)
+# price of a device's memory over capacity until a placement fits, and the highest; a multiple of the value
+PRICE = 20.0
 DEARER, CHEAPER = 1.02, 0.98  # factors of the price of memory over capacity
 LEAST = 10.0  # least cost of the smallest excess, in temperatures: otherwise a hot search drifts over capacity
 LOWEST = 0.01  # lowest price, as a multiple of the best value: a lower one would take long to rise again
 FAILURE = 9.0  # excess over capacity, in shares of devices, that a placement without a value counts as
-PROBE, REST = 64, 2000  # evaluations for which trials are made before they are judged, and for which they rest
-ASIDE = 0.15  # of a whole evaluation: the cost of a trial besides the operations that it begins
-WORTH = 0.95  # of a whole evaluation: trials go on if they cost less
 TRIES = 10  # proposals for one evaluation: a move may turn out to change nothing
 
 
@@ -106,7 +100,7 @@ def read_path(flow: Any, ints: Any, log: Any) -> None:
 
 
 class Arguments(NamedTuple):
-    """The arguments of a compiled evaluation besides the placement, see `placekit_core.Kernel`."""
+    """The arguments of a compiled evaluation besides the placement, see `placekit_scheduling.Kernel`."""
 
     ints: NDArray[np.int32]
     floats: NDArray[np.float64]
@@ -123,9 +117,6 @@ class Position(NamedTuple):
         energy: [5] `CURRENT` and `BEST`: of the current and of the best placement; `FITS`: 1 if the best one fits;
             `EXCESS`: how far the current one is over capacity, in shares of devices; `PRICE_S`: price of that, seconds.
         random: [1] state of the random numbers.
-        restart: [3] `PATIENCE`: evaluations without improvement before the search goes back to the best placement and makes
-            moves that are kept at any cost if they fit (0: never); `KICK`: number of these moves; `IDLE`: evaluations since
-            the last improvement.
     """
 
     device: NDArray[np.int16]
@@ -134,58 +125,25 @@ class Position(NamedTuple):
     best_priority: NDArray[np.float32]
     energy: NDArray[np.float64]
     random: NDArray[np.uint64]
-    restart: NDArray[np.int64]
 
 
 class Rules(NamedTuple):
     """Rules of the search: shares of moves, capacities, and the score of a failure.
 
     Attributes:
-        shares, bias: see `propose`.
+        shares: see `propose`.
         memory_bytes: [D] capacities.
         failing_s: score of a placement that does not fit.
     """
 
     shares: NDArray[np.float64]
-    bias: float
     memory_bytes: NDArray[np.float64]
     failing_s: float
 
 
 @counted_inner
-def _limit(random: Any, energy: Any, temperature: Any) -> Any:
-    """The highest value with which the next move is kept: that of the rule of `step` for the number that it will draw.
-
-    Infinite where the memory over capacity has a part in it.
-    """
-    if energy[FITS] == 0 or energy[EXCESS] > 0:
-        return math.inf
-    limit = max(energy[CURRENT], energy[BEST])
-    if temperature > 0:
-        state = random[0]
-        drawn = uniform(random)
-        random[0] = state
-        limit = limit - temperature * math.log(drawn) if drawn > 0 else math.inf
-    return limit
-
-
-@counted_inner
-def _move(at: Any, hood: Any, flow: Any, rules: Any, log: Any) -> Any:
-    """Make the next move; or, after a long time without an improvement, several from the best placement: then True."""
-    kicked = at.restart[PATIENCE] > 0 and at.restart[IDLE] >= at.restart[PATIENCE]
-    if kicked:
-        at.device[:], at.priority[:] = at.best_device, at.best_priority
-        at.restart[IDLE] = 0
-    for _ in range(at.restart[KICK] if kicked else TRIES):
-        propose(at.random, at.device, at.priority, hood, flow, rules.shares, rules.bias, log)
-        if not kicked and log.counts[DEVICES] + log.counts[PRIORITIES] > 0:
-            break
-    return kicked
-
-
-@counted_inner
 def _excess(peak: Any, memory_bytes: Any) -> Any:
-    """Excess over capacity, see `chain.excess`."""
+    """Excess over capacity, see `local_search.excess`."""
     over = 0.0
     for d in range(len(peak)):
         if peak[d] > memory_bytes[d]:
@@ -193,101 +151,50 @@ def _excess(peak: Any, memory_bytes: Any) -> Any:
     return over
 
 
-@counted_inner
-def _note(device: Any, kicked: Any, log: Any) -> None:
-    """Note the devices of a placement that is kept, from which the next move is made."""
-    if kicked:
-        log.before[:] = device
-    for i in range(log.counts[DEVICES]):
-        log.before[log.group[i]] = device[log.group[i]]
-
-
-_evaluation = types.FunctionType(kernel_signature())
 _walk = types.float64(
-    _evaluation, numba_type(Arguments), _evaluation, numba_type(Arguments), numba_type(Position), numba_type(Neighbourhood),
-    numba_type(Flow), numba_type(Reuse), numba_type(Log), numba_type(Rules), types.int64, types.float64, types.float64,
+    types.FunctionType(kernel_signature()), numba_type(Arguments), numba_type(Position), numba_type(Neighbourhood),
+    numba_type(Flow), numba_type(Log), numba_type(Rules), types.int64, types.float64, types.float64,
 )  # fmt: skip
 
 
 @njit(_walk, cache=True, nogil=True)
-def walk(  # type: ignore[no-untyped-def]
-    evaluate, arguments, trial, given, at, hood, flow, graph, log, rules, count, temperature, factor
-):
-    """`count` evaluations. Returns the sum of the scores (`Evaluator.scores`), seconds, of the placements it was at.
+def walk(evaluate, arguments, at, hood, flow, log, rules, count, temperature, factor):  # type: ignore[no-untyped-def]
+    """`count` evaluations by `evaluate` with `arguments`. Returns the sum of the scores, seconds, of the placements it was at.
 
-    They are made by `evaluate` with `arguments`; if `graph.possible`, by `trial` with `given`, and those that are kept by
-    `evaluate` once more, for their critical path and marks. Where this costs more than it saves, trials rest for a while;
-    the results are the same to the last bit. `temperature` is in seconds, before the first of these
-    evaluations; each multiplies it by `factor`. The other arguments are of the classes of the same names; `at` is a
-    `Position`, `hood` a `Neighbourhood`, `graph` a `Reuse`.
+    Scores are those of `Evaluator.scores`. `temperature` is in seconds, before the first of these evaluations; each
+    multiplies it by `factor`. The other arguments are of the classes of the same names; `at` is a `Position`, `hood` a
+    `Neighbourhood`.
     """
     ints, floats = arguments.ints, arguments.floats
-    device, priority, random, energy, restart = at.device, at.priority, at.random, at.energy, at.restart
+    device, priority, random, energy = at.device, at.priority, at.random, at.energy
     work_ints, work_floats = np.zeros(arguments.scratch_ints, np.int32), np.zeros(arguments.scratch_floats)
     peak = np.empty(len(rules.memory_bytes))
     traced = flow.tasks > 0
     log.counts[PATH] = 0
-    trying, until, spent = graph.possible, PROBE, 0.0  # whether to try, for how many evaluations, their cost so far
     if traced:  # the placement before these evaluations: its value is known, so it is not counted
-        if trying:
-            work_ints[graph.kernel_go_on] = -1
         evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
         read_path(flow, work_ints, log)
-    log.before[:] = device
-    followed = traced  # whether the last run of `evaluate` is that of the current placement
-    kernels = max(1, np.sum(flow.kernel))
     total = 0.0
     for _ in range(count):
-        if graph.possible and until == 0:
-            worth = not trying or spent < WORTH * PROBE
-            if worth and not trying:  # marks of the current placement
-                work_ints[graph.kernel_go_on] = -1
-                evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
-                followed = True
-            trying, until, spent = worth, PROBE if worth else REST, 0.0
-            if not trying:
-                work_ints[graph.kernel_go_on] = 0
-        until -= 1
-        kicked = _move(at, hood, flow, rules, log)
-        mark = 0
-        if trying:
-            if followed and not kicked:
-                mark = mark_before(flow, graph, device, log, work_ints, work_floats)
-            work_ints[graph.go_on] = mark
-            work_floats[graph.limit_s] = math.inf if kicked else _limit(random, energy, temperature)
-            value = trial(device, priority, given.ints, given.floats, work_ints, work_floats, peak)
-            spent += ASIDE + work_ints[graph.worked] / kernels
-        else:
-            value = evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
+        for _ in range(TRIES):
+            propose(random, device, priority, hood, flow, rules.shares, log)
+            if log.counts[DEVICES] + log.counts[PRIORITIES] > 0:
+                break
+        value = evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
         over = _excess(peak, rules.memory_bytes)
-        if value == math.inf:  # as `chain.excess` takes a failure
+        if value == math.inf:  # as `local_search.excess` takes a failure
             value, over = rules.failing_s, FAILURE
         before, fitted = energy[BEST], energy[FITS]
-        if kicked and (over == 0.0 or energy[FITS] == 0.0):
-            energy[CURRENT] = math.inf
-        kept = step(random, energy, value, over, temperature)
-        if kept:
+        if step(random, energy, value, over, temperature):
             if energy[BEST] < before or energy[FITS] != fitted:
                 at.best_device[:], at.best_priority[:] = device, priority
-                restart[IDLE] = -1
-            if trying:
-                work_ints[graph.kernel_go_on] = mark if mark > 0 else -1
-                evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
-                spent += ASIDE + work_ints[graph.worked] / kernels
-            followed = traced
             if traced:
                 read_path(flow, work_ints, log)
-            _note(device, kicked, log)
         else:
-            followed = followed and trying
-            if not kicked:
-                undo(device, priority, log)
-        if (kicked and not kept) or lost(energy, temperature):
+            undo(device, priority, log)
+        if lost(energy, temperature):
             go_back(at)
-            log.before[:] = device
             log.counts[PATH] = 0  # its critical path is not known
-            followed = False
         total += energy[CURRENT] if energy[EXCESS] == 0.0 else rules.failing_s
-        restart[IDLE] += 1
         temperature *= factor
     return total

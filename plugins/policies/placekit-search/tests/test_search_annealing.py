@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_search.annealing import Annealing
-from placekit_search.chain import Chain, Moves
-from placekit_search.kinds import KINDS
+from placekit_search.local_search import LocalSearch, SearchContext
+from placekit_search.move_kinds import ANNEALING, KINDS
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.starts import list_schedules
 from placekit_search.walk import BEST
@@ -106,17 +106,7 @@ def test_one_device_and_one_operation() -> None:
         assert evaluate.best is not None
 
 
-def test_respects_allowed_devices() -> None:
-    b = GraphBuilder("mixed")
-    x = b.source("x", 1000, op_type="input")
-    for i in range(20):
-        b.add(f"op{i}", inputs=[x], outputs=[1000], flops=1e9, allowed="cpu" if i % 4 == 0 else "gpu")
-    problem = Problem.of(b.build(), machine(2, 1))
-    evaluate = anneal(problem, budget=500)  # the evaluator refuses a placement that is not allowed
-    assert evaluate.best is not None
-
-
-def test_keeps_the_best_that_fits_when_not_fitting_is_faster() -> None:
+def test_keeps_the_best_that_fits_when_not_fitting_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """One device lacks one percent of the memory, and whatever leaves it must be transferred: fitting is slower.
 
     Not so with other priorities, which free memory sooner: they stay as they are.
@@ -124,7 +114,8 @@ def test_keeps_the_best_that_fits_when_not_fitting_is_faster() -> None:
     problem = tight()
     together = open_simulator(problem).evaluate(Placements.of(np.zeros((1, problem.g), int)))
     assert not together.fits[0]
-    evaluate = anneal(problem, budget=2000, order_moves=0)
+    monkeypatch.setattr("placekit_search.annealing.ANNEALING", {**ANNEALING, "order": 0.0})
+    evaluate = anneal(problem, budget=2000)
     assert evaluate.best is not None
     assert together.value_s[0] < evaluate.best.value_s < 0.03
 
@@ -143,8 +134,8 @@ def test_crosses_placements_that_do_not_fit(temperature_s: float) -> None:
     small = np.repeat([0, 0, 0, 1, 1], 2).astype(np.int16)
     task = task_of(problem, 4000)
     [start, best] = task.evaluate(Placements.of(np.stack([small, 1 - small]))).value_s
-    moves = Moves(task, {kind: float(kind == "single") for kind in KINDS}, 0.0)
-    chain = Chain(moves, Chain.begin(small, None, start, 0.0, 20 * start, np.array([7], np.uint64)))
+    moves = SearchContext(task, {kind: float(kind == "single") for kind in KINDS})
+    chain = LocalSearch(moves, LocalSearch.begin(small, None, start, 0.0, 20 * start, np.array([7], np.uint64)))
     while task.evaluate.remaining > 0:
         chain.advance(neighbourhood(problem), temperature_s, 1.0)
     assert best < start / 5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from placekit_search.annealing import Annealing
-from placekit_search.local_search import LocalSearch
 from placekit_search.portfolio import Portfolio
 from placekit_testing import PolicyContract
 from placekit_testing.contract import Make
@@ -17,15 +16,6 @@ class TestAnnealing(PolicyContract):
     @pytest.fixture
     def make(self) -> Make:
         return Annealing
-
-
-class TestLocalSearch(PolicyContract):
-    resumable = True
-    finds_optimum = True
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return LocalSearch
 
 
 class TestPortfolio(PolicyContract):

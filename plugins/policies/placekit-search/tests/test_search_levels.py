@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from placekit_scheduling import b_level, group_priority
 from placekit_scheduling.list_scheduling.placement_levels import level_graph, set_levels
 from placekit_search.annealing import Annealing
-from placekit_search.kinds import KINDS
-from placekit_search.local_search import LocalSearch
+from placekit_search.move_kinds import ANNEALING
 from placekit_search.neighbourhood import flow
 from placekit_search.options import PortfolioOptions
 from placekit_search.portfolio import Portfolio, _Race
@@ -75,26 +74,20 @@ def crossing() -> Problem:
     return Problem.of(b.build(), machine(1, 1, flops_per_s=1e9))
 
 
-ONLY_DEVICES = {f"{kind}_moves": 0.0 for kind in KINDS} | {"single_moves": 1.0}
-
-
 def test_starts_get_the_priorities_of_their_devices() -> None:
-    for weight, expected in ((0.05, 4.0), (0.0, 5.0)):
-        task, options = task_of(crossing(), 40), PortfolioOptions(starts={}, level_moves=weight)
-        starts = _Race(task, options, {}, 1)._starts(np.random.default_rng(0), None)
-        assert starts[0][0] == pytest.approx(expected, rel=1e-3)
+    task = task_of(crossing(), 40)
+    starts = _Race(task, PortfolioOptions(starts={}), {}, 1)._starts(np.random.default_rng(0), None)
+    assert starts[0][0] == pytest.approx(4.0, rel=1e-3)
 
 
-@pytest.mark.parametrize("policy", [Annealing(), LocalSearch()], ids=lambda p: p.name)
-def test_a_move_gives_priorities_by_devices(policy: Policy) -> None:
+def test_a_move_gives_priorities_by_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every device is given, moves of this kind alone find the better order."""
-    only = type(policy)(policy.options.model_copy(update={**ONLY_DEVICES, "single_moves": 0.0, "level_moves": 1.0}))
-    best = search(only, crossing(), 40).best
-    assert best is not None
-    assert best.value_s == pytest.approx(4.0, rel=1e-3)
-    slow = search(type(policy)(**ONLY_DEVICES), crossing(), 40).best
-    assert slow is not None
-    assert slow.value_s == pytest.approx(5.0, rel=1e-3)
+    for kind, expected_s in (("level", 4.0), ("single", 5.0)):
+        weights = {other: float(other == kind) for other in ANNEALING}
+        monkeypatch.setattr("placekit_search.annealing.ANNEALING", weights)
+        best = search(Annealing(), crossing(), 40).best
+        assert best is not None
+        assert best.value_s == pytest.approx(expected_s, rel=1e-3)
 
 
 def test_levelled_starts_are_the_best_few_with_other_devices() -> None:
@@ -117,7 +110,7 @@ def test_levelled_starts_are_the_best_few_with_other_devices() -> None:
     assert batch.device[0].tolist() == rows[1].tolist()
 
 
-@pytest.mark.parametrize("policy", [Annealing(), LocalSearch(), Portfolio(starts={})], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [Annealing(), Portfolio(starts={})], ids=lambda p: p.name)
 def test_where_priorities_do_not_matter_they_are_left_alone(policy: Policy) -> None:
     """Where every device is given, nothing is left to try then."""
     for matter in (True, False):

@@ -33,15 +33,15 @@ def test_a_cut_is_where_little_is_sent() -> None:
     assert (0, 0, 0, 1, 1, 1) in split
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 40, 200])
-def test_cuts_are_as_many_as_asked_for_and_allowed(count: int) -> None:
+def test_cuts_are_as_many_as_asked_for_and_allowed() -> None:
     problem = two_nets()
     cuts = Cuts(problem)
-    found = cuts.placements(cuts.first(count))
-    assert len(found) <= count
-    assert found.device.shape == (len(found), problem.g)
-    for row in found.device:
-        assert problem.allowed[np.arange(problem.g), row].all()
+    for count in (0, 1, 40, 200):
+        found = cuts.placements(cuts.first(count))
+        assert len(found) <= count
+        assert found.device.shape == (len(found), problem.g)
+        for row in found.device:
+            assert problem.allowed[np.arange(problem.g), row].all()
 
 
 def test_cuts_use_every_number_of_devices() -> None:

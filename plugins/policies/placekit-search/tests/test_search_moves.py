@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings, strategies as st
 from placekit_search.coarsening import UNITS_PER_DEVICE, coarse, coarsen
-from placekit_search.kinds import KINDS
+from placekit_search.move_kinds import KINDS
 from placekit_search.moves import DEVICES, PATH, PRIORITIES, Log, new_log, propose, undo
 from placekit_search.neighbourhood import flow, neighbourhood
 from placekit_search.walk import read_path
@@ -47,7 +46,7 @@ def test_a_move_goes_where_it_may_and_can_be_taken_back(case: Case, kind: str, c
     state = np.array([case.rng.integers(2**62)], np.uint64)
     for _ in range(30):
         before, order = device.copy(), priority.copy()
-        propose(state, device, priority, hood, graph, shares(**{kind: 1.0}), 0.5, log)
+        propose(state, device, priority, hood, graph, shares(**{kind: 1.0}), log)
         assert problem.allowed[np.arange(problem.g), device].all()
         moved = np.flatnonzero(device != before)
         assert set(moved) <= set(log.group[: log.counts[DEVICES]].tolist())
@@ -56,26 +55,25 @@ def test_a_move_goes_where_it_may_and_can_be_taken_back(case: Case, kind: str, c
         np.testing.assert_array_equal(priority, order)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_move_changes_something(kind: str) -> None:
+def test_every_kind_of_move_changes_something() -> None:
     problem = Problem.of(random_problem(np.random.default_rng(3), 60).graph, machine(3, flops_per_s=1e9))
     hood, graph = neighbourhood(problem), flow(problem, None)
     log = new_log(problem.g, problem.g, problem.graph.n + problem.graph.e, problem.graph.n)
     placements = random_placements(np.random.default_rng(0), problem, 1, priorities=True)
     device, priority = placements.device[0].copy(), placements.priority[0].copy()  # type: ignore[index]
     with_path(problem, log, device, priority)
-    state, devices, priorities = np.array([7], np.uint64), 0, 0
-    for _ in range(50):
-        propose(state, device, priority, hood, graph, shares(**{kind: 1.0}), 0.5, log)
-        devices += int(log.counts[DEVICES] > 0)
-        priorities += int(log.counts[PRIORITIES] > 0)
-        undo(device, priority, log)
-    if kind in ("order", "level"):
-        assert devices == 0
-        assert priorities == 50
-    else:
-        assert devices > 25
-        assert priorities == 0
+    for kind in KINDS:
+        state, devices, priorities = np.array([7], np.uint64), 0, 0
+        for _ in range(50):
+            propose(state, device, priority, hood, graph, shares(**{kind: 1.0}), log)
+            devices += int(log.counts[DEVICES] > 0)
+            priorities += int(log.counts[PRIORITIES] > 0)
+            undo(device, priority, log)
+        if kind in ("order", "level"):
+            assert (devices, priorities) == (0, 50), kind
+        else:
+            assert devices > 25, kind
+            assert priorities == 0, kind
 
 
 def test_guided_moves_are_about_the_critical_path() -> None:
@@ -93,7 +91,7 @@ def test_guided_moves_are_about_the_critical_path() -> None:
     assert log.counts[PATH] == 10
     state, moved = np.array([1], np.uint64), 0
     for _ in range(100):
-        propose(state, device, priority, hood, graph, shares(critical=1.0), 0.5, log)
+        propose(state, device, priority, hood, graph, shares(critical=1.0), log)
         moved += int(log.counts[DEVICES])
         assert log.counts[DEVICES] == 0 or log.group[0] < 10, "a swap begins with a critical operation too"
         undo(device, priority, log)
@@ -111,7 +109,7 @@ def test_a_transfer_move_ends_the_transfer() -> None:
     assert log.counts[PATH] == 3
     seen = set()
     for _ in range(50):
-        propose(state, device, priority, hood, graph, shares(transfer=1.0), 0.5, log)
+        propose(state, device, priority, hood, graph, shares(transfer=1.0), log)
         assert device[0] == device[1]
         seen.add(int(device[0]))
         undo(device, priority, log)
@@ -129,7 +127,7 @@ def test_parameters_follow_what_reads_them() -> None:
     hood, graph, log = neighbourhood(problem), flow(problem, None), new_log(4, 4, 1, 4)
     priority, state = np.zeros(0, np.float32), np.array([1], np.uint64)
     for _ in range(30):
-        propose(state, device, priority, hood, graph, shares(single=1.0), 0.0, log)
+        propose(state, device, priority, hood, graph, shares(single=1.0), log)
         moved = {names[i] for i in np.flatnonzero(device)}
         if "a" in moved:
             assert moved == {"a", "own"}

@@ -1,4 +1,4 @@
-"""The portfolio and the local search with restarts, on the simulator."""
+"""The portfolio, on the simulator."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_search.annealing import Annealing
-from placekit_search.chain import Chain, Moves
-from placekit_search.kinds import KINDS
-from placekit_search.local_search import LocalSearch
+from placekit_search.local_search import LocalSearch, SearchContext
+from placekit_search.move_kinds import KINDS, PORTFOLIO, used
 from placekit_search.neighbourhood import neighbourhood
-from placekit_search.options import PortfolioOptions
 from placekit_search.portfolio import Portfolio
-from placekit_search.walk import BEST, KICK, PATIENCE
 from placekit_testing.strategies import random_problem
 from search_helpers import machine, open_simulator, rows, search, stopped_and_resumed, task_of, tight
 
 from placekit_core import (
     BudgetExhausted,
-    Component,
     ConfigError,
     GraphBuilder,
     Ledger,
@@ -31,6 +27,7 @@ from placekit_core import (
     Placement,
     PluginError,
     Policy,
+    PolicyComponent,
     Problem,
     Task,
     installed,
@@ -44,11 +41,9 @@ def a_problem(n: int = 60) -> Problem:
     return random_problem(np.random.default_rng(11), n, 4)
 
 
-@pytest.mark.parametrize("budget", [1, 2, 7, 50, 333, 5000])
-def test_uses_the_whole_budget_and_no_more(budget: int) -> None:
-    for policy in (Portfolio(), LocalSearch()):
-        evaluate = search(policy, a_problem(), budget)
-        assert evaluate.evaluations == budget
+def test_uses_the_whole_budget_and_no_more() -> None:
+    for budget in (1, 2, 7, 50, 333, 5000):
+        assert search(Portfolio(), a_problem(), budget).evaluations == budget
 
 
 def test_never_worse_than_the_policies_that_it_starts_from() -> None:
@@ -87,12 +82,10 @@ def test_the_worse_half_of_the_chains_ends_at_a_time() -> None:
     assert counts == sorted(counts, reverse=True)
 
 
-@pytest.mark.parametrize("policy", [Portfolio(evaluations_per_chain=1000), LocalSearch(patience=50)])
-@pytest.mark.parametrize("stop", [500, 4000])
-def test_resumes_to_the_last_bit(policy: Policy, stop: int) -> None:
-    problem = a_problem()
+def test_resumes_to_the_last_bit() -> None:
+    problem, policy = a_problem(), Portfolio(evaluations_per_chain=1000)
     whole = search(policy, problem, 9000)
-    again = stopped_and_resumed(policy, problem, 9000, stop)
+    again = stopped_and_resumed(policy, problem, 9000, 4000)
     assert rows(again) == rows(whole)
     assert whole.best is not None
     assert again.best is not None
@@ -167,23 +160,23 @@ def with_broken(monkeypatch: pytest.MonkeyPatch, error: PlacekitError, at_work: 
     """Install `Broken` in place of the usual start `heft`."""
     monkeypatch.setattr(Broken, "error", error)
     monkeypatch.setattr(Broken, "at_work", at_work)
-    component = Component("heft", "fails", Options, f"{__name__}:Broken")
+    component = PolicyComponent("heft", "fails", Options, f"{__name__}:Broken")
     entry = Entry("policy", component, "broken", "placekit-broken", "0")
     monkeypatch.setitem(installed().entries, ("policy", "heft"), [entry])
 
 
-@pytest.mark.parametrize("at_work", [False, True])
-def test_only_a_policy_for_others_is_left_out(monkeypatch: pytest.MonkeyPatch, at_work: bool) -> None:
+def test_only_a_policy_for_others_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of a broken plugin is told, not hidden: `heft` is one of the usual starts."""
-    with_broken(monkeypatch, NotApplicable("for other machines"), at_work)
-    assert search(Portfolio(starts={"heft": {}}), a_problem(), 500).evaluations == 500
-    with_broken(monkeypatch, PlacekitError("its table is damaged"), at_work)
-    with pytest.raises(PlacekitError, match="its table is damaged"):
-        search(Portfolio(starts={"heft": {}}), a_problem(), 500)
+    for at_work in (False, True):
+        with_broken(monkeypatch, NotApplicable("for other machines"), at_work)
+        assert search(Portfolio(starts={"heft": {}}), a_problem(), 500).evaluations == 500
+        with_broken(monkeypatch, PlacekitError("its table is damaged"), at_work)
+        with pytest.raises(PlacekitError, match="its table is damaged"):
+            search(Portfolio(starts={"heft": {}}), a_problem(), 500)
 
 
 def test_a_start_that_cannot_be_loaded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    component = Component("heft", "is not there", Options, "placekit_nowhere:Heft")
+    component = PolicyComponent("heft", "is not there", Options, "placekit_nowhere:Heft")
     entry = Entry("policy", component, "broken", "placekit-broken", "0")
     monkeypatch.setitem(installed().entries, ("policy", "heft"), [entry])
     with pytest.raises(PluginError, match="policy 'heft' of placekit-broken 0 is broken: ModuleNotFoundError"):
@@ -211,7 +204,7 @@ def test_nothing_can_move_and_nothing_fits() -> None:
 
 
 def test_the_seconds_end_while_a_checkpoint_is_written() -> None:
-    for policy in (Portfolio(starts={}), LocalSearch()):
+    for policy in (Portfolio(starts={}), Annealing()):
         task = task_of(a_problem(), seconds=1e9)
 
         def end(state: Any, ledger: Ledger = task.evaluate.ledger) -> None:
@@ -240,10 +233,10 @@ def test_priorities_change_without_a_trace_too() -> None:
     entry = installed().get("backend", "bulk_synchronous")
     session = entry.build(entry.component.config()).open(problem)
     task = Task(problem, BudgetedEvaluator(problem, session, Ledger(1000)))
-    moves = Moves(task, {kind: float(kind == "order") for kind in KINDS}, 0.0)
+    moves = SearchContext(task, {kind: float(kind == "order") for kind in KINDS})
     order = np.arange(problem.g, dtype=np.float32)
     start = problem.allowed.argmax(axis=1).astype(np.int16)
-    chain = Chain(moves, Chain.begin(start, order, 1e9, 0.0, 2e10, np.array([3], np.uint64)))
+    chain = LocalSearch(moves, LocalSearch.begin(start, order, 1e9, 0.0, 2e10, np.array([3], np.uint64)))
     chain.walk(neighbourhood(problem), 100, 1e9, 1.0)
     assert not np.array_equal(chain.at.priority, order)
     np.testing.assert_array_equal(chain.at.device, start)
@@ -269,9 +262,7 @@ def test_a_budget_in_seconds_ends() -> None:
 def test_loops_are_as_long_as_the_seconds_allow() -> None:
     ledger = Ledger(seconds=10)  # its clock stands
     problem = a_problem()
-    moves = Moves(
-        Task(problem, BudgetedEvaluator(problem, open_simulator(problem), ledger)), PortfolioOptions().weights(), 0.5
-    )
+    moves = SearchContext(Task(problem, BudgetedEvaluator(problem, open_simulator(problem), ledger)), used(PORTFOLIO))
     assert moves.chunk() == 16, "how long an evaluation takes is not known"
     moves.evaluation_s = 0.01
     assert moves.chunk() == 25
@@ -281,7 +272,8 @@ def test_loops_are_as_long_as_the_seconds_allow() -> None:
     assert moves.chunk() == 1
 
 
-def test_policies_with_one_sample_are_asked_once() -> None:
+def test_policies_with_one_sample_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placekit_search.portfolio.TRIES", 5)
     asked = []
 
     class Sampled(Options):
@@ -296,7 +288,7 @@ def test_policies_with_one_sample_are_asked_once() -> None:
             return task.problem.placement(np.zeros(task.problem.g, np.int16))
 
     for samples, times in ((1, 1), (2, 5)):
-        policy = Portfolio(starts={}, tries=5, evaluations_per_chain=100)
+        policy = Portfolio(starts={}, evaluations_per_chain=100)
         policy.others["asked"] = Asked(samples=samples)
         search(policy, a_problem(), 2000)
         assert asked == [samples] * times
@@ -305,21 +297,3 @@ def test_policies_with_one_sample_are_asked_once() -> None:
 
 def test_an_order_that_fits_is_found_on_one_device() -> None:
     assert search(Annealing(), tight(1), 1000).best is not None
-
-
-def test_restarts_leave_a_local_optimum() -> None:
-    """Four pairs that exchange much: a pair must move as a whole, and single moves only make it worse."""
-    b = GraphBuilder("pairs")
-    for i in range(4):
-        t = b.add(f"a{i}", outputs=[10**9], flops=1e9)
-        b.add(f"b{i}", inputs=t, flops=1e9)
-    problem = Problem.of(b.build(), machine(2, flops_per_s=1e9, bytes_per_s=1e8))
-    moves = Moves(task_of(problem, 1000), {kind: float(kind == "single") for kind in KINDS}, 0.0)
-    hood = neighbourhood(problem)
-    ends = []
-    for patience in (0, 20):
-        chain = Chain(moves, Chain.begin(np.zeros(8, np.int16), None, 8.0, 0.0, 160.0, np.array([3], np.uint64)))
-        chain.at.restart[[PATIENCE, KICK]] = patience, 2
-        chain.walk(hood, 1000, 0.0, 1.0)
-        ends.append(chain.at.energy[BEST])
-    assert ends == [8.0, 4.0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placekit_search.chain import Chain
+from placekit_search.local_search import LocalSearch
 from placekit_search.portfolio import Portfolio
 from placekit_search.roles import CALLS, CHUNK, role_chains, roles
 from search_helpers import machine, random_layers, rows, search, stopped_and_resumed, task_of
@@ -85,9 +85,9 @@ def test_groups_that_hold_several_roles_unite_them() -> None:
     assert joined[grouping.group_of[graph.op_name.index("cell0@7")]] == joined[grouping.group_of[second]]
 
 
-@pytest.mark.parametrize("graph", [random_layers(), recurrent(CALLS - 1)], ids=["no modules", "few calls"])
-def test_without_calls_that_repeat_there_are_no_roles(graph: Graph) -> None:
-    assert roles(Problem.of(graph, machine(3))) is None
+def test_without_calls_that_repeat_there_are_no_roles() -> None:
+    for graph in (random_layers(), recurrent(CALLS - 1)):  # without modules; with few calls
+        assert roles(Problem.of(graph, machine(3))) is None
 
 
 def test_without_roles_the_search_is_the_same() -> None:
@@ -105,16 +105,16 @@ def test_roles_find_what_single_moves_do_not() -> None:
     assert values[0] < 0.9 * values[1]
 
 
-@pytest.mark.parametrize("budget", [1, 2, 3, 7, 50, 333])
-def test_the_budget_is_used_and_no_more(budget: int) -> None:
-    assert search(Portfolio(), a_problem(), budget).evaluations == budget
+def test_the_budget_is_used_and_no_more() -> None:
+    for budget in (1, 2, 3, 50, 333):
+        assert search(Portfolio(), a_problem(), budget).evaluations == budget
 
 
-@pytest.mark.parametrize("budget", [60, 400, 3000])
+@pytest.mark.parametrize("budget", [60, 3000])
 def test_roles_take_their_share_and_no_more(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     spent: list[tuple[float, float]] = []
 
-    def spy(task: Task, *rest: Any) -> list[Chain]:
+    def spy(task: Task, *rest: Any) -> list[LocalSearch]:
         before = task.evaluate.remaining
         found = role_chains(task, *rest)
         spent.append((before, before - task.evaluate.remaining))
@@ -209,7 +209,9 @@ def test_a_backend_without_a_compiled_evaluation_moves_roles_too(monkeypatch: py
     assert role is not None
     monkeypatch.setattr(type(task.evaluate), "kernel", lambda self: None)
     seen: list[np.ndarray] = []
-    monkeypatch.setattr(Chain, "one", lambda self, *rest: (one(self, *rest), seen.append(self.at.device.copy()))[0])
+    monkeypatch.setattr(
+        LocalSearch, "one", lambda self, *rest: (one(self, *rest), seen.append(self.at.device.copy()))[0]
+    )
     with contextlib.suppress(BudgetExhausted):
         Portfolio(starts={}, threads=1).place(task, np.random.default_rng(0))
     first = np.unique(role, return_index=True)[1]
@@ -218,4 +220,4 @@ def test_a_backend_without_a_compiled_evaluation_moves_roles_too(monkeypatch: py
     assert task.evaluate.evaluations == 600
 
 
-one = Chain.one
+one = LocalSearch.one

@@ -7,7 +7,7 @@ from typing import Literal
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field
 
-from placekit_core import Component, hookimpl
+from placekit_core import PolicyComponent, hookimpl
 
 
 class NetworkOptions(TorchOptions):
@@ -57,9 +57,9 @@ class HierarchicalOptions(NetworkOptions):
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     return [
-        Component(
+        PolicyComponent(
             name="seq2seq",
             summary="attentional sequence-to-sequence network: a device per group, in topological order",
             config=Seq2SeqOptions,
@@ -67,7 +67,7 @@ def placekit_policies() -> list[Component]:
             paper="Mirhoseini et al. 2017, Device Placement Optimization with Reinforcement Learning",
             trainer="reinforce",
         ),
-        Component(
+        PolicyComponent(
             name="hierarchical",
             summary="a feed-forward network that groups operations, and seq2seq over its groups",
             config=HierarchicalOptions,

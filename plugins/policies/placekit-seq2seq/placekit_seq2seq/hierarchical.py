@@ -13,7 +13,7 @@ from placekit_learn.torch_features import TypeEmbedding, places
 from placekit_learn.torch_policy import Decisions, TorchOptions
 from torch import Tensor, nn
 
-from placekit_core import LearnablePolicy, PlacekitError, Placements, Problem, Rollouts
+from placekit_core import PlacekitError, Placements, Problem, Rollouts
 from placekit_seq2seq import HierarchicalOptions
 from placekit_seq2seq.features import Features, scaled
 from placekit_seq2seq.network import Memory, chosen_log_prob, entropy
@@ -27,6 +27,7 @@ class Hierarchical(RecurrentPolicy):
     on the first device that may run it. Its log-probability is that of its group; the first operation of a group adds that
     of the group's device, so that the sum is the joint log-probability. Entropies are split in the same way. Any `explore`
     above 0 draws; 0 takes the most likely groups and devices.
+    It reports no KL divergence: a decision is about a group and maybe a device, so there is no one distribution over devices.
     `extra` of its rollouts: `op_group` [b, T] and `group_device` [b, groups] as drawn.
     """
 
@@ -34,7 +35,6 @@ class Hierarchical(RecurrentPolicy):
     level = "operation"
     options_class: ClassVar[type[TorchOptions]] = HierarchicalOptions
     options: HierarchicalOptions
-    kl = LearnablePolicy.kl  # a decision is about a group and maybe a device: there is no one distribution over devices
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         return self._network(min(self.options.groups, max(p.g for p in problems)), self.devices(problems))

@@ -14,7 +14,7 @@ from placekit_learn.torch_features import TypeEmbedding
 from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy, room_for
 from torch import Tensor, nn
 
-from placekit_core import PlacekitError, Placements, Problem, Rollouts
+from placekit_core import PlacekitError, Placements, Problem, ReportsKL, Rollouts
 from placekit_seq2seq import NetworkOptions, Seq2SeqOptions
 from placekit_seq2seq.features import Features, scaled
 from placekit_seq2seq.network import Memory, Placer, chosen_log_prob, entropy
@@ -53,7 +53,7 @@ class RecurrentPolicy(TorchPolicy):
         return Placer(features, devices, o.hidden, o.attention, o.aligned)
 
 
-class Seq2Seq(RecurrentPolicy):
+class Seq2Seq(RecurrentPolicy, ReportsKL):
     """Mirhoseini et al. 2017, section 3.2: encoder LSTM over the groups, attentional decoder LSTM over their devices.
 
     The groups are in topological order, or in random ones: then the batch of a rollout has one order. A group's

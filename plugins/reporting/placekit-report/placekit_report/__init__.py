@@ -1,7 +1,6 @@
 """Logger and command `report`: a page about a run, and the schedule and the profile of each program's placement.
 
-From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook. Importing
-this package imports no matplotlib.
+From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook.
 """
 
 from __future__ import annotations

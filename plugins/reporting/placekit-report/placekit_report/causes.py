@@ -2,7 +2,7 @@
 
 The cause of an event is the event at whose end it started: the one that produced or brought its last input, or that released its
 device or link. The critical path is the chain of causes that leads to the event which ends last. A simulator says the causes
-itself (`placekit_core.Trace`); elsewhere `placekit_report.derived_causes` takes them from the times.
+itself (`placekit_scheduling.Trace`); elsewhere `placekit_report.derived_causes` takes them from the times.
 """
 
 from __future__ import annotations

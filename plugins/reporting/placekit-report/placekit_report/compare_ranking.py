@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from placekit_core.contracts.result import LEAST_GAIN
-from placekit_core.contracts.units import percent, seconds
+from placekit_core.contracts.units import format_value, percent
 from placekit_report.compare_identity import contest_key
 from placekit_report.compare_rows import Row
 from placekit_report.compare_statistics import COVERAGE, ROUNDING, apart
@@ -52,7 +52,7 @@ def lead(contest: Sequence[Row]) -> str:
 
 def difference(contest: Sequence[Row]) -> str:
     """The best row of a contest beside the next one, in words."""
-    return f"{contest[0].label} {seconds(contest[0].median_s)}, {lead(contest)}"
+    return f"{contest[0].label} {format_value(contest[0].median_s, contest[0].first.unit)}, {lead(contest)}"
 
 
 def verdict(contest: Sequence[Row]) -> str:

@@ -101,6 +101,7 @@ class Row:
             "cluster": first.cluster,
             "backend": first.backend,
             "objective": first.objective,
+            "unit": first.unit,
             "simulated": first.simulated,
             "policy": first.policy,
             "label": self.label,

@@ -9,7 +9,7 @@ from placekit_core import Registry
 from placekit_core.cli import console
 from placekit_core.cli.console import table, width, wrapped
 from placekit_core.contracts.result import compared
-from placekit_core.contracts.units import percent, seconds
+from placekit_core.contracts.units import format_value, percent
 from placekit_report.compare_ranking import contests, difference, doubt
 from placekit_report.compare_rows import Row, load, places, rows
 from placekit_report.compare_statistics import Interval, meet
@@ -69,7 +69,7 @@ def _show_table(found: Sequence[Row]) -> None:
     table(*shown, left=len(TEXTS), once=once)
     first = found[0]
     if ONE_DEVICE in columns and ONE_DEVICE not in shown[0] and first.median_s and first.one_device_s is not None:
-        words = compared(first.median_s, first.one_device_s)
+        words = compared(first.median_s, first.one_device_s, unit=first.first.unit)
         print(wrapped(f"{first.label} is {words} the best single device, {_one_device(first)}"))
 
 
@@ -98,9 +98,9 @@ def cells_of(found: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         "cluster": lambda row: row.first.cluster,
         "backend": lambda row: row.backend,
         "policy": name,
-        "median": lambda row: row.nothing if row.median_s is None else seconds(row.median_s),
-        "interval": lambda row: extent(row.interval),
-        "bound": lambda row: seconds(row.first.bound_s),
+        "median": lambda row: row.nothing if row.median_s is None else format_value(row.median_s, row.first.unit),
+        "interval": lambda row: extent(row.interval, row.first.unit),
+        "bound": lambda row: format_value(row.first.bound_s, row.first.unit),
         "gap": lambda row: percent(row.gap),
         "one device": _one_device,
         ONE_DEVICE: lambda row: "-" if row.gain is None else _signed(row.gain),
@@ -117,7 +117,7 @@ def cells_of(found: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 def _one_device(row: Row) -> str:
     """Seconds of the best single device, and its name."""
-    return seconds(row.one_device_s) + (f" ({row.one_device})" if row.one_device else "")
+    return format_value(row.one_device_s, row.first.unit) + (f" ({row.one_device})" if row.one_device else "")
 
 
 def _signed(ratio: float) -> str:
@@ -134,11 +134,11 @@ def name(row: Row) -> str:
     return row.label + (f" ({', '.join(special)})" if special else "")
 
 
-def extent(interval: Interval | None) -> str:
+def extent(interval: Interval | None, unit: str) -> str:
     """The ends of an interval, with one unit if they share it."""
     if interval is None:
         return "-"
-    low, high = seconds(interval.low), seconds(interval.high)
+    low, high = format_value(interval.low, unit), format_value(interval.high, unit)
     same = low.partition(" ")[2] == high.partition(" ")[2]
     return f"{low.partition(' ')[0] if same else low} … {high}"
 

@@ -57,9 +57,10 @@ def read_history(folder: Path) -> list[tuple[float, ...]]:
     with reading(path, RunError):
         lines = csv.reader(parse_text(read_bytes(path, _MAX_BYTES)).splitlines(), strict=True)
         try:
-            if next(lines, None) != list(HISTORY):
-                raise ValueError(f"its first line is not {','.join(HISTORY)}")
-            return [tuple(float(c) if c else math.nan for c in row) for row in lines if len(row) == len(HISTORY)]
+            if next(lines, [])[: len(HISTORY)] != list(HISTORY):
+                raise ValueError(f"its first line does not begin with {','.join(HISTORY)}")
+            kept = [row[: len(HISTORY)] for row in lines if len(row) >= len(HISTORY)]
+            return [tuple(float(c) if c else math.nan for c in row) for row in kept]
         except csv.Error as e:
             raise ValueError(e) from None
 

@@ -77,9 +77,10 @@ def devices(p: ProgramResult) -> Columns:
 
 
 def history(p: ProgramResult) -> Columns:
-    """A row per evaluated batch."""
+    """A row per evaluated batch, with what a trainer logged."""
     rows = np.asarray(p.history, np.float64).reshape(-1, len(HISTORY))
-    return {name: rows[:, i].astype(np.int64) if i == 0 else rows[:, i] for i, name in enumerate(HISTORY)}
+    own = {name: rows[:, i].astype(np.int64) if i == 0 else rows[:, i] for i, name in enumerate(HISTORY)}
+    return own | {name: np.asarray(values, np.float64) for name, values in p.logged.items()}
 
 
 def programs(p: ProgramResult) -> Columns:
@@ -128,8 +129,9 @@ def _baselines(p: ProgramResult) -> str:
     """A row for each simple placement of the same program, and how the one that was found compares with it."""
     rows = []
     for b in p.summary.baselines:
-        value = units.seconds(b.value_s) if b.fits else "does not fit"
-        value += f" ± {units.seconds(b.spread_s)}" if b.spread_s is not None else ""
+        unit = p.summary.unit
+        value = units.format_value(b.value_s, unit) if b.fits else "does not fit"
+        value += f" ± {units.format_value(b.spread_s, unit)}" if b.spread_s is not None else ""
         rows.append([b.label, value, this_run(p.summary, b), b.note])
     if not rows:
         return ""
@@ -157,8 +159,11 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("program", s.workload),
         ("machine", s.cluster),
         ("policy", f"{s.policy}, seed {s.seed}, {evaluations} in {s.seconds:.1f} s"),
-        (f"{s.objective} ({kind})", value if s.spread_s is None else f"{value} ± {units.seconds(s.spread_s)}"),
-        ("proven bound", f"{units.seconds(s.bound_s)}, gap {units.percent(s.gap)}"),
+        (
+            f"{s.objective} ({kind})",
+            value if s.spread_s is None else f"{value} ± {units.format_value(s.spread_s, s.unit)}",
+        ),
+        ("proven bound", f"{units.format_value(s.bound_s, s.unit)}, gap {units.percent(s.gap)}"),
     ]
     if len(result.programs) == 1 and s.peak_bytes:
         facts.append(("peak memory", ", ".join(f"{d} {units.mebibytes(b)}" for d, b in s.peak_bytes.items())))

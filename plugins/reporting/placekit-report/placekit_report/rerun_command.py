@@ -54,8 +54,7 @@ def _program(config: Mapping[str, Any], registry: Registry) -> Iterator[str]:
         yield f"workload={config['workload']}"
         yield from _options("importer", options, {**defaults, **preset})
         return
-    entries = registry.entries.get(("importer", name), [])
-    short = entries[0].component.shorthand if entries else ()
+    short = next((c.shorthand for c in registry.importers() if c.name == name), ())
     if short and options.get(short[0]) != defaults.get(short[0]):
         for word in _options("importer", options, defaults):
             yield word.removeprefix("importer.") if word.partition("=")[0].removeprefix("importer.") in short else word

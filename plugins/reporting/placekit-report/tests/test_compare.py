@@ -267,7 +267,7 @@ def test_other_objectives_of_one_backend_do_not_compete(finished: Summary, capsy
     assert sum(line.startswith("best: mine") for line in shown(several, capsys)) == 1
 
 
-MODULE = {"name": "module", "max_groups": None, "min_share": 0.0, "repeat": False, "depth": None, "blocks": []}
+MODULE = {"name": "module", "max_groups": None, "depth": None, "blocks": []}
 NONE = {"name": "none"}
 
 

@@ -371,7 +371,7 @@ def test_curves_tell_their_values(browser: Browser, page: Page) -> None:
 
 @pytest.mark.slow
 def test_fifty_thousand_events_are_drawn(browser: Browser, page: Page) -> None:
-    """How long a frame takes is measured by `benchmarks/report_page.py`: a time is no test."""
+    """No time is tested."""
     opened(browser, page(events=50_000, devices=8))
     assert frame(browser)["events"] == 50_000 // 15 * 15
     browser.evaluate("document.querySelector('.frame').focus()")

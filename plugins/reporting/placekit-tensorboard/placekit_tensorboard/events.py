@@ -33,8 +33,8 @@ class EventFile:
         self._writer.add_event(Event(session_log=start, step=step, wall_time=time.time()))
 
     def add_row(self, row: Mapping[str, float]) -> None:
-        """One row of the history, at step `evaluations`; seconds."""
-        values = {name: row[name] for name in ("best_s", "value_s", "mean_s", "seconds")}
+        """One row of the history, at step `evaluations`: its values, and what the trainer logged, such as `loss`."""
+        values = {name: value for name, value in row.items() if name != "evaluations"}
         self._add(_scalars(values), int(row["evaluations"]))
 
     def flush(self) -> None:

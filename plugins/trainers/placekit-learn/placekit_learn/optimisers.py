@@ -73,11 +73,16 @@ class Adam(Optimiser):
 OPTIMISERS: Mapping[str, type[Optimiser]] = {"adam": Adam, "sgd": Sgd}
 
 
+def norm(gradients: Arrays) -> float:
+    """The Euclidean norm of all gradients together."""
+    return float(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients.values()) ** 0.5)
+
+
 def clipped(gradients: Arrays, max_norm: float | None) -> Arrays:
     """The gradients, shortened together to the Euclidean norm `max_norm` if they are longer."""
     if max_norm is None:
         return gradients
-    norm = sum(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients.values()) ** 0.5
-    if norm <= max_norm:
+    length = norm(gradients)
+    if length <= max_norm:
         return gradients
-    return {name: np.asarray(g * (max_norm / norm), g.dtype) for name, g in gradients.items()}
+    return {name: np.asarray(g * (max_norm / length), g.dtype) for name, g in gradients.items()}

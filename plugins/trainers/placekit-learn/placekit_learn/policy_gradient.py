@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from placekit_core import BudgetExhausted, Checkpoint, LearnablePolicy, Problem, Rollouts, State, Task, Trainer
-from placekit_learn.optimisers import OPTIMISERS, Optimiser, clipped
+from placekit_learn.optimisers import OPTIMISERS, Optimiser, clipped, norm
 from placekit_learn.options import LearningOptions, ReinforceOptions
 from placekit_learn.rewards import Rewards, Worths
 
@@ -52,6 +52,7 @@ class PolicyGradient(Trainer):
     Attributes:
         updates, begun: batches so far, and how many of them were on the proxy.
         pretrained: whether learning on the proxy is done.
+        learned: what the update computed about itself, for the history.
         seconds: time spent on `rollout`, `evaluate` and `update`.
         shared: makes optimisers that several processes share, by their name; None: this one has its own.
     """
@@ -64,6 +65,7 @@ class PolicyGradient(Trainer):
     optimiser: Optimiser
     rewards: list[Worths]
     seconds: dict[str, float]
+    learned: dict[str, float]
 
     def fit(
         self,
@@ -142,13 +144,19 @@ class PolicyGradient(Trainer):
             return
         with self._timed("update"):
             rate = between(o.learning_rate, o.learning_rate_end, progress)
+            active = rollouts.group >= 0
+            loss, entropy = -(weight * rollouts.log_prob)[active].sum(), rollouts.entropy[active].mean()
+            self.learned = {}
             self.improve(policy, Batch(task.problem, rollouts, weight, entropy_weight / o.samples, rate))
+            if self.learned:
+                task.log(loss=float(loss), entropy=float(entropy), **self.learned)
 
     def climb(
         self, policy: LearnablePolicy, batch: Batch, weight: Floats, entropy_weight: float, kl_weight: float = 0.0
     ) -> None:
         """One step of the optimiser."""
         found = policy.gradients(batch.problem, batch.rollouts, weight, entropy_weight, kl_weight)
+        self.learned["gradient_norm"] = norm(found)
         gradients = clipped(found, self.options.max_gradient_norm)
         policy.apply(self.optimiser.steps(gradients, batch.learning_rate))
 
@@ -157,6 +165,7 @@ class PolicyGradient(Trainer):
         self.updates = self.begun = 0
         self.optimiser = self.new_optimiser("policy")
         self.rewards, self.pretrained = self._no_rewards(tasks), False
+        self.learned = {}
         self.seconds = {"rollout": 0.0, "evaluate": 0.0, "update": 0.0}
 
     def new_optimiser(self, name: str) -> Optimiser:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import LearnablePolicy, Task
+from placekit_core import LearnablePolicy, RecomputesLogProb, ReportsKL, Task, able
 from placekit_learn.options import PPOOptions
 from placekit_learn.policy_gradient import Batch, PolicyGradient
 
@@ -40,11 +40,14 @@ class PPO(PolicyGradient):
         # at first all ratios are 1, and the divergence is 0, where it has no gradient
         self.climb(policy, batch, batch.weight, batch.entropy_weight)
         for _ in range(o.epochs - 1):
-            ratio = ratios(policy.log_prob(batch.problem, batch.rollouts), batch.rollouts.log_prob)
+            again = able(policy, RecomputesLogProb, "choose trainer=reinforce")
+            ratio = ratios(again.log_prob(batch.problem, batch.rollouts), batch.rollouts.log_prob)
             weight = surrogate_weights(ratio, batch.weight, o.clip)
             self.climb(policy, batch, weight, batch.entropy_weight, beta)
         if o.kl_target is not None:
-            kl = policy.kl(batch.problem, batch.rollouts)[batch.rollouts.group >= 0].mean()
+            moved = able(policy, ReportsKL, "leave out trainer.kl_target")
+            kl = moved.kl(batch.problem, batch.rollouts)[batch.rollouts.group >= 0].mean()
+            self.learned["kl"] = float(kl)
             self.beta = min(max(adapted(self.beta, float(kl), o.kl_target), LEAST), MOST)
 
     def start(self, tasks: Sequence[Task]) -> None:

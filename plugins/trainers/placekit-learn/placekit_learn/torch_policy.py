@@ -17,7 +17,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from placekit_core import LearnablePolicy, PlacekitError, Problem, Rollouts
+from placekit_core import LearnablePolicy, PlacekitError, Problem, RecomputesLogProb, Rollouts
 from placekit_learn.torch_options import TorchOptions
 
 __all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy", "room_for"]
@@ -123,11 +123,12 @@ class TorchParameters(LearnablePolicy):
             torch.set_num_threads(before)
 
 
-class TorchPolicy(TorchParameters):
+class TorchPolicy(TorchParameters, RecomputesLogProb):
     """A policy with gradients by autograd. Subclasses implement `network`, `rollout`, `evaluate_actions`.
 
     `rollout` works in `with self.fixed_threads(), torch.no_grad():`, draws from `self.generator(rng)`, and stores the
-    distributions drawn from as `extra["log_p"]`, float32 [b, T, D]; without them there is no `kl`.
+    distributions drawn from as `extra["log_p"]`, float32 [b, T, D]. Then the policy may subclass
+    `ReportsKL`: its `kl` is here.
     """
 
     @abstractmethod

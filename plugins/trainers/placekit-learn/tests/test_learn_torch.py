@@ -22,14 +22,23 @@ from placekit_testing.learnable import LearnablePolicyContract
 from placekit_testing.registries import listed
 from placekit_testing.speed import mostly_slow
 
-from placekit_core import BudgetExhausted, LearnablePolicy, PlacekitError, Placements, Problem, Rollouts, Trainer
+from placekit_core import (
+    BudgetExhausted,
+    LearnablePolicy,
+    PlacekitError,
+    Placements,
+    Problem,
+    ReportsKL,
+    Rollouts,
+    Trainer,
+)
 
 torch = pytest.importorskip("torch")
 
 from placekit_learn.torch_policy import Decisions, TorchPolicy  # noqa: E402
 
 
-class TinyPolicy(TorchPolicy):
+class TinyPolicy(TorchPolicy, ReportsKL):
     """A vector per group, of which a small network makes a distribution over the devices."""
 
     name = "tiny_torch"

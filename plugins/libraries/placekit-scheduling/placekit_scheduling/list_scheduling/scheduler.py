@@ -25,7 +25,7 @@ from placekit_scheduling.list_scheduling.levels import (
     t_level,
 )
 from placekit_scheduling.list_scheduling.state import INSERTION, Fixed, State
-from placekit_scheduling.smallest import smallest
+from placekit_scheduling.warm_up import warm_up_problem
 
 Rule = Literal["critical_path", "earliest_finish", "etf", "heft", "cpop", "peft"]
 RULES: tuple[Rule, ...] = ("critical_path", "earliest_finish", "etf", "heft", "cpop", "peft")
@@ -284,7 +284,7 @@ def warm_up(favourites: bool = False) -> None:
     Policies that schedule call it when they are built, before the budget's clock starts; with `favourites`, if they run
     `etf` with favourite children.
     """
-    scheduler = ListScheduler(smallest())
+    scheduler = ListScheduler(warm_up_problem())
     for rule in RULES:
         scheduler.reset()
         scheduler.run(rule)

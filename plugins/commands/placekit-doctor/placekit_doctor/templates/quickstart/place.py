@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import placekit_core
-from placekit_torch import device_map
+from placekit_runtimes import device_map
 
 from model import make
 

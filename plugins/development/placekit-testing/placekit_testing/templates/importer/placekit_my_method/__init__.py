@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from placekit_core import Component, Options, hookimpl
+from placekit_core import ImporterComponent, Options, hookimpl
 
 
 class MyMethodOptions(Options):
@@ -14,10 +14,10 @@ class MyMethodOptions(Options):
 
 
 @hookimpl
-def placekit_importers() -> list[Component]:
+def placekit_importers() -> list[ImporterComponent]:
     """What this package adds."""
     return [
-        Component(
+        ImporterComponent(
             name="my_method",
             summary="a table of operations: name, flops, output_bytes, inputs",
             config=MyMethodOptions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from placekit_core import Component, Options, hookimpl
+from placekit_core import Options, PolicyComponent, hookimpl
 
 
 class MyMethodOptions(Options):
@@ -14,10 +14,10 @@ class MyMethodOptions(Options):
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     """What this package adds."""
     return [
-        Component(
+        PolicyComponent(
             name="my_method",
             summary="the best of a number of random placements",
             config=MyMethodOptions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from placekit_core import Component, LearnableOptions, Options, hookimpl
+from placekit_core import Component, LearnableOptions, Options, PolicyComponent, hookimpl
 
 
 class MyMethodOptions(Options):
@@ -33,10 +33,10 @@ def placekit_trainers() -> list[Component]:
 
 
 @hookimpl
-def placekit_policies() -> list[Component]:
+def placekit_policies() -> list[PolicyComponent]:
     """The policy that this package adds."""
     return [
-        Component(
+        PolicyComponent(
             name="my_method_softmax",
             summary="learnable: the probabilities of the devices for each group, independent of each other",
             config=MyMethodSoftmaxOptions,

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_core import LearnablePolicy, PlacekitError, Placements, Problem, Rollouts
+from placekit_core import LearnablePolicy, PlacekitError, Placements, Problem, RecomputesLogProb, Rollouts
 from placekit_my_method import MyMethodSoftmaxOptions
 
 Floats = NDArray[np.float64]
 
 
-class MyMethodSoftmax(LearnablePolicy):
+class MyMethodSoftmax(LearnablePolicy, RecomputesLogProb):
     """Learns one table of logits [g, D] per problem; nothing carries over to other problems.
 
     `explore` is the probability that a device is drawn; otherwise the most probable device is taken.

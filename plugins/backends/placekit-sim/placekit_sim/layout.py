@@ -1,0 +1,58 @@
+"""The numbers and arrays that the compiled kernel works on; importing this imports numba."""
+
+from __future__ import annotations
+
+from placekit_scheduling.fields import Field, fields
+
+FIELDS = [
+    # operations, tensors, edges, tasks, devices, groups; queues of devices and channels: from `first_shared` on they compete
+    *fields("number", "n t e tasks size g n_queues first_shared n_channels n_sources n_roots n_levels"),
+    *fields("number", "order"),  # order of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
+    # edges from sources; `Rules.prefetch` + 1, or 0 where all copies begin at time 0
+    *fields("number", "n_reads window"),
+    *fields("number", "snapshots snapshot_every row_ints row_floats"),  # see snapshots.py
+    *fields("flag", "memory multicast bulk noisy ahead arrival record resumes limited"),
+    # the problem
+    *fields("ints", "group_of n_inputs output_ptr input_ptr input_tensor consumer_ptr consumer_op storage"),
+    *fields("ints", "sources roots fixed_rank level_ptr level_op"),
+    *fields("ints", "read_op read_edge read_tensor read_source read_row"),
+    *fields("ints", "capacity queue_of_route held_ptr held channel_capacity user_ptr user"),
+    *fields("floats", "op_s tensor_bytes home_bytes op_bytes unread_bytes group_bytes latency_s s_per_byte noise"),
+    *fields("ints", "latest_first"),
+    *fields("floats", "per_stream room"),
+    # the work on one placement
+    *fields("scratch_ints", "home missing rank done fresh", "n"),
+    *fields("scratch_ints", "readers tensor_home first_copy n_copies", "t"),
+    *fields("scratch_ints", "copy_tensor copy_dst copy_readers", "e"),
+    *fields("scratch_ints", "link child far_task", "tasks"),
+    *fields("scratch_ints", "near_task", "span"),
+    *fields("scratch_ints", "started", "tasks_if_arrival"),  # the tasks in the order in which they were started
+    *fields("scratch_ints", "head tail free mark touched candidates", "n_queues"),
+    *fields("scratch_ints", "channel_free", "n_channels"),
+    *fields("scratch_ints", "to to_readers to_rank", "size"),
+    *fields("scratch_ints", "gated reader_after", "n_if_ahead"),
+    *fields("scratch_ints", "reads_first reads_last reads_gate reads_count", "size"),
+    *fields("scratch_ints", "open_copy open_until", "rows"),
+    *fields("scratch_ints", "copy_reads copy_rank gated_after read_after requested", "n_reads"),
+    *fields("scratch_ints", "edge_copy", "e_if_ahead"),
+    *fields("scratch_floats", "near_s", "span"),
+    *fields("scratch_floats", "far_s", "tasks"),
+    Field("key", "scratch_floats", "tasks", wide=True),
+    *fields("scratch_floats", "used", "size"),
+    # continuing, and ending early
+    *fields("scratch_ints", "go_on worked", "one"),
+    *fields("scratch_floats", "limit_s", "one"),
+    *fields("scratch_floats", "begun_s left_s kept_bytes", "size"),
+    *fields("scratch_floats", "tail_s", "n_if_limited"),
+    *fields("scratch_ints", "snapshot_count", "one"),
+    *fields("scratch_floats", "snapshot_s", "snapshots"),
+    *fields("scratch_ints", "snapshot_ints", "all_row_ints"),
+    *fields("scratch_floats", "snapshot_floats", "all_row_floats"),
+    Field("snapshot_keys", "scratch_floats", "all_keys", wide=True),
+    # the results of a recorded run
+    *fields("scratch_ints", "cause ready_by rounds", "recorded_tasks"),
+    *fields("scratch_ints", "released_by", "recorded_ends"),
+    *fields("scratch_ints", "last copies", "recorded_one"),
+    *fields("scratch_floats", "times", "recorded_times"),
+]
+"""Numbers and arrays of `kernel.simulate`, in the order of its header."""

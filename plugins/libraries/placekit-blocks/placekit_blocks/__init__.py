@@ -1,6 +1,0 @@
-"""Library: which operations follow which, and a program as a sequence of blocks (the layers of a network)."""
-
-from __future__ import annotations
-
-from placekit_blocks.blocks import Blocks as Blocks, sequence as sequence
-from placekit_blocks.single import on_one_device as on_one_device, or_single_device as or_single_device

@@ -1,0 +1,236 @@
+"""A problem as a sequence of blocks: the layers of a network, each with its parameters, gradients and updates.
+
+A block is what a pipeline does not cut. The numbered parts of a list of modules (`h.0`, `model.layers.3`) are blocks, the
+outermost list counts; other operations of the forward phase form blocks by the first part of their module's path, and
+operations without a module are blocks on their own. What is not forward follows (`following.follow`). Blocks never cut a group
+of the problem, and their forward data flow has no cycle: what would close one is one block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from placekit_core import Graph, Placement, Problem, strongly_connected
+from placekit_layers.following import follow, united
+from placekit_layers.units import FREE, Ints, Units, distinct_pairs
+
+NUMBERED = re.compile(r"^((?:[^.]+\.)*?[^.]+)\.(\d+)(?=\.|$)")  # the outermost numbered part of a path
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The b blocks of a problem, in the order in which they run.
+
+    Attributes:
+        problem: their problem, with g groups.
+        of_group: [g] block of each group.
+        names: [b] path of the module, or name of the operation that takes longest.
+        layer: [b] whether the block is one of the network's repeated layers.
+        source, target: forward data flow between blocks: distinct pairs, source < target, sorted.
+    """
+
+    problem: Problem
+    of_group: Ints
+    names: tuple[str, ...]
+    layer: NDArray[np.bool_]
+    source: Ints
+    target: Ints
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def of_op(self) -> Ints:
+        """[n] block of each operation."""
+        return self.of_group[self.problem.grouping.group_of]
+
+    @cached_property
+    def seconds(self) -> NDArray[np.float64]:
+        """[b, D] seconds of all operations of each block on each device."""
+        return self._sum(self.problem.group_s)
+
+    @cached_property
+    def persistent_bytes(self) -> NDArray[np.float64]:
+        """[b] parameters, optimiser state and inputs of each block."""
+        return self._sum(self.problem.group_persistent_bytes[:, None])[:, 0]
+
+    @cached_property
+    def parameter_bytes(self) -> NDArray[np.float64]:
+        """[b] parameters of each block, without optimiser state: the outputs of sources that a forward operation reads."""
+        graph = self.problem.graph
+        weight = np.asarray([t in ("parameter", "buffer") for t in graph.op_type.vocabulary], np.bool_)
+        own = np.where(weight[graph.op_type.codes] & ~graph.kernel, graph.persistent_bytes, 0)
+        return np.bincount(self.of_op, own, minlength=len(self)).astype(np.float64)
+
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_]:
+        """[b, D] whether the device may run the whole block."""
+        ok = np.ones((len(self), self.problem.cluster.size), np.bool_)
+        np.logical_and.at(ok, self.of_group, self.problem.allowed)
+        return ok
+
+    @cached_property
+    def cut_bytes(self) -> NDArray[np.float64]:
+        """[b - 1] bytes of the forward phase's tensors that pass from block i or before to block i + 1 or after."""
+        graph = self.problem.graph
+        forward = graph.kernel & (graph.phase == 0)
+        read = forward[graph.edge_op] & forward[graph.tensor_producer[graph.input_tensor]]
+        tensor, reader = graph.input_tensor[read], self.of_op[graph.edge_op[read]]
+        last = np.full(graph.t, -1, np.int64)
+        np.maximum.at(last, tensor, reader)
+        first = self.of_op[graph.tensor_producer]
+        change = np.zeros(len(self) + 1)
+        long = last > first
+        np.add.at(change, first[long], graph.tensor_bytes[long])
+        np.add.at(change, last[long], -graph.tensor_bytes[long])
+        return np.cumsum(change)[: max(len(self) - 1, 0)]
+
+    def placement(self, device: ArrayLike) -> Placement:
+        """The placement that puts each block on a device: `device` is [b]."""
+        return self.problem.placement(np.asarray(device, np.int16)[self.of_group])
+
+    def _sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        total = np.zeros((len(self), values.shape[1]))
+        np.add.at(total, self.of_group, values)
+        return total
+
+
+def sequence(problem: Problem) -> Blocks:
+    """The blocks of a problem in the order in which they run; the first in the graph comes first where nothing orders them."""
+    graph = problem.graph
+    units = Units.build(graph)
+    leads = _leading_units(problem, units)
+    tags, numbered = _tags(units)
+    label = np.full(units.count, FREE, np.int64)
+    label[leads] = np.unique(tags[leads], return_inverse=True)[1]
+    split = _acyclic(units, label, leads)
+    joined = united(problem, follow(units, split)[units.of])[problem.grouping.group_of]
+    lead = leads[units.of] & units.leading
+    u, v = graph.op_edges
+    keep = lead[u] & lead[v]
+    count = int(joined.max(initial=-1)) + 1
+    source, target = distinct_pairs(joined[u[keep]], joined[v[keep]])
+    source, target = source[source != target], target[source != target]
+    first = np.full(count, graph.n)
+    np.minimum.at(first, joined[lead], _position(graph)[lead])
+    ordered = np.all(first[source] < first[target])  # no cycle, so no search for one
+    component = np.arange(count) if ordered else strongly_connected(count, source, target)
+    block, order = _in_order(problem, component[joined], lead)
+    a, b = block[u[keep]], block[v[keep]]
+    source, target = distinct_pairs(a[a != b], b[a != b])
+    of_group = np.empty(problem.g, np.int64)
+    of_group[problem.grouping.group_of] = block
+    names, layer = _described(problem, block, order, numbered[units.of] & lead)
+    return Blocks(problem, of_group, names, layer, source, target)
+
+
+def _leading_units(problem: Problem, units: Units) -> NDArray[np.bool_]:
+    """[u] units that blocks are made of: forward work, without kernels that read nothing and take no time (weights of a file)."""
+    graph = problem.graph
+    idle = (problem.op_s.max(axis=1) == 0) & (np.diff(graph.input_ptr) == 0)
+    works = units.leading & ~idle
+    found = np.bincount(units.of[works], minlength=units.count) > 0
+    return found if found.any() else units.forward
+
+
+def _tags(units: Units) -> tuple[Ints, NDArray[np.bool_]]:
+    """[u] number of the block that a unit's module path says, its own number without a path; and whether it is a layer."""
+    graph = units.graph
+    paths = graph.module.vocabulary
+    lists = Counter(m[1] for m in map(NUMBERED.match, sorted(set(_blocks_in(paths)))) if m)
+    cut = [_cut(path, lists) for path in paths]
+    known = {tag: i for i, tag in enumerate(dict.fromkeys(tag for tag, _ in cut))}
+    first = np.where(units.first_leading >= 0, units.first_leading, 0)
+    codes = graph.module.codes[first]
+    named = np.asarray([bool(path) for path in paths], np.bool_)[codes] & (units.first_leading >= 0)
+    number = np.asarray([known[tag] for tag, _ in cut], np.int64)[codes]
+    return (
+        np.where(named, number, len(known) + np.arange(units.count)),
+        named & np.asarray([layer for _, layer in cut], np.bool_)[codes],
+    )
+
+
+def _blocks_in(paths: tuple[str, ...]) -> list[str]:
+    """The parts of paths up to their outermost number."""
+    return [m[0] for m in map(NUMBERED.match, paths) if m]
+
+
+def _cut(path: str, lists: Counter[str]) -> tuple[str, bool]:
+    """A path cut to its block, and whether that is an element of a list of several modules."""
+    found = NUMBERED.match(path)
+    if found and lists[found[1]] > 1:
+        return found[0], True
+    return path.split(".")[0], False
+
+
+def _acyclic(units: Units, label: Ints, leads: NDArray[np.bool_]) -> Ints:
+    """Labels split so that no cycle is left; units that do not lead stay free."""
+    filled = np.where(leads | ~units.forward, label, int(label.max(initial=-1)) + 1 + np.arange(units.count))
+    return np.where(leads, units.acyclic(np.where(units.forward, filled, FREE)), FREE)
+
+
+def _position(graph: Graph) -> Ints:
+    """[n] place of each operation in the graph's order."""
+    position = np.empty(graph.n, np.int64)
+    position[graph.topological_order] = np.arange(graph.n)
+    return position
+
+
+def _in_order(problem: Problem, of_op: Ints, lead: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """[n] blocks numbered in a topological order of their forward data flow, and [b] first operation of each.
+
+    Of blocks that are ready, the one whose first operation comes first in the graph's order.
+    """
+    graph, position = problem.graph, _position(problem.graph)
+    count = int(of_op.max(initial=-1)) + 1
+    first = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(first, of_op, np.where(lead, position, graph.n + position))
+    u, v = graph.op_edges
+    keep = lead[u] & lead[v] & (of_op[u] != of_op[v])
+    source, target = distinct_pairs(of_op[u[keep]], of_op[v[keep]])
+    ptr = np.searchsorted(source, np.arange(count + 1))
+    missing = np.bincount(target, minlength=count)
+    ready = [(int(first[x]), x) for x in np.flatnonzero(missing == 0).tolist()]
+    heapify(ready)
+    rank = np.empty(count, np.int64)
+    done = 0
+    while ready:
+        x = heappop(ready)[1]
+        rank[x] = done
+        done += 1
+        for y in target[ptr[x] : ptr[x + 1]].tolist():
+            missing[y] -= 1
+            if missing[y] == 0:
+                heappush(ready, (int(first[y]), y))
+    begin = np.empty(count, np.int64)
+    begin[rank] = first
+    return rank[of_op], begin
+
+
+def _described(
+    problem: Problem, block: Ints, order: Ints, numbered: NDArray[np.bool_]
+) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
+    """The names of the blocks, and which are layers: most of their forward seconds are in an element of a list."""
+    graph, count = problem.graph, len(order)
+    seconds = np.where(graph.kernel & (graph.phase == 0), problem.op_s.min(axis=1), 0.0) + 1e-30
+    of_layer = np.bincount(block, np.where(numbered, seconds, 0.0), minlength=count)
+    forward = np.bincount(block, seconds, minlength=count)
+    lists = Counter(m[1] for m in map(NUMBERED.match, sorted(set(_blocks_in(graph.module.vocabulary)))) if m)
+    names = []
+    rows = np.split(np.argsort(block, kind="stable"), np.cumsum(np.bincount(block, minlength=count))[:-1])
+    for members in rows:
+        heavy = int(members[np.argmax(seconds[members])])
+        names.append(_cut(graph.module[heavy], lists)[0] or graph.op_name[heavy])
+    seen: Counter[str] = Counter()
+    distinct = []
+    for name in names:
+        seen[name] += 1
+        distinct.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return tuple(distinct), of_layer > 0.5 * forward

@@ -1,0 +1,375 @@
+"""Judge the claims of papers by the recorded runs.
+
+Each paper has a file `papers/NAME.yaml` with its items and claims. A claim says what the paper found and which comparisons of our
+runs test it; its verdict and its figures are computed. A claim that no order of methods can test has its verdict written down.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf, isnan
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from placekit_core import ConfigError
+from placekit_papers.paper_tables import paper_table
+from placekit_papers.quantities import QUANTITIES, quantities
+from placekit_papers.runs import Run, family_pair, over_best_in_training, own_placement, recorded
+from placekit_papers.statistics import Seconds, change_text, judge, order_of_paper
+from placekit_papers.texts import fill
+
+PAPERS = Path(__file__).parent / "papers"
+NAMES = ("mirhoseini2017", "post", "placeto", "doppler")
+VERDICTS = ("holds", "partly", "contradicted", "open", "not done")
+TF2017 = "_tf2017"
+"""Ending of the names of the machines as TensorFlow of 2017 seems to have used them: slow links, less memory."""
+_START = 1.5  # seconds until a run of a sweep starts to search
+_MANY = 6  # pairs; with more, only how many hold is shown
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Side(_Data):
+    """One side of an order: a method, and what differs from the comparison's own runs, quantity and program."""
+
+    method: str
+    runs: str | None = None
+    quantity: str | None = None
+    over: str | None = None
+    """Divide by this method, seed by seed."""
+    scale: float = 1.0
+    workload: str | None = None
+
+
+class Each(_Data):
+    """What must hold in the run of every seed: a quantity is within these limits."""
+
+    methods: list[str]
+    quantity: str
+    at_least: float = -inf
+    at_most: float = inf
+
+
+class Comparison(_Data):
+    """A comparison in one or several rows, each a program and a machine.
+
+    Attributes:
+        runs: a CSV of `data`, or several; `families`, `orders` or `rewards` for the CSVs of those studies.
+        rows: `[program, machine]` pairs, or the name of a list in the paper's `rows`.
+        order: first method, sign (see `statistics.judge`; `?` for the order in the paper's table), second method. Instead of
+            a method there may be a list, of which each is compared, or a `Side`.
+        all_of: the order must hold for all second methods, in one verdict per row.
+        each: instead of an order, a limit that every seed keeps.
+        table: the paper's table, for `?` and `skip_lost`.
+        skip_lost: leave out rows in which a baseline fits in the paper and not here: the claim is not about memory.
+        tf2017: also on the machines with that ending.
+        judged: whether it counts for the verdict, or is only shown.
+    """
+
+    runs: str | list[str]
+    rows: str | list[tuple[str, str]]
+    order: tuple[Any, str, Any] | None = None
+    each: Each | None = None
+    quantity: str = "value"
+    table: str = ""
+    label: str = ""
+    all_of: bool = False
+    skip_lost: bool = False
+    tf2017: bool = False
+    judged: bool = True
+
+
+class Claim(_Data):
+    """A table, a figure or a numbered statement of a paper.
+
+    Attributes:
+        where: the place in the paper.
+        item: the item of the paper's file whose runs test it.
+        paper: what the paper found.
+        compare: the comparisons that test it.
+        verdict: the verdict, where no comparison decides it.
+        here: further text on what we find; `{function|argument|...}` is computed, see `fill`.
+        why: what differs from the paper, or why the verdict is what it is.
+    """
+
+    where: str
+    item: str
+    paper: str
+    compare: list[Comparison] = []
+    verdict: Literal["", "holds", "partly", "contradicted", "open", "not done"] = ""
+    here: str = ""
+    why: str = ""
+
+
+class Experiment(_Data):
+    """A command that makes runs of an item: overrides of `placekit run`, the runs' method if not the policy, and the CSV."""
+
+    options: list[str]
+    method: str = ""
+    runs: str = ""
+
+
+class Item(_Data):
+    """A table or figure that can be shown and run.
+
+    Attributes:
+        title: one line.
+        runs: the CSVs of `data` with its runs.
+        tables: the paper's tables, in the same order as `runs`; empty where the paper has no table of seconds.
+        cluster: the machines of the paper's table; `{}` is the number of GPUs.
+        late: show the mean of the last placements.
+        experiments: what `--run` runs.
+        study: a module with `show()` and `run(folder, registry)` that is used instead.
+        minutes: how long it takes on two CPU cores; if not given, the seconds of `runs`.
+    """
+
+    title: str
+    runs: list[str] = []
+    tables: list[str] = []
+    cluster: str = "k80x{}"
+    late: bool = False
+    experiments: list[Experiment] = []
+    study: str = ""
+    minutes: float = 0
+
+    @property
+    def recorded_runs(self) -> list[Run]:
+        """The committed runs."""
+        return [run for rows in recorded(*self.runs).rows.values() for run in rows]
+
+    @property
+    def expected_minutes(self) -> float:
+        """How long the runs take."""
+        return (
+            self.minutes or sum(_START + (0 if isnan(run.seconds) else run.seconds) for run in self.recorded_runs) / 60
+        )
+
+
+class Paper(_Data):
+    """A paper's file."""
+
+    title: str
+    cluster: str
+    names: Mapping[str, str] = Field(default_factory=dict)
+    rows: Mapping[str, list[tuple[str, str]]] = Field(default_factory=dict)
+    items: Mapping[str, Item]
+    claims: list[Claim]
+    summary: str
+
+
+class Judged(NamedTuple):
+    """A claim with its verdict, one of `VERDICTS`; in how many rows it holds, if it has several; and our figures."""
+
+    claim: Claim
+    verdict: str
+    rows: str
+    here: str
+
+
+@functools.cache
+def load_paper(name: str) -> Paper:
+    """A paper's items and claims. Raises ConfigError for an unknown paper."""
+    if name not in NAMES:
+        raise ConfigError(f"there is no paper {name!r}", f"the papers are {', '.join(NAMES)}")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    paper = Paper.model_validate(yaml.load((PAPERS / f"{name}.yaml").read_text(), loader))
+    if unknown := {c.item for c in paper.claims} - paper.items.keys():
+        raise ConfigError(f"papers/{name}.yaml has claims of items that it lacks: {', '.join(sorted(unknown))}")
+    return paper
+
+
+@functools.cache
+def judged(name: str) -> list[Judged]:
+    """The claims of a paper with their verdicts, in the order of the paper."""
+    paper = load_paper(name)
+    return [_judged(paper, claim) for claim in paper.claims]
+
+
+def count(name: str) -> list[int]:
+    """How many claims of a paper have each of `VERDICTS`."""
+    found = Counter(j.verdict for j in judged(name))
+    return [found[v] for v in VERDICTS]
+
+
+def together(verdicts: list[str]) -> tuple[str, str]:
+    """The verdict on a claim about several rows, and in how many rows it holds.
+
+    It holds if it does in all rows, and partly if in some. It is contradicted if it holds in none and is reversed in most, and
+    open otherwise.
+    """
+    found, total = Counter(verdicts), len(verdicts)
+    assert total
+    some = f"in {found['holds']} of {total} rows" if total > 1 else ""
+    if found["holds"] == total:
+        return "holds", ""
+    if found["holds"]:
+        return "partly", some
+    return ("contradicted" if 2 * found["reversed"] > total else "open"), some
+
+
+def _judged(paper: Paper, claim: Claim) -> Judged:
+    verdicts, texts = [], []
+    for comparison in claim.compare:
+        found = _Comparing(paper, comparison)
+        texts.append(found.text())
+        if comparison.judged:
+            verdicts += found.verdicts()
+    if claim.here:
+        texts.append(fill(claim.here))
+    verdict, rows = (claim.verdict, "") if claim.verdict else together(verdicts)
+    return Judged(claim, verdict, rows, "<br>".join(texts))
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two methods in one row: what the paper's order is, and our values by seed."""
+
+    suffix: str
+    row: tuple[str, str]
+    first: str
+    sign: str
+    second: str
+    values: tuple[Seconds, Seconds]
+    swapped: bool = False
+    """The paper has the second method ahead: the order is judged from there."""
+
+    @property
+    def verdict(self) -> str:
+        return judge(self.sign, *(self.values[::-1] if self.swapped else self.values))
+
+
+class _Comparing:
+    """A comparison with our values."""
+
+    def __init__(self, paper: Paper, comparison: Comparison) -> None:
+        self.paper, self.comparison = paper, comparison
+        rows = comparison.rows
+        self.rows = list(paper.rows[rows]) if isinstance(rows, str) else rows
+        self.suffixes = ("", TF2017) if comparison.tf2017 else ("",)
+        self.table = paper_table(comparison.table, paper.cluster)[1] if comparison.table else {}
+        self.pairs = list(self._pairs())
+
+    def _pairs(self) -> Iterator[_Pair]:
+        if self.comparison.order is None:
+            return
+        first, sign, second = self.comparison.order
+        for suffix in self.suffixes:
+            for row in self.rows:
+                for a in first if isinstance(first, list) else [first]:
+                    for b in second if isinstance(second, list) else [second]:
+                        sides = [Side(method=x) if isinstance(x, str) else Side.model_validate(x) for x in (a, b)]
+                        if not (self.comparison.skip_lost and any(self._lost(row, suffix, s) for s in sides)):
+                            yield self._pair(row, suffix, sign, *sides)
+
+    def _pair(self, row: tuple[str, str], suffix: str, sign: str, a: Side, b: Side) -> _Pair:
+        faster = a.method
+        if sign == "?":
+            faster, sign, _ = order_of_paper(self.table[row], a.method, b.method)
+        if self.comparison.runs == "families":
+            values = family_pair(row[0], a.method, b.method)
+        else:
+            values = self._values(row, suffix, a), self._values(row, suffix, b)
+        return _Pair(suffix, row, a.method, sign, b.method, values, faster != a.method)
+
+    def _lost(self, row: tuple[str, str], suffix: str, side: Side) -> bool:
+        """Whether a method of the paper's table fits in the paper and not here."""
+        paper = self.table[row].get(side.method, inf)
+        return paper < inf and min(self._values(row, suffix, side).values()) == inf
+
+    def _values(self, row: tuple[str, str], suffix: str, side: Side) -> Seconds:
+        source = side.runs or self.comparison.runs
+        if source in ("orders", "rewards"):
+            return (over_best_in_training if source == "orders" else own_placement)(side.method)
+        names = [source] if isinstance(source, str) else source
+        place = side.workload or row[0], row[1] + suffix
+        values = quantities(names, *place, side.method, side.quantity or self.comparison.quantity)
+        base = quantities(names, *place, side.over, side.quantity or self.comparison.quantity) if side.over else {}
+        return {seed: side.scale * x / base.get(seed, 1.0) for seed, x in values.items()}
+
+    def verdicts(self) -> list[str]:
+        """One for each pair, or each row."""
+        if self.comparison.each is not None:
+            return [_in_all(ok) for _, ok, _ in self._each()]
+        if not self.comparison.all_of:
+            return [pair.verdict for pair in self.pairs]
+        by_row: dict[tuple[str, tuple[str, str]], list[str]] = {}
+        for pair in self.pairs:
+            by_row.setdefault((pair.suffix, pair.row), []).append(pair.verdict)
+        return [
+            "reversed" if "reversed" in of else "holds" if set(of) == {"holds"} else "open" for of in by_row.values()
+        ]
+
+    def _each(self) -> Iterator[tuple[tuple[str, str], list[bool], str]]:
+        """For each row and method: whether the runs of all seeds keep the limits, and their values as text."""
+        each = self.comparison.each
+        assert each is not None
+        names = [self.comparison.runs] if isinstance(self.comparison.runs, str) else self.comparison.runs
+        quantity = QUANTITIES[each.quantity]
+        for suffix in self.suffixes:
+            for w, c in self.rows:
+                for method in each.methods:
+                    values = quantities(names, w, c + suffix, method, each.quantity).values()
+                    kept = [each.at_least <= x <= each.at_most for x in values]
+                    shown = ", ".join("OOM" if x == inf else quantity.text.format(quantity.scale * x) for x in values)
+                    yield (w, c + suffix), kept, shown
+
+    def text(self) -> str:
+        """Our figures in one cell, a line for each machine."""
+        label = self.comparison.label
+        if self.comparison.each is not None:
+            found = list(self._each())
+            if len(found) > _MANY:
+                shown = f"in {sum(all(kept) for _, kept, _ in found)} of {len(found)} rows"
+            else:
+                shown = "; ".join(f"{self._name(row)} {values}" for row, _, values in found)
+            return f"{label}: {shown}" if label else shown
+        texts = []
+        for suffix in self.suffixes:
+            pairs = [pair for pair in self.pairs if pair.suffix == suffix]
+            machine = ("tf2017" if suffix else "data sheets") if self.comparison.tf2017 else ""
+            heads = ", ".join(filter(None, [label, machine]))
+            texts.append((f"{heads}: " if heads else "") + self._pairs_text(pairs))
+        return "<br>".join(texts)
+
+    def _pairs_text(self, pairs: list[_Pair]) -> str:
+        if self.comparison.all_of or len(pairs) > _MANY:
+            own = self.verdicts()
+            half = (
+                own
+                if len(self.suffixes) == 1
+                else own[: len(own) // 2]
+                if not pairs[0].suffix
+                else own[len(own) // 2 :]
+            )
+            of = half if self.comparison.all_of else [pair.verdict for pair in pairs]
+            return f"in {of.count('holds')} of {len(of)} rows"
+        several = len({pair.second for pair in pairs}) > 1 or len({pair.first for pair in pairs}) > 1
+        return ", ".join(
+            f"{self._name(p.row)} {self._pair_text(p)}" + (f" ({p.first} over {p.second})" if several else "")
+            for p in pairs
+        )
+
+    def _pair_text(self, pair: _Pair) -> str:
+        quantity = QUANTITIES[self.comparison.quantity]
+        if self.comparison.quantity in ("value", "late"):
+            return change_text(*pair.values)
+        one, two = (quantity.text.format(quantity.scale * float(np.mean(list(v.values())))) for v in pair.values)
+        return f"{one} against {two}"
+
+    def _name(self, row: tuple[str, str]) -> str:
+        name = self.paper.names.get(row[0], row[0])
+        several = len({c for _, c in self.rows}) > 1
+        return f"{name}({row[1].removesuffix(TF2017)[-1]})" if several else name
+
+
+def _in_all(kept: list[bool]) -> str:
+    return "holds" if all(kept) else "open" if any(kept) else "reversed"

@@ -1,0 +1,148 @@
+"""`placekit paper [NAME [ITEM]]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from placekit_core import ConfigError, Registry
+from placekit_core.cli.completion import Completion
+from placekit_core.cli.console import table
+from placekit_core.cli.parser import Parser
+from placekit_papers import pages
+from placekit_papers.claims import NAMES, VERDICTS, Item, Judged, count, judged, load_paper
+from placekit_papers.experiments import run_item
+from placekit_papers.paper_tables import by_place, lines, orders, paper_table
+from placekit_papers.runs import DATA, Run, read_runs
+
+
+def main(argv: list[str], registry: Registry) -> int:
+    """List papers, a paper's items, or an item's table and claims; with `--run`, run the item first."""
+    arguments = _parser().read(argv)
+    if arguments.write:
+        print("\n".join(str(path) for path in pages.write_pages(arguments.write)) or "the pages are up to date")
+    elif arguments.name is None:
+        _list_papers()
+    elif arguments.item is None:
+        _list_items(arguments.name)
+    else:
+        _show_item(arguments, registry)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "paper",
+        "Tables of papers on learned placement beside ours, from recorded runs, and which of their claims hold.",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help=f"a paper: {', '.join(NAMES)}; without it, a list")
+    parser.add_argument("item", nargs="?", metavar="ITEM", help="a table or figure; without it, a list with minutes")
+    parser.add_argument(
+        "options", nargs="*", metavar="OPTION=VALUE", help="with --run: change the runs, such as seed=0,1"
+    )
+    parser.add_argument(
+        "--run", metavar="DIR", type=Path, help="run the item anew in this folder, or go on where it stopped"
+    )
+    parser.add_argument("--write", metavar="DIR", type=Path, help="update the pages of the papers in this folder")
+    return parser
+
+
+def _list_papers() -> None:
+    rows = [[name, load_paper(name).title, *map(str, count(name))] for name in NAMES]
+    table(["name", "paper", *VERDICTS], rows, left=2)
+    print("\n`placekit paper NAME` lists a paper's tables and figures.")
+
+
+def _list_items(name: str) -> None:
+    paper, found = load_paper(name), judged(name)
+    rows = []
+    for key, item in paper.items.items():
+        verdicts = [j.verdict for j in found if j.claim.item == key]
+        text = ", ".join(f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts)
+        rows.append([key, item.title, text, f"{item.expected_minutes:.0f}"])
+    table(["item", "shows", "claims", "minutes"], rows, left=3, title=paper.title)
+    print(
+        f"\n`placekit paper {name} ITEM` shows the recorded runs of an item. --run DIR runs it, in about as many minutes."
+    )
+
+
+def _show_item(arguments: argparse.Namespace, registry: Registry) -> None:
+    paper = load_paper(arguments.name)
+    if arguments.item not in paper.items:
+        raise ConfigError(
+            f"paper {arguments.name} has no item {arguments.item!r}", f"there are {', '.join(paper.items)}"
+        )
+    item = paper.items[arguments.item]
+    if arguments.options and not arguments.run:
+        raise ConfigError("options change runs, and nothing is run", "give --run DIR, too")
+    if arguments.options and item.study:
+        raise ConfigError(f"item {arguments.item} is not a sweep, and takes no options", "leave them out")
+    print(f"{paper.title}, {arguments.item}: {item.title}")
+    if arguments.run:
+        _announce(item, arguments.run)
+    if item.study:
+        study = importlib.import_module(item.study)
+        print("\n".join(study.run(arguments.run, registry) if arguments.run else study.show()))
+    else:
+        found = run_item(item, arguments.run, arguments.options) if arguments.run else _recorded(item)
+        print("\n".join(item_table(item, found)))
+    print("\nClaims, judged by the recorded runs:")
+    for j in judged(arguments.name):
+        if j.claim.item == arguments.item:
+            _print_claim(j)
+
+
+def _announce(item: Item, folder: Path) -> None:
+    """Say how long it takes before it starts."""
+    minutes = item.expected_minutes
+    text = f"{max(minutes, 1):.0f} min" if minutes < 120 else f"{minutes / 60:.0f} hours"
+    print(f"This takes about {text} on two CPU cores. Results go to {folder}.", file=sys.stderr, flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _recorded(item: Item) -> dict[str, list[Run]]:
+    return {name: read_runs(DATA / f"{name}.csv") for name in item.runs}
+
+
+def item_table(item: Item, found: Mapping[str, Sequence[Run]]) -> list[str]:
+    """The lines of an item's tables: the paper's seconds beside ours, and in how many cases the paper's orders hold."""
+    text = []
+    for i, (name, runs) in enumerate(found.items()):
+        places = by_place(runs, item.late)
+        clusters = [item.cluster, item.cluster + "_tf2017"] if item.tables else [""]
+        shown = set()
+        for cluster in clusters:
+            methods, paper = paper_table(item.tables[i], cluster) if cluster else ([], {})
+            ours = {place: places[place] for place in places if place in paper or not cluster}
+            shown |= ours.keys()
+            if not ours:
+                continue
+            text += [
+                "",
+                f"{name}:" if len(found) > 1 else "",
+                *lines(methods, {p: paper[p] for p in paper if p in ours}, ours),
+            ]
+            if cluster and (verdicts := orders(methods, paper, ours)):
+                text.append(
+                    f"the paper's order of two methods holds in {verdicts.count('holds')} of {len(verdicts)} cases"
+                )
+    return text
+
+
+def _print_claim(j: Judged) -> None:
+    print(f"- {j.claim.where}: {j.claim.paper}")
+    for line in j.here.split("<br>"):
+        if line:
+            print(f"    {line}")
+    print(f"    {j.verdict}{', ' + j.rows if j.rows else ''}{'. ' + j.claim.why if j.claim.why else ''}")
+
+
+def complete(words: list[str], word: str, completion: Completion) -> list[str]:
+    """Papers, then a paper's items."""
+    given = [w for w in words if not w.startswith("-")]
+    if not given:
+        return list(NAMES)
+    return list(load_paper(given[0]).items) if len(given) == 1 and given[0] in NAMES else []

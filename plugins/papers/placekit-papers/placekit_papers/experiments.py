@@ -1,0 +1,46 @@
+"""Run the experiments of an item with `placekit run`, in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from placekit_core import RunError
+from placekit_papers.claims import Item
+from placekit_papers.runs import Run, read_runs, runs_in, write_runs
+
+_STDERR = 2  # the table is all that goes to stdout
+_DONE_WITH_FAILURES = 1  # such as placements that do not fit, which are results here
+
+
+def run_item(item: Item, folder: Path, options: Sequence[str] = ()) -> dict[str, list[Run]]:
+    """Run an item's experiments with further options. Returns the runs by the name of their CSV.
+
+    Each experiment's runs are written to `folder`/N.csv when it ends; an experiment that has this file is not run again.
+    """
+    found: dict[str, list[Run]] = {}
+    for i, experiment in enumerate(item.experiments):
+        path = folder / f"{i}.csv"
+        if not path.is_file():
+            sweep(_merged(experiment.options, options), folder / str(i))
+            write_runs(runs_in(folder / str(i), experiment.method), path)
+        name = experiment.runs or (item.runs[0] if item.runs else "runs")
+        found.setdefault(name, []).extend(read_runs(path))
+    return found
+
+
+def sweep(options: Sequence[str], run_dir: Path) -> None:
+    """`placekit run` with these options. Raises RunError if it ends otherwise than with results."""
+    command = [sys.executable, "-m", "placekit_core", "run", *options, f"run_dir={run_dir}"]
+    print("placekit", *command[3:], file=sys.stderr, flush=True)
+    code = subprocess.run(command, stdout=_STDERR, check=False).returncode
+    if code not in (0, _DONE_WITH_FAILURES):
+        raise RunError(f"this command ended with code {code}", "its messages are above")
+
+
+def _merged(options: Sequence[str], more: Sequence[str]) -> list[str]:
+    """Options with further ones, which replace those of the same name."""
+    replaced = {word.partition("=")[0] for word in more}
+    return [*(word for word in options if word.partition("=")[0] not in replaced), *more]

@@ -1,0 +1,83 @@
+"""The generated parts of the papers' pages, each between the lines `<!-- NAME -->` and `<!-- end of NAME -->`."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+
+from placekit_core import ConfigError
+from placekit_papers.claims import NAMES, VERDICTS, count, judged, load_paper
+from placekit_papers.runs import recorded
+from placekit_papers.texts import LEARNED, beside_search, fill
+
+
+def claims_table(name: str) -> list[str]:
+    """A paper's claims as a table in Markdown."""
+    lines = ["| where | the paper | here | verdict | what differs | item |", "| --- | --- | --- | --- | --- | --- |"]
+    for j in judged(name):
+        verdict = f"*{j.verdict}*" + (f", {j.rows}" if j.rows else "")
+        lines.append(f"| {j.claim.where} | {j.claim.paper} | {j.here} | {verdict} | {j.claim.why} | `{j.claim.item}` |")
+    return lines
+
+
+def summary(name: str) -> list[str]:
+    """A paper's summary with its figures computed."""
+    return textwrap.wrap(fill(load_paper(name).summary), 130, break_long_words=False, break_on_hyphens=False)
+
+
+def counts() -> list[str]:
+    """How many claims of each paper have each verdict."""
+    lines = [f"{'':30}" + "".join(f"{v:>14}" for v in VERDICTS)]
+    return lines + [f"{load_paper(n).title:30}" + "".join(f"{x:>14}" for x in count(n)) for n in NAMES]
+
+
+def search_table() -> list[str]:
+    """Learned methods beside the default search with as many evaluations, as a table in Markdown."""
+    lines = [
+        "| runs | method | search ahead | behind | open | search, s | method, s |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, method in LEARNED:
+        found = beside_search(name, method)
+        counts = [str(found[verdict]) for verdict in ("holds", "reversed", "open")]
+        seconds = [f"{x:.1f}" for x in _median_seconds(name, method)]
+        lines.append(f"| {' | '.join([name, method, *counts, *seconds])} |")
+    return lines
+
+
+def _median_seconds(name: str, method: str) -> list[float]:
+    rows = recorded(name).rows
+    places = [(w, c) for w, c, m in rows if m == method and (w, c, "portfolio") in rows]
+    return [float(np.median([r.seconds for p in places for r in rows[(*p, m)]])) for m in ("portfolio", method)]
+
+
+def parts_of(page: str) -> dict[str, list[str]]:
+    """The generated parts of a page by name."""
+    if page in NAMES:
+        return {"summary": summary(page), "claims": claims_table(page)}
+    return {"counts": ["```text", *counts(), "```"], "search": search_table()}
+
+
+def updated(text: str, parts: dict[str, list[str]]) -> str:
+    """A page with its generated parts replaced. Raises ConfigError if it lacks a mark."""
+    for name, lines in parts.items():
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        if begin not in text or end not in text:
+            raise ConfigError(f"the page lacks {begin} or {end}", "put both lines where the part belongs")
+        before, _, rest = text.partition(begin)
+        text = "\n".join([before + begin, "", *lines, "", end + rest.partition(end)[2]])
+    return text
+
+
+def write_pages(folder: Path) -> list[Path]:
+    """Update the generated parts of the pages in a folder. Returns those that changed."""
+    changed = []
+    for path in [folder / "README.md", *(folder / f"{name}.md" for name in NAMES)]:
+        text = path.read_text()
+        new = updated(text, parts_of(path.stem))
+        if new != text:
+            path.write_text(new)
+            changed.append(path)
+    return changed

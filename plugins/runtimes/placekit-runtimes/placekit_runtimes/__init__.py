@@ -1,0 +1,174 @@
+"""Runtimes that people run networks with: their rules as policies, their maps as text, and what a map costs there.
+
+`RUNTIMES` names a module of this package for each runtime; `runtime(name)` is its implementation of
+`placekit_runtimes.interface.Runtime`. Importing this package imports neither numpy nor torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placekit_core import Command, ConfigError, PolicyComponent, hookimpl, unknown
+from placekit_runtimes import options
+
+if TYPE_CHECKING:
+    from placekit_core import Result
+    from placekit_runtimes.accelerate.device_map import device_map as device_map
+    from placekit_runtimes.accelerate.dispatch import dispatch as dispatch
+    from placekit_runtimes.interface import Runtime as Runtime
+    from placekit_runtimes.torch_pipelining import pipeline as pipeline
+
+RUNTIMES = {
+    "device_map": "accelerate",
+    "pipeline": "torch_pipelining",
+    "vllm": "vllm",
+    "torchtitan": "torchtitan",
+    "megatron": "megatron",
+    "exo": "exo",
+    "llamacpp": "llamacpp",
+}
+"""Module of each runtime, by the name of its format in `placekit apply --format`."""
+_HOME = {
+    "Runtime": "interface",
+    "device_map": "accelerate.device_map",
+    "dispatch": "accelerate.dispatch",
+    "pipeline": "torch_pipelining",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'placekit_runtimes' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"placekit_runtimes.{_HOME[name]}"), name)
+
+
+def runtime(name: str) -> Runtime:
+    """The runtime with this name. Raises ConfigError with the names that exist."""
+    if name not in RUNTIMES:
+        raise unknown("runtime", name, list(RUNTIMES), ConfigError)
+    found: Runtime = importlib.import_module(f"placekit_runtimes.{RUNTIMES[name]}").RUNTIME
+    return found
+
+
+_RULES: list[tuple[str, str, type[options.RuleOptions], str, str]] = [
+    (
+        "accelerate_auto",
+        'accelerate\'s device_map="auto": the weights evenly over all GPUs, in order',
+        options.AccelerateOptions,
+        "accelerate.rule:AccelerateAuto",
+        "huggingface/accelerate, src/accelerate/utils/modeling.py at 00cfd46",
+    ),
+    (
+        "accelerate_sequential",
+        'accelerate\'s device_map="sequential": the first GPU is filled with weights, then the next',
+        options.AccelerateOptions,
+        "accelerate.rule:AccelerateSequential",
+        "huggingface/accelerate, src/accelerate/utils/modeling.py at 00cfd46",
+    ),
+    (
+        "exo_memory",
+        "exo's rule: layers in proportion to memory, on the fewest devices that hold the weights",
+        options.RuleOptions,
+        "exo:ExoMemory",
+        "exo-explore/exo, src/exo/master/placement_utils.py at 027f237",
+    ),
+    (
+        "bandwidth_share",
+        "layers in proportion to memory bandwidth, as far as the memory of each device allows",
+        options.RuleOptions,
+        "rules_of_thumb:BandwidthShare",
+        "exo-explore/exo, issue 957 and pull request 2297",
+    ),
+    (
+        "fastest_first",
+        "the fastest device is filled to its memory, then the next one",
+        options.RuleOptions,
+        "rules_of_thumb:FastestFirst",
+        "exo-explore/exo, issue 701 and pull request 1088",
+    ),
+    (
+        "llamacpp_layers",
+        "llama.cpp's rule: layers in proportion to memory or to tensor_split, the embedding on the CPU",
+        options.LlamaCppOptions,
+        "llamacpp:LlamaCppLayers",
+        "ggml-org/llama.cpp, src/llama-model.cpp at a5410f0",
+    ),
+    (
+        "vllm_even",
+        "vLLM's rule: as many layers on every GPU; what remains goes to the middle stages",
+        options.VllmOptions,
+        "vllm:VllmEven",
+        "vllm-project/vllm, vllm/distributed/utils.py at 5a6541d",
+    ),
+    (
+        "torchtitan_weights",
+        "torchtitan's rule: even stages, where the embedding and the output count as layers",
+        options.TorchtitanOptions,
+        "torchtitan:TorchtitanWeights",
+        "pytorch/torchtitan, torchtitan/distributed/pipeline_parallel.py at 02ef790",
+    ),
+]
+"""Name, summary, options, module and class, and source of each rule."""
+
+
+@hookimpl
+def placekit_policies() -> list[PolicyComponent]:
+    """The rules of runtimes, two rules of thumb, and `given`."""
+    rules = [
+        PolicyComponent(
+            name=name,
+            summary=summary,
+            config=config,
+            target=f"placekit_runtimes.{target}",
+            baseline=name == "accelerate_auto",
+            paper=source,
+        )
+        for name, summary, config, target, source in _RULES
+    ]
+    given = PolicyComponent(
+        name="given",
+        summary="a placement of your own: a device map, or the placement.json of a run",
+        config=options.GivenOptions,
+        target="placekit_runtimes.given:Given",
+    )
+    return [*rules, given]
+
+
+@hookimpl
+def placekit_commands() -> list[Command]:
+    """`apply` and `evaluate`."""
+    return [
+        Command(
+            name="apply",
+            usage="RUN_DIR [--format FORMAT] [--out FILE]",
+            summary="a run's placement, in the form that other code needs",
+            target="placekit_runtimes.apply:main",
+            group="place",
+        ),
+        Command(
+            name="evaluate",
+            usage="MAP.json [OPTION=VALUE ...]",
+            summary="what a device map or placement of your own costs",
+            target="placekit_runtimes.evaluate:main",
+            group="place",
+        ),
+    ]
+
+
+@hookimpl
+def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
+    """`placekit apply` for one PyTorch module on several devices, except towers, which a device map cannot hold."""
+    if len(result.programs) != 1 or "programs" in result.summary.config["python_objects"]:
+        return []
+    [program] = result.programs
+    graph, placement = program.problem.graph, program.placement
+    if placement is None or "torch" not in graph.attributes or "tower" in graph.columns:
+        return []
+    if len(set(placement.device.tolist())) == 1:
+        return []
+    device = program.problem.expand(placement.device).tolist()
+    pairs = {(graph.module.codes[v], device[v]) for v in graph.kernel.nonzero()[0].tolist() if graph.phase[v] == 0}
+    whole = len({module for module, _ in pairs}) == len(pairs)
+    return [f"placekit apply {run_dir} # {'the placement as' if whole else 'whole modules, in'} a device_map"]

@@ -1,0 +1,179 @@
+"""Where accelerate runs the operations of a network under a device map, and what it cannot run so.
+
+Follows huggingface/accelerate 1.15, src/accelerate/big_modeling.py (`dispatch_model`) and hooks.py (`AlignDevicesHook`); the
+code is our own. A hook moves the inputs of each module in the map to the module's device. The root's hook moves the inputs
+of the network to the main device, which is the GPU with the lowest number in the map. Nothing else moves: an operation of a
+module that is not in the map runs where its inputs are. The weights of modules on `cpu` are copied to the main device just
+before each leaf runs, and dropped after; the main device computes, unless the map has no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placekit_core import PHASES, Graph
+from placekit_runtimes.interface import DeviceName
+from placekit_runtimes.modules import above, is_loss
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Break:
+    """Something that accelerate cannot run: operation `op`, and a clause that says why."""
+
+    op: int
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Located:
+    """The operations of a graph under a device map.
+
+    Attributes:
+        main: the main device.
+        key: [n] entry of the map that an operation belongs to; None if it belongs to none.
+        home: [n] device in the map; of operations without entry, where their inputs are; of inputs, that of their first
+            reader; None if nothing says it.
+        runs: [n] device on which accelerate runs a kernel, or has a source while it is read; else as `home`.
+        breaks: what accelerate cannot run, in the order in which it would come to it.
+    """
+
+    main: DeviceName
+    key: Sequence[str | None]
+    home: Sequence[DeviceName | None]
+    runs: Sequence[DeviceName | None]
+    breaks: tuple[Break, ...]
+
+
+def main_device(devices: Mapping[str, DeviceName]) -> DeviceName:
+    """The device that computes what is on no GPU: the GPU with the lowest number, or the CPU."""
+    return min((name for name in devices.values() if isinstance(name, int)), default=CPU)
+
+
+def covering(path: str, devices: Mapping[str, DeviceName]) -> str | None:
+    """The entry of the map that a module or tensor belongs to."""
+    return next((m for m in (path, *above(path), "") if m in devices), None)
+
+
+def locate(graph: Graph, devices: Mapping[str, DeviceName]) -> Located:
+    """Where the operations of a graph run under a map from modules and tensors to devices.
+
+    An input is on the main device. Of several inputs, one that a single module of the map reads is on that module's device
+    from the start, as the caches of layers are, unless the first module reads it.
+    """
+    walk = _Walk(graph, devices)
+    walk.sources()
+    order = graph.topological_order
+    forward = graph.kernel & (graph.phase == PHASES.index("forward"))
+    for v in order[forward[order]].tolist():
+        walk.forward(v)
+    for v in order[(graph.kernel & ~forward)[order]].tolist():
+        walk.later(v)
+    walk.states()
+    return Located(walk.main, walk.key, walk.home, walk.runs, tuple(walk.breaks))
+
+
+class _Walk:
+    """Fills `home` and `runs`, one operation after the other."""
+
+    def __init__(self, graph: Graph, devices: Mapping[str, DeviceName]) -> None:
+        self.graph, self.devices, self.main = graph, devices, main_device(devices)
+        self.kinds = graph.op_type.tolist()
+        self.modules = graph.module.tolist()
+        of_module = {m: None if is_loss(m) else covering(m, devices) for m in graph.module.vocabulary}
+        self.key = [of_module[m] for m in self.modules]
+        self.home: list[DeviceName | None] = [None] * graph.n
+        self.runs: list[DeviceName | None] = [None] * graph.n
+        self.breaks: list[Break] = []
+        column = graph.columns.get("forward_of")
+        self.forward_of = column.tolist() if isinstance(column, np.ndarray) else [-1] * graph.n
+
+    def sources(self) -> None:
+        """Parameters and buffers are where their entry says, inputs on the main device or where a cache is read."""
+        only = self._caches()
+        for v in np.flatnonzero(~self.graph.kernel).tolist():
+            if self.kinds[v] == "input":
+                self.runs[v] = only.get(v, self.main)
+                continue
+            name = self.graph.op_name[v]
+            self.key[v] = name if name in self.devices else self.key[v]
+            if (key := self.key[v]) is not None and self.kinds[v] != "state":
+                self.home[v] = self.devices[key]
+                if not self.modules[v] or (self.kinds[v] == "buffer" and self.home[v] == CPU):
+                    self.home[v] = self.main  # the root's hook moves its tensors; `offload_buffers` is off by default
+                self.runs[v] = self._computing(self.home[v])
+
+    def _caches(self) -> dict[int, DeviceName]:
+        graph, found = self.graph, dict[int, DeviceName]()
+        inputs = [v for v in np.flatnonzero(~graph.kernel).tolist() if self.kinds[v] == "input"]
+        first = next((k for v, k in enumerate(self.key) if graph.kernel[v] and k is not None), None)
+        for v in inputs if len(inputs) > 1 else ():
+            keys = {self.key[r] for t in graph.outputs(v) for r in graph.consumers(t).tolist()}
+            if len(keys) == 1 and (key := keys.pop()) not in (None, first, ""):
+                found[v] = self._computing(self.devices[str(key)])
+        return found
+
+    def _computing(self, name: DeviceName | None) -> DeviceName:
+        return self.main if name is None or name == CPU else name
+
+    def forward(self, v: int) -> None:
+        """A module in the map runs on its device; other operations where their inputs are, the loss on the main device."""
+        key, read = self.key[v], self.graph.tensor_producer[self.graph.inputs(v)].tolist()
+        if key is not None:
+            self.home[v], self.runs[v] = self.devices[key], self._computing(self.devices[key])
+            for u in read:
+                if self._is_weight(u) and self.runs[u] not in (None, self.runs[v]):
+                    self._break(v, f"reads {self.graph.op_name[u]!r}, which is on {shown(self.runs[u])}")
+            return
+        homes = [self.home[u] for u in read if self.home[u] is not None]
+        self.home[v] = next(iter(homes), None)
+        if is_loss(self.modules[v]):
+            self.runs[v] = self.main
+            return
+        there = {self.runs[u]: u for u in reversed(read) if self.runs[u] is not None}
+        offloaded = [u for u in read if self._is_weight(u) and self.home[u] == CPU != self.main]
+        if len(there) > 1:
+            names = " and ".join(f"{self.graph.op_name[u]!r} on {shown(name)}" for name, u in reversed(there.items()))
+            self._break(v, f"reads {names}, and nothing moves there")
+        elif offloaded:
+            self._break(v, f"reads {self.graph.op_name[offloaded[0]]!r}, whose module is on cpu and not called")
+        self.runs[v] = next(iter([self.runs[u] for u in read if self.runs[u] is not None]), None)
+
+    def later(self, v: int) -> None:
+        """Gradients are computed where their forward operation runs, updates where their parameter is."""
+        u = self.forward_of[v]
+        if u < 0 and self.key[v] is None:
+            read = self.graph.tensor_producer[self.graph.inputs(v)].tolist()
+            u = next((r for r in read if self.runs[r] is not None), -1)
+        if u >= 0:
+            self.home[v], self.runs[v] = self.home[u], self.runs[u]
+        elif self.key[v] is not None:
+            self.home[v], self.runs[v] = self.devices[str(self.key[v])], self._computing(self.devices[str(self.key[v])])
+        if self.main != CPU and self.key[v] is not None and self.devices[str(self.key[v])] == CPU and not self.breaks:
+            self._break(v, "belongs to a module on cpu, whose weights accelerate drops after the forward pass")
+
+    def states(self) -> None:
+        """The optimiser's state is where its module is; inputs, and what nothing has placed, are with their first reader."""
+        for v in np.flatnonzero(~self.graph.kernel).tolist():
+            if self.home[v] is None:
+                key = self.key[v]
+                readers = [r for t in self.graph.outputs(v) for r in self.graph.consumers(t).tolist()]
+                known = self.devices[key] if key is not None else next((self.home[r] for r in readers), None)
+                self.home[v] = known
+                self.runs[v] = self._computing(known) if self.runs[v] is None else self.runs[v]
+
+    def _is_weight(self, v: int) -> bool:
+        return self.kinds[v] in ("parameter", "buffer")
+
+    def _break(self, v: int, why: str) -> None:
+        module = self.modules[v]
+        self.breaks.append(Break(v, f"{f'module {module!r}' if module else 'the network'} {why}"))
+
+
+def shown(name: DeviceName | None) -> str:
+    """A device of a map, for a message."""
+    return f"GPU {name}" if isinstance(name, int) else str(name)

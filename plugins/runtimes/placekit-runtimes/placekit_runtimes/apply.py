@@ -1,0 +1,290 @@
+"""`placekit apply RUN_DIR`: the placement that a run found, in the form that other code needs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from placekit_core import (
+    Backend,
+    BackendError,
+    ConfigError,
+    Placement,
+    PlacementError,
+    Placements,
+    PluginError,
+    Problem,
+    Program,
+    ProgramSummary,
+    Registry,
+    RunError,
+    Summary,
+    load_placement,
+    unknown,
+    write_atomically,
+)
+from placekit_core.cli import console
+from placekit_core.cli.parser import Parser
+from placekit_core.contracts.files import checked, reading
+from placekit_core.contracts.placement_file import read_placement
+from placekit_core.contracts.units import percent, seconds
+from placekit_core.run.assembly import Assembly
+from placekit_core.run.config import RunConfig
+from placekit_core.run.run_directory import PLACEMENT, RESULT, load_summary
+from placekit_runtimes import RUNTIMES, runtime
+from placekit_runtimes.accelerate import Accelerate
+from placekit_runtimes.interface import Conflict, Runtime, RuntimeCost, RuntimeMap, lacking_memory, memory_text
+
+FORMATS = (*RUNTIMES, "msr", "json")
+OWN_MAP = "accelerate's own map"
+_SHOWN = 3  # number of modules that a warning names
+_WORSE = 1e-3  # a map that is slower by a smaller share counts as equally fast
+_JSON = "`--format json` prints the placement as it was found"
+
+
+def main(argv: list[str], registry: Registry) -> int:
+    """Print a placement in another form, or write it to `--out`; on standard error, what the form costs and cannot hold."""
+    parser = Parser("apply", "The placement that a run found, in the form that other code needs.")
+    parser.add_argument("folder", metavar="RUN_DIR", type=Path, help="the run_dir of the run")
+    parser.add_argument(
+        "--format", default=FORMATS[0], metavar="FORMAT",
+        help="device_map: devices of modules (the default); pipeline: the stages of one; vllm, torchtitan, megatron, exo,"
+        " llamacpp: layers, as the runtime takes them; msr: a graph file with devices; json: the device of every operation, as"
+        " in placement.json",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write it to this file instead of printing it")
+    arguments = parser.read(argv)
+    name, out = arguments.format, arguments.out
+    if name not in FORMATS:
+        raise unknown("format", name, FORMATS, ConfigError)
+    text = _json(arguments.folder) if name == "json" else _evaluated(name, arguments.folder, registry)
+    if out is None:
+        print(text)
+        return 0
+    try:
+        write_atomically(out, f"{text}\n".encode())
+    except OSError as e:
+        raise RunError(f"cannot write {out}: {e.strerror or e}", "choose another: --out FILE") from None
+    return 0
+
+
+def _evaluated(name: str, folder: Path, registry: Registry) -> str:
+    """The text of a map. Standard error gets what the map cannot hold, and what it costs."""
+    run = _Run(folder, registry)
+    if name == "msr":
+        found, made = None, run.msr()
+    else:
+        if "tower" in run.problem.graph.columns:
+            raise PlacementError(
+                f"--format {name} does not take data parallelism: every device has the whole module, and a part of the batch",
+                "run a process per device under torch.nn.parallel.DistributedDataParallel (docs/data-parallel.md)",
+            )
+        found = runtime(name)
+        made = found.write(run.problem, run.placement)
+    _warn_of_conflicts(name, made)
+    for note in made.notes:
+        warnings.warn(note, stacklevel=1)
+    backend, bound_s, why = run.simulator()
+    if backend is None:
+        warnings.warn(f"the map is not simulated: {why}", stacklevel=1)
+        return made.text
+    lines = [] if not why else [f"simulated by {backend.name!r}: {why}"]
+    lines += _simulated(run, name, made, backend, bound_s)
+    lines += [] if found is None else _by_runtime(run.problem, found, made)
+    for line in lines:
+        print(console.wrapped(line), file=sys.stderr)
+    return made.text
+
+
+def _simulated(run: _Run, name: str, made: RuntimeMap, backend: Backend, bound_s: float | None) -> list[str]:
+    """Lines with the values of the map and of the placement, and with the map's memory; a warning if the map is slower.
+
+    Raises PlacementError if the map has no value or does not fit: with the bytes that each full device needs.
+    """
+    problem, both = run.problem, (made.placement, run.placement)
+    session = backend.open(problem)
+    try:
+        priority = None if run.placement.priority is None else np.stack([run.placement.priority] * 2)
+        measured = session.evaluate(Placements(np.stack([p.device for p in both]), priority))
+        bound_s = session.lower_bound() if bound_s is None else bound_s
+    finally:
+        session.close()
+    hint = f"place it for this runtime, e.g. policy=chain for stages; {_JSON}"
+    if measured.error[0] is not None:
+        raise PlacementError(f"as {name} this placement does not run: {measured.error[0]}", hint)
+    if lacking := lacking_memory(problem, measured.peak_bytes[0]):
+        raise PlacementError(f"as {name} this placement does not fit: {lacking}", hint)
+    map_s = float(measured.value_s[0])
+    placed_s = float(measured.value_s[1]) if measured.error[1] is None else math.nan
+    if placed_s > 0 and map_s / placed_s - 1 > _WORSE:
+        remedy = ""
+        if made.conflicts and run.config.grouper["name"] != "module":
+            remedy = "; grouper=module places whole modules, and placekit_cuda.PlacedStep trains with this placement"
+        warnings.warn(
+            f"{name} is {percent(map_s / placed_s - 1)} slower than the placement:"
+            f" {seconds(map_s)} instead of {seconds(placed_s)}{remedy}",
+            stacklevel=1,
+        )
+    values = [f"{seconds(map_s)} as {name}", f"{seconds(placed_s)} as placed"]
+    values += [] if bound_s is None else [f"proven bound {seconds(bound_s)}"]
+    return [f"{backend.objective}: {', '.join(values)}", f"peak memory: {memory_text(problem, measured.peak_bytes[0])}"]
+
+
+def _by_runtime(problem: Problem, found: Runtime, made: RuntimeMap) -> list[str]:
+    """Lines about the map as its runtime runs it, and accelerate's own map. Raises PlacementError if it does not fit."""
+    cost = found.cost(problem, made)
+    if cost is None:
+        return []
+    if cost.value_s is None:
+        return [cost.error]
+    if cost.error:
+        raise PlacementError(cost.error, "place with less memory, or use `--format json`")
+    lines = [*cost.details]
+    if isinstance(found, Accelerate):
+        lines.append(own_map_line(*found.own_cost(problem)))
+    return lines
+
+
+def own_map_line(placement: Placement | None, cost: RuntimeCost) -> str:
+    """A line about the map that accelerate would choose, or why there is none."""
+    if placement is None:
+        return f"{OWN_MAP} is not compared: {cost.error}"
+    return f"{OWN_MAP}: {cost.text} run by accelerate" + (f" ({cost.error})" if cost.error else "")
+
+
+def _json(folder: Path) -> str:
+    """placement.json with the value of the placement; the result is again a placement file."""
+    run, program = _found(folder)[1:]
+    value = {"objective": run.objective, "simulated": run.simulated, "value_s": program.value_s}
+    return json.dumps({**read_placement(folder / PLACEMENT).model_dump(exclude_unset=True), **value}, indent=1)
+
+
+def _warn_of_conflicts(name: str, made: RuntimeMap) -> None:
+    conflicts = made.conflicts
+    if not conflicts:
+        return
+    shown = "; ".join(map(_conflict, conflicts[:_SHOWN]))
+    more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+    number = "a module" if len(conflicts) == 1 else f"{len(conflicts)} modules"
+    splits = all(c.elsewhere < 1 for c in conflicts)
+    title = f"a {name}" if name in ("device_map", "pipeline") else name
+    what = f"the placement splits {number}, which {title} cannot" if splits else f"{title} moves {number}"
+    warnings.warn(
+        f"{what}, so {percent(made.elsewhere)} of the step's seconds move to other devices than they were placed on:"
+        f" {shown}{more}",
+        stacklevel=1,
+    )
+
+
+def _conflict(conflict: Conflict) -> str:
+    device = f"GPU {conflict.device}" if isinstance(conflict.device, int) else conflict.device
+    module = f"module {conflict.module!r}" if conflict.module else "the network"
+    return f"{module} is on {device} as a whole, {percent(conflict.elsewhere)} of it moves there"
+
+
+def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:
+    """The run directory, its summary, and the program of `folder`. Raises RunError if `folder` has no such placement."""
+    for run_dir in (folder, *folder.absolute().parents[:2]):  # DIR, or DIR/programs/NAME of a family
+        if os.path.isfile(run_dir / RESULT):
+            break
+    else:
+        runs = sorted(p.parent for p in folder.rglob(RESULT)) if os.path.isdir(folder) else []
+        there = f"give one of the {len(runs)} below it, e.g. {runs[0]}" if runs else "give the run_dir of a run"
+        raise RunError(f"{folder} is no directory of a run: it has no {RESULT}", there)
+    summary = load_summary(run_dir)
+    one = len(summary.programs) == 1
+    own = [p for p in summary.programs if (run_dir / p.directory).resolve() == folder.resolve()]
+    if not own:
+        places = [str(run_dir / p.directory) for p in summary.programs]
+        raise RunError(
+            f"{folder} holds no program" if one or run_dir != folder else f"{folder} holds {len(places)} programs",
+            f"give the directory of one, e.g. {places[0]}",
+        )
+    if own[0].value_s is None:
+        raise RunError(
+            f"the run in {run_dir} found no placement of {own[0].program!r} that fits"
+            if own[0].error is None
+            else f"the run in {run_dir} could not measure a placement of {own[0].program!r}: {own[0].error}",
+            "there is nothing to apply",
+        )
+    return run_dir, summary, own[0]
+
+
+class _Run:
+    """A run: its program, imported again, and its placement.
+
+    Raises RunError if the program or the machine has changed. Only the importer of the run must be installed.
+    """
+
+    def __init__(self, folder: Path, registry: Registry) -> None:
+        run_dir, summary, self.own = _found(folder)
+        self.registry = registry
+        with reading(run_dir / RESULT, RunError):
+            self.config = checked(summary.config, RunConfig)
+        if "programs" in self.config.python_objects:
+            raise RunError(
+                f"{run_dir} was placed from Python, with programs that only its script has",
+                "call placekit_runtimes.device_map or pipeline there, with result.problem and result.placement; or use"
+                " `--format json`",
+            )
+        self.parts = Assembly(self.config, registry)
+        programs = self.parts.programs
+        if len(programs) != len(summary.programs):
+            raise RunError(f"the importer of {run_dir} gives {len(programs)} programs now, not {len(summary.programs)}")
+        self.problem = self._problem(programs[summary.programs.index(self.own)], run_dir)
+        for what, now, then in (
+            ("program", self.problem.graph.fingerprint, self.own.graph_fingerprint),
+            ("machine", self.problem.cluster.fingerprint, summary.cluster_fingerprint),
+        ):
+            if now != then:
+                raise RunError(
+                    f"the {what} of {run_dir} has changed since it was placed: fingerprint {now}, it was {then}",
+                    f"place it again; {_JSON}",
+                )
+        self.placement = load_placement(folder / PLACEMENT, self.problem)
+
+    def _problem(self, program: Program, run_dir: Path) -> Problem:
+        try:
+            return self.parts.problem(program, grouped=False)  # any grouping's placement fits the finest one
+        except BackendError as e:
+            raise RunError(
+                f"{run_dir} was placed on the machine that backend {self.config.backend['name']!r} found, which is not this"
+                f" one: {e.message}",
+                f"apply it there; {_JSON}",
+            ) from None
+
+    def msr(self) -> RuntimeMap:
+        """The program with costs, machine and devices, as importer `msr` reads it. Raises PlacekitError."""
+        names = self.problem.cluster.device_names
+        devices = [names[d] for d in self.problem.expand(self.placement.device).tolist()]
+        program = Program(self.problem.graph, self.problem.costs, self.problem.cluster)
+        text = self.registry.get("importer", "msr").load().placed_text(program, devices)
+        return RuntimeMap(text.rstrip("\n"), self.placement)
+
+    def simulator(self) -> tuple[Backend | None, float | None, str]:
+        """A backend that simulates, a bound that the run has proven for it, and why it is not the run's own.
+
+        It is the run's proxy if its own backend measures; None if there is neither.
+        """
+        own, why = self._backend("backend")
+        if own is not None:
+            return own, self.own.bound_s, ""
+        proxy, as_well = self._backend("proxy")
+        return proxy, None, why if proxy is not None else f"{why}; {as_well}"
+
+    def _backend(self, section: str) -> tuple[Backend | None, str]:
+        """The backend that a section of the configuration names, or None and why it cannot simulate."""
+        name = getattr(self.config, section)["name"]
+        if section in self.config.python_objects:
+            return None, f"{section} {name!r} was an object of a Python program"
+        try:
+            found: Backend = self.parts.build(section)
+        except PluginError as e:
+            return None, e.message
+        return (found, "") if found.simulated else (None, f"{section} {name!r} measures")

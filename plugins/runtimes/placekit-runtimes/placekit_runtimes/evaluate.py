@@ -1,0 +1,98 @@
+"""`placekit evaluate MAP.json`: the value, memory, bound and gap of a device map or placement of the user's own."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import (
+    Backend,
+    ConfigError,
+    Placement,
+    PlacementError,
+    Placements,
+    Problem,
+    Registry,
+    Session,
+)
+from placekit_core.cli import console
+from placekit_core.cli.arguments import take
+from placekit_core.cli.compose import assembled
+from placekit_core.cli.parser import Parser
+from placekit_core.contracts.units import percent, seconds
+from placekit_runtimes.accelerate import RUNTIME as ACCELERATE
+from placekit_runtimes.accelerate.device_map import DeviceMap
+from placekit_runtimes.apply import OWN_MAP, own_map_line
+from placekit_runtimes.given import from_file
+from placekit_runtimes.interface import RuntimeCost, lacking_memory, memory_text
+
+
+def main(argv: list[str], registry: Registry) -> int:
+    """Print what a map or placement costs, beside accelerate's own map. Raises PlacekitError if it does not fit."""
+    parser = Parser(
+        "evaluate", "What a device map or placement of your own costs, beside accelerate's own map.", options=True
+    )
+    parser.add_argument("path", metavar="MAP.json", type=Path, help="a device map, or the placement.json of a run")
+    arguments = parser.read(argv)
+    if take(arguments.options, "policy")[0] is not None:
+        raise ConfigError("evaluate takes no policy: the placement is given", "`placekit run` places with a policy")
+    parts = assembled(arguments.options, registry)
+    program, backend = parts.one_program("an evaluation"), parts.backend
+    problem = parts.problem(program, grouped=False)
+    given = from_file(problem, arguments.path)
+    session = backend.open(problem, program.executable)
+    try:
+        show(arguments.path.name, problem, backend, session, given)
+    finally:
+        session.close()
+    return 0
+
+
+def show(name: str, problem: Problem, backend: Backend, session: Session, given: DeviceMap | Placement) -> None:
+    """Evaluate and print. Raises PlacementError, with bytes, for what does not fit, on the backend or under accelerate."""
+    placement = given if isinstance(given, Placement) else given.placement
+    cost = ACCELERATE.cost(problem, given) if isinstance(given, DeviceMap) else None
+    value_s, peak_bytes = _measured(name, problem, session, placement)
+    if cost is not None and cost.value_s is not None and cost.error:
+        raise PlacementError(f"{name}: {cost.error}", _SMALLER)
+    bound_s, (own, own_cost) = session.lower_bound(), ACCELERATE.own_cost(problem)
+    rows = [_row(name, value_s, bound_s, cost)]
+    if own is not None:
+        try:
+            rows.append(_row(OWN_MAP, _measured(OWN_MAP, problem, session, own)[0], bound_s, own_cost))
+        except PlacementError:
+            rows.append([OWN_MAP, "does not fit", "", own_cost.text])
+    kind = "simulated" if backend.simulated else "measured"
+    bound = "" if bound_s is None else f", proven bound {seconds(bound_s)}"
+    title = f"{problem.graph.name} on {problem.cluster.name}, {kind}{bound}"
+    console.table(["placement", backend.objective, "gap", "run by accelerate"], rows, title=title)
+    print(console.wrapped(f"peak memory: {memory_text(problem, peak_bytes)}"))
+    for line in () if cost is None else cost.details:
+        print(console.wrapped(line))
+    if cost is not None and cost.value_s is None:
+        warnings.warn(cost.error, stacklevel=1)
+    if own is None:
+        print(console.wrapped(own_map_line(own, own_cost)))
+    for note in given.notes if isinstance(given, DeviceMap) else ():
+        print(console.wrapped(f"note: {note}"), file=sys.stderr)
+
+
+_SMALLER = "move modules to devices with more memory, or to 'cpu'"
+
+
+def _measured(name: str, problem: Problem, session: Session, placement: Placement) -> tuple[float, NDArray[np.float64]]:
+    measured = session.evaluate(Placements.of(placement.device, placement.priority))
+    if measured.error[0] is not None:
+        raise PlacementError(f"{name} cannot be evaluated: {measured.error[0]}")
+    if lacking := lacking_memory(problem, measured.peak_bytes[0]):
+        raise PlacementError(f"{name} does not fit: {lacking}", _SMALLER)
+    return float(measured.value_s[0]), measured.peak_bytes[0]
+
+
+def _row(name: str, value_s: float, bound_s: float | None, cost: RuntimeCost | None) -> list[str]:
+    gap = percent(None if bound_s is None or bound_s <= 0 else value_s / bound_s - 1)
+    return [name, seconds(value_s), gap, "" if cost is None else cost.text]

@@ -1,0 +1,210 @@
+"""The interface of a runtime: its rule, its maps as text, and what they cost as the runtime runs them.
+
+A runtime is one module that defines `RUNTIME`, an instance of `Runtime`, and a name in `placekit_runtimes.RUNTIMES`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import ArrayLike, NDArray
+from placekit_layers import or_single_device
+
+from placekit_core import ClusterError, NotApplicable, Placement, PlacementError, Policy, Problem, Task, units
+from placekit_runtimes.options import RuleOptions
+
+DeviceName = int | str
+"""A device as a runtime names it: the number of a GPU, or `cpu`."""
+_NO_WORK = 1e-15  # seconds that an operation without work counts, so that it decides where nothing else does
+_UNLIMITED_BYTES = 2**50  # a larger memory stands for one that is never full
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A module that a placement spreads over several devices, and a map puts on one.
+
+    Attributes:
+        module: its path.
+        device: device of the whole module in the map.
+        elsewhere: share, in (0, 1], of the seconds of its operations that the placement has on other devices.
+    """
+
+    module: str
+    device: DeviceName
+    elsewhere: float
+
+
+@dataclass(frozen=True, eq=False)
+class RuntimeMap:
+    """A placement as a runtime takes it.
+
+    Attributes:
+        text: what the runtime takes, without a newline at the end.
+        placement: the placement that the text means.
+        conflicts: modules with operations that the map puts elsewhere than the original, the most seconds first.
+        elsewhere: share of the seconds of all operations that the map puts elsewhere.
+        notes: sentences about things that the text alone does not say.
+    """
+
+    text: str
+    placement: Placement
+    conflicts: tuple[Conflict, ...] = ()
+    elsewhere: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class RuntimeCost:
+    """The cost of a map where its runtime runs it.
+
+    Attributes:
+        value_s: seconds of a step; None if the runtime cannot run the map.
+        peak_bytes: [D] highest memory in use on each device; empty if the runtime cannot run the map.
+        error: why the runtime cannot run it, or which devices lack memory; empty if it runs.
+        details: lines for the user about what the seconds consist of.
+    """
+
+    value_s: float | None
+    peak_bytes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    error: str = ""
+    details: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The seconds, or what happens instead."""
+        if self.value_s is None:
+            return "fails"
+        return "does not fit" if self.error else units.seconds(self.value_s)
+
+
+class Rule(Policy):
+    """A policy that divides a network as a runtime does. It evaluates nothing and draws nothing."""
+
+    options_class: ClassVar[type[RuleOptions]] = RuleOptions
+    level = "operation"
+
+    def place(self, task: Task, rng: Generator) -> Placement:
+        """The placement of the rule.
+
+        Raises NotApplicable where the runtime would refuse the network or the machine, unless `otherwise` is
+        `single_device`; ClusterError for a device that does not exist, ConfigError for options that contradict each other.
+        """
+        return or_single_device(task, self.options.otherwise, lambda: self.rule(task.problem, task.evaluate.note))
+
+    @abstractmethod
+    def rule(self, problem: Problem, note: Callable[[str], None]) -> Placement:
+        """The placement; `note` takes sentences for the user. Raises as `place`, whatever `otherwise` says."""
+
+    def ranks(self, problem: Problem) -> tuple[int, ...]:
+        """The devices in the order of the runtime's ranks: those of the option, else the GPUs, else all. Raises ClusterError."""
+        names = self.options.devices
+        if names is None:
+            return tuple(gpus_or_all(problem))
+        found = tuple(problem.cluster.device_index(name) for name in names)
+        if len(set(found)) < len(found):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ClusterError(
+                f"policy.devices names {twice!r} twice", "name each device once, in the order of the stages"
+            )
+        return found
+
+
+class Runtime(ABC):
+    """What placekit knows of one runtime.
+
+    Attributes:
+        name: the value of `placekit apply --format`.
+        title: what people call it.
+        versions: public sources, with releases or commits, that the module was checked against.
+        default_rule: the rule that the runtime divides a network by, unless users say otherwise.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    versions: ClassVar[tuple[str, ...]]
+    default_rule: ClassVar[type[Rule] | None] = None
+
+    def rule(self, problem: Problem) -> Placement:
+        """The placement that the runtime itself would choose. Raises NotApplicable if there is none."""
+        if self.default_rule is None:
+            raise NotApplicable(f"{self.title} does not divide a network by itself")
+        return self.default_rule().rule(problem, lambda _: None)
+
+    @abstractmethod
+    def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
+        """The placement as the runtime takes it. Raises PlacementError that names what the runtime cannot hold."""
+
+    def read(self, problem: Problem, text: str, source: str) -> RuntimeMap:
+        """The map that users of the runtime have; `source` is where it is from, for messages. Raises PlacementError."""
+        raise PlacementError(f"{source}: maps of {self.title} are written, not read", "give a device map")
+
+    def cost(self, problem: Problem, made: RuntimeMap) -> RuntimeCost | None:
+        """The cost of a map as the runtime runs it; None where the runtime does what the machine model says."""
+        return None
+
+
+def gpus_or_all(problem: Problem) -> list[int]:
+    """The GPUs; all devices of a machine without GPUs."""
+    every = range(problem.cluster.size)
+    return [d for d in every if problem.device_type(d) == "gpu"] or list(every)
+
+
+def cpu_of(problem: Problem) -> int | None:
+    """The first CPU of the machine; None without one."""
+    return next((d for d in range(problem.cluster.size) if problem.device_type(d) == "cpu"), None)
+
+
+def devices_of(problem: Problem, placement: Placement) -> NDArray[np.int16]:
+    """[n] device of each operation. Raises PlacementError if the placement is for another graph or machine."""
+    if placement.graph != problem.graph.fingerprint or placement.cluster != problem.cluster.fingerprint:
+        raise PlacementError(f"the placement is not one of {problem.graph.name!r} on {problem.cluster.name!r}")
+    return problem.expand(placement.device)
+
+
+def seconds_by_device(problem: Problem, part: NDArray[np.integer], device: NDArray[np.integer]) -> NDArray[np.float64]:
+    """[p, D] seconds that operations of each part (`part` [n]) take, each on its device (`device` [n])."""
+    graph = problem.graph
+    seconds = problem.op_s[np.arange(graph.n), device] * graph.kernel + _NO_WORK
+    total = np.zeros((int(part.max(initial=-1)) + 1, problem.cluster.size))
+    np.add.at(total, (part, device), seconds)
+    return total
+
+
+def nearest(problem: Problem, placement: Placement, device: ArrayLike) -> Placement:
+    """The placement with each group on the allowed device that has most of its seconds by `device` [n].
+
+    A group stays where `placement` has it if none of these devices may run it.
+    """
+    total = seconds_by_device(problem, problem.grouping.group_of, np.asarray(device))
+    total[~problem.allowed] = 0.0
+    chosen = np.where(total.max(axis=1) > 0, total.argmax(axis=1), placement.device)
+    return problem.placement(chosen.astype(np.int16), placement.priority)
+
+
+def lacking_memory(problem: Problem, peak_bytes: NDArray[np.float64]) -> str:
+    """The devices that have too little memory for their peaks [D], with the bytes; empty if all have enough."""
+    memory = problem.cluster.memory_bytes
+    return "; ".join(
+        f"{problem.cluster.device_names[d]} needs {peak_bytes[d]:,.0f} bytes and has {memory[d]:,.0f}"
+        for d in np.flatnonzero(peak_bytes > memory).tolist()
+    )
+
+
+def memory_text(problem: Problem, peak_bytes: NDArray[np.float64]) -> str:
+    """The peak memory of each device in use, and how much there is."""
+    return ", ".join(
+        f"{d} {units.mebibytes(used)}" + (f" of {units.mebibytes(room)}" if room < _UNLIMITED_BYTES else "")
+        for d, used, room in zip(problem.cluster.device_names, peak_bytes, problem.cluster.memory_bytes, strict=True)
+        if used > 0
+    )
+
+
+def listed(names: Sequence[str], limit: int = 3) -> str:
+    """The first names, quoted, and the number of others."""
+    shown = ", ".join(map(repr, names[:limit]))
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown

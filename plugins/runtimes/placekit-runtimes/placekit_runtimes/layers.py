@@ -1,0 +1,334 @@
+"""Networks by layers, for the runtimes that divide whole layers: placements made from layers, and layers of a placement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from placekit_layers import Blocks, sequence
+
+from placekit_core import PHASES, NotApplicable, Placement, PlacementError, Problem
+from placekit_runtimes.interface import (
+    Conflict,
+    DeviceName,
+    RuntimeMap,
+    devices_of,
+    gpus_or_all,
+    seconds_by_device,
+)
+
+_LEAST = 5e-4  # a block of which a smaller share moves is not named: the message would say 0.0%
+ANY = "`--format device_map` holds any placement; policy=chain finds the best one with consecutive layers"
+
+
+def device_numbers(problem: Problem) -> list[DeviceName]:
+    """[D] devices as runtimes name them: GPUs by the number in `cuda:N`, else by their position; all others are `cpu`."""
+    gpus = [problem.device_type(d) == "gpu" for d in range(problem.cluster.size)]
+    named = [re.fullmatch(r"cuda:(\d+)(/\d+)?", name) for name in problem.cluster.device_names]
+    own = [int(name[1]) if name else sum(gpus[:d]) for d, name in enumerate(named)]
+    return [own[d] if gpu else "cpu" for d, gpu in enumerate(gpus)]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network as a sequence of blocks, some of which are its layers.
+
+    Attributes:
+        blocks: the b blocks, in the order in which they run.
+        of_layer: [layers] block of each layer.
+    """
+
+    blocks: Blocks
+    of_layer: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, problem: Problem) -> Network:
+        """The blocks of a problem."""
+        blocks = sequence(problem)
+        return cls(blocks, np.flatnonzero(blocks.layer))
+
+    @property
+    def problem(self) -> Problem:
+        """The problem."""
+        return self.blocks.problem
+
+    def count(self, runtime: str) -> int:
+        """The number of layers. Raises NotApplicable if the network has none."""
+        if not len(self.of_layer):
+            raise NotApplicable(
+                f"{runtime} counts layers, and graph {self.problem.graph.name!r} has no numbered list of modules",
+                "decoders have one (`h.0`, `model.layers.3`); policy.otherwise=single_device places everything on one device",
+            )
+        return len(self.of_layer)
+
+    def names(self, devices: Sequence[int]) -> str:
+        """Names of devices, for a message."""
+        return ", ".join(self.problem.cluster.device_names[d] for d in devices)
+
+    def spread(self, of_layer: Sequence[int], before: int, after: int) -> NDArray[np.int64]:
+        """[b] a number for each block: `of_layer[i]` for layer i, `before` and `after` for what comes before and after all.
+
+        What is between two layers has the number of the first.
+        """
+        position = np.searchsorted(self.of_layer, np.arange(len(self.blocks)), side="right") - 1
+        found = np.asarray([*of_layer, before], np.int64)[position]  # -1, the last element, before the first layer
+        found[int(self.of_layer[-1]) + 1 :] = after
+        return found
+
+    def stages(self, counts: Sequence[int], devices: Sequence[int]) -> Placement:
+        """The next `counts[s]` layers on `devices[s]`, for each stage s; the devices may repeat.
+
+        What comes before the first layer is on the first stage, what comes after the last on the last stage, even if a
+        stage has no layers: vLLM, torchtitan and exo do so.
+        """
+        return self.placed(self.spread(np.repeat(devices, counts).tolist(), devices[0], devices[-1]))
+
+    def placed(self, device_of_block: ArrayLike) -> Placement:
+        """Each block on its device [b]; one that may not run there, on the first device that may run all of it.
+
+        If there is none, only the operations that may not run on the block's device are elsewhere.
+        """
+        device, allowed = np.asarray(device_of_block), self.blocks.allowed
+        moves = ~allowed[np.arange(len(device)), device] & allowed.any(axis=1)
+        return self.placed_groups(np.where(moves, allowed.argmax(axis=1), device)[self.blocks.of_group])
+
+    def placed_groups(self, device: NDArray[np.integer]) -> Placement:
+        """Each group on its device [g], or on the first that may run it."""
+        allowed = self.problem.allowed[np.arange(self.problem.g), device]
+        return self.problem.placement(np.where(allowed, device, self.problem.allowed.argmax(axis=1)).astype(np.int16))
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedLayers:
+    """A placement by layers: each block on the device with most of its seconds.
+
+    Attributes:
+        network: the blocks of the network; the layers are among them.
+        placement: the placement, with the device of each operation in `device` [n].
+        of_block: [b] device of each block.
+        runtime: who takes the layers, for messages.
+    """
+
+    network: Network
+    placement: Placement
+    device: NDArray[np.int16]
+    of_block: NDArray[np.int64]
+    runtime: str
+
+    @classmethod
+    def of(cls, problem: Problem, placement: Placement, runtime: str) -> PlacedLayers:
+        """Raises PlacementError if the network has no layers, or the placement is for another graph."""
+        device, network = devices_of(problem, placement), Network.of(problem)
+        if not len(network.of_layer):
+            raise PlacementError(
+                f"{runtime} counts layers, and graph {problem.graph.name!r} has no numbered list of modules",
+                "decoders have one (`h.0`, `model.layers.3`); `--format device_map` and `--format json` need none",
+            )
+        of_block = seconds_by_device(problem, network.blocks.of_op, device).argmax(axis=1)
+        return cls(network, placement, device, of_block, runtime)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem."""
+        return self.network.problem
+
+    @property
+    def devices(self) -> list[int]:
+        """[layers] device of each layer."""
+        return [int(d) for d in self.of_block[self.network.of_layer]]
+
+    def name(self, layer: int) -> str:
+        """Path of a layer's module; of what comes last if `layer` is the number of layers."""
+        own, names = self.network.of_layer, self.network.blocks.names
+        return names[int(own[layer])] if layer < len(own) else names[-1]
+
+    @cached_property
+    def before(self) -> int | None:
+        """The device with most of the work that comes before the first layer; None without such work."""
+        return self._most(np.arange(len(self.of_block)) < self.network.of_layer[0])
+
+    @cached_property
+    def after(self) -> int | None:
+        """The device with most of the work that comes after the last layer; None without such work."""
+        return self._most(np.arange(len(self.of_block)) > self.network.of_layer[-1])
+
+    def _most(self, blocks: NDArray[np.bool_]) -> int | None:
+        if not blocks.any():
+            return None
+        inside = blocks[self.network.blocks.of_op].astype(np.int64)
+        return int(seconds_by_device(self.problem, inside, self.device)[1].argmax())
+
+    def map(
+        self,
+        text: str,
+        devices: Sequence[int],
+        before: int,
+        after: int,
+        notes: Sequence[str] = (),
+        trains: bool = False,
+    ) -> RuntimeMap:
+        """The map that puts layer i on `devices[i]`, what comes before the layers on `before`, what follows on `after`.
+
+        A block that may not run there stays where it is placed. `trains` says whether the runtime is for training, too.
+        """
+        blocks, on = self.network.blocks, self.network.spread(devices, before, after)
+        allowed = blocks.allowed[np.arange(len(on)), on]
+        device = np.where(allowed[blocks.of_group], on[blocks.of_group], self.placement.device)
+        placement = self.problem.placement(device, self.placement.priority)
+        conflicts, elsewhere = self._conflicts(self.problem.expand(placement.device), on)
+        found = [*notes, *self._shared(on)]
+        if not trains and (self.problem.graph.phase != 0).any():
+            found.append(
+                f"{self.runtime} is for inference, and a training step was placed: importer.mode=inference imports a forward"
+                " pass"
+            )
+        return RuntimeMap(text, placement, conflicts, elsewhere, tuple(found))
+
+    def _conflicts(self, moved: NDArray[np.int16], on: NDArray[np.int64]) -> tuple[tuple[Conflict, ...], float]:
+        """The blocks with work elsewhere than in the map, whose operations are on `moved` [n] and blocks on `on` [b]."""
+        graph, blocks = self.problem.graph, self.network.blocks
+        seconds = self.problem.op_s[np.arange(graph.n), self.device] * graph.kernel
+        lost = np.bincount(blocks.of_op, seconds * (moved != self.device), minlength=len(blocks))
+        all_ = np.bincount(blocks.of_op, seconds, minlength=len(blocks))
+        names = self.problem.cluster.device_names
+        found = tuple(
+            Conflict(blocks.names[b], names[on[b]], float(lost[b] / all_[b]))
+            for b in np.argsort(-lost, kind="stable").tolist()
+            if lost[b] > _LEAST * all_[b]
+        )
+        return found, float(lost.sum() / max(all_.sum(), 1e-300))
+
+    def _shared(self, on: NDArray[np.int64]) -> list[str]:
+        """A note for a parameter that blocks on several devices read."""
+        graph, of_op = self.problem.graph, self.network.blocks.of_op
+        reads = graph.kernel[graph.edge_op] & (graph.phase[graph.edge_op] == PHASES.index("forward"))
+        source, device = graph.tensor_producer[graph.input_tensor[reads]], on[of_op[graph.edge_op[reads]]]
+        names = self.problem.cluster.device_names
+        for v in np.unique(source[graph.op_type.is_value("parameter")[source]]).tolist():
+            readers = [names[d] for d in dict.fromkeys(device[source == v].tolist())]
+            if len(readers) > 1:
+                return [
+                    f"{' and '.join(readers)} read parameter {graph.op_name[v]!r}: {self.runtime} needs a copy on each, which the"
+                    " simulation sends in every step"
+                ]
+        return []
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """Consecutive layers on each device, in the order of the pipeline.
+
+    Attributes:
+        layers: the placement by layers.
+        devices: [s] device of each stage. If the s stages are more than the p devices, stage i is on the device of i mod p.
+        counts: [s] layers of each stage. A stage without layers has only the embedding, or only the head.
+    """
+
+    layers: PlacedLayers
+    devices: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, problem: Problem, placement: Placement, runtime: str, *, empty: bool = True, loops: bool = False
+    ) -> Stages:
+        """The stages of a placement.
+
+        Args:
+            problem, placement: what is placed, and how.
+            runtime: who takes the stages, for messages.
+            empty: whether the first and the last stage may have no layers.
+            loops: whether a device may have several stages, as interleaved schedules need them.
+
+        Raises PlacementError that names the layer which goes back to a device, or which is on a CPU beside GPUs; and if
+        there are no layers.
+        """
+        layers, taken = PlacedLayers.of(problem, placement, runtime), gpus_or_all(problem)
+        for layer, device in enumerate(layers.devices):
+            if device not in taken:
+                raise PlacementError(
+                    f"{runtime} has its stages on GPUs, and layer {layers.name(layer)!r} is on"
+                    f" {problem.cluster.device_names[device]}",
+                    "`--format llamacpp`, `device_map` and `json` hold layers on a CPU",
+                )
+        runs = [(device, len(list(same))) for device, same in groupby(layers.devices)]
+        extra = [
+            [(d, 0)] if empty and d in taken and d != runs[i][0] else []
+            for d, i in ((layers.before, 0), (layers.after, -1))
+        ]
+        for first, last in ((extra[0], extra[1]), (extra[0], []), ([], extra[1]), ([], [])):
+            stages = [*first, *runs, *last]
+            devices = tuple(d for d, _ in stages)
+            if _is_loop(devices, loops):
+                return cls(layers, devices, tuple(count for _, count in stages))
+        raise _zigzag(layers)
+
+    @property
+    def of_layer(self) -> list[int]:
+        """[layers] stage of each layer."""
+        found: list[int] = np.repeat(np.arange(len(self.counts)), self.counts).tolist()
+        return found
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """[p] devices in the order of the pipeline."""
+        return tuple(dict.fromkeys(self.devices))
+
+    @property
+    def visible(self) -> str | None:
+        """CUDA_VISIBLE_DEVICES that gives the ranks their GPUs; None if they are the machine's first GPUs in order."""
+        numbers = [device_numbers(self.layers.problem)[d] for d in self.ranks]
+        return None if "cpu" in numbers or numbers == list(range(len(numbers))) else ",".join(map(str, numbers))
+
+    @property
+    def launch_notes(self) -> list[str]:
+        """What launches have to know besides the stages: which GPU each rank has, and that ranks have several stages."""
+        found = []
+        if self.visible is not None:
+            found.append(f"the order of the ranks is another than the machine's: CUDA_VISIBLE_DEVICES={self.visible}")
+        if len(self.devices) > len(self.ranks):
+            found.append(f"{len(self.devices)} stages on {len(self.ranks)} ranks need an interleaved schedule")
+        return found
+
+    def map(self, text: str, notes: Sequence[str] = (), trains: bool = False) -> RuntimeMap:
+        """The map with this text: the first stage also has what comes before the layers, the last what follows them."""
+        devices = [self.devices[s] for s in self.of_layer]
+        return self.layers.map(text, devices, self.devices[0], self.devices[-1], notes, trains)
+
+
+def _is_loop(devices: Sequence[int], loops: bool) -> bool:
+    """Whether each device has one stage, or all devices follow each other again and again."""
+    own = tuple(dict.fromkeys(devices))
+    return tuple(devices) == own or (loops and tuple(devices) == own * (len(devices) // len(own)))
+
+
+def _zigzag(layers: PlacedLayers) -> PlacementError:
+    """The error that names the first layer which goes back to a device."""
+    names = layers.problem.cluster.device_names
+    last: dict[int, int] = {}  # last layer on each device; the current device comes last
+    for i, device in enumerate(layers.devices):
+        if device in last and (other := next(reversed(last))) != device:
+            where = (
+                f"layer {layers.name(i)!r} goes back to {names[device]}, where {layers.name(last[device])!r} is,"
+                f" after {layers.name(last[other])!r} on {names[other]}"
+            )
+            return PlacementError(f"{layers.runtime} takes consecutive layers, and {where}", ANY)
+        last.pop(device, None)
+        last[device] = i
+    raise AssertionError("layers without a zigzag are stages")
+
+
+def proportional(layers: int, weight: Sequence[float]) -> list[int]:
+    """`layers` in proportion to the weights, by the method of largest remainders; the first of equal remainders comes first."""
+    total = sum(weight)
+    exact = [layers * (w / total) for w in weight]
+    result = [int(x) for x in exact]
+    by_remainder = sorted(range(len(weight)), key=lambda i: result[i] - exact[i])
+    for i in by_remainder[: layers - sum(result)]:
+        result[i] += 1
+    return result

@@ -1,0 +1,73 @@
+"""vLLM: pipeline stages of whole layers, as many on each GPU.
+
+Follows vllm-project/vllm, vllm/distributed/utils.py, `get_pp_indices`, commit 5a6541d, and
+vllm/model_executor/models/llama.py, commit e06c9ba; the code is our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from placekit_core import ConfigError, Placement, Problem
+from placekit_runtimes.interface import Rule, Runtime, RuntimeMap
+from placekit_runtimes.layers import Network, Stages
+from placekit_runtimes.options import RuleOptions, VllmOptions
+
+
+class VllmEven(Rule):
+    """As many layers on every GPU, additional layers on the middle ones; vLLM does not look at memory."""
+
+    name = "vllm_even"
+    options_class: ClassVar[type[RuleOptions]] = VllmOptions
+
+    def rule(self, problem: Problem, note: Callable[[str], None]) -> Placement:
+        """The placement. Raises NotApplicable without layers."""
+        network, devices = Network.of(problem), self.ranks(problem)
+        layers = network.count(self.name)
+        return network.stages(stage_layers(layers, len(devices), self.options.layer_partition), devices)
+
+
+def stage_layers(layers: int, stages: int, partition: Sequence[int] | None = None) -> list[int]:
+    """Layers of each stage: as many for all; what remains goes one each to the last but one, the one before, ...
+
+    So neither the last stage nor, while there are others, the first gets an additional layer: these hold the output and the
+    embedding. `partition` (VLLM_PP_LAYER_PARTITION) is taken as it is. Raises ConfigError if that is not one of these
+    layers and stages.
+    """
+    if partition is not None:
+        if len(partition) != stages:
+            raise ConfigError(
+                f"layer_partition has {len(partition)} stages, and there are {stages}",
+                "give one number for each device: policy.devices names them",
+            )
+        if sum(partition) != layers:
+            raise ConfigError(
+                f"layer_partition places {sum(partition)} layers, and the network has {layers}",
+                "the numbers add up to the layers of the network",
+            )
+        return list(partition)
+    each, rest = divmod(layers, stages)
+    return [each + (stages - 1 - rest <= s < stages - 1) for s in range(stages)]
+
+
+class Vllm(Runtime):
+    """vLLM with `--pipeline-parallel-size`."""
+
+    name = "vllm"
+    title = "vLLM"
+    versions = ("vllm-project/vllm at 5a6541d (get_pp_indices) and e06c9ba (models)",)
+    default_rule = VllmEven
+
+    def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
+        """Environment variables: `VLLM_PP_LAYER_PARTITION=10,14`, the layers of each stage, for `--pipeline-parallel-size 2`.
+
+        The embedding is on the first rank, norm and head on the last. Where the ranks are not the machine's first GPUs in
+        order, a line before it sets `CUDA_VISIBLE_DEVICES`.
+        """
+        stages = Stages.of(problem, placement, self.title)
+        order = [] if stages.visible is None else [f"CUDA_VISIBLE_DEVICES={stages.visible}"]
+        return stages.map("\n".join([*order, f"VLLM_PP_LAYER_PARTITION={','.join(map(str, stages.counts))}"]))
+
+
+RUNTIME = Vllm()
