@@ -26,7 +26,7 @@ def comparison(table_rows: Sequence[Row], command: str, home: Path, lost: Sequen
     """The page as text. Links to reports are relative to the folder `home`; `lost` are jobs without a result, and why."""
     found = places(table_rows)
     runs = sum(len(row.runs) for row in table_rows)
-    title = f"{runs} runs compared"
+    title = f"Comparison of {runs} run{'' if runs == 1 else 's'}"
     head = tag("header", tag("h1", title), tag("div", tag("pre", tag("code", command)), class_="command"))
     body: list[Child] = [head, [_place(i, rows, home) for i, rows in enumerate(found)]]
     if lost:
