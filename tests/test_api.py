@@ -83,7 +83,7 @@ def test_nothing_is_written_unless_asked_for(problem: Problem, tmp_path: Path, m
     assert result.run_dir == Path("kept")
     written = {"result.json", "placement.json", "config.json", "history.csv"}  # by the core
     # by the logger `report`, which is on by default
-    written |= {"report.html", "schedule.trace.json", "profile.json"}
+    written |= {"report.html", "schedule.trace.json"}
     assert {p.name for p in (tmp_path / "kept").iterdir()} == written
     place(problem.graph, cluster=problem.cluster, budget=10, run_dir="plain", log=())
     assert {p.name for p in (tmp_path / "plain").iterdir()} == {"result.json", "placement.json", "config.json"}

@@ -160,8 +160,8 @@ def test_a_failure_is_not_hidden_by_the_report_of_it(problem: Problem, monkeypat
 
 def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the files of the run, in the table of runs, and where its placement is asked for."""
-    from placekit_compare.rows import rows
-    from placekit_compare.text import show
+    from placekit_report.compare_rows import rows
+    from placekit_report.compare_text import show
     from placekit_runtimes import apply
 
     with pytest.raises(NothingFits, match=r"has a value after \d+ evaluation") as e:

@@ -110,7 +110,6 @@ LONG = "n" * 300
         ["cluster", "show", f"{LONG}.yaml"],
         ["graph", "show", f"{LONG}.json"],
         ["compare", LONG],
-        ["compare", "--profile", LONG],
         ["apply", LONG],
     ],
     ids=lambda args: " ".join(args).replace(LONG, "LONG"),

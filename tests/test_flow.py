@@ -34,7 +34,7 @@ def test_a_run_and_what_it_writes(placekit: Run, tmp_path: Path) -> None:
     assert "makespan" in out
     files = {p.name for p in (tmp_path / "out").iterdir()}
     assert files == {
-        "result.json", "placement.json", "history.csv", "schedule.trace.json", "config.json", "profile.json",
+        "result.json", "placement.json", "history.csv", "schedule.trace.json", "config.json",
         "report.html",
     }  # fmt: skip
 

@@ -172,7 +172,7 @@ def test_a_family_has_files_per_program_and_means(tmp_path: Path) -> None:
     assert result.evaluations == sum(p.evaluations for p in result.programs) == 150
     for p in result.programs:
         files = {f.name for f in (tmp_path / "run" / p.directory).iterdir()}
-        assert files == {"placement.json", "history.csv", "schedule.trace.json", "profile.json"}
+        assert files == {"placement.json", "history.csv", "schedule.trace.json"}
         assert p.gap == pytest.approx(0, abs=1e-6), "a chain is best on one device"
     assert (tmp_path / "run" / "report.html").is_file()
     assert result.cluster == "test3", "cluster: default takes the program's own"

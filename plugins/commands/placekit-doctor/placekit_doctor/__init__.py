@@ -1,4 +1,4 @@
-"""Commands `doctor` and `quickstart`. Importing this module is light."""
+"""The commands `doctor` and `quickstart`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def placekit_commands() -> list[Command]:
     return [
         Command(
             name="doctor",
-            usage="[--thorough | --licences]",
+            usage="",
             summary="check this installation, and say what to do",
             target="placekit_doctor.doctor:main",
             group="install and extend",

@@ -1,4 +1,4 @@
-"""Commands that show graphs, bounds and machines. Importing this module is light."""
+"""Commands that show graphs, bounds and machines, and that measure how far the machine model is right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def placekit_this_computer() -> Cluster:
 
 @hookimpl
 def placekit_commands() -> list[Command]:
-    """`graph show`, `graph export`, `graph import`, `bounds`, `cluster show`, `cluster new`, `cluster detect`."""
+    """Commands about graphs, bounds and machines."""
     return [
         Command(
             name="graph show",
@@ -70,5 +70,19 @@ def placekit_commands() -> list[Command]:
             summary="a cluster file of this computer: GPUs, links, CPU",
             target="placekit_inspect.cluster_detect:main",
             group="look",
+        ),
+        Command(
+            name="cluster profile",
+            usage="OUT_DIR [OPTION=VALUE ...]",
+            summary="measure this machine and a program's operations",
+            target="placekit_inspect.cluster_profile:main",
+            group="measure",
+        ),
+        Command(
+            name="fidelity",
+            usage="OUT_DIR [OPTION=VALUE ...]",
+            summary="simulated beside measured seconds of placements",
+            target="placekit_inspect.fidelity:main",
+            group="measure",
         ),
     ]

@@ -15,7 +15,7 @@ from placekit_core.contracts.files import parse_yaml
 from placekit_core.contracts.units import count, mebibytes
 from placekit_inspect.cluster_new import comment, figure, kind_lines, withheld_lines, write_or_print
 from placekit_inspect.computer import Computer, Gpu, Processor, read_computer
-from placekit_inspect.parts import Parts, parts
+from placekit_inspect.data_sheets import Parts, parts
 
 HEAD = (
     "This computer, as `placekit cluster detect` reads it. From nvidia-smi and Linux: names, memory, PCIe generations and"

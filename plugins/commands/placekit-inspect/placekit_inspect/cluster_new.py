@@ -17,8 +17,8 @@ from placekit_core.cli.parser import Parser
 from placekit_core.contracts.cluster import DeviceKind
 from placekit_core.contracts.files import parse_yaml, write_atomically
 from placekit_core.contracts.units import count, mebibytes
-from placekit_inspect.machine_text import HOW, Box, Machine, read_machine
-from placekit_inspect.parts import LinkPart, Parts, parts
+from placekit_inspect.data_sheets import LinkPart, Parts, parts
+from placekit_inspect.machine_words import HOW, Box, Machine, read_machine
 
 HEAD = """\
 Rates are peaks of data sheets: float16 and bfloat16 dense, with float32 accumulation; float32 is not TF32. Bandwidths

@@ -1,7 +1,6 @@
 """Logger and command `report`: a page about a run, and the schedule and the profile of each program's placement.
 
-From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook. Importing
-this package imports no matplotlib.
+From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from placekit_core import Command, hookimpl, installed
 
 if TYPE_CHECKING:
-    from placekit_core import Result
+    from placekit_core import Registry, Result
     from placekit_report.frames import frame as frame, html as html
 
 LOGS_BY_DEFAULT = True
@@ -44,7 +43,7 @@ def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
 
 @hookimpl
 def placekit_commands() -> list[Command]:
-    """`report`."""
+    """`report` and `compare`."""
     return [
         Command(
             name="report",
@@ -52,8 +51,23 @@ def placekit_commands() -> list[Command]:
             summary="a page about a run: timeline, modules, memory, search",
             target="placekit_report.command:main",
             group="look",
-        )
+        ),
+        Command(
+            name="compare",
+            usage="DIR ... [--csv | --md | --html | --json] [--out FILE]",
+            summary="tables over runs and sweeps, and a page of them",
+            target="placekit_report.compare:main",
+            group="look",
+        ),
     ]
+
+
+@hookimpl
+def placekit_sweep_finished(directory: Path, registry: Registry) -> None:
+    """Print the table of the sweep's runs."""
+    from placekit_report.compare_text import show_folder
+
+    show_folder(directory, registry)
 
 
 def load_ipython_extension(shell: Any) -> None:

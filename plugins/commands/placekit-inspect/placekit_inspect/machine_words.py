@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from placekit_core import ClusterError, unknown
 from placekit_core.contracts.cluster import MAX_DEVICES
-from placekit_inspect.parts import Parts
+from placekit_inspect.data_sheets import Parts
 
 HOW = "write for example `2x rtx4090 + 1x rtx3090, pcie4 x8` or `2 nodes of (4x l40s, pcie4 x16), ib_hdr`"
 LANES = (1, 2, 4, 8, 16)

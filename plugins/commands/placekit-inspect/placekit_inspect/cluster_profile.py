@@ -9,13 +9,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from placekit_calibration.numbers import Number, NumbersParser
-from placekit_calibration.ratios import CLUSTER, COSTS, ClassRatio, class_ratios, write
 from placekit_core import BackendError, Calibration, Cluster, ConfigError, Registry, RunError
 from placekit_core.cli.arguments import quoted
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
 from placekit_core.contracts.units import count, percent, seconds
+from placekit_inspect.number_options import Number, NumbersParser
+from placekit_inspect.ratios import CLUSTER, COSTS, ClassRatio, class_ratios, write
 
 
 def main(argv: list[str], registry: Registry) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from placekit_calibration import fidelity
+from placekit_inspect import fidelity
 from placekit_testing.pytest_plugin import Outcome
 
 pytest.importorskip("placekit_cuda", reason="measures on backend `cpu`")

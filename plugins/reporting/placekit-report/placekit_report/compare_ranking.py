@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from placekit_compare.identity import contest_key
-from placekit_compare.rows import Row
-from placekit_compare.statistics import COVERAGE, ROUNDING, apart
 from placekit_core.contracts.result import LEAST_GAIN
 from placekit_core.contracts.units import format_value, percent
+from placekit_report.compare_identity import contest_key
+from placekit_report.compare_rows import Row
+from placekit_report.compare_statistics import COVERAGE, ROUNDING, apart
 
 
 def contests(table_rows: Sequence[Row]) -> list[list[Row]]:

@@ -11,18 +11,18 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from placekit_calibration.agreement import RANDOM, SEARCH, Fidelity, compare
-from placekit_calibration.calibrate import new_folder, out_dir
-from placekit_calibration.numbers import Number, NumbersParser
 from placekit_core import BackendError, ConfigError, Problem, Registry, RunError, write_atomically
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.units import percent
 from placekit_core.run.assembly import Assembly, distributions
+from placekit_inspect.agreement import RANDOM, SEARCH, Fidelity, compare
+from placekit_inspect.cluster_profile import new_folder, out_dir
+from placekit_inspect.number_options import Number, NumbersParser
 
 _LEAST, _FEW = 4, 10
-CSV, JSON, PNG = "fidelity.csv", "fidelity.json", "fidelity.png"
+CSV, JSON = "fidelity.csv", "fidelity.json"
 
 
 def main(argv: list[str], registry: Registry) -> int:
@@ -35,7 +35,7 @@ def main(argv: list[str], registry: Registry) -> int:
             "passes": Number(9, "how often each of them is measured"),
         },
     )
-    parser.add_argument("out", metavar="OUT_DIR", type=Path, help=f"a new folder, for {CSV}, {JSON} and {PNG}")
+    parser.add_argument("out", metavar="OUT_DIR", type=Path, help=f"a new folder, for {CSV} and {JSON}")
     arguments = parser.read(argv)
     out = out_dir(arguments.out)
     placements, passes = arguments.numbers["placements"], arguments.numbers["passes"]
@@ -103,9 +103,7 @@ def _simulated(problem: Problem) -> dict[str, Any]:
 
 
 def write(found: Fidelity, out: Path, about: dict[str, Any]) -> None:
-    """Write fidelity.csv, fidelity.json and fidelity.png into folder `out`. Raises RunError."""
-    from placekit_calibration.scatter import draw
-
+    """Write fidelity.csv and fidelity.json into folder `out`. Raises RunError."""
     rows = io.StringIO()
     csv.writer(rows, lineterminator="\n").writerows(
         ["" if isinstance(x, float) and math.isnan(x) else x for x in row] for row in found.rows()
@@ -123,7 +121,6 @@ def write(found: Fidelity, out: Path, about: dict[str, Any]) -> None:
     try:
         write_atomically(out / CSV, rows.getvalue().encode())
         write_json(out / JSON, data)
-        draw(out / PNG, found)
     except OSError as e:
         raise RunError(f"cannot write {out}: {e.strerror or e}") from None
 

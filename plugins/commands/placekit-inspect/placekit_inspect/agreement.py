@@ -13,8 +13,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from placekit_calibration.statistics import bootstrap_interval, pearson, spearman
 from placekit_core import Measurements, Placements, Problem, RunError, Session
+from placekit_inspect.statistics import bootstrap_interval, pearson, spearman
 
 RANDOM, SEARCH = "random", "search"
 SEARCHED = 3000

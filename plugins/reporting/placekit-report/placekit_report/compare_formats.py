@@ -1,4 +1,4 @@
-"""The table of runs for papers: LaTeX, CSV and Markdown.
+"""The table of runs for papers: CSV and Markdown.
 
 The best median of rows that may be compared is bold where it is distinguishable from all others (ranking.py), and nowhere else.
 """
@@ -11,19 +11,10 @@ import json
 import re
 from collections.abc import Callable, Sequence
 
-from placekit_compare.ranking import contests, verdict, winners
-from placekit_compare.rows import Row, places
-from placekit_compare.text import ONCE, TEXTS, cells_of, coverage, without
+from placekit_report.compare_ranking import contests, verdict, winners
+from placekit_report.compare_rows import Row, places
+from placekit_report.compare_text import ONCE, TEXTS, cells_of, coverage, without
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{c: f"\\{c}" for c in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-}
 _SHARED = {name: words for name, words in ONCE.items() if name != "policy"}
 
 
@@ -64,40 +55,6 @@ def markdown(table_rows: Sequence[Row], _command: str) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def latex(table_rows: Sequence[Row], command: str) -> str:
-    r"""One `tabular` with the rules of booktabs, to `\input` into a table; a rule between workloads, machines and backends."""
-    shared, columns, cells = _varying(table_rows)
-    body = _cells(table_rows, columns, cells, _latex, lambda text: rf"\textbf{{{text}}}")
-    texts = sum(head in TEXTS for head in columns)
-    lines: list[str] = []
-    number = 0
-    for found in places(table_rows):
-        if lines:
-            lines.append(r"\midrule")
-        for i in range(len(found)):
-            line = body[number + i]
-            repeated = columns.index("policy") if i else 0  # what names the place stands in its first row only
-            lines.append(" & ".join(["" for _ in line[:repeated]] + line[repeated:]) + r" \\")
-        number += len(found)
-    notes = [verdict(contest) for contest in contests(table_rows)]
-    above = [f"made by: {command}", r"needs: \usepackage{booktabs}", *([f"all rows: {shared}"] if shared else [])]
-    below = [*notes, *filter(None, [coverage(table_rows)])]
-    return "\n".join(
-        [
-            *map(_comment, above),
-            rf"\begin{{tabular}}{{{'l' * texts}{'r' * (len(columns) - texts)}}}",
-            r"\toprule",
-            " & ".join(map(_latex, columns)) + r" \\",
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            *map(_comment, below),
-            "",
-        ]
-    )
-
-
 def _varying(found: Sequence[Row]) -> tuple[str, list[str], list[list[str]]]:
     """What all rows share, in words; and the columns and cells of the rest."""
     columns, cells = cells_of(found)
@@ -126,16 +83,4 @@ def _markdown(text: str) -> str:
     return re.sub(r"([\\`*_<>|\[\]])", r"\\\1", " ".join(text.split()))
 
 
-def _latex(text: str) -> str:
-    """Text for LaTeX: characters with a meaning are escaped, and numbers stand close to their units."""
-    escaped = "".join(_LATEX.get(c, c) for c in " ".join(text.split()))
-    escaped = re.sub(r"(?<=\d) (us|ms|s)(?= …| \(|$)", lambda m: r"\,$\mu$s" if m[1] == "us" else rf"\,{m[1]}", escaped)
-    escaped = re.sub(r"^-(?=\d)", "$-$", escaped.replace("--", "-{}-"))
-    return escaped.replace(" … ", "--")
-
-
-def _comment(text: str) -> str:
-    return f"% {' '.join(text.split())}"
-
-
-FORMATS = {"tex": latex, "csv": csv_table, "md": markdown}
+FORMATS = {"csv": csv_table, "md": markdown}

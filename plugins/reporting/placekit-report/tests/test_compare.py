@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from placekit_compare import labels as naming
-from placekit_compare.rows import Row, rows
-from placekit_compare.statistics import median_interval
-from placekit_compare.text import show
+from placekit_report import compare_labels as naming
+from placekit_report.compare_rows import Row, rows
+from placekit_report.compare_statistics import median_interval
+from placekit_report.compare_text import show
 
 from placekit_core import Summary, installed, load_programs, place
 from placekit_core.cli.main import main

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from placekit_compare.identity import place_of, problems, row_key
 from placekit_core import Registry, Summary
 from placekit_core.run.assembly import SECTIONS, kind_of
 from placekit_core.run.config import CHANGES_NO_RESULT
+from placekit_report.compare_identity import place_of, problems, row_key
 
 
 def labels(results: list[Summary], registry: Registry) -> list[str]:

@@ -11,19 +11,15 @@ from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from placekit_compare.curves import History, median_curve, read_history
-from placekit_compare.page import page as drawn
-from placekit_compare.papers import latex
-from placekit_compare.ranking import contests, doubt, winners
-from placekit_compare.rows import Row, rows
-from placekit_compare.text import show
+from placekit_report.compare_ranking import contests, doubt, winners
+from placekit_report.compare_rows import Row, rows
+from placekit_report.compare_text import show
 from placekit_testing.small import chain, machine
 
-from placekit_core import RunError, Summary, installed, place
+from placekit_core import Summary, installed, place
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.result import Baseline
 from placekit_core.contracts.units import seconds
@@ -120,29 +116,6 @@ def test_csv_holds_the_numbers_of_the_results_exactly(placekit: Run, sweep: list
     assert {line["best"] for line in lines} == {"true", "false"}
 
 
-def test_latex_is_balanced_and_escaped(placekit: Run, sweep: list[Row]) -> None:
-    text = placekit("compare", "--tex", "sweep").out
-    comments = [line for line in text.splitlines() if line.startswith("%")]
-    lines = [line for line in text.splitlines() if not line.startswith("%")]
-    assert comments[0] == "% made by: placekit compare --tex sweep"
-    assert "% all rows: on test2, backend simulator" in comments[2]
-    code = "\n".join(lines)
-    [spec] = re.findall(r"\\begin\{tabular\}\{(l+r+)\}", code)
-    assert spec.startswith("ll"), "workload and policy are texts"
-    assert lines[-1] == r"\end{tabular}"
-    bare = re.sub(r"\\[\\&%$#_{}]", "", code)
-    assert bare.count("{") == bare.count("}")
-    for line in lines[2:-1]:
-        if not line.startswith("\\") or line.startswith("\\t"):
-            assert re.sub(r"\\&", "", line).count(" & ") == len(spec) - 1
-            plain = re.sub(r"\\[\\&%$#_{}]|\\,|\$\\mu\$|\\text\w+|[{}]", "", line).replace(" & ", " ")
-            assert not re.search(r"[&%$#_~^\\<>|]", plain), line
-    [bold] = [line for line in lines if "textbf" in line]
-    [quick] = [row for row in sweep if row.label == "quick" and row.first.workload != NASTY]
-    assert f" & quick & \\textbf{{{seconds(quick.median_s).replace(' ', ',')}".replace(",", "\\,") in f" & {bold}"
-    assert code.count(r"\midrule") == 2, "below the heads, and between the workloads"
-
-
 def test_markdown_has_a_table_for_each_workload(placekit: Run, sweep: list[Row]) -> None:
     text = placekit("compare", "--md", "sweep").out
     tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
@@ -205,7 +178,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert len({name for name, _ in attrs}) == len(attrs)
         self.tags.append((tag, dict(attrs)))
-        if tag != "meta":
+        if tag not in ("meta", "wbr"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -228,93 +201,22 @@ def page(placekit: Run, sweep: list[Row], tmp_path: Path) -> Page:
     return Page((tmp_path / "pages" / "all.html").read_text())
 
 
-def test_the_page_needs_nothing_but_itself(page: Page, tmp_path: Path) -> None:
-    text = (tmp_path / "pages" / "all.html").read_text()
-    assert "http" not in text.replace('http-equiv="Content-Security-Policy"', "")
-    names = {tag for tag, _ in page.tags}
-    assert {"table", "svg", "figure", "details"} <= names
-    assert not names & {"script", "link", "img", "iframe", "object"}
-    assert "url(" not in text
-    assert "@import" not in text
-    assert "prefers-color-scheme: dark" in text
-    assert NASTY in page.words, "escaped, as data"
-
-
-def test_the_page_holds_the_numbers_of_the_results_exactly(page: Page, sweep: list[Row]) -> None:
-    values = [v for row in sweep for v in row.values]
-    assert sorted(page.values("data-seconds")) == sorted(values), "a mark for every seed"
-    shown = page.values("value")
-    for row in sweep:
-        assert {v for v in (row.median_s, row.gap) if v is not None} <= set(shown)
-    assert set(values) <= set(shown), "in the list of runs"
-    assert page.words.count("; distinguishable from all others") == 1
-
-
-def test_marks_stand_where_the_values_are(page: Page, sweep: list[Row]) -> None:
-    """On a linear axis, distances are in proportion to the differences."""
-    marks = [a for tag, a in page.tags if tag == "path" and "data-seconds" in a]
-    found = [(float(a["data-seconds"] or ""), float(re.findall(r"\((\S+) ", a["transform"] or "")[0])) for a in marks]
-    for number in (0, 1):
-        values, xs = np.array(found[10 * number : 10 * number + 10]).T
-        slope, start = np.polyfit(values, xs, 1)
-        assert slope > 0
-        assert np.abs(slope * values + start - xs).max() < 0.11, "a tenth of a pixel"
-
-
-def test_links_are_relative_and_lead_to_the_reports(page: Page, tmp_path: Path) -> None:
-    links = [a["href"] or "" for tag, a in page.tags if tag == "a"]
-    inner = {link[1:] for link in links if link.startswith("#")}
-    assert inner
-    assert inner <= {a["id"] for _, a in page.tags if "id" in a}
-    [report] = [link for link in links if not link.startswith("#")]
-    assert report == "../sweep/quick%233/report.html"
-    assert (tmp_path / "pages" / unquote(report)).is_file()
-
-
-def test_a_page_of_jobs_that_failed_and_of_runs_without_history(
-    placekit: Run, sweep: list[Row], tmp_path: Path
-) -> None:
-    (tmp_path / "sweep" / "quick#0" / "history.csv").write_text("x\n1\n")
-    for path in (tmp_path / "sweep").rglob("slow*/history.csv"):
-        path.unlink()
-    (tmp_path / "sweep" / "bad").mkdir()
-    write_json(tmp_path / "sweep" / "bad" / "failed.json", {"type": "RunError", "message": "it <broke>"})
-    outcome = placekit("compare", "--html", "sweep")
-    assert "failed: sweep/bad: it <broke>" in outcome.err
-    assert "history.csv is damaged" in outcome.err
-    found = Page((tmp_path / "compare.html").read_text())
-    assert "Jobs without a result\nsweep/bad: it <broke>" in found.words
-    assert "no curve of quick: a file of its history is damaged; no curve of slow_one" in found.words.replace(
-        "No", "no"
-    )
-
-
-def test_equal_runs_give_an_equal_page(placekit: Run, sweep: list[Row], tmp_path: Path) -> None:
-    texts = []
-    for _ in range(2):
-        assert placekit("compare", "--html", "sweep").code == 0
-        texts.append((tmp_path / "compare.html").read_bytes())
-    assert texts[0] == texts[1]
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--tex", "--csv", "sweep"], "argument --csv: not allowed with argument --tex\n  usage: placekit compare"),
+        (["--md", "--csv", "sweep"], "argument --csv: not allowed with argument --md\n  usage: placekit compare"),
         (["--html", "--json", "sweep"], "argument --json: not allowed with argument --html"),
         (["--latex", "sweep"], "unrecognized arguments: --latex\n  usage: placekit compare"),
         (
             ["--out", "x", "sweep"],
-            "--out writes one format, and none is chosen\n  give --tex, --csv, --md, --html or --json",
+            "--out writes one format, and none is chosen\n  give --csv, --md, --html or --json",
         ),
         (
-            ["--tex", "--out", "sweep", "sweep"],
+            ["--md", "--out", "sweep", "sweep"],
             "--out: sweep is a folder\n  name a file in it, such as sweep/compare.html",
         ),
-        (["--tex", "--out", "no/x.tex", "sweep"], "cannot write no/x.tex: No such file or directory"),
-        (["--html", "--profile", "sweep"], "--html is about the table of runs, not about profiles"),
-        (["--profile", "--out", "x", "sweep"], "--out is about the table of runs, not about profiles"),
-        (["--tex", "nowhere"], "no folder nowhere\n  give folders that `placekit run` wrote"),
+        (["--md", "--out", "no/x.md", "sweep"], "cannot write no/x.md: No such file or directory"),
+        (["--md", "nowhere"], "no folder nowhere\n  give folders that `placekit run` wrote"),
         (["--html", "empty"], "no run directory at or below empty"),
     ],
 )
@@ -329,7 +231,7 @@ def test_mistakes(placekit: Run, sweep: list[Row], tmp_path: Path, args: list[st
 def test_a_format_of_failed_jobs_alone_is_an_error(placekit: Run, tmp_path: Path) -> None:
     (tmp_path / "sweep" / "job").mkdir(parents=True)
     write_json(tmp_path / "sweep" / "job" / "failed.json", {"type": "RunError", "message": "no"})
-    assert "none of these runs has finished" in placekit("compare", "--tex", "sweep").err
+    assert "none of these runs has finished" in placekit("compare", "--md", "sweep").err
 
 
 def test_a_file_is_replaced_and_holds_what_is_printed(placekit: Run, sweep: list[Row], tmp_path: Path) -> None:
@@ -340,51 +242,13 @@ def test_a_file_is_replaced_and_holds_what_is_printed(placekit: Run, sweep: list
     assert json.loads((tmp_path / "t.json").read_text()) == [row.data() for row in sweep]
 
 
-def test_curves_are_medians_over_runs_from_where_all_have_a_value(tmp_path: Path) -> None:
-    found = [
-        History([1, 4], [0.1, 0.4], [5.0, 2.0]),
-        History([2, 3], [0.2, 0.3], [4.0, 1.0]),
-        History([2], [0.2], [3.0]),
-    ]
-    points = median_curve(found, "evaluations")
-    assert [(p.x, p.median_s, p.low_s, p.high_s) for p in points] == [(2, 4, 3, 5), (3, 3, 1, 5), (4, 2, 1, 3)]
-    assert [p.x for p in median_curve(found, "seconds")] == [0.2, 0.3, 0.4]
-    [alone] = median_curve(found[2:], "evaluations")
-    assert alone == (2, 3.0, 3.0, 3.0)
-
-
-def test_histories_keep_improvements_and_the_last_row(tmp_path: Path) -> None:
-    path = tmp_path / "history.csv"
-    lines = [
-        "1,0.1,,,",
-        "2,0.2,3.0,3.0,3.0",
-        "3,0.3,4.0,4.0,3.0",
-        "4,0.4,2.0,2.0,2.0",
-        "5,0.5,2.5,2.5,2.0",
-        "6,0.6,2,2,2.0",
-    ]
-    path.write_text("\n".join(["evaluations,seconds,value_s,mean_s,best_s", *lines, ""]))
-    assert read_history(path) == History([2, 4, 6], [0.2, 0.4, 0.6], [3.0, 2.0, 2.0])
-    for text in ("a,b\n1,2\n", "evaluations,seconds,value_s,mean_s,best_s\n1,x,1,1,1\n"):
-        path.write_text(text)
-        with pytest.raises(RunError, match="is damaged"):
-            read_history(path)
-
-
-def test_an_unfinished_run_is_not_the_best_of_a_finished_one(base: Summary) -> None:
-    def overview(*found: Summary) -> str:
-        text = drawn(rows(list(found), installed(), [Path(str(i)) for i in range(len(found))]), "", Path(), [])
-        return text[text.index("The best of each workload") :].partition("</table>")[0]
-
-    [slow], [fast] = runs(base, "slow", [2.0]), runs(base, "fast", [1.5], status="interrupted")
-    assert "slow" in overview(slow, fast)
-    assert "fast" not in overview(slow, fast)
-    assert "fast (interrupted)" in overview(fast)
-
-
-def test_units_in_brackets_are_latex_too(base: Summary) -> None:
-    one = Baseline(policy="single_device", device="gpu:0", value_s=152.7e-6, fits=True)
-    [run] = runs(base, "a", [1e-4])
-    run = run.model_copy(update={"programs": [run.programs[0].model_copy(update={"baselines": [one]})]})
-    [other] = runs(base, "b", [2e-4], workload="another")
-    assert r"152.7\,$\mu$s (gpu:0)" in latex(rows([run, other], installed()), "")
+def test_the_page_of_a_comparison(page: Page, sweep: list[Row], tmp_path: Path) -> None:
+    text = (tmp_path / "pages" / "all.html").read_text()
+    policy = next(str(a["content"]) for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    links = [attributes["href"] for name, attributes in page.tags if name == "a"]
+    assert links == ["../sweep/quick%233/report.html"]
+    for row in sweep:
+        assert row.label in page.words
+        values = [run.value_s for run in row.runs if run.value_s is not None and run.fits]
+        assert all(f'value="{value!r}"' in text for value in values)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from placekit_calibration import fidelity as command
-from placekit_calibration.agreement import RANDOM, SEARCH, SEARCHED, Fidelity, compare, program_order, search, simulated
-from placekit_calibration.statistics import bootstrap_interval, pearson, ranks, spearman
+from placekit_inspect import fidelity as command
+from placekit_inspect.agreement import RANDOM, SEARCH, SEARCHED, Fidelity, compare, program_order, search, simulated
+from placekit_inspect.statistics import bootstrap_interval, pearson, ranks, spearman
 from placekit_testing.fakes import FakeBackend, FakeSession, diamond, mixed, unequal
 
 from placekit_core import Measurements, Placements, Problem, RunError

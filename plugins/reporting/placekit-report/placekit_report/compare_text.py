@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from placekit_compare.ranking import contests, difference, doubt
-from placekit_compare.rows import Row, load, places, rows
-from placekit_compare.statistics import Interval, meet
 from placekit_core import Registry
 from placekit_core.cli import console
 from placekit_core.cli.console import table, width, wrapped
 from placekit_core.contracts.result import compared
 from placekit_core.contracts.units import format_value, percent
+from placekit_report.compare_ranking import contests, difference, doubt
+from placekit_report.compare_rows import Row, load, places, rows
+from placekit_report.compare_statistics import Interval, meet
 
 ONCE = {
     "workload": "{}",

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from placekit_compare.identity import backend, contest_key, place_of, row_key
-from placekit_compare.labels import labels
-from placekit_compare.statistics import Interval, median_interval
 from placekit_core import Registry, RunError, Summary
 from placekit_core.run.run_directory import find_runs, load_summary
+from placekit_report.compare_identity import backend, contest_key, place_of, row_key
+from placekit_report.compare_labels import labels
+from placekit_report.compare_statistics import Interval, median_interval
 
 
 @dataclass(frozen=True)

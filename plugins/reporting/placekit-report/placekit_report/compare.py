@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from placekit_compare.rows import Row, load, rows
-from placekit_compare.text import show
 from placekit_core import ConfigError, Registry, RunError, write_atomically
 from placekit_core.cli.parser import Parser
 from placekit_core.cli.sweep import show_troubles, troubles
+from placekit_report.compare_rows import Row, load, rows
+from placekit_report.compare_text import show
 
-TABLES = ("tex", "csv", "md", "html")
+TABLES = ("csv", "md", "html")
 """Formats that are written by an option of the same name."""
 PAGE = Path("compare.html")
 
@@ -25,10 +25,6 @@ def main(argv: list[str], registry: Registry) -> int:
     arguments = _parser().read(argv)
     shape = next((name for name in TABLES if getattr(arguments, name)), "json" if arguments.json else "")
     _check(arguments, shape)
-    if arguments.profile:
-        from placekit_compare.profiles import compare_profiles
-
-        return compare_profiles(arguments.folders, arguments.json, arguments.png, registry)
     found = [troubles(folder) for folder in arguments.folders]
     failed, missing = ([x for each in found for x in each[i]] for i in (0, 1))
     results, damaged = load(arguments.folders, bool(failed or missing))
@@ -54,29 +50,17 @@ def _parser() -> Parser:
     parser.add_argument("folders", nargs="+", metavar="DIR", type=Path, help="folders of runs, at any depth")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    form.add_argument("--tex", action="store_true", help="print the table in LaTeX, for booktabs")
     form.add_argument("--csv", action="store_true", help="print the table as CSV, with all digits")
     form.add_argument("--md", action="store_true", help="print the tables in Markdown")
     form.add_argument("--html", action="store_true", help=f"write a page with tables and plots: {PAGE}, or --out FILE")
     parser.add_argument("--out", metavar="FILE", type=Path, help="the file to write to, which is replaced")
-    parser.add_argument(
-        "--profile", action="store_true", help="show where the time of the placements goes, the runs side by side"
-    )
-    parser.add_argument("--png", metavar="FILE", help="with --profile: also draw it, as PNG or SVG")
     return parser
 
 
 def _check(arguments: argparse.Namespace, shape: str) -> None:
     """Raise ConfigError for options that do not go together."""
-    if arguments.png is not None and (arguments.json or not arguments.profile):
-        raise ConfigError("--png draws what --profile prints", "give --profile, and no --json")
-    if arguments.profile and (shape in TABLES or arguments.out):
-        option = "out" if arguments.out else shape
-        raise ConfigError(
-            f"--{option} is about the table of runs, not about profiles", "leave out one of the two options"
-        )
     if arguments.out and not shape:
-        raise ConfigError("--out writes one format, and none is chosen", "give --tex, --csv, --md, --html or --json")
+        raise ConfigError("--out writes one format, and none is chosen", "give --csv, --md, --html or --json")
     if arguments.out and arguments.out.is_dir():
         raise ConfigError(f"--out: {arguments.out} is a folder", f"name a file in it, such as {arguments.out / PAGE}")
 
@@ -84,10 +68,10 @@ def _check(arguments: argparse.Namespace, shape: str) -> None:
 def _text(shape: str, table_rows: list[Row], command: str, out: Path | None, lost: Sequence[tuple[Path, str]]) -> str:
     """The text of a format; `lost` are the jobs without a result."""
     if shape == "html":
-        from placekit_compare.page import page
+        from placekit_report.page.comparison import comparison
 
-        return page(table_rows, command, (out or PAGE).parent, lost)
-    from placekit_compare.papers import FORMATS
+        return comparison(table_rows, command, (out or PAGE).parent, lost)
+    from placekit_report.compare_formats import FORMATS
 
     return FORMATS[shape](table_rows, command)
 
