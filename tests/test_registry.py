@@ -154,15 +154,6 @@ def test_two_commands_of_one_name_are_an_error_that_names_both(plugins) -> None:
         lost.load()
 
 
-@pytest.mark.parametrize(("target", "what"), [("builtins:print", "NoneType"), ("operator:concat", "list")])
-def test_a_command_that_returns_no_exit_code(plugins, target: str, what: str) -> None:
-    registry = plugins(mine=COMMANDS.format(name="slowest", target=target))
-    with pytest.raises(
-        PluginError, match=rf"'slowest' of \? \? returned {what}, not an exit code\n  end {target} with"
-    ):
-        registry.command("slowest").run([], [])
-
-
 @pytest.mark.parametrize("name", ["help", "--all", "a b c", ""])
 def test_a_command_that_nobody_could_call_makes_its_plugin_broken(plugins, name: str) -> None:
     registry = plugins(odd=COMMANDS.format(name=name, target="m:a"))

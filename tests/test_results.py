@@ -21,7 +21,6 @@ from placekit_core import (
 from placekit_core.contracts import files, state_file
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.placement_file import read_placement
-from placekit_core.run import checkpoint
 from placekit_core.run.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from placekit_core.run.run_directory import prepare
 
@@ -62,7 +61,7 @@ def test_a_checkpoint_that_could_not_be_read_is_not_written(
 ) -> None:
     save_checkpoint(tmp_path, {"a": 1})
     monkeypatch.setattr(state_file, limit, 10)
-    with pytest.raises(checkpoint.CheckpointTooLargeError, match="it has more than 10 "):
+    with pytest.raises(RunError, match="it has more than 10 "):
         save_checkpoint(tmp_path, {f"key{i}": np.arange(3) for i in range(20)})
     monkeypatch.undo()
     assert load_checkpoint(tmp_path) == {"a": 1}, "the previous one is still there"

@@ -1,4 +1,4 @@
-"""T that nobody changes; and arrays in files, `.npz`: read within bounds, and never unpickled."""
+"""Read-only arrays; and arrays in `.npz` files, which are read within size limits and never unpickled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T", bound=NDArray[Any] | tuple[NDArray[Any], ...])
 
 
 def read_only(*arrays: NDArray[Any]) -> None:
-    """Nobody can write to these arrays any more."""
+    """Make arrays read-only."""
     for array in arrays:
         array.setflags(write=False)
 
@@ -41,13 +41,8 @@ MAX_ARRAYS, MAX_ARRAY_BYTES = 1000, 128 * 2**20
 """Limits for one file: the number of arrays, and their total size without compression."""
 
 
-def parse_arrays(
-    data: bytes, arrays: int = MAX_ARRAYS, limit: int = MAX_ARRAY_BYTES, skip_damaged: bool = False
-) -> dict[str, NDArray[Any]]:
-    """The arrays of a `.npz` by name, at most `limit` bytes in total. Raises ValueError.
-
-    With `skip_damaged`, arrays that cannot be read are left out, as long as the directory of the zip is whole.
-    """
+def parse_arrays(data: bytes, arrays: int = MAX_ARRAYS, limit: int = MAX_ARRAY_BYTES) -> dict[str, NDArray[Any]]:
+    """The arrays of a `.npz` by name, at most `limit` bytes in total. Raises ValueError."""
     if data.count(b"PK\1\2") > arrays:  # each entry of a zip's directory begins with these bytes
         raise ValueError(f"it has more than {arrays:,} arrays")
     found: dict[str, NDArray[Any]] = {}
@@ -62,11 +57,7 @@ def parse_arrays(
                     raise ValueError(f"it has member {name!r} twice")
                 if m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others inflate without a limit
                     raise ValueError(f"member {name!r} uses a compression that numpy does not write")
-                try:
-                    found[name] = _array(archive, m, name)
-                except Exception:  # any of those below
-                    if not skip_damaged:
-                        raise
+                found[name] = _array(archive, m, name)
     except ValueError:
         raise
     except Exception as e:  # a damaged zip fails in a dozen ways (zlib.error, NotImplementedError, BadZipFile, ...)

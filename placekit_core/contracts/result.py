@@ -122,8 +122,7 @@ class ProgramSummary(Found):
     """What was found for one program.
 
     `layers`: which of a network's repeated layers each device runs (`h.0-19`), where every one is a group of the problem.
-    `baselines`: standard placements of the same problem, for comparison. `fallback`: how the run placed the program itself,
-    because the budget ended before the policy had found a placement that fits; empty if the placement is the policy's.
+    `baselines`: standard placements of the same problem, for comparison.
     """
 
     program: str
@@ -137,7 +136,6 @@ class ProgramSummary(Found):
     measured_costs: float = 0.0
     layers: dict[str, str] = Field(default={})
     baselines: list[Baseline] = Field(default=[])
-    fallback: str = ""
     directory: Folder = "."
 
 

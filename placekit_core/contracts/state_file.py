@@ -71,25 +71,7 @@ def unpack_state(data: bytes) -> dict[str, Any]:
     return state
 
 
-def salvage_state(data: bytes) -> dict[str, Any] | None:
-    """The state in damaged bytes, with None for arrays that are not whole; None if nothing is."""
-    try:
-        arrays = parse_arrays(data, MAX_STATE_ARRAYS, len(data), skip_damaged=True)
-        tree = parse_json(arrays["tree.json"].tobytes(), MAX_STATE_VALUES)
-        state = _filled(tree, {name: arrays.get(name) for name in _named(tree)})
-    except (KeyError, TypeError, ValueError):
-        return None
-    return state if isinstance(state, dict) else None
-
-
-def _named(value: Any) -> list[str]:
-    """The names of the arrays in a tree."""
-    if isinstance(value, dict):
-        return [value["array"]] if "array" in value else [n for _, v in value["items"] for n in _named(v)]
-    return [n for v in value for n in _named(v)] if isinstance(value, list) else []
-
-
-def _filled(value: Any, arrays: Mapping[str, NDArray[Any] | None]) -> Any:
+def _filled(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     """The tree `value` with its arrays put back."""
     if isinstance(value, dict):
         return arrays[value["array"]] if "array" in value else {k: _filled(v, arrays) for k, v in value["items"]}

@@ -17,10 +17,6 @@ CHECKPOINT = "checkpoint.npz"
 _HINT = "remove it to start this run again"
 
 
-class CheckpointTooLargeError(RunError):
-    """A checkpoint would be too large to be read again."""
-
-
 class Saved(FileModel):
     """The content of a checkpoint: `done` stages are complete, and `state` is the state of the next one.
 
@@ -39,12 +35,12 @@ class Saved(FileModel):
 def save_checkpoint(run_dir: Path, state: Mapping[str, Any]) -> None:
     """Write the nested `state` as checkpoint.npz, atomically.
 
-    Raises CheckpointTooLargeError, and leaves the previous checkpoint, if `load_checkpoint` would refuse it.
+    Raises RunError, and leaves the previous checkpoint, if `load_checkpoint` would refuse it.
     """
     try:
         data = pack_state(state)
     except ValueError as e:
-        raise CheckpointTooLargeError(f"a checkpoint of this run could not be read again: {e}") from None
+        raise RunError(f"a checkpoint of this run could not be read again: {e}") from None
     write_atomically(run_dir / CHECKPOINT, data)
 
 

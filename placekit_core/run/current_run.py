@@ -18,7 +18,7 @@ from placekit_core.contracts.task import Task
 from placekit_core.run import run_directory, stages
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
 from placekit_core.run.baselines import chosen
-from placekit_core.run.checkpoint import CheckpointTooLargeError, Saved, save_checkpoint
+from placekit_core.run.checkpoint import Saved, save_checkpoint
 from placekit_core.run.config import CHANGES_NO_RESULT
 from placekit_core.run.failures import warn
 from placekit_core.run.interruption import Interruption
@@ -218,7 +218,7 @@ class Run:
             parts["parameters"] = self.assembly.policy.state_dict()
         try:
             save_checkpoint(self.run_dir, parts)
-        except CheckpointTooLargeError as e:
+        except RunError as e:
             self._every_s = None
             warn(f"{e.message}; the run goes on without checkpoints")
         except WriteError as e:  # there may be space again at the next one

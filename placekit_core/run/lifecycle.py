@@ -78,17 +78,13 @@ class Lifecycle:
 
 
 def facts(registry: Registry) -> dict[str, Fact]:
-    """The facts of all plugins, by name. If two plugins give the same fact, the first one by name keeps it, with a warning."""
-    found: dict[str, tuple[str, Fact]] = {}
+    """The facts of all plugins, by name."""
+    found: dict[str, Fact] = {}
     hooks = registry.manager.hook.placekit_facts.get_hookimpls()
     for implementation in sorted(hooks, key=lambda h: h.plugin_name):
-        plugin = implementation.plugin_name
-        with optional(warn, f"plugin {plugin!r} gives no facts"):
-            for name, value in _checked(implementation.function()).items():
-                owner, _ = found.setdefault(name, (plugin, value))
-                if owner != plugin:
-                    warn(f"plugins {owner!r} and {plugin!r} both give a fact {name!r}; that of {owner!r} is kept")
-    return {name: value for name, (_, value) in sorted(found.items())}
+        with optional(warn, f"plugin {implementation.plugin_name!r} gives no facts"):
+            found |= _checked(implementation.function())
+    return dict(sorted(found.items()))
 
 
 def next_steps(registry: Registry, run_dir: Path, result: Result) -> list[str]:

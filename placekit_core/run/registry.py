@@ -1,7 +1,7 @@
 """Finds plugins, sets broken ones aside, and looks up components and commands by name.
 
-Plugins are the entry points of group `placekit`, in the order of their names. A plugin that needs another version of the
-core, cannot be imported, misspells a hook or raises in one is listed as broken; everything else works.
+Plugins are the entry points of group `placekit`, in the order of their names. A plugin that cannot be imported, misspells a
+hook or raises in one is listed as broken; everything else works.
 """
 
 from __future__ import annotations
@@ -283,7 +283,6 @@ def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
                     raise PluginError(f"the core has a plugin called {point.name!r}")
                 if EntryPoint.pattern.match(point.value) is None:
                     raise PluginError(f"its entry point {point.value!r} names no module")
-                check_version(point)
                 hooks = point.load()
             except KeyboardInterrupt:
                 raise
@@ -314,23 +313,6 @@ def required(distribution: str) -> tuple[str, ...]:
     except PackageNotFoundError:
         return ()
     return tuple(r.name for r in needs if r.marker is None or r.marker.evaluate({"extra": ""}))
-
-
-def check_version(point: EntryPoint) -> None:
-    """Raise PluginError if the plugin's distribution needs another version of the core than this one."""
-    for text in (point.dist.requires or ()) if point.dist else ():
-        if not re.match(r"placekit[-_.]+core\s*[^\w.\s-]", text, re.I):  # not the core, or any version of it
-            continue
-        from packaging.requirements import Requirement
-
-        needed = Requirement(text)
-        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
-            continue
-        if not needed.specifier.contains(__version__, prereleases=True):
-            raise PluginError(
-                f"needs placekit-core{needed.specifier}, and this is placekit-core {__version__}",
-                "install versions that fit each other",
-            )
 
 
 @cache
